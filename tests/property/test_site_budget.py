@@ -6,11 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.site.data.budget import (
+    HELD_SHARE,
     NO_ROOM,
+    OVERTAKEN_MAX_S,
     OVERTAKEN_S,
     SpaceNeed,
     StageBudget,
     StageRoom,
+    StageSpace,
     admit,
     is_held_for,
 )
@@ -25,9 +28,11 @@ def needs(draw: st.DrawFn) -> list[SpaceNeed]:
     return [SpaceNeed(job, room, -waited_s) for job, (room, waited_s) in enumerate(rows)]
 
 
-@given(needs(), ROOMS)
-def test_what_is_admitted_fits_and_goes_by_age(waiting: list[SpaceNeed], free: StageRoom) -> None:
-    jobs = admit(waiting, free, now_s=0.0)
+@given(needs(), ROOMS, ROOMS, st.booleans())
+def test_what_is_admitted_fits_and_goes_by_age(
+    waiting: list[SpaceNeed], free: StageRoom, capacity: StageRoom, is_held: bool
+) -> None:
+    jobs = admit(waiting, StageSpace(free, capacity), now_s=0.0, is_held=is_held)
     found = [need for job in jobs for need in waiting if need.job == job]
     assert sum(need.room.bytes for need in found) <= free.bytes
     assert sum(need.room.files for need in found) <= free.files
@@ -39,7 +44,7 @@ def test_what_is_admitted_fits_and_goes_by_age(waiting: list[SpaceNeed], free: S
         if need.room == NO_ROOM or left.holds(need.room):
             assert need.job in jobs
             left = left.less(need.room)
-        elif is_held_for(-need.since_s):
+        elif is_held and -need.since_s >= OVERTAKEN_S and capacity.holds(need.room):
             later = order[order.index(need) + 1 :]
             assert not [each for each in later if each.job in jobs and each.room != NO_ROOM]
             break
@@ -47,11 +52,19 @@ def test_what_is_admitted_fits_and_goes_by_age(waiting: list[SpaceNeed], free: S
 
 @given(st.integers(0, 12))
 def test_turns_grow_so_that_room_is_held_for_longer_than_any_job_takes(turn: int) -> None:
-    starts_s = sum(OVERTAKEN_S + OVERTAKEN_S * 2**each for each in range(turn))
+    turns_s = [min(OVERTAKEN_S * 2**each, OVERTAKEN_MAX_S) for each in range(turn + 1)]
+    starts_s = sum((1 + HELD_SHARE) * each for each in turns_s[:-1])
     assert not is_held_for(starts_s)
-    assert not is_held_for(starts_s + OVERTAKEN_S - 1)
-    assert is_held_for(starts_s + OVERTAKEN_S)
-    assert is_held_for(starts_s + OVERTAKEN_S + OVERTAKEN_S * 2**turn - 1)
+    assert not is_held_for(starts_s + turns_s[-1] - 1)
+    assert is_held_for(starts_s + turns_s[-1])
+    assert is_held_for(starts_s + (1 + HELD_SHARE) * turns_s[-1] - 1)
+
+
+@given(st.floats(0, 1000 * OVERTAKEN_MAX_S))
+def test_room_is_held_for_a_constant_share_of_the_time(scarce_s: float) -> None:
+    """It was held for ever longer turns: what could never fit kept all others out in the end."""
+    probes = [scarce_s + OVERTAKEN_MAX_S * each / 4 for each in range(12)]
+    assert sum(map(is_held_for, probes)) <= 10
 
 
 @given(st.floats(60, 20_000), st.integers(51, 100), st.integers(1, 50))
@@ -62,6 +75,7 @@ def test_neither_a_huge_input_nor_an_endless_stream_of_small_ones_starves(
     limit, step_s = 100, 30.0
     held: list[tuple[float, int]] = []  # until when, bytes
     waiting = [SpaceNeed(0, StageRoom(huge, 1), 0.0)]
+    budget = StageBudget(StageRoom(limit, 1000))
     number, now_s, got_huge_s = 0, 0.0, -1.0
     got_small_after_s = 0.0
     while now_s < 40 * (run_s + OVERTAKEN_S) and (got_huge_s < 0 or got_small_after_s <= got_huge_s):
@@ -70,7 +84,9 @@ def test_neither_a_huge_input_nor_an_endless_stream_of_small_ones_starves(
             number += 1
             waiting.append(SpaceNeed(number, StageRoom(small, 1), now_s))
         free = StageRoom(limit - sum(size for _, size in held), 1000)
-        for job in admit(waiting, free, now_s=now_s):
+        budget.waiting = {each.job: each for each in waiting}
+        budget._asked_s = dict.fromkeys(budget.waiting, now_s)
+        for job in budget.admitted(StageSpace(free, budget.limit), now_s=now_s):
             need = next(each for each in waiting if each.job == job)
             waiting.remove(need)
             held.append((now_s + run_s, need.room.bytes))
@@ -86,7 +102,7 @@ def test_neither_a_huge_input_nor_an_endless_stream_of_small_ones_starves(
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["ask", "done", "fail", "full"]),
+            st.sampled_from(["ask", "done", "fail", "full", "refuse"]),
             st.integers(0, 5),
             st.sets(st.sampled_from("abcdef")),
         ),
@@ -99,10 +115,14 @@ def test_nothing_is_reserved_twice_or_for_nobody(story: list[tuple[str, int, set
     for at_s, (what, job, keys) in enumerate(story):
         if what == "ask":
             contents = {key: StageRoom(10 * (ord(key) - 96), 1) for key in keys}
-            budget.reserve(job, contents, more=NO_ROOM, free=limit.less(budget.taken), now_s=at_s)
+            budget.reserve(
+                job, contents, more=NO_ROOM, space=StageSpace(limit.less(budget.taken), limit), now_s=at_s
+            )
         elif what == "full":
             budget.found_full(now_s=at_s)
             budget.put_back(job, now_s=at_s)
+        elif what == "refuse":
+            budget.give_up(job, StageRoom(10, 1))
         else:
             budget.withdraw(job)
             budget.release(job)
@@ -115,3 +135,34 @@ def test_nothing_is_reserved_twice_or_for_nobody(story: list[tuple[str, int, set
     assert not budget.waiting
     assert not budget._first_s
     assert not budget._asked_s
+    assert not budget._recounts
+
+
+@given(st.integers(1, 50), st.integers(101, 300))
+def test_what_can_never_fit_keeps_nobody_out_and_ends(small: int, huge: int) -> None:
+    space = StageSpace(StageRoom(50, 10), StageRoom(100, 10))
+    budget = StageBudget(StageRoom(1000, 10))
+    assert not budget.reserve(1, {"h": StageRoom(huge, 1)}, more=NO_ROOM, space=space, now_s=0.0)
+    for now_s in range(60, 100_000, 600):
+        budget.asks(1, now_s=now_s)
+        assert budget.reserve(2, {"s": StageRoom(small, 1)}, more=NO_ROOM, space=space, now_s=now_s)
+        budget.release(2)
+        budget.withdraw(2)
+    assert budget.late(99_000, now_s=99_500) == [1]
+    assert not budget.late(100_000, now_s=99_500)
+
+
+def test_needs_that_follow_each_other_leave_turns_to_those_that_overtake() -> None:
+    """Each large job had turns of its own: with many of them, room was always held for one."""
+    space = StageSpace(StageRoom(50, 10), StageRoom(100, 10))
+    budget = StageBudget(space.capacity)
+    got = 0
+    for minute in range(0, 48 * 60, 5):
+        now_s = 60.0 * minute
+        for job in range(minute // 5):  # one more each 5 minutes, and the oldest goes after a day
+            budget.waiting.setdefault(job, SpaceNeed(job, StageRoom(80, 1), now_s))
+            budget.asks(job, now_s=now_s)
+        got += budget.reserve(-1, {"s": StageRoom(10, 1)}, more=NO_ROOM, space=space, now_s=now_s)
+        budget.release(-1)
+        budget.withdraw(-1)
+    assert got >= 48 * 12 // 3 - 12

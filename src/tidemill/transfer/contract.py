@@ -63,6 +63,10 @@ class NoSpaceError(TransferError):
     """A file cannot be written at the site: its disk or quota is full."""
 
 
+class TooLargeError(TransferError):
+    """A file whose size nobody told has more bytes than may be read of it now."""
+
+
 class NotPermittedError(TransferError):
     """The site's configuration permits no such move; another site's may."""
 
@@ -104,11 +108,13 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
     """A remote file as its server tells it. `version` differs where the content may differ; `checksums`: algorithm ->
-    hexadecimal, as far as the server told them without being asked for one."""
+    hexadecimal, as far as the server told them without being asked for one. `is_told` False: the server makes the file
+    while it sends it; then `size_bytes` is what may be read of it, at most."""
 
     size_bytes: int
     version: str
     checksums: dict[str, str] = {}
+    is_told: bool = True
 
 
 class Watch:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import quote, urljoin
 
+from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.model.number import whole
@@ -33,6 +34,7 @@ from tidemill.transfer.contract import (
     Direction,
     RemoteFile,
     Stat,
+    TooLargeError,
     TransferError,
     Watch,
     of_os_error,
@@ -84,7 +86,7 @@ class HttpAdapter:
             if answer.status != 200:
                 raise _refusal(place, answer, "look at")
             length = answer.headers.get("Content-Length", "")
-            size_bytes = whole(length)
+            size_bytes = 0 if _is_chunked(answer) else whole(length)
             if size_bytes is None:
                 raise TransferError(
                     f"`{place.shown}`: the server tells no size (`Content-Length: {length}`)", transient=False
@@ -93,12 +95,17 @@ class HttpAdapter:
             validator = _validator(answer) or " ".join(
                 f"{name}:{each}" for name, each in sorted(checksums.items())
             )
+            if _is_chunked(answer):
+                version = f" {validator or clock.now_us()}"  # without a word of the server's, it may differ each time
+                return Stat(size_bytes=0, version=version, checksums=checksums, is_told=False)
             return Stat(size_bytes=size_bytes, version=f"{length} {validator}", checksums=checksums)
 
     def read(
         self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
         """See the contract."""
+        if not stat.is_told:
+            return self._read_untold(place, target, stat, watch, needed)
         have = target.stat().st_size if target.exists() else 0
         headers = {"Want-Digest": "adler32", "Accept-Encoding": "identity"}
         validator = stat.version.partition(" ")[2]
@@ -122,6 +129,31 @@ class HttpAdapter:
             with Growing(target, needed - at_hand.keys()) as growing:
                 self._take(reply, target, have, watch, at_hand.values())
                 return growing.end() | {name: each.hexdigest() for name, each in at_hand.items()}
+
+    def _read_untold(
+        self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
+    ) -> dict[str, str]:
+        """All of a file whose size is not known before. Raises TooLargeError."""
+        target.unlink(missing_ok=True)
+        reply = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"})
+        with closing(reply.answer) as answer:
+            if answer.status != 200:
+                raise _refusal(place, answer, "read")
+            version = _validator(answer)
+            if not _is_chunked(answer) or (version and f" {version}" != stat.version):
+                raise TransferError(f"`{place.shown}` has changed while it was read")
+            try:
+                with Growing(target, needed) as growing:
+                    with target.open("wb", buffering=0) as file:
+                        _copy(answer, file, range(stat.size_bytes + 1), watch, ())
+                    if target.stat().st_size <= stat.size_bytes:
+                        return growing.end()
+            except ExchangeError as error:
+                raise _broken(reply.place, "read", error.reason) from error
+            except OSError as error:
+                raise of_os_error(error, f"write `{target}`") from error
+        target.unlink()
+        raise TooLargeError(f"`{place.shown}` has more than {stat.size_bytes} bytes", transient=False)
 
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
@@ -405,6 +437,12 @@ def _length(answer: HttpAnswer) -> int:
     if size_bytes is None:
         raise TransferError("the server tells no size of what it sends", transient=False)
     return size_bytes
+
+
+def _is_chunked(answer: HttpAnswer) -> bool:
+    """Whether the server tells no size, and where the body ends all the same: one that is cut off is noticed."""
+    is_chunked = answer.headers.get("Transfer-Encoding", "").strip().lower() == "chunked"
+    return is_chunked and "Content-Length" not in answer.headers
 
 
 def _validator(answer: HttpAnswer) -> str:

@@ -33,6 +33,7 @@ from tidemill.transfer.contract import (
     NoSpaceError,
     RemoteFile,
     Stat,
+    TooLargeError,
     TransferError,
     Watch,
     of_os_error,
@@ -88,17 +89,36 @@ class Mover:
         place = permit(url, self._endpoints, Direction.IN)
         return self._tried(place, Direction.IN, watch, lambda _: self._look(place, watch))[0]
 
-    def get(self, url: str, target: Path, watch: Watch, *, expect: dict[str, str] | None = None) -> Moved:
-        """Bring a remote file to `target`, which does not exist; `expect`: algorithm -> checksum that it must have.
+    def get(
+        self,
+        url: str,
+        target: Path,
+        watch: Watch,
+        *,
+        expect: dict[str, str] | None = None,
+        bytes_max: int | None = None,
+    ) -> Moved:
+        """Bring a remote file to `target`, which does not exist; `expect`: algorithm -> checksum that it must have;
+        `bytes_max`: of a file whose size its server does not tell: TooLargeError is raised for more.
 
         Not synced to disk: who keeps `target` over a crash of the host compares its checksum then. It is compared with
         what its server says; its SHA-256, unless expected, may be left to `sum_up`.
         """
         place = permit(url, self._endpoints, Direction.IN)
         begun: set[Path] = set()
-        moved, tries = self._tried(
-            place, Direction.IN, watch, lambda _: self._get(place, target, watch, expect or {}, begun)
-        )
+        limit = self._limit(place)
+        at_most = min(limit, bytes_max or limit)
+        try:
+            moved, tries = self._tried(
+                place,
+                Direction.IN,
+                watch,
+                lambda _: self._get(place, target, watch, expect or {}, (begun, at_most)),
+            )
+        except TooLargeError:
+            if at_most == limit:
+                self._bound(place, None)
+            raise
         return msgspec.structs.replace(moved, tries=tries)
 
     def sum_up(self, target: Path, moved: Moved, watch: Watch) -> Moved:
@@ -143,12 +163,19 @@ class Mover:
         return stat
 
     def _get(
-        self, place: RemoteFile, target: Path, watch: Watch, expect: dict[str, str], begun: set[Path]
+        self,
+        place: RemoteFile,
+        target: Path,
+        watch: Watch,
+        expect: dict[str, str],
+        bounds: tuple[set[Path], int],
     ) -> Moved:
-        """One try. `begun`: what earlier ones have written to."""
+        """One try. `bounds`: what earlier ones have written to, and how many bytes may come where nobody told."""
+        begun, bytes_max = bounds
         adapter = self._adapters[place.scheme]
         stat = self._look(place, watch)
         watch.size_bytes = stat.size_bytes
+        stat = stat if stat.is_told else msgspec.structs.replace(stat, size_bytes=bytes_max)
         mark = hashlib.sha256(f"{place.url}\0{stat.version}".encode()).hexdigest()[:12]
         partial = target.with_name(f".{target.name}.{mark}.part")
         for other in begun - {
@@ -172,7 +199,7 @@ class Mover:
                 )
                 if not stat.size_bytes:
                     partial.touch()
-                elif not partial.exists() or partial.stat().st_size < stat.size_bytes:
+                elif not stat.is_told or not partial.exists() or partial.stat().st_size < stat.size_bytes:
                     found = adapter.read(place, partial, stat, watch, needed)
                 _check_size(place, partial, stat)
                 answer = None if asking is None else asking.answer()
@@ -193,7 +220,7 @@ class Mover:
             raise of_os_error(error, f"rename `{partial}`") from error
         checked = "job sha256" if "sha256" in expect else f"server {' '.join(told)}" if told else ""
         return Moved(
-            size_bytes=stat.size_bytes,
+            size_bytes=target.stat().st_size,
             sha256=found.get("sha256", ""),
             adler32=found.get("adler32", ""),
             checked=checked,
@@ -292,11 +319,15 @@ class Mover:
 
     # ---- both ----
 
-    def _bound(self, place: RemoteFile, size: int) -> None:
-        limit = min(self._size_max, place.endpoint.file_bytes_max or self._size_max)
-        if size > limit:
+    def _limit(self, place: RemoteFile) -> int:
+        return min(self._size_max, place.endpoint.file_bytes_max or self._size_max)
+
+    def _bound(self, place: RemoteFile, size: int | None) -> None:
+        """Raise TransferError if a file is too large. `size` None = it has more bytes than may be moved."""
+        limit = self._limit(place)
+        if size is None or size > limit:
             raise TransferError(
-                f"`{place.shown}` has {size} bytes, this site moves at most {limit}",
+                f"`{place.shown}` has {'more' if size is None else size} bytes, this site moves at most {limit}",
                 hint="`file_bytes_max` of the endpoint and `stage_file_bytes_max` in site.toml",
                 transient=False,
             )
@@ -334,7 +365,7 @@ def _classed(error: TransferError, direction: Direction, tries: int) -> Transfer
     """The error with a class, and with the number of tries where there were several."""
     text = error.message + (f" (after {tries} tries)" if tries > 1 else "")
     failure: FailureClass = error.failure or direction.failure
-    kind = NoSpaceError if isinstance(error, NoSpaceError) else TransferError
+    kind = next((each for each in (NoSpaceError, TooLargeError) if isinstance(error, each)), TransferError)
     made = kind(text, hint=error.hint, transient=error.transient, failure=failure, missing=error.missing)
     made.__cause__ = error.__cause__
     return made
@@ -347,7 +378,7 @@ def _told_by(place: RemoteFile) -> str:
 
 def _check_size(place: RemoteFile, partial: Path, stat: Stat) -> None:
     size = partial.stat().st_size
-    if size == stat.size_bytes:
+    if size == stat.size_bytes or not stat.is_told:
         return
     if size < stat.size_bytes and _is_full(partial):  # xrdcp 5.5.3 ends with status 0 then
         raise of_os_error(OSError(errno.ENOSPC, ""), f"write `{partial}`")

@@ -12,9 +12,19 @@ from typing import NamedTuple
 import msgspec
 
 OVERTAKEN_S = 600.0
-"""A need that does not fit is overtaken by later ones for this time, then room is held for it for this time, and so on
-in turns; each time room is held twice as long as before. So neither large nor small inputs starve, whatever jobs that
-hold the stage take to end."""
+"""Needs that do not fit are overtaken by later ones for this time, then room is held for the oldest of them, and so on
+in turns, each twice as long as the one before. So neither large nor small inputs starve, whatever jobs that hold the
+stage take to end."""
+
+OVERTAKEN_MAX_S = 21600.0
+"""The longest turn of those that overtake: room is held for twice that, longer than most allocations live."""
+
+HELD_SHARE = 2
+"""Room is held so much longer than it is not: for two thirds of the time at most, however many needs do not fit."""
+
+RECOUNT_S, RECOUNT_MAX_S = 60.0, 3600.0
+"""A job that waits works out its need again after this time, twice as long each time: others may have brought what it
+needs meanwhile, or may hold it no more."""
 
 UNASKED_S = 120.0
 """A need that its job has not asked for again in this time holds no room."""
@@ -37,8 +47,23 @@ class StageRoom(NamedTuple):
         """What is left beside the other one."""
         return StageRoom(self.bytes - other.bytes, self.files - other.files)
 
+    def plus(self, other: StageRoom) -> StageRoom:
+        """Both together."""
+        return StageRoom(self.bytes + other.bytes, self.files + other.files)
+
+    def at_most(self, other: StageRoom) -> StageRoom:
+        """What both have."""
+        return StageRoom(min(self.bytes, other.bytes), min(self.files, other.files))
+
 
 NO_ROOM = StageRoom(0, 0)
+
+
+class StageSpace(NamedTuple):
+    """How much there is. `capacity`: if no job held anything; what needs more waits for the disk, not for jobs."""
+
+    free: StageRoom
+    capacity: StageRoom
 
 
 class SpaceNeed(NamedTuple):
@@ -57,23 +82,32 @@ class Reserved(msgspec.Struct):
     is_written: bool = False
 
 
-def is_held_for(waited_s: float) -> bool:
-    """Whether a need that has waited this long is overtaken by no later one now. Pure."""
-    held_s = OVERTAKEN_S
-    while waited_s >= OVERTAKEN_S + held_s:
-        waited_s -= OVERTAKEN_S + held_s
-        held_s *= 2
-    return waited_s >= OVERTAKEN_S
+class _Recount(NamedTuple):
+    """When a job that waits works out its need again, and how long after the time before."""
+
+    at_s: float
+    pause_s: float
 
 
-def admit(needs: Iterable[SpaceNeed], free: StageRoom, *, now_s: float) -> list[int]:
-    """The jobs that get room now, in the order in which they asked. Pure; O(n log n)."""
+def is_held_for(scarce_s: float) -> bool:
+    """Whether room is held for the oldest need now, where some have not fit for this long. Pure."""
+    overtaken_s = OVERTAKEN_S
+    while scarce_s >= (1 + HELD_SHARE) * overtaken_s:
+        scarce_s -= (1 + HELD_SHARE) * overtaken_s
+        overtaken_s = min(2 * overtaken_s, OVERTAKEN_MAX_S)
+    return scarce_s >= overtaken_s
+
+
+def admit(needs: Iterable[SpaceNeed], space: StageSpace, *, now_s: float, is_held: bool) -> list[int]:
+    """The jobs that get room now, in the order in which they asked. `is_held`: later ones do not overtake the oldest
+    that does not fit, unless it fits nowhere. Pure; O(n log n)."""
     admitted: list[int] = []
+    free = space.free
     for need in sorted(needs, key=lambda each: (each.since_s, each.job)):
         if need.room == NO_ROOM or free.holds(need.room):
             free = free.less(need.room)
             admitted.append(need.job)
-        elif is_held_for(now_s - need.since_s):
+        elif is_held and now_s - need.since_s >= OVERTAKEN_S and space.capacity.holds(need.room):
             # those that need nothing more are let through: what they use is held by others anyway
             free = StageRoom(-1, -1)
     return admitted
@@ -88,6 +122,8 @@ class StageBudget:
         self.waiting: dict[int, SpaceNeed] = {}
         self._first_s: dict[int, float] = {}  #: when a job asked first, until it has all
         self._asked_s: dict[int, float] = {}
+        self._recounts: dict[int, _Recount] = {}
+        self._scarce_since_s: float | None = None  #: since when something that could fit does not
         self._full_until_s = 0.0
         self._full_pause_s = 0.0
 
@@ -114,7 +150,7 @@ class StageBudget:
         if job in self.waiting:
             self._asked_s[job] = now_s
 
-    def admitted(self, free: StageRoom, *, now_s: float) -> list[int]:
+    def admitted(self, space: StageSpace, *, now_s: float) -> list[int]:
         """The jobs of those that wait that may try again. After a write failed for lack of space it is one at a time
         until another one succeeds."""
         if now_s < self._full_until_s:
@@ -124,24 +160,37 @@ class StageBudget:
             for job, each in self.waiting.items()
             if now_s - self._asked_s.get(job, each.since_s) <= UNASKED_S
         ]
-        jobs = admit(needs, free, now_s=now_s)
+        jobs = admit(needs, space, now_s=now_s, is_held=self._is_held(needs, space, now_s))
         return jobs[:1] if self._full_pause_s else jobs
 
+    def recounts(self, *, now_s: float) -> list[int]:
+        """The jobs of those that wait that work out their needs again now, whether these fit or not."""
+        if now_s < self._full_until_s or self._full_pause_s:
+            return []
+        due = [job for job, each in self._recounts.items() if each.at_s <= now_s]
+        for job in due:
+            pause_s = min(2 * self._recounts[job].pause_s, RECOUNT_MAX_S)
+            self._recounts[job] = _Recount(now_s + pause_s, pause_s)
+        return due
+
+    def late(self, wait_max_s: float, *, now_s: float) -> list[int]:
+        """The jobs that have waited for longer than this."""
+        return [job for job, each in self.waiting.items() if now_s - each.since_s >= wait_max_s]
+
     def reserve(
-        self, job: int, contents: Mapping[str, StageRoom], *, more: StageRoom, free: StageRoom, now_s: float
+        self, job: int, contents: Mapping[str, StageRoom], *, more: StageRoom, space: StageSpace, now_s: float
     ) -> bool:
         """Reserve room for these contents, those that are reserved already only once, or have the job wait. `more`: for
-        copies that are there, and that nothing else keeps from being deleted. `free` includes their room."""
-        new = [room for key, room in contents.items() if key not in self.reserved]
-        need = StageRoom(
-            more.bytes + sum(each.bytes for each in new), more.files + sum(each.files for each in new)
-        )
-        self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
-        self._asked_s[job] = now_s
-        has_room = free.holds(need) and job in self.admitted(free, now_s=now_s)
+        copies that are there, and that nothing else keeps from being deleted. `space` includes their room."""
+        need = more
+        for key, room in contents.items():
+            need = need if key in self.reserved else need.plus(room)
+        self._wait(job, need, now_s)
+        has_room = space.free.holds(need) and job in self.admitted(space, now_s=now_s)
         if need != NO_ROOM and not has_room:
             return False
         del self.waiting[job], self._asked_s[job]
+        self._recounts.pop(job, None)
         for key, room in contents.items():
             known = self.reserved.get(key)
             if known is None:
@@ -155,10 +204,19 @@ class StageBudget:
         These contents."""
         keys = [key for key, each in self.reserved.items() if job in each.jobs]
         rooms = [self.reserved.pop(key).room for key in keys]
-        need = StageRoom(max(1, sum(each.bytes for each in rooms)), len(rooms))
-        self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
-        self._asked_s[job] = now_s
+        self._wait(job, StageRoom(max(1, sum(each.bytes for each in rooms)), len(rooms)), now_s)
         return keys
+
+    def give_up(self, job: int, held: StageRoom) -> list[str]:
+        """The job holds nothing while it waits: its need grows by what it alone held, reserved things included. The
+        contents that no job wants any more."""
+        need = self.waiting.get(job)
+        if need is not None:
+            room = need.room.plus(held)
+            for each in self.reserved.values():
+                room = room.plus(each.room) if each.jobs == {job} else room
+            self.waiting[job] = need._replace(room=room.at_most(self.limit))
+        return self.release(job)
 
     def keep(self, job: int, key: str, room: StageRoom) -> None:
         """Count what is on disk already."""
@@ -169,6 +227,7 @@ class StageBudget:
         self.waiting.pop(job, None)
         self._first_s.pop(job, None)
         self._asked_s.pop(job, None)
+        self._recounts.pop(job, None)
 
     def release(self, job: int, *, but: str = "") -> list[str]:
         """Drop what is reserved for this job alone, except for the content `but`; those that no job wants any more."""
@@ -192,3 +251,22 @@ class StageBudget:
     def found_room(self) -> None:
         """Something was written whole."""
         self._full_pause_s = 0.0
+
+    def _wait(self, job: int, need: StageRoom, now_s: float) -> None:
+        self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
+        self._asked_s[job] = now_s
+        self._recounts.setdefault(job, _Recount(now_s + RECOUNT_S, RECOUNT_S))
+
+    def _is_held(self, needs: Iterable[SpaceNeed], space: StageSpace, now_s: float) -> bool:
+        """Whether it is the turn of those that do not fit."""
+        unmet = [
+            each.since_s
+            for each in needs
+            if space.capacity.holds(each.room) and not space.free.holds(each.room)
+        ]
+        if not unmet:
+            self._scarce_since_s = None
+            return False
+        if self._scarce_since_s is None:
+            self._scarce_since_s = min(unmet)
+        return is_held_for(now_s - self._scarce_since_s)

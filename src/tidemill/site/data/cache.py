@@ -182,12 +182,16 @@ class DataCache:
         """Whether the copy was there before the job asked for it."""
         return self._holders.get(name, {}).get(job, True)
 
-    def let_go(self, job: int) -> None:
-        """The job links nothing more of what it holds."""
+    def let_go(self, job: int) -> StageRoom:
+        """The job links nothing more of what it holds; bytes and number of those copies that nothing else keeps."""
+        alone: list[int] = []
         for name, jobs in list(self._holders.items()):
             if jobs.pop(job, None) is not None and not jobs:
                 del self._holders[name]
                 self._pinned = None
+                if name not in self._linked:
+                    alone.append(self._kept[name].size_bytes)
+        return StageRoom(sum(alone), len(alone))
 
     def unlinked(self) -> None:
         """Links to copies were removed: the next to ask inspects them."""
@@ -195,17 +199,30 @@ class DataCache:
 
     def refresh(self) -> None:
         """Learn which copies lost their links, if any may have. One stat for each that had links."""
+        self.lost_links([name for name in self.suspects() if not self.has_links(name)])
+
+    def suspects(self) -> list[str]:
+        """The copies that may have lost their links since this was asked last."""
         if not self._is_dirty:
-            return
+            return []
         self._is_dirty = False
-        self._pinned = None
-        for name in list(self._linked):
-            try:
-                if (self._directory / name).stat().st_nlink > 1:
-                    continue
-            except FileNotFoundError:
-                self._forget(name)
-            self._linked.discard(name)
+        return list(self._linked)
+
+    def has_links(self, name: str) -> bool:
+        """Whether a copy has links. Needs no lock."""
+        try:
+            return (self._directory / name).stat().st_nlink > 1
+        except FileNotFoundError:
+            return False
+
+    def lost_links(self, names: Iterable[str]) -> None:
+        """Take what `has_links` said, unless they have links again."""
+        for name in names:
+            if name in self._linked and not self.has_links(name):
+                self._pinned = None
+                self._linked.discard(name)
+                if not (self._directory / name).exists():
+                    self._forget(name)
 
     def version(self, url: str) -> str | None:
         """The version of the copy that this URL had last."""

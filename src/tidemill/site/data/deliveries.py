@@ -118,6 +118,8 @@ class Deliveries:
         if not state.stopping:
             self._stops.clear()
             return False
+        for job_id in self._stops.keys() - set(state.stopping):  # a later stop of it begins its own time
+            del self._stops[job_id]
         over: list[int] = []
         for job_id in state.stopping:
             job = state.jobs[job_id]

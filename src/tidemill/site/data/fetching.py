@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,17 @@ FRESH_MAX = 10_000
 SIZES_MAX = 100_000
 INLINE_BYTES_MAX = 64 << 20
 """Larger files are copied and hashed by threads of their own: 0.1 s at 0.6 GB/s."""
+
+UNTOLD_BYTES = 256 << 20
+"""Reserved at first for a file whose server does not say how large it is."""
+
+UNTOLD_SHARE = 16
+"""... but no more than this part of the stage."""
+
+FAILED_MAX = 10_000
+"""Errors of threads that no job has asked for yet."""
+
+_OF_COPIES = ("digest-", "check-")
 
 _log = Log("stage")
 
@@ -113,10 +125,6 @@ class StageContents:
         """The copy of a content for which room is reserved; None = it is on its way, by what was added to `awaits`."""
         if content.name is not None:
             return content.name
-        with self.lock:
-            error = self._failed.pop(content.key, None)
-        if error is not None:
-            raise error
         if content.source is None:
             return self._bring_remote(content, awaits)
         if not self._run(content.key, content.size_bytes, lambda: self._copy(content), awaits):
@@ -158,6 +166,9 @@ class StageContents:
     def _run(self, key: str, size_bytes: int, task: Callable[[], object], awaits: list[str]) -> bool:
         """Whether the task is done now; else it runs, here or there, and `awaits` names it. Raises what it raises."""
         with self.lock:
+            error = self._failed.pop(key, None)
+            if error is not None:
+                raise error
             is_running = key in self._busy
             self._busy.add(key)
         if is_running:
@@ -188,7 +199,10 @@ class StageContents:
             error = SiteError(f"copying `{key}` met a bug: see the log")
         with self.lock:
             self._busy.discard(key)
-            if error is not None and key in self._budget.reserved:
+            # a content that nobody wants any more has failed nobody; digests and comparisons are made of what is there
+            if error is not None and (key in self._budget.reserved or key.startswith(_OF_COPIES)):
+                while len(self._failed) >= FAILED_MAX:
+                    del self._failed[next(iter(self._failed))]
                 self._failed[key] = error
 
     def _copy(self, content: StageContent) -> None:
@@ -230,10 +244,14 @@ class StageContents:
 
     def _is_compared(self, url: str, sha256: str | None, awaits: list[str]) -> bool:
         """Whether the copy of a URL, if there is one, was compared since the host started."""
-        with self.lock:
-            name = self._cache.doubtful(url, sha256)
-            size = 0 if name is None else self._cache.size(name)
-        return name is None or self._run(f"check-{name}", size, lambda: self._compare(name), awaits)
+        while True:  # its last copy, and that of the content that it should have
+            with self.lock:
+                name = self._cache.doubtful(url, sha256)
+                size = 0 if name is None else self._cache.size(name)
+            if name is None:
+                return True
+            if not self._run(f"check-{name}", size, partial(self._compare, name), awaits):
+                return False
 
     def _compare(self, name: str) -> None:
         is_whole = self._cache.compare(name)
@@ -274,6 +292,8 @@ class StageContents:
         if found is not None:
             return StageContent(key, wanted, self._cache.size(found), found)
         size = outcome.size_bytes or 0
+        if not outcome.is_told:
+            size = max(self._sizes.get(key, 0), min(UNTOLD_BYTES, self._budget.limit.bytes // UNTOLD_SHARE))
         self._know_size(key, size)
         return StageContent(key, wanted, size)
 
@@ -294,7 +314,7 @@ class StageContents:
                     origin = (wanted.url, outcome.version, outcome.moved.sha256)
                     return self._arrive(key, self._cache.path(key), origin)
                 if outcome.size_bytes is not None:
-                    self._know_size(key, outcome.size_bytes)
+                    self._know_size(key, self._next_size(content.size_bytes, outcome))
                 self._budget.reserved.pop(key, None)
                 raise MovesPendingError(
                     []
@@ -303,6 +323,12 @@ class StageContents:
             self._want(get)
         awaits.append(key)
         return None
+
+    def _next_size(self, size_bytes: int, outcome: MoveOutcome) -> int:
+        """What to reserve where `size_bytes` were not enough. The last step is all that a file may have here."""
+        found = outcome.size_bytes or 0
+        limit = min(self._budget.limit.bytes, self._config.stage_file_bytes_max)
+        return found if outcome.is_told or size_bytes >= limit else min(found, limit)
 
     def _copy_of(self, url: str, sha256: str | None) -> str | None:
         """The copy of a remote file, where that is sure without asking its server. The lock is held."""

@@ -24,11 +24,22 @@ from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.site.applications.checksums import PendingError
 from tidemill.transfer.allowed import check_endpoint, permit
-from tidemill.transfer.contract import Direction, NoSpaceError, TransferError, Watch, of_os_error
+from tidemill.transfer.contract import (
+    Direction,
+    NoSpaceError,
+    TooLargeError,
+    TransferError,
+    Watch,
+    of_os_error,
+)
 from tidemill.transfer.mover import Moved, Mover
 
 KEEP_S = 3600.0
 """An outcome that was not taken for this time is dropped."""
+
+UNTOLD_GROWTH = 4
+"""Where a server does not say how large a file is, so many times the room is reserved that was not enough. What is
+fetched for nothing is less than four thirds of the file."""
 
 TELL_S = 1.0
 """How far moves are is written down so often."""
@@ -57,7 +68,7 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
 class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an order. `moved` None = nothing was: the copy is still good, only a look was wanted, the file is
     larger than what is reserved for it (`size_bytes`), or an error says why not. `no_space`: the site's disk is full.
-    """
+    `is_told` False: the server does not say how large the file is; `size_bytes` is then what to reserve (0 = any)."""
 
     id: str
     version: str = ""
@@ -68,6 +79,7 @@ class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     failure: FailureClass | None = None
     size_bytes: int | None = None
     no_space: bool = False
+    is_told: bool = True
 
     def check(self) -> None:
         """Raise TransferError if it failed."""
@@ -324,11 +336,14 @@ def make(
             version, size = found.version, found.size_bytes
             is_too_large = order.bytes_max and size > order.bytes_max
             if order.look or is_too_large or version == order.version:
-                return MoveOutcome(id=order.id, version=version, size_bytes=size)
+                return MoveOutcome(id=order.id, version=version, size_bytes=size, is_told=found.is_told)
             path.unlink(missing_ok=True)  # of an agent that died before it took it over
-            moved = mover.get(order.url, path, watch, expect=order.expect)
+            moved = mover.get(order.url, path, watch, expect=order.expect, bytes_max=order.bytes_max)
             has_come()
             moved = mover.sum_up(path, moved, watch)
+    except TooLargeError:
+        size = UNTOLD_GROWTH * order.bytes_max
+        return MoveOutcome(id=order.id, version=version, size_bytes=size, is_told=False)
     except TidemillError as error:
         _log.warning("move.failed", url=shown, direction=order.direction, reason=error.message)
         return _failed(order, error)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -219,8 +219,8 @@ class Deliverer:
                 continue
             if self._departures is None:
                 raise JobError(f"output `{output.name}`: this site moves nothing to `{place}`")
-            is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
-            url = self._remote(delivery, output, place, is_tar=is_tar)
+            is_tar = _is_tar(delivery, output)
+            url = self._remote(delivery, output, place)
             path = self._departures.prepare(
                 delivery.job,
                 output.name,
@@ -242,13 +242,12 @@ class Deliverer:
             raise MovesPendingError(awaits)
         return rows
 
-    def _remote(self, delivery: OutputDelivery, output: Output, place: str, *, is_tar: bool) -> str:
+    def _remote(self, delivery: OutputDelivery, output: Output, place: str) -> str:
         """The URL that an output gets. A place that ends with `/`, or is the job's `output_dir`, is a directory."""
+        folder, name = self._numbered(delivery, output)
         if output.url is not None and not output.url.endswith("/"):
-            folder, slash, name = output.url.rpartition("/")
-            return folder + slash + numbered(name, delivery.number)
-        name = self._named(delivery, output, is_tar=is_tar)
-        return place.rstrip("/") + "/" + (name if place.startswith(LITERAL_ROOTS) else quote(name))
+            return folder + name
+        return folder + (name if place.startswith(LITERAL_ROOTS) else quote(name))
 
     def _build(
         self, delivery: OutputDelivery, output: Output, copying: _Copying
@@ -257,8 +256,8 @@ class Deliverer:
         refs = list(_refs(delivery, output.name))
         if not refs and output.name not in delivery.merged:
             return None
-        is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
-        target = self._target(delivery, output, is_tar=is_tar)
+        is_tar = _is_tar(delivery, output)
+        target = self._target(delivery, output)
         self._make_directory(target.parent)
         self._confine(target, delivery.owner)  # no directory of it has become a link meanwhile
         temporary = target.with_name(f".{target.name}.{delivery.job}.part")
@@ -289,21 +288,37 @@ class Deliverer:
         )
         return temporary, target, file
 
-    def _target(self, delivery: OutputDelivery, output: Output, *, is_tar: bool) -> Path:
-        name = self._named(delivery, output, is_tar=is_tar)
-        if output.url is not None:
-            path = local_path(output.url)
-            path = path.with_name(numbered(path.name, delivery.number)) if path.name else path
-            return self._confine(path if not output.url.endswith("/") else path / name, delivery.owner)
-        place = delivery.spec.output_dir
-        directory = self._places.directory(delivery.owner) if place is None else local_path(place)
-        return self._confine(directory / name, delivery.owner)
+    def _target(self, delivery: OutputDelivery, output: Output) -> Path:
+        folder, name = self._numbered(delivery, output)
+        return self._confine(Path(folder) / name if name else Path(folder), delivery.owner)
 
-    def _named(self, delivery: OutputDelivery, output: Output, *, is_tar: bool) -> str:
+    def _numbered(self, delivery: OutputDelivery, output: Output) -> tuple[str, str]:
+        """Where an output goes in this delivery of the job: folder and name."""
+        if delivery.number == 1:
+            return self._plain(delivery, output)
+        plain = {each.name: self._plain(delivery, each) for each in delivery.outputs}
+        return later_places(plain, delivery.number)[output.name]
+
+    def _plain(self, delivery: OutputDelivery, output: Output) -> tuple[str, str]:
+        """Where an output goes in the first delivery of a job: folder and name."""
+        place = output.url or delivery.spec.output_dir or ""
+        is_file = output.url is not None and not output.url.endswith("/")
+        if is_remote(place):
+            if is_file:
+                above, slash, name = place.rpartition("/")
+                return above + slash, name
+            return place.rstrip("/") + "/", self._named(delivery, output)
+        if is_file:
+            path = local_path(place)
+            return str(path.parent), path.name
+        folder = local_path(place) if place else self._places.directory(delivery.owner)
+        path = folder / self._named(delivery, output)
+        return str(path.parent), path.name
+
+    def _named(self, delivery: OutputDelivery, output: Output) -> str:
         """The name that an output has in a directory."""
-        ending = (
-            ".tar" if is_tar else "".join(Path(output.path.replace("{", "").replace("}", "")).suffixes[-2:])
-        )
+        plain = output.path.replace("{", "").replace("}", "")
+        ending = ".tar" if _is_tar(delivery, output) else "".join(Path(plain).suffixes[-2:])
         if output.url is not None:
             name = f"{delivery.job}-{output.name}"
         else:
@@ -313,7 +328,7 @@ class Deliverer:
                 name=delivery.spec.name or str(delivery.job),
                 output=output.name,
             )
-        return numbered(name if name.endswith(ending) else name + ending, delivery.number)
+        return name if name.endswith(ending) else name + ending
 
     def _confine(self, path: Path, owner: str) -> Path:
         """Where a file of an owner gets its name, its directory without links. Raises JobError."""
@@ -348,9 +363,9 @@ class Deliverer:
         for folder, files in folders.items():
             path = folder / MANIFESTS / f"{delivery.job}.json"
             before = _read_manifest(path)
-            ours = {each.file: each.sha256 for each in before.files} if before else {}
+            ours = {(each.output, each.file): each.sha256 for each in before.files} if before else {}
             for file in files:
-                known[folder / file.file] = {file.sha256, ours.get(file.file)}
+                known[folder / file.file] = {file.sha256, ours.get((file.output, file.file))}
                 _check_ours(folder / file.file, known[folder / file.file])
             self._make_directory(path.parent)
             spec = delivery.spec
@@ -443,14 +458,32 @@ def check_complete(delivery: OutputDelivery) -> None:
             raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
 
 
-def numbered(name: str, delivery: int) -> str:
+def numbered(name: str, delivery: int, mark: str = "-") -> str:
     """The name of a file in the job's nth delivery: `hits.tar`, `hits-2.tar`. Earlier files stay as they are."""
     if delivery == 1:
         return name
     path, query, rest = name.partition("?")
     suffixes = Path(path).suffixes
     ending = "".join(suffixes[-2:] if suffixes and suffixes[-1] in COMPRESSED else suffixes[-1:])
-    return f"{path.removesuffix(ending)}-{delivery}{ending}{query}{rest}"
+    return f"{path.removesuffix(ending)}{mark}{delivery}{ending}{query}{rest}"
+
+
+def later_places(plain: Mapping[str, tuple[str, str]], delivery: int) -> dict[str, tuple[str, str]]:
+    """Folders and names of outputs in the job's nth delivery, by those of the first one: different from each other, and
+    from all of the first, such as of an output that is called `hits-2` itself. Pure."""
+    found: dict[str, tuple[str, str]] = {}
+    taken = set(plain.values())
+    for output, (folder, name) in plain.items():
+        mark = "-"
+        while (folder, numbered(name, delivery, mark)) in taken:
+            mark += "-"
+        found[output] = folder, numbered(name, delivery, mark)
+        taken.add(found[output])
+    return found
+
+
+def _is_tar(delivery: OutputDelivery, output: Output) -> bool:
+    return output.kind is OutputKind.EACH and delivery.spec.events > 1
 
 
 def _earlier(

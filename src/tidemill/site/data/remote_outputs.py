@@ -9,6 +9,7 @@ An output that was made again (its job was retried) may replace the one that we 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import msgspec
 
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded, sync, write_durable
+from tidemill.site.data.budget import NO_ROOM, StageRoom
 from tidemill.site.data.moves import MoveOrder, Moves, order_id
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.contract import Direction
@@ -36,12 +38,54 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     sent: bool = False
 
 
+class OutgoingFiles:
+    """Bytes and number of the outputs that wait below SITE/stage/out: inputs leave them room. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sizes: dict[int, dict[str, int]] = {}
+        self._room = NO_ROOM
+
+    @property
+    def room(self) -> StageRoom:
+        """Of all of them."""
+        return self._room
+
+    def note(self, job: int, path: Path) -> None:
+        """Count this file of a job, if it is there."""
+        with self._lock:
+            self._drop(job, path.name)
+            size = _size(path)
+            if size >= 0:
+                self._sizes.setdefault(job, {})[path.name] = size
+                self._room = self._room.plus(StageRoom(size, 1))
+
+    def gone(self, job: int) -> None:
+        """The files of a job were removed."""
+        with self._lock:
+            for name in list(self._sizes.get(job, ())):
+                self._drop(job, name)
+            self._sizes.pop(job, None)
+
+    def _drop(self, job: int, name: str) -> None:
+        size = self._sizes.get(job, {}).pop(name, None)
+        if size is not None:
+            self._room = self._room.less(StageRoom(size, 1))
+
+
 class Departures:
     """Outputs on their way to remote places. Works in the agent's helper threads."""
 
-    def __init__(self, directory: Path, moving: Moves) -> None:
+    def __init__(self, directory: Path, moving: Moves, outgoing: OutgoingFiles | None = None) -> None:
         self._directory = directory
         self._moving = moving
+        self._outgoing = outgoing or OutgoingFiles()
+
+    def count(self) -> None:
+        """Count what waits since before a restart. Once, at the start."""
+        for folder in self._directory.glob("[0-9]*"):
+            for path in folder.glob("[!.]*") if folder.name.isdecimal() else ():
+                self._outgoing.note(int(folder.name), path)
 
     def is_done(self, awaits: tuple[str, ...]) -> bool:
         """Whether all of these moves have an outcome."""
@@ -73,6 +117,7 @@ class Departures:
             done=done, size_bytes=size, sha256=found["sha256"], adler32=found["adler32"], before=before
         )
         self._note(path, ready)
+        self._outgoing.note(job, path)
         return path
 
     def send(self, job: int, output: str, path: Path, url: str, awaits: list[str]) -> Moved | None:
@@ -103,10 +148,12 @@ class Departures:
             for path in folder.iterdir():
                 if not path.name.startswith("."):
                     path.unlink(missing_ok=True)
+        self._outgoing.gone(job)
 
     def forget(self, job: int) -> None:
         """Remove all of a job."""
         shutil.rmtree(self._directory / str(job), ignore_errors=True)
+        self._outgoing.gone(job)
 
     def _ready(self, path: Path) -> Ready | None:
         content = read_bounded(_about(path), READY_BYTES_MAX)

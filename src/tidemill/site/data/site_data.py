@@ -41,7 +41,8 @@ class SiteData:
         self.stage = Stage(directory / "stage", config, places, self._moves, site.pools.copies)
         site.pools.stage_in.submit(self.stage.count_parts)
         site.pools.copies.submit(sweep_leftovers, directory / "stage", base, started_us=clock.now_us())
-        self._departures = Departures(directory / "stage" / "out", self._moves)
+        self._departures = Departures(directory / "stage" / "out", self._moves, self.stage.outgoing)
+        site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
             site.fleets_dir, places, template=config.output_name, bytes_max=config.delivery_bytes_max,
             departures=self._departures,

@@ -3,6 +3,7 @@
     SITE/stage/files/NAME     one copy of each content, for all jobs (see `cache`)
     SITE/stage/files/.NAME.sha256  the digest of a large one, by which nodes exchange it
     SITE/stage/files/in-*     a remote file on its way (see `moves`)
+    SITE/stage/out            outputs that wait for their delivery (see `remote_outputs`)
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
     SITE/stage/JOB/.NAME.sha256  its copy's digest (hard link)
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
@@ -19,9 +20,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +36,12 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.quantities import bytes_text
 from tidemill.node.bundle import copy_member
-from tidemill.site.data.budget import StageBudget, StageRoom
+from tidemill.site.data.budget import NO_ROOM, StageBudget, StageRoom, StageSpace
 from tidemill.site.data.cache import CacheLimits, DataCache
 from tidemill.site.data.fetching import StageContent, StageContents, WantedFile, digest_file, digest_of
 from tidemill.site.data.moves import Moves, MovesPendingError
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
+from tidemill.site.data.remote_outputs import OutgoingFiles
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction, NoSpaceError, of_os_error
@@ -132,9 +135,16 @@ class Stage:
         self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
         self._lock = self._contents.lock
         self.copiers = copiers
+        self.outgoing = OutgoingFiles()
         self._config = config
         self._places = places
         self._disk = self._look_at_disk()
+        self._shown: tuple[StageRoom, int] | None = (
+            None  #: capacity, and bytes that are used; None = to be worked out
+        )
+        self.jobs_before = frozenset(
+            int(each.name) for each in directory.iterdir() if each.name.isdecimal()
+        )  #: that an earlier agent staged inputs of
         self._next_admit_s = 0.0
         self._admitted: set[int] = set()
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
@@ -155,7 +165,7 @@ class Stage:
         while the stage is full, StepTooLargeError where fewer events would fit.
         """
         step = _Step(job, self._directory / str(job), is_begun, reader)
-        with self._attempt(job, f"stage inputs of job {job} in `{step.directory}`"):
+        with self._attempt(job, f"stage inputs of job {job} in `{step.directory}`", is_begun=is_begun):
             step.directory.mkdir(mode=0o700, exist_ok=True)
             self._have(step, [self._wanted(step, each) for each in spec.inputs], spec)
             each_files = self._event_files(step, spec, events)
@@ -190,7 +200,8 @@ class Stage:
             self.budget.asks(job, now_s=now_s)
             if now_s >= self._next_admit_s:
                 self._next_admit_s = now_s + ADMIT_S
-                self._admitted = set(self.budget.admitted(self._free(), now_s=now_s))
+                self._admitted = set(self.budget.admitted(self._space(), now_s=now_s))
+                self._admitted.update(self.budget.recounts(now_s=now_s))
             return job in self._admitted
 
     def waits_for(self, job: int) -> str:
@@ -199,24 +210,38 @@ class Stage:
             need = self.budget.waiting.get(job)
             if need is None:
                 return ""
-            used = self.cache.pinned().bytes + self.budget.taken.bytes
+            if self._shown is None:  # of ten thousand jobs that wait, each asks
+                used = self.cache.pinned().plus(self.budget.taken).plus(self.outgoing.room)
+                self._shown = self._space().capacity, used.bytes
+            capacity, used_bytes = self._shown
             limit, disk = self.budget.limit.bytes, self._disk.bytes
         size = bytes_text(need.room.bytes)
         files = f"{need.room.files} file" + ("s" if need.room.files != 1 else "")
-        if need.room.bytes <= limit - used:
+        if not capacity.holds(need.room):
+            most = bytes_text(max(0, capacity.bytes))
+            return (
+                f"room for {size} ({files}) on the disk of the site's stage, which has {most} for inputs even when "
+                "nothing else is staged"
+            )
+        if need.room.bytes <= limit - used_bytes:
             free = bytes_text(max(0, disk))
             return f"room for {size} ({files}) on the disk of the site's stage, of which {free} may be used"
         return (
-            f"room for {size} ({files}) in the site's stage, of which {bytes_text(used)} of "
+            f"room for {size} ({files}) in the site's stage, of which {bytes_text(used_bytes)} of "
             f"{bytes_text(limit)} are in use or reserved"
         )
+
+    def late(self, wait_max_s: float) -> list[int]:
+        """The jobs that have waited for room for longer than this."""
+        with self._lock:
+            return self.budget.late(wait_max_s, now_s=clock.monotonic_s())
 
     def look_for_room(self) -> None:
         """Learn what has become free: links that went, space on disk. For a helper thread, while jobs wait."""
         disk = self._look_at_disk()
+        self._refresh()
         with self._lock:
-            self._disk = disk
-            self.cache.refresh()
+            self._disk, self._shown = disk, None
         self._contents.tidy()
 
     def drop_events(self, job: int, needed: IntervalSet) -> None:
@@ -236,7 +261,17 @@ class Stage:
             self.cache.let_go(job)
             gone = self.budget.release(job)
             self._may_be_leftovers |= bool(gone)
+            self._shown = None
         self._contents.unwanted(gone)
+
+    def _refresh(self) -> None:
+        """Learn which copies lost their links. They may be hundreds of thousands on a slow file system: the agent's
+        loop asks for the lock, too."""
+        with self._lock:
+            names = self.cache.suspects()
+        lost = [name for name in names if not self.cache.has_links(name)]
+        with self._lock:
+            self.cache.lost_links(lost)
 
     def _look_at_disk(self) -> StageRoom:
         """What may still be written to the file system."""
@@ -245,22 +280,24 @@ class Stage:
         files = status.f_favail - status.f_files // KEPT_FREE_SHARE if status.f_files else 1 << 62
         return StageRoom(status.f_bavail * status.f_frsize - kept, files // FILES_PER_COPY)
 
-    def _free(self) -> StageRoom:
+    def _space(self) -> StageSpace:
         """Room for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
         pinned, taken, unwritten = self.cache.pinned(), self.budget.taken, self.budget.unwritten
-        idle = StageRoom(self.cache.bytes - pinned.bytes, self.cache.files - pinned.files)
-        limit = self.budget.limit.less(pinned).less(taken)
-        disk = StageRoom(self._disk.bytes + idle.bytes, self._disk.files + idle.files).less(unwritten)
-        return StageRoom(min(limit.bytes, disk.bytes), min(limit.files, disk.files))
+        copies = StageRoom(self.cache.bytes, self.cache.files)
+        free = self._disk.plus(copies).less(pinned).less(unwritten)
+        return StageSpace(
+            self.budget.limit.less(pinned).less(taken).less(self.outgoing.room).at_most(free),
+            self.budget.limit.at_most(self._disk.plus(copies).plus(taken).less(unwritten)),
+        )
 
     def _reserve(self, step: _Step, contents: list[StageContent]) -> None:
         """Have room for these contents. Raises NoRoomError, MovesPendingError where the cache has changed meanwhile."""
         missing = {each.key: StageRoom(each.size_bytes, 1) for each in contents if each.name is None}
         names = {each.name for each in contents if each.name is not None}
         disk = self._look_at_disk()
+        self._refresh()
         with self._lock:
-            self._disk = disk
-            self.cache.refresh()
+            self._disk, self._shown = disk, None
             if not all(map(self.cache.has, names)):
                 raise MovesPendingError([])
             idle = [self.cache.size(name) for name in names if not self.cache.is_pinned(name)]
@@ -268,7 +305,7 @@ class Stage:
                 step.job,
                 missing,
                 more=StageRoom(sum(idle), len(idle)),
-                free=self._free(),
+                space=self._space(),
                 now_s=clock.monotonic_s(),
             )
             if has_room:
@@ -288,7 +325,7 @@ class Stage:
             self._disk.files + taken.files - unwritten.files,
         )
         if self._may_be_leftovers:
-            total, kept = self.cache.bytes + taken.bytes, 0
+            total, kept = self.cache.bytes + taken.bytes + self.outgoing.room.bytes, 0
             for path, size in self.cache.leftovers(but=self.budget.reserved):
                 total += size
                 if total > self.budget.limit.bytes or unwritten.bytes > self._disk.bytes:
@@ -296,32 +333,42 @@ class Stage:
                 else:
                     kept += 1
             self._may_be_leftovers = kept > 0
-        self.cache.keep_free(taken, disk=disk)
+        self.cache.keep_free(taken.plus(self.outgoing.room), disk=disk.plus(self.outgoing.room))
 
     def _refuse(self, step: _Step) -> None:
-        """There is no room. A job that holds some of its inputs while it waits for others would keep others out."""
+        """There is no room. Jobs that hold some of their inputs while they wait would keep each other out."""
         if not step.is_begun:
-            shutil.rmtree(step.directory, ignore_errors=True)
-            with self._lock:
-                self.cache.unlinked()
+            self._give_up(step.job)
         raise NoRoomError
 
+    def _give_up(self, job: int) -> None:
+        """The job, of which no event is granted, holds nothing while it waits."""
+        held = _held_alone(self._directory / str(job))
+        shutil.rmtree(self._directory / str(job), ignore_errors=True)
+        with self._lock:
+            held = held.plus(self.cache.let_go(job))
+            self.cache.unlinked()
+            gone = self.budget.give_up(job, held)
+            self._may_be_leftovers |= bool(gone)
+        self._contents.unwanted(gone)
+
     @contextmanager
-    def _attempt(self, job: int, what: str) -> Iterator[None]:
-        """What is reserved for a job stays reserved while files come, and not after a failure."""
+    def _attempt(self, job: int, what: str, *, is_begun: bool) -> Iterator[None]:
+        """What is reserved for a job stays reserved while files come, and not after a failure. A job that has not
+        begun holds nothing then: it may wait for its trouble to end for days."""
         try:
             yield
         except MovesPendingError:
             raise
         except NoSpaceError as error:
-            self._found_full(job, error)
+            self._found_full(job, error, is_begun=is_begun)
         except TidemillError:
-            self.release(job)
+            self._failed(job, is_begun=is_begun)
             raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self._found_full(job, of_os_error(error, what))
-            self.release(job)
+                self._found_full(job, of_os_error(error, what), is_begun=is_begun)
+            self._failed(job, is_begun=is_begun)
             raise SiteError(f"failed to {what}: {error.strerror or error}") from error
         else:
             with self._lock:
@@ -330,16 +377,25 @@ class Stage:
                 gone = self.budget.release(job, but=_parts_key(job))
             self._contents.unwanted(gone)
 
-    def _found_full(self, job: int, error: SiteError) -> None:
+    def _failed(self, job: int, *, is_begun: bool) -> None:
+        if not is_begun:
+            shutil.rmtree(self._directory / str(job), ignore_errors=True)
+            self.cache.unlinked()
+        self.release(job)
+
+    def _found_full(self, job: int, error: SiteError, *, is_begun: bool) -> None:
         """A write failed although there seemed to be room: nothing begins for a while."""
         now_s = clock.monotonic_s()
         with self._lock:
-            self.cache.let_go(job)
             pause_s = self.budget.found_full(now_s=now_s)
             gone = self.budget.put_back(job, now_s=now_s)
             for path, _ in self.cache.leftovers(but=self.budget.reserved):
                 path.unlink(missing_ok=True)
         self._contents.unwanted(gone)
+        if not is_begun:
+            self._give_up(job)
+        with self._lock:
+            self.cache.let_go(job)
         _log.warning("stage.full", job=job, reason=error.message, next_try_s=round(pause_s, 1))
         raise NoRoomError from error
 
@@ -396,6 +452,8 @@ class Stage:
             raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
         self.cache.unlinked()
         self._is_swept = False
+        if _parts_key(job) in self.budget.reserved:  # `count_parts` came between
+            self.release(job)
 
     # ---- inputs ----
 
@@ -406,7 +464,7 @@ class Stage:
         """
         directory = self._directory / str(job)
         found = [(part, ref) for part in parts for ref in part.outputs if ref.name == output]
-        with self._attempt(job, f"stage parts of an output in `{directory}`"):
+        with self._attempt(job, f"stage parts of an output in `{directory}`", is_begun=False):
             directory.mkdir(mode=0o700, exist_ok=True)
             self._reserve_parts(job, StageRoom(sum(ref.length for _, ref in found), len(found)))
             inputs: list[InputDef] = []
@@ -443,8 +501,8 @@ class Stage:
         with self._lock:
             self._disk = disk
             contents = {_parts_key(job): room}
-            free, now_s = self._free(), clock.monotonic_s()
-            if not self.budget.reserve(job, contents, more=StageRoom(0, 0), free=free, now_s=now_s):
+            space, now_s = self._space(), clock.monotonic_s()
+            if not self.budget.reserve(job, contents, more=NO_ROOM, space=space, now_s=now_s):
                 raise NoRoomError
             self._make_room()
 
@@ -488,9 +546,9 @@ class Stage:
         if not missing:
             return
         contents = self._inspect(step, missing, spec)
-        there = [each.path.stat().st_size for each in wanted if each.path.exists()]
+        there = _distinct(each.path for each in wanted if each.path.exists())
         sizes = {each.key: each.size_bytes for each in contents}
-        room = StageRoom(sum(there) + sum(sizes.values()), len(there) + len(sizes))
+        room = there.plus(StageRoom(sum(sizes.values()), len(sizes)))
         self._check_total(f"job {step.job} needs", room)
         self._reserve(step, contents)
         self._bring(step, contents)
@@ -501,8 +559,8 @@ class Stage:
         if not missing:
             return
         contents = {each.wanted.path: each for each in self._inspect(step, missing, spec)}
-        named = [path.stat() for path in step.directory.iterdir() if path.is_file()]
-        taken = StageRoom(sum(each.st_size for each in named if each.st_nlink > 1), len(named))
+        named = (path for path in step.directory.iterdir() if not path.name.startswith("."))
+        taken = _distinct(path for path in named if path.is_file())
         share = StageRoom(
             self.budget.limit.bytes // STEP_SHARE, max(1, self.budget.limit.files // STEP_SHARE)
         )
@@ -568,6 +626,24 @@ class Stage:
 
 def _parts_key(job: int) -> str:
     return f"parts-{job}"
+
+
+def _distinct(paths: Iterable[Path]) -> StageRoom:
+    """Bytes and number of these files, each copy once."""
+    found = {status.st_ino: status.st_size for status in (path.stat() for path in paths)}
+    return StageRoom(sum(found.values()), len(found))
+
+
+def _held_alone(directory: Path) -> StageRoom:
+    """Bytes and number of the copies that nothing but this directory links."""
+    links: dict[int, tuple[int, os.stat_result]] = {}
+    for path in directory.rglob("[!.]*"):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                links[status.st_ino] = (links.get(status.st_ino, (0, status))[0] + 1, status)
+    sizes = [status.st_size for count, status in links.values() if status.st_nlink == count + 1]
+    return StageRoom(sum(sizes), len(sizes))
 
 
 def _named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor
 from itertools import islice
 
 import msgspec
 
+from tidemill import clock
 from tidemill.errors import TidemillError
 from tidemill.log import Log
-from tidemill.model.failure import Evidence
+from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.job import rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site.applications.checksums import PendingError
@@ -54,6 +56,12 @@ class Granting:
         self._defined: dict[int, tuple[Program, JobDef]] = {}
         self.unwritten: list[UnwrittenWork] = []
 
+    @property
+    def waiting(self) -> tuple[Mapping[Hashable, int], ...]:
+        """Open events that wait for a trouble of the site's or for room in its stage, by the keys of `Settlement.load`
+        and `wide_load`."""
+        return self.troubles.load, self.inputs.waiting_load.total
+
     def plan(self, fleet: OpenFleet, launching: Launching) -> bool:
         """Note grants of what is ready in the log; `write` hands them out. Whether there was anything. A fleet for
         payloads that span nodes gets those of its width, started as `launching` says, another one all others."""
@@ -66,9 +74,7 @@ class Granting:
         number = pool.state.next_grant
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
-            # what is on its way when a breaker opens is still taken: a later try would get that old outcome
-            is_due = self.troubles.may_try(job) or self.inputs.is_under_way(job_id)
-            defined = self._define(job) if is_due else None
+            defined = self._define(job) if self._is_due(job) else None
             if defined is None:
                 if job_id in backlog:  # it is not refused: behind those that are ready
                     backlog[job_id] = backlog.pop(job_id)
@@ -150,6 +156,11 @@ class Granting:
         """Have troubles tried again that are due; give back what has waited for too long."""
         for job, evidence in self.troubles.step():
             self._refuse(job, evidence)
+        for job, why in self.inputs.late(self._fleets.config.wait_max_s):
+            evidence = Evidence(
+                failure=FailureClass.STAGE_IN, message=why, at_us=clock.now_us(), fault=FaultKind.SITE.value
+            )
+            self._refuse(job, evidence)
 
     def forget(self, job: int) -> None:
         """Drop what was prepared of a job."""
@@ -162,6 +173,14 @@ class Granting:
     ) -> None:
         self._log.apply(entry)
         self.unwritten.append(UnwrittenWork(fleet, entry, programs, jobs))
+
+    def _is_due(self, job: s.SiteJob) -> bool:
+        """Whether to go on with a job now: no trouble of the site's keeps it."""
+        # what is on its way when a breaker opens is still taken: a later try would get that old outcome
+        if self.troubles.may_try(job) or self.inputs.is_under_way(job.id):
+            return True
+        self.inputs.waiting_load.drop(job.id)  # it is counted there
+        return False
 
     def _define(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
         """The job's program and definition; None while inputs or digests are on their way, while it waits for a trouble

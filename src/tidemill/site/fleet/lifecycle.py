@@ -44,7 +44,7 @@ class Lifecycle:
         self._fleets = Fleets(site.fleets_dir, site.config, binary=site.binary, devices=devices)
         self._fleets.adopt(site.state)
         self.granting = Granting(site.log, offers.preparer, stage, self._fleets, site.pools.stage_in)
-        self.workload = Workload(site.log, offers.applications, self.granting.troubles.load)
+        self.workload = Workload(site.log, offers.applications, *self.granting.waiting)
         self.wide = Wide(site.log, self._fleets, self.granting, estimate_s=self.workload.estimate_s)
         self._drained: set[str] = set()
         self._standing: OpenFleet | None = None

@@ -14,13 +14,16 @@ from tidemill import clock
 from tidemill.errors import TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind
+from tidemill.model.quantities import duration_text
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import Reader
 from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.site.fleet.fleets import Fleets
+from tidemill.site.fleet.workload import WaitingLoad
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
+from tidemill.site.state.settlement import load_key
 from tidemill.wire.node import InputDef
 
 STAGED_EVENTS_PER_STEP = 500
@@ -29,6 +32,12 @@ BEGUN_MAX = 1000
 
 WAITING_MAX = 10_000
 """Jobs that wait for room in the stage: others are not inspected before some of them have it."""
+
+LATE_S = 5.0
+"""Whether jobs have waited for room for too long is inspected this often."""
+
+TRIMMED_MAX = 20_000
+"""Jobs that are inspected at a time for inputs of events that are over."""
 
 ROOM_S = 2.0
 """While jobs wait for room, what is over is removed and disks are inspected this often."""
@@ -62,15 +71,21 @@ class StagedInputs:
         self._jobs: dict[int, _JobInputs] = {}
         self._begun: set[int] = set()
         self._waiting: set[int] = set()
+        self._waiting_max = WAITING_MAX
         self._ending: dict[int, Future[Any]] = {}  #: before these have ended, nothing begins for their jobs
         self._trimmed: dict[int, int] = {}  #: job -> its open events when its files were trimmed last
+        self._untrimmed: list[int] = []
+        self._trimmed_max = TRIMMED_MAX
         self._next_room_s = 0.0
+        self._next_late_s = 0.0
+        self.waiting_load = WaitingLoad()  #: what waits for room: nodes would be idle
 
     def forget(self, job: int) -> None:
         """Drop what was staged of a job, and what is reserved for it."""
         known = self._jobs.pop(job, None)
         self._begun.discard(job)
         self._waiting.discard(job)
+        self.waiting_load.drop(job)
         if known is not None and known.under_way is not None and not known.under_way.done():
             self._ending[job] = known.under_way
         elif known is not None:
@@ -90,6 +105,20 @@ class StagedInputs:
             self._next_room_s = now_s + ROOM_S
             self._trim()
             self._executor.submit(self._stage.look_for_room)
+
+    def late(self, wait_max_s: float) -> list[tuple[s.SiteJob, str]]:
+        """Jobs that have waited for room for too long, and for what."""
+        now_s = clock.monotonic_s()
+        if not self._waiting or now_s < self._next_late_s:
+            return []
+        self._next_late_s = now_s + LATE_S
+        waited = duration_text(wait_max_s)
+        jobs = self._log.pool.state.jobs
+        return [
+            (jobs[job], f"this site has waited {waited} for {self._stage.waits_for(job)}")
+            for job in self._stage.late(wait_max_s)
+            if job in self._waiting and job in jobs
+        ]
 
     @property
     def is_staging(self) -> bool:
@@ -122,7 +151,9 @@ class StagedInputs:
         if that failed; whoever asks again has it tried again."""
         known = self._jobs.get(job.id)
         if known is None:
-            if len(self._waiting) >= WAITING_MAX:
+            # what an earlier agent staged is in use: its job is inspected, or others would wait for it
+            if len(self._waiting) >= self._waiting_max and job.id not in self._stage.jobs_before:
+                self._weigh(job, IntervalSet())
                 return False
             known = self._jobs[job.id] = _JobInputs(IntervalSet(), [])
         if known.under_way is not None:
@@ -152,8 +183,10 @@ class StagedInputs:
         if known.awaits and not self._stage.is_done(known.awaits):
             self._begun.add(job.id)
             return False
-        if known.waits_for_room and not self._stage.may_try(job.id):
-            return False
+        if known.waits_for_room:
+            self._weigh(job, known.staged)
+            if not self._stage.may_try(job.id):
+                return False
         return len(self._begun) < BEGUN_MAX or job.id in self._begun
 
     def covered(self, job: s.SiteJob, piece: s.UndonePiece) -> int:
@@ -173,21 +206,36 @@ class StagedInputs:
             if not known.is_begun:  # it holds nothing while it waits
                 known.staged = IntervalSet()
             self._waiting.add(job.id)
+            self._weigh(job, known.staged)
         elif isinstance(error, StepTooLargeError):
             known.step_max = error.events_max
         else:
             known.step_max = min(2 * known.step_max, STAGED_EVENTS_PER_STEP)
+            self.waiting_load.drop(job.id)
             return False
         known.under_way = None
         return True
+
+    def _weigh(self, job: s.SiteJob, staged: IntervalSet) -> None:
+        """Note how many ready events of the job wait for room: those that are staged do not."""
+        ready = sum(piece.count for piece in job.ready)
+        for piece in job.ready if staged else ():
+            ready -= sum(end - first for first, end in staged.within(piece.first, piece.first + piece.count))
+        self.waiting_load.note(job.id, load_key(job.spec), ready)
 
     def _trim(self) -> None:
         """Have inputs removed that no event needs any more: room is scarce. Jobs without ready events wait no more."""
         jobs = self._log.pool.state.jobs
         for number in [each for each in self._waiting if each not in jobs or not jobs[each].ready]:
             self.forget(number)
-        self._trimmed = {job: count for job, count in self._trimmed.items() if job in jobs}
-        for job in jobs.values():
+        if not self._untrimmed:
+            self._trimmed = {job: count for job, count in self._trimmed.items() if job in jobs}
+            self._untrimmed = list(jobs)
+        some, self._untrimmed = (
+            self._untrimmed[: self._trimmed_max],
+            self._untrimmed[self._trimmed_max :],
+        )
+        for job in (jobs[number] for number in some if number in jobs):
             known = self._jobs.get(job.id)
             is_busy = job.id in self._ending or (known is not None and known.under_way is not None)
             has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
@@ -212,6 +260,8 @@ class StagedInputs:
             return
         except TidemillError:
             known.tries += 1
+            if not known.is_begun:  # it holds nothing while its trouble lasts
+                known.staged = IntervalSet()
             raise
         for first, end in known.events:
             known.staged.add(first, end)

@@ -203,7 +203,7 @@ class Wide:
         needs: dict[int, Need] = {}
         for key, opened in self._log.pool.settlement.wide_load.items():
             nodes = key.width.nodes
-            events = opened - self._granting.troubles.load.get(key, 0)
+            events = opened - sum(each.get(key, 0) for each in self._granting.waiting)
             if events <= 0 or nodes not in self._standing:
                 continue
             seconds = self._event_s(key)

@@ -29,23 +29,48 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
 
 
+class WaitingLoad:
+    """Open events of jobs that wait for the site's sake, in all: `total`, by the keys of `Settlement.load`."""
+
+    def __init__(self) -> None:
+        self.total: dict[Hashable, int] = {}
+        self._jobs: dict[int, tuple[Hashable, int]] = {}
+
+    def note(self, job: int, key: Hashable, events: int) -> None:
+        """So many events of the job wait now."""
+        if self._jobs.get(job) == (key, events):
+            return
+        self.drop(job)
+        if events > 0:
+            self._jobs[job] = (key, events)
+            self.total[key] = self.total.get(key, 0) + events
+
+    def drop(self, job: int) -> None:
+        """The job waits no more."""
+        key, events = self._jobs.pop(job, (None, 0))
+        if events:
+            left = self.total[key] - events
+            if left:
+                self.total[key] = left
+            else:
+                del self.total[key]
+
+
 class Workload:
     """The open work of the pool."""
 
-    def __init__(
-        self, log: SiteLog, applications: Applications, waiting: Mapping[Hashable, int] | None = None
-    ) -> None:
+    def __init__(self, log: SiteLog, applications: Applications, *waiting: Mapping[Hashable, int]) -> None:
         """`waiting`: open events that wait for the site's sake: they need no nodes now."""
         self._log = log
         self._applications = applications
-        self._waiting = {} if waiting is None else waiting
+        self._waiting = waiting
 
     def demand(self, *, cores: int, more: bool) -> Demand:
         """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
         upper bound. `more`: the server has more for this site."""
         events, core_s, widest, longest_s = 0, 0.0, 1, 0.0
         for (app, asked), opened in self._log.pool.settlement.load.items():
-            count = opened - self._waiting.get((app, asked), 0)
+            count = opened - sum(each.get((app, asked), 0) for each in self._waiting)
             if count > 0:
                 slot = asked or self._cores(app)
                 seconds = self._event_s(app)

@@ -19,6 +19,7 @@ from tidemill.site.data.outputs import (
     Deliverer,
     JobManifest,
     OutputDelivery,
+    later_places,
     numbered,
 )
 from tidemill.site.data.owners import OwnedPlaces
@@ -363,3 +364,45 @@ def test_a_file_that_an_output_names_is_not_written_over_by_a_later_delivery(
         place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[output], number=number))
     assert (tmp_path / "data" / "mine.txt").read_text() == lines(0, 1, 2, 3)
     assert (tmp_path / "data" / "mine-2.txt").read_text() == lines(4, 5, 6, 7)
+
+
+def test_a_later_delivery_keeps_away_from_outputs_that_are_called_like_it(place: Place) -> None:
+    """`hits` of the second delivery was written over `hits-2` of the first."""
+    parts = place.parts((0, 4), (4, 4))
+    outputs = [Output(name=name, path="hits.txt", kind=OutputKind.CONCAT) for name in ("hits", "hits-2")]
+    for part in parts:
+        (ref,) = part.outputs
+        part.outputs.append(msgspec.structs.replace(ref, name="hits-2"))
+    for number, part, done in ((1, parts[:1], "0-3"), (2, parts[1:], "4-7")):
+        delivery = place.delivery(part, done=done)
+        place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=outputs, number=number))
+    folder = place.base / "c"
+    assert {path.name: path.read_text() for path in folder.glob("*.txt")} == {
+        "7-hits.txt": lines(0, 1, 2, 3),
+        "7-hits-2.txt": lines(0, 1, 2, 3),
+        "7-hits--2.txt": lines(4, 5, 6, 7),
+        "7-hits-2-2.txt": lines(4, 5, 6, 7),
+    }
+
+
+def test_no_output_replaces_what_another_one_of_its_job_has_left(place: Place) -> None:
+    path = place.base / "c" / ".tidemill" / "7.json"
+    place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3"))
+    manifest = msgspec.json.decode(path.read_bytes(), type=JobManifest)
+    files = [msgspec.structs.replace(each, output="other") for each in manifest.files]
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+    with pytest.raises(JobError, match="exists already and is not this job's"):
+        place.deliverer.deliver(place.delivery(place.parts((0, 5)), done="0-4"))
+    assert (place.base / "c" / "7-hits.txt").read_text() == lines(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("delivery", [2, 3, 12, 22])
+def test_places_of_later_deliveries_differ_from_all_others(delivery: int) -> None:
+    names = ["hits", "hits-", "hits--", "hits-2", "hits--2", "hits-2-2", "hits-12", "hits-1", "hits-22"]
+    plain = {name: ("/data", f"{name}.tar") for name in names}
+    earlier = set(plain.values())
+    for number in range(2, delivery + 1):
+        found = set(later_places(plain, number).values())
+        assert len(found) == len(names)
+        assert not found & earlier
+        earlier |= found

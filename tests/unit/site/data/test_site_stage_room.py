@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +24,7 @@ from tidemill.site.data.budget import StageRoom
 from tidemill.site.data.fetching import INLINE_BYTES_MAX
 from tidemill.site.data.moves import MoveCounts, MoveOrder, MoveOutcome, MovesPendingError
 from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.transfer.contract import Direction
 from tidemill.transfer.file import Roots
@@ -138,13 +141,18 @@ def file_of(tmp_path: Path, name: str, size_bytes: int) -> Path:
     return path
 
 
-def ask(stage: Stage, job: int, *urls: object) -> bool:
+def ask_for(stage: Stage, job: int, spec: JobSpec) -> bool:
     """Whether the job has its inputs now."""
     try:
-        stage.stage(job, spec_of(*urls), [(0, 1)], is_begun=False)
+        stage.stage(job, spec, [(0, 1)], is_begun=False)
     except MovesPendingError:
         return False
     return True
+
+
+def ask(stage: Stage, job: int, *urls: object) -> bool:
+    """As `ask_for`, with these URLs."""
+    return ask_for(stage, job, spec_of(*urls))
 
 
 def test_inputs_that_do_not_fit_wait_and_are_staged_when_others_are_gone(tmp_path: Path) -> None:
@@ -414,3 +422,195 @@ def test_two_threads_and_many_jobs_end_with_one_copy_each(tmp_path: Path) -> Non
     assert not stage.budget.reserved
     assert not stage.cache._holders
     assert msgspec.json.encode(stage.figures([]).waiting_jobs) == b"0"
+
+
+def test_jobs_that_wait_hold_nothing_so_that_two_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    far = FarFiles(4 * MB)
+    stage = stage_at(tmp_path, moving=far)
+    specs: dict[int, JobSpec] = {}
+    for job in (1, 2):
+        own = file_of(tmp_path, f"own{job}", 3 * MB)
+        (tmp_path / f"list{job}").write_text(f"{own}\n")
+        each = Input(name="each", url=str(tmp_path / f"list{job}"), kind=InputKind.EACH)
+        specs[job] = JobSpec(app="a", events=1, inputs=[Input(name="far", url=f"{HOST}{job}"), each])
+    done: list[int] = []
+    for _ in range(20):
+        for job in specs.keys() - set(done):
+            stage._next_admit_s = 0.0
+            if stage.may_try(job) and ask_for(stage, job, specs[job]):
+                done.append(job)
+                stage.clean(job)
+        far.come(b"x" * 4 * MB)
+        stage.look_for_room()
+    assert sorted(done) == [1, 2], f"both wait: {stage.budget.waiting}"
+    assert not stage.cache._holders
+    assert not stage.budget.reserved
+
+
+def test_a_job_that_waits_for_a_trouble_to_end_holds_none_of_its_inputs(tmp_path: Path) -> None:
+    far = FarFiles(4 * MB)
+    stage = stage_at(tmp_path, moving=far)
+    (tmp_path / "list").write_text(f"{HOST}each\n")
+    each = Input(name="each", url=str(tmp_path / "list"), kind=InputKind.EACH)
+    spec = JobSpec(
+        app="a", events=1, inputs=[Input(name="own", url=str(file_of(tmp_path, "o", 5 * MB))), each]
+    )
+    for _ in range(2):
+        assert not ask_for(stage, 1, spec)
+    (order,) = far.gets.values()
+    far.gets.clear()
+    far.outcomes[order.id] = MoveOutcome(id=order.id, error="the server is away", transient=True)
+    with pytest.raises(SiteError, match="the server is away"):
+        stage.stage(1, spec, [(0, 1)], is_begun=False)
+    stage.look_for_room()
+    assert ask(stage, 2, file_of(tmp_path, "other", 9 * MB))
+
+
+def test_a_job_that_was_refused_waits_for_room_for_all_of_its_inputs_again(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    assert ask(stage, 9, file_of(tmp_path, "busy", 4 * MB))
+    (tmp_path / "list").write_text(f"{file_of(tmp_path, 'e', 3 * MB)}\n")
+    each = Input(name="each", url=str(tmp_path / "list"), kind=InputKind.EACH)
+    spec = JobSpec(
+        app="a", events=1, inputs=[Input(name="own", url=str(file_of(tmp_path, "o", 4 * MB))), each]
+    )
+    assert not ask_for(stage, 1, spec)
+    size = (tmp_path / "list").stat().st_size
+    assert stage.budget.waiting[1].room == StageRoom(7 * MB + size, 3)
+    stage._next_admit_s = 0.0
+    assert not stage.may_try(1), "its first step would fit, and be for nothing"
+
+
+def test_a_need_is_worked_out_again_as_others_may_have_brought_what_it_needs(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    common, own = file_of(tmp_path, "common", 4 * MB), file_of(tmp_path, "own", 5 * MB // 2)
+    assert ask(stage, 1, file_of(tmp_path, "busy1", 3 * MB))
+    assert ask(stage, 4, file_of(tmp_path, "busy4", MB))
+    assert not ask(stage, 2, common, own)
+    assert ask(stage, 3, common)
+    stage.clean(4)
+    stage.look_for_room()
+    stage._next_admit_s = 0.0
+    assert not stage.may_try(2)
+    stage.budget._recounts = {job: each._replace(at_s=0.0) for job, each in stage.budget._recounts.items()}
+    stage._next_admit_s = 0.0
+    assert stage.may_try(2)
+    assert ask(stage, 2, common, own)
+    assert not stage.budget._recounts
+
+
+def test_inputs_larger_than_the_disk_wait_and_keep_nobody_out(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, bytes_max=1 << 60)
+    huge = file_of(tmp_path, "huge", 0)
+    os.truncate(huge, shutil.disk_usage(tmp_path).total * 2)
+    stage._config = msgspec.structs.replace(stage._config, stage_file_bytes_max=1 << 60)
+    stage._contents._config = stage._config
+    assert not ask(stage, 1, huge)
+    assert "even when nothing else is staged" in stage.waits_for(1)
+    need = stage.budget.waiting[1]
+    for days in (1, 2, 3):
+        long_ago_s = need.since_s - 86400.0 * days
+        stage.budget.waiting[1] = need._replace(since_s=long_ago_s)
+        stage.budget._first_s[1] = stage.budget._scarce_since_s = long_ago_s
+        assert ask(stage, 10 + days, file_of(tmp_path, f"small{days}", MB))
+    assert stage.late(3 * 86400.0) == [1]
+
+
+class BrokenDisk(HeldCopies):
+    """Copies that are made turn into directories before they are hashed."""
+
+    def __init__(self, files: Path) -> None:
+        super().__init__()
+        self.files = files
+
+    def run(self) -> None:
+        for path in self.files.glob("v-*"):
+            path.rename(self.files / "away")
+            path.mkdir()
+        super().run()
+        for path in self.files.glob("v-*"):
+            path.rmdir()
+            (self.files / "away").rename(path)
+
+
+def test_a_digest_that_cannot_be_made_is_reported_like_other_errors(tmp_path: Path) -> None:
+    held = BrokenDisk(tmp_path / "stage" / "files")
+    stage = stage_at(tmp_path, bytes_max=1 << 40, copiers=held)
+    large = file_of(tmp_path, "large", INLINE_BYTES_MAX + 1)
+    spec = spec_of(large)
+    with ThreadPoolExecutor(1) as threads:
+        stage._contents._copiers = threads
+        while not ask_for(stage, 1, spec):
+            pass
+    stage._contents._copiers = held
+    for path in held.files.glob(".v-*.sha256"):
+        path.unlink()
+    assert not ask_for(stage, 2, spec), "it is hashed by a thread"
+    held.run()
+    with pytest.raises(SiteError, match="directory"):
+        stage.stage(2, spec, [(0, 1)], is_begun=False)
+    assert not stage._contents._failed
+
+
+def test_outputs_that_wait_for_their_delivery_leave_less_room_for_inputs(tmp_path: Path) -> None:
+    far = FarFiles(MB)
+    stage = stage_at(tmp_path, moving=far)
+    out = tmp_path / "stage" / "out"
+    departures = Departures(out, far, stage.outgoing)
+    path = departures.prepare(7, "hits", "0", lambda path: path.touch() or os.truncate(path, 6 * MB))
+    assert departures.prepare(7, "hits", "0", lambda _: pytest.fail("it is there")) == path
+    assert stage.outgoing.room == StageRoom(6 * MB, 1)
+    assert not ask(stage, 1, file_of(tmp_path, "large", 5 * MB))
+    assert "6 MB of 10 MB are in use" in stage.waits_for(1)
+    assert ask(stage, 2, file_of(tmp_path, "fits", 3 * MB))
+    stage.clean(2)
+    again = stage_at(tmp_path, moving=far)
+    Departures(out, far, again.outgoing).count()
+    assert again.outgoing.room == StageRoom(6 * MB, 1), "after a restart, too"
+    departures.clean(7)
+    assert ask(stage, 1, tmp_path / "large")
+    departures.forget(7)
+    assert stage.outgoing.room == StageRoom(0, 0)
+
+
+def test_no_copy_is_read_while_other_threads_wait_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a URL whose content is another one now, only the first of two copies was compared before."""
+    stage = stage_at(tmp_path, moving=FarFiles(1))
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in "ab"}
+    for name, digest in digests.items():
+        (tmp_path / name).write_text(name)
+        copy = stage.cache.adopt(tmp_path / name, f"{HOST}{name}", version="1", sha256=digest)
+        stage.cache._kept[copy].boot = "another"
+    held: list[bool] = []
+    digest_of = hashlib.file_digest
+
+    def noted(file: Any, algorithm: Any) -> Any:
+        held.append(stage._lock.locked())
+        return digest_of(file, algorithm)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+    assert ask_for(stage, 1, spec_of(f"{HOST}a", sha256=digests["b"]))
+    assert held == [False, False]
+
+
+def test_no_copy_that_is_in_use_is_inspected_while_other_threads_wait_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = stage_at(tmp_path)
+    for job in range(1, 6):
+        assert ask(stage, job, file_of(tmp_path, f"f{job}", MB))
+    stage.clean(1)
+    held: list[Path] = []
+    look = Path.stat
+
+    def noted(path: Path, **named: Any) -> os.stat_result:
+        if stage._lock.locked() and path.parent.name == "files":
+            held.append(path)
+        return look(path, **named)
+
+    monkeypatch.setattr(Path, "stat", noted)
+    stage.look_for_room()
+    assert stage.figures([]).pinned_bytes == 4 * MB
+    assert len(held) <= 2, "only the one that has no links"

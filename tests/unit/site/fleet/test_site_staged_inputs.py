@@ -10,6 +10,7 @@ import pytest
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.state.test_site_log import open_log
 
+from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
@@ -18,6 +19,7 @@ from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.workload import Workload
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.file import Roots
@@ -79,7 +81,8 @@ class GrantingSite:
         self.granting.inputs.tend()
 
     def until(self, what: Callable[[], bool]) -> None:
-        for _ in range(2000):
+        end_s = clock.monotonic_s() + 60
+        while clock.monotonic_s() < end_s:
             self.tick()
             if what():
                 return
@@ -187,3 +190,88 @@ def test_a_job_whose_events_have_more_files_than_the_stage_holds_runs_in_steps(
             break
     assert not job.open
     assert not site.refused
+
+
+def test_a_job_that_has_waited_for_room_for_too_long_goes_back_for_the_site_s_sake(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    site.lease(1, shared(tmp_path, "one", 6 * MB))
+    site.until(lambda: site.granted == [1])
+    site.lease(2, shared(tmp_path, "two", 6 * MB))
+    site.until(lambda: bool(site.granting.inputs.waits_for(2)))
+    site.granting.tend()
+    assert not site.refused
+    budget = site.stage.budget
+    budget.waiting[2] = budget.waiting[2]._replace(since_s=clock.monotonic_s() - CONFIG.wait_max_s)
+    site.granting.inputs._next_late_s = 0.0
+    site.granting.tend()
+    (report,) = site.refused
+    assert report.job == 2
+    assert report.evidence is not None
+    assert (report.evidence.failure, report.evidence.fault) == ("stage_in", "site")
+    assert "has waited 3 d 00 h for room for 6 MB" in report.evidence.message
+    assert not budget.waiting
+    assert site.granted == [1]
+
+
+def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    workload = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
+    site.lease(1, shared(tmp_path, "one", 6 * MB), 3)
+    site.until(lambda: site.granted == [1])
+    for job in range(2, 7):
+        site.lease(job, shared(tmp_path, f"in{job}", 6 * MB), 4)
+    assert workload.demand(cores=1, more=False).events == 3 + 5 * 4
+    site.until(lambda: len(site.stage.budget.waiting) == 5)
+    site.until(lambda: workload.demand(cores=1, more=False).events == 3)
+    site.cancel(6)
+    site.cancel(1)
+    site.until(lambda: len(site.granted) == 1)
+    assert workload.demand(cores=1, more=False).events == 4
+    for _ in range(4):
+        site.cancel(site.granted[0])
+        site.until(lambda: bool(site.granted) or not site.log.pool.state.jobs)
+    assert not site.granting.inputs.waiting_load.total
+    assert not site.granting.inputs.waiting_load._jobs
+
+
+def test_jobs_that_are_not_inspected_as_too_many_wait_ask_for_no_nodes(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    site.granting.inputs._waiting_max = 2
+    workload = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
+    for job in range(1, 7):
+        site.lease(job, shared(tmp_path, f"in{job}", 6 * MB))
+        site.until(lambda: bool(site.granted) and workload.demand(cores=1, more=False).events == 1)
+    assert len(site.stage.budget.waiting) == 2
+
+
+def test_jobs_are_inspected_some_at_a_time_for_inputs_that_are_over(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    """All of a million jobs were, every two seconds, in the agent's loop."""
+    site.granting.inputs._trimmed_max = 2
+    for job in range(1, 10):
+        site.lease(job, shared(tmp_path, f"in{job}", MB))
+        site.until(lambda job=job: job in site.granted)  # type: ignore[misc]
+    site.lease(10, shared(tmp_path, "large", 5 * MB))
+    site.until(lambda: bool(site.granting.inputs.waits_for(10)))
+    for number in range(1, 10):  # as if their events had ended, and nobody had said that the jobs have
+        job = site.log.pool.state.jobs[number]
+        for grant in list(job.grants.values()):
+            for first, end in list(grant.open):
+                site.log.pool.settlement.close(job, first, end)
+    inputs = site.granting.inputs
+    site.until(lambda: 10 in site.granted)
+    assert len(inputs._trimmed) > 2
+
+
+def test_what_an_earlier_agent_staged_is_inspected_however_many_wait(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    site.granting.inputs._waiting_max = 0
+    site.stage.jobs_before = frozenset([2])
+    for job in (1, 2):
+        site.lease(job, shared(tmp_path, f"in{job}", MB))
+    site.until(lambda: site.granted == [2])
