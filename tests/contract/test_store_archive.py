@@ -109,9 +109,7 @@ def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) 
     }  # fmt: skip
 
 
-def test_who_ran_what_knows_archived_jobs_of_the_site_that_had_them(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_ran_what_knows_archived_jobs_of_the_site_that_had_them(kept: Kept) -> None:
     ids = kept.finish("old", 3)
     report = AllocationReport(
         n=0, name="a", batch_id="7", state="RUNNING", nodes=1, cores=8, at_us=1, reason="", busy_us=0, slot_us=0,
@@ -139,17 +137,23 @@ def test_who_ran_what_knows_archived_jobs_of_the_site_that_had_them(
     for row in after:
         row.archived = False
     assert after == before
-    monkeypatch.setattr(archived, "TRACED_JOBS", 2)
-    rows = [row for row in asked() if row.site == "s"]
-    # The number that no job has is beyond what was read, too
-    assert [(row.job, row.campaign) for row in rows] == [
-        (ids[0], "old"),
-        (ids[1], "old"),
-        (ids[2], ""),
-        (ids[-1] + 1000, ""),
-    ]
-    monkeypatch.setattr(archived, "TRACED_FILES", 0)
-    assert {row.campaign for row in asked() if row.archived} == {""}
+
+
+def test_who_ran_what_reads_a_bounded_part_of_the_archive(kept: Kept) -> None:
+    ids = kept.finish("old", 3)
+    kept.run()
+
+    def about(jobs_max: int, files_max: int) -> list[dict[int, tuple[str, str, str] | None]]:
+        of = archived.OfSites(kept.world.reader, kept.archive, jobs_max=jobs_max, files_max=files_max)
+        return [of("s", ids[:1]), of("s", ids[1:])]
+
+    known = ("old", "", "sim")
+    assert about(3, 2) == [{ids[0]: known}, {ids[1]: known, ids[2]: known}]
+    assert about(2, 2) == [{ids[0]: known}, {ids[1]: known, ids[2]: None}]
+    assert about(9, 1) == [{ids[0]: known}, {ids[1]: None, ids[2]: None}]
+    for path in (kept.archive.directory or Path()).rglob("*-leases.parquet"):
+        path.unlink()
+    assert about(9, 9) == [{ids[0]: None}, {ids[1]: None, ids[2]: None}]
 
 
 def test_what_is_open_undelivered_or_needed_stays(kept: Kept) -> None:

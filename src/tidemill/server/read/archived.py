@@ -33,7 +33,7 @@ from tidemill.wire.api import (
 
 ATTEMPTS_SHOWN = 100
 TRACED_JOBS = 2_000
-TRACED_FILES = 20  #: pairs of files, of jobs and of leases
+TRACED_FILES = 20
 RANGES = 1_000  #: ranges of jobs looked at in one step
 _COLUMNS = {"app": "app", "state": "state", "site": "site", "name": "name", "owner": "owner"}
 Range = tuple[int, int, int, str]
@@ -178,12 +178,19 @@ def outputs(session: Session, archive: Archive, wanted: RowsWanted) -> OutputPag
 
 
 class OfSites:
-    """Campaign, owner and application of archived jobs that a site had: call it. Of one answer, `TRACED_JOBS` jobs and
-    `TRACED_FILES` files are read; jobs beyond, and those of files that cannot be read, have None."""
+    """Campaign, owner and application of archived jobs that a site had: call it. In one answer, `jobs_max` jobs of
+    `files_max` batches are read; jobs beyond, and those of files that cannot be read, have None."""
 
-    def __init__(self, session: Session, archive: Archive) -> None:
+    def __init__(
+        self,
+        session: Session,
+        archive: Archive,
+        *,
+        jobs_max: int = TRACED_JOBS,
+        files_max: int = TRACED_FILES,
+    ) -> None:
         self._session, self._archive = session, archive
-        self._jobs, self._files = TRACED_JOBS, TRACED_FILES
+        self._jobs, self._files = jobs_max, files_max
 
     def __call__(self, site: str, jobs: Sequence[int]) -> dict[int, tuple[str, str, str] | None]:
         """By job; one that is not in the archive, or that the site never had, is left out."""
