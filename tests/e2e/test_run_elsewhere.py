@@ -60,6 +60,9 @@ runs slow -- /bin/sleep 11 & all="$all $!"
 runs good --events 3 -- /bin/echo here {event} & all="$all $!"
 wait $all
 runs one -- /bin/echo alone & all=$!
+# Where the site's files are not mounted
+export -f runs tidemill
+unshare --mount bash -c 'mount -t tmpfs none h && runs away -- /bin/echo "sent by the site"' & all="$all $!"
 runs bad --events 2 -- /bin/sh -c 'exit 3' & all="$all $!"
 STATE=RUNNING WORDS= interrupted running --events 2 -- /bin/sleep 1000 & all="$all $!"
 wait $all
@@ -80,16 +83,17 @@ def test_a_submitter_runs_commands_at_a_server_elsewhere_and_leaves_nothing_behi
         cwd=short_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout + (short_path / "server.log").read_text()
-    names = ("good", "one", "slow", "bad", "running", "nowhere")
+    names = ("good", "one", "away", "slow", "bad", "running", "nowhere")
     ended = {name: int((short_path / f"{name}.status").read_text()) for name in names}
     errors = {name: (short_path / f"{name}.err").read_text() for name in names}
-    assert ended == {"good": 0, "one": 0, "slow": 0, "bad": 1, "running": 1, "nowhere": 1}, errors
+    assert ended == {"good": 0, "one": 0, "away": 0, "slow": 0, "bad": 1, "running": 1, "nowhere": 1}, errors
     assert not any("may not" in each or "allocations" in each for each in errors.values()), errors
     assert "3 of 3 events done" in errors["good"]
     assert (short_path / "one.out").read_text() == "alone\n"
+    assert (short_path / "away.out").read_text() == "sent by the site\n", errors["away"]
     assert "waiting: site_pinned_unknown" in errors["nowhere"]
     rows = {each["campaign"]: each["state"] for each in json.loads((short_path / "jobs.json").read_text())}
     assert rows == {
-        "good": "COMPLETED", "one": "COMPLETED", "slow": "COMPLETED", "bad": "FAILED", "running": "CANCELED",
-        "nowhere": "CANCELED",
+        "good": "COMPLETED", "one": "COMPLETED", "away": "COMPLETED", "slow": "COMPLETED", "bad": "FAILED",
+        "running": "CANCELED", "nowhere": "CANCELED",
     }  # fmt: skip

@@ -26,6 +26,7 @@ PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
 RETRIES = 0
 LOG_S = 3.0  #: how long the site may take to send a single event's stderr
+STDOUT_S = 30.0  #: the same where it is the only way to its stdout
 LINES_MAX = 100_000_000
 LINE = "{line}"
 OUTPUT_DIR = Path("tidemill-out")
@@ -356,7 +357,7 @@ def _print_stdout(client: Client, outputs: list[JobOutput], *, raw: bool) -> Non
         try:
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
         except (SiteError, ConfigError):
-            text = client.log(each.job, timeout_s=LOG_S).stdout
+            text = client.log(each.job, timeout_s=STDOUT_S).stdout
             pass_on([text], raw=raw)
             if len(text.encode()) < each.output.size_bytes:
                 hint(
