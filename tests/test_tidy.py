@@ -429,6 +429,20 @@ def test_only_the_sys_crate_holds_unsafe_code() -> None:
     listed(offenders, "unsafe code stands in crates/sys")
 
 
+def test_documents_name_the_rust_version_that_the_workspace_has() -> None:
+    manifest = tomllib.loads((ROOT / "Cargo.toml").read_text())
+    version = manifest["workspace"]["package"]["rust-version"]
+    named = {
+        path.name: found
+        for path in (ROOT / "docs").rglob("*.md")
+        for found in re.findall(
+            r"(?:`rust-version`[a-z ]*|rustc [\d.]+ \(ours is )([\d.]+\d)", path.read_text()
+        )
+    }
+    assert named
+    assert {name: found for name, found in named.items() if found != version} == {}
+
+
 def test_dependencies_are_few() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     rust: set[str] = set()

@@ -11,7 +11,7 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases
 
 from tidemill.errors import JobError, SiteError
 from tidemill.model.job import Input, JobSpec, Resources
-from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
+from tidemill.server.api.routes import ROUTES, AuditQuery, Call, JobsQuery, NoQuery, OfCampaignQuery
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.errors import ConflictError, RequestError
@@ -19,10 +19,14 @@ from tidemill.server.read import api_pages, archived
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     ActionRequest,
+    AllocationReport,
+    AuditRow,
     DeliveredReport,
     DeliverOrder,
     JobDetail,
     OutputRow,
+    RanRange,
+    RanReport,
 )
 
 pytest.importorskip("pyarrow")
@@ -103,6 +107,53 @@ def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) 
     assert {name: after[name] for name in ("campaigns", "jobs", "events_done", "failures/payload")} == {
         "campaigns": 2, "jobs": 4, "events_done": totals["events_done"], "failures/payload": 1,
     }  # fmt: skip
+
+
+def test_who_ran_what_knows_archived_jobs_of_the_site_that_had_them(kept: Kept) -> None:
+    ids = kept.finish("old", 3)
+    report = AllocationReport(
+        n=0, name="a", batch_id="7", state="RUNNING", nodes=1, cores=8, at_us=1, reason="", busy_us=0, slot_us=0,
+        hosts=["n1"], started_us=1, ended_us=2,
+    )  # fmt: skip
+    ran = [RanRange(job, "0") for job in (*ids, ids[-1] + 1000)]  # there is no such job
+    kept.site.sync(report, RanReport(n=0, allocation="a", ran=ran), want=0)
+    liar = Site(kept.world, "liar")
+    liar.sync(report, RanReport(n=0, allocation="a", ran=ran), want=0)
+    kept.world.dispatcher.rules = kept.world.dispatcher.rules._replace(archive=kept.archive)
+    (run,) = [route.run for route in ROUTES if route.path == "/v1/audit"]
+    assert run is not None
+
+    def asked() -> list[AuditRow]:
+        rows: list[AuditRow] = run(
+            Call(kept.world.reader, kept.world.dispatcher, AuditQuery(batch_id="7"), None, {}, {})
+        )
+        return rows
+
+    before = asked()
+    assert {(row.site, row.job) for row in before} == {*(("s", job) for job in ids), ("liar", None)}
+    kept.run()
+    after = asked()
+    assert all(row.archived == (row.job is not None) for row in after)
+    for row in after:
+        row.archived = False
+    assert after == before
+
+
+def test_who_ran_what_reads_a_bounded_part_of_the_archive(kept: Kept) -> None:
+    ids = kept.finish("old", 3)
+    kept.run()
+
+    def about(jobs_max: int, files_max: int) -> list[dict[int, tuple[str, str, str] | None]]:
+        of = archived.OfSites(kept.world.reader, kept.archive, jobs_max=jobs_max, files_max=files_max)
+        return [of("s", ids[:1]), of("s", ids[1:])]
+
+    known = ("old", "", "sim")
+    assert about(3, 2) == [{ids[0]: known}, {ids[1]: known, ids[2]: known}]
+    assert about(2, 2) == [{ids[0]: known}, {ids[1]: known, ids[2]: None}]
+    assert about(9, 1) == [{ids[0]: known}, {ids[1]: None, ids[2]: None}]
+    for path in (kept.archive.directory or Path()).rglob("*-leases.parquet"):
+        path.unlink()
+    assert about(9, 9) == [{ids[0]: None}, {ids[1]: None, ids[2]: None}]
 
 
 def test_what_is_open_undelivered_or_needed_stays(kept: Kept) -> None:

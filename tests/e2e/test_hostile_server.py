@@ -221,11 +221,15 @@ def test_senseless_orders_are_passed_over() -> None:
         known = site.lease(JobSpec(app="good"))["job"]
         for done in ("9-0", "x", "5,1", "0-" + "9" * 30, "-1", "²", ",".join(["1"] * 100_000)):
             site.server.say(DeliverOrder(n=0, job=known, done=done))
+            site.server.say(DeliverOrder(n=0, job=known, done="0", fresh=done))
+        for delivery in (0, -1, big):
+            site.server.say(DeliverOrder(n=0, job=known, done="0", delivery=delivery))
         site.server.say(
             DiscardOrder(n=0, job=known, first=-(2**61), count=2**61),
             FetchLogOrder(n=0, request=1, job=known, event=-1),
             DrainOrder(n=0, drain=False, reason="\x1b[2J" + "x" * 100_000),
             {"t": "cancel", "job": 2**61, "reason": "x"},
+            *({"t": "cancel", "job": known, "reason": "x", "keep": True} for _ in range(100)),
         )
         site.serves()
         assert not site.server.about(1 << 40)

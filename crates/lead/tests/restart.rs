@@ -166,6 +166,31 @@ fn a_torn_journal_is_read_up_to_its_tear_and_the_rest_is_asked_for_again() {
 }
 
 #[test]
+fn what_a_file_system_shows_late_of_a_journal_is_read_when_it_comes_and_does_not_run_again() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(4, 10.0);
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    for number in 1..=3 {
+        let record = numbered(done(&grant(1, 1, number - 1, 1), 5), "a.r0.i1", number);
+        frame::encode(&record, &mut bytes).unwrap();
+        ends.push(bytes.len());
+    }
+    let mut holed = bytes.clone();
+    holed[ends[0]..ends[1] - 1].fill(0);
+    std::fs::write(fleet.journal("a.r0.i1.log"), &holed).unwrap();
+    let lead = fleet.lead();
+    let mut pilot = Pilot::join_saying(lead.address, "a.r0.i1", (0, 3));
+    assert_eq!(pilot.acked, 3, "what follows is known at once");
+    std::fs::write(fleet.journal("a.r0.i1.log"), &bytes).unwrap();
+    let since = std::time::Instant::now();
+    while since.elapsed().as_millis() < 600 {
+        drop(Pilot::join_saying(lead.address, "b.r0.i1", (0, 0))); // some of the lead's ticks
+    }
+    pilot.ask(4);
+    assert_eq!(events(&[pilot.work()]), [(1, 3)]);
+}
+
+#[test]
 fn an_older_lead_that_wakes_up_gives_way_and_what_it_took_meanwhile_is_known() {
     let mut fleet = Fleet::new();
     fleet.one_job(3, 10.0);

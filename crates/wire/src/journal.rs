@@ -3,13 +3,16 @@
 //! The writer keeps what is not fsynced in memory, so that nothing is lost by a full disk or a failed fsync (after
 //! which the kernel may have dropped the pages: fsync(2), "Errors"): it cuts the file back and writes again. The reader
 //! opens the file anew each time, because network file systems cache. Lines that a file system has damaged are passed
-//! over where whole ones follow, and reported; what no whole line follows is a torn tail, or still to come.
+//! over where whole ones follow, and reported; what no whole line follows is a torn tail, or still to come. Of a journal
+//! that is being written a network file system may show a later page before an earlier one (as zeros): a patient reader
+//! gives what follows at once, and reads such a gap again before it calls it damage.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tidemill_sys::calls::{Calls, Kernel};
@@ -20,6 +23,8 @@ use crate::frame::{self, Frames};
 
 const MODE: u32 = 0o600;
 const READ_BYTES: usize = 4 << 20;
+/// Gaps that are read again; more are damage at once, and so are longer ones than a read takes.
+const GAPS_MAX: usize = 100;
 
 /// Appends framed lines to one file that nobody else writes.
 #[derive(Debug)]
@@ -208,6 +213,15 @@ pub struct JournalReader {
     searched: u64,
     damage: Vec<Range<u64>>,
     buffer: Vec<u8>,
+    patience: Duration,
+    gaps: Vec<Gap>,
+}
+
+/// Bytes that are no whole frames while whole ones follow.
+#[derive(Debug)]
+struct Gap {
+    place: Range<u64>,
+    until: Instant,
 }
 
 impl JournalReader {
@@ -218,7 +232,22 @@ impl JournalReader {
             searched: 0,
             damage: Vec::new(),
             buffer: Vec::new(),
+            patience: Duration::ZERO,
+            gaps: Vec::new(),
         }
+    }
+
+    /// As `new`, for a journal that is being written: a gap is damage when it has stayed one for this long.
+    pub fn patient(path: &Path, patience: Duration) -> Self {
+        JournalReader {
+            patience,
+            ..JournalReader::new(path)
+        }
+    }
+
+    /// How many places are read again by the next `read`.
+    pub fn gaps(&self) -> usize {
+        self.gaps.len()
     }
 
     /// The end of the last whole frame that was read.
@@ -232,13 +261,19 @@ impl JournalReader {
     }
 
     /// Open the file, give each whole new frame's JSON text, return how many; call again until it returns 0. A file
-    /// that does not exist gives none.
+    /// that does not exist gives none. Frames of a gap that has become whole come after those that follow it.
     pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> Result<usize, WireError> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(error) => return Err(WireError::file("open", &self.path)(error)),
         };
+        let filled = self.read_gaps(&mut file, &mut each)?;
+        Ok(filled + self.read_on(&mut file, &mut each)?)
+    }
+
+    /// What is new behind all that was read.
+    fn read_on(&mut self, mut file: &mut File, each: &mut impl FnMut(&[u8])) -> Result<usize, WireError> {
         file.seek(SeekFrom::Start(self.searched))
             .map_err(WireError::file("seek in", &self.path))?;
         let mut limit = READ_BYTES;
@@ -249,7 +284,7 @@ impl JournalReader {
                 .take(wanted)
                 .read_to_end(&mut self.buffer)
                 .map_err(WireError::file("read", &self.path))?;
-            if let Some(count) = self.take_frames(&mut each) {
+            if let Some(count) = self.take_frames(each) {
                 return Ok(count);
             }
             match frame::next_whole(&self.buffer) {
@@ -277,12 +312,61 @@ impl JournalReader {
         if count == 0 {
             return None;
         }
+        let taken = frames.taken() as u64;
         if self.searched > self.offset {
-            self.damage.push(self.offset..self.searched);
+            self.miss(self.offset..self.searched);
         }
-        self.searched += frames.taken() as u64;
+        self.searched += taken;
         self.offset = self.searched;
         Some(count)
+    }
+
+    fn miss(&mut self, place: Range<u64>) {
+        let length = place.end - place.start;
+        if self.patience.is_zero() || self.gaps.len() == GAPS_MAX || length > READ_BYTES as u64 {
+            self.damage.push(place);
+        } else {
+            let until = Instant::now() + self.patience;
+            self.gaps.push(Gap { place, until });
+        }
+    }
+
+    /// What has become whole of the gaps. What has not in time is damage.
+    fn read_gaps(&mut self, file: &mut File, each: &mut impl FnMut(&[u8])) -> Result<usize, WireError> {
+        let mut count = 0;
+        for number in (0..self.gaps.len()).rev() {
+            let Range { start, end } = self.gaps[number].place;
+            self.buffer.clear();
+            file.seek(SeekFrom::Start(start))
+                .and_then(|_| file.take(end - start).read_to_end(&mut self.buffer))
+                .map_err(WireError::file("read", &self.path))?;
+            let mut at = 0;
+            loop {
+                let mut frames = Frames::new(&self.buffer[at..]);
+                for json in frames.by_ref() {
+                    each(json);
+                    count += 1;
+                }
+                at += frames.taken();
+                self.gaps[number].place.start = start + at as u64;
+                let left = start + at as u64..end;
+                if left.is_empty() {
+                    self.gaps.swap_remove(number);
+                    break;
+                }
+                if Instant::now() < self.gaps[number].until {
+                    break;
+                }
+                let Some(length) = frame::next_whole(&self.buffer[at..]) else {
+                    self.damage.push(left);
+                    self.gaps.swap_remove(number);
+                    break;
+                };
+                self.damage.push(left.start..left.start + length as u64);
+                at += length;
+            }
+        }
+        Ok(count)
     }
 
     fn pass_over(&mut self, length: usize) {
@@ -468,6 +552,91 @@ mod tests {
             read += reader.read(|_| ()).unwrap();
         }
         assert_eq!((read, reader.take_damage().len()), (2, 0));
+    }
+
+    /// Five frames and where each ends.
+    fn five() -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for k in 0..5 {
+            frame::encode(&k, &mut bytes).unwrap();
+            ends.push(bytes.len());
+        }
+        (bytes, ends)
+    }
+
+    fn next(reader: &mut JournalReader) -> Vec<u8> {
+        let mut read = Vec::new();
+        while reader.read(|json| read.push(json[0] - b'0')).unwrap() > 0 {}
+        read
+    }
+
+    #[test]
+    fn a_gap_in_a_live_journal_that_fills_later_is_read_then_and_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let (bytes, ends) = five();
+        let with_zeros = |place: Range<usize>| {
+            let mut holed = bytes.clone();
+            holed[place].fill(0);
+            std::fs::write(&path, &holed).unwrap();
+        };
+        with_zeros(ends[0] + 3..ends[2] + 2);
+        let mut reader = JournalReader::patient(&path, Duration::from_secs(1000));
+        assert_eq!(next(&mut reader), [0, 4], "what follows is not kept waiting");
+        assert_eq!((reader.gaps(), next(&mut reader).len()), (1, 0));
+        with_zeros(ends[1] + 3..ends[2] + 2);
+        assert_eq!(next(&mut reader), [1], "a part of it has come");
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(next(&mut reader), [2, 3]);
+        assert_eq!((reader.gaps(), reader.take_damage().len()), (0, 0));
+        assert_eq!(reader.offset(), bytes.len() as u64);
+    }
+
+    #[test]
+    fn a_gap_that_stays_is_damage_in_the_end_and_what_is_whole_in_it_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let (bytes, ends) = five();
+        let mut holed = bytes.clone();
+        holed[ends[0] + 3..ends[2] + 2].fill(0);
+        std::fs::write(&path, &holed).unwrap();
+        let mut reader = JournalReader::patient(&path, Duration::from_nanos(1));
+        let mut read = 0;
+        reader.read(|_| read += 1).unwrap();
+        assert_eq!(read, 1, "up to the gap");
+        reader.read(|_| read += 1).unwrap();
+        assert_eq!((read, reader.gaps()), (2, 1), "and behind it");
+        let mut partly = bytes.clone();
+        partly[ends[0] + 3] ^= 1;
+        partly[ends[2] + 3] ^= 1;
+        std::fs::write(&path, &partly).unwrap();
+        assert_eq!(next(&mut reader), [2]);
+        let damage: Vec<Range<usize>> = reader
+            .take_damage()
+            .into_iter()
+            .map(|place| place.start as usize..place.end as usize)
+            .collect();
+        assert_eq!(damage, [ends[0]..ends[1], ends[2]..ends[3]]);
+        assert_eq!((reader.gaps(), next(&mut reader).len()), (0, 0));
+    }
+
+    #[test]
+    fn gaps_are_bounded_in_number_and_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut bytes = Vec::new();
+        for k in 0..GAPS_MAX + 5 {
+            frame::encode(&k, &mut bytes).unwrap();
+            bytes.extend_from_slice(b"damaged\n");
+        }
+        bytes.resize(bytes.len() + READ_BYTES + 1, 0);
+        bytes.push(b'\n');
+        frame::encode(&0, &mut bytes).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        let mut reader = JournalReader::patient(&path, Duration::from_secs(1000));
+        while reader.read(|_| ()).unwrap() > 0 {}
+        assert_eq!((reader.gaps(), reader.take_damage().len()), (GAPS_MAX, 5));
+        assert_eq!(reader.offset(), bytes.len() as u64);
     }
 
     proptest! {

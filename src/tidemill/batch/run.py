@@ -7,8 +7,8 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,12 @@ ERROR_BYTES_MAX = 1_000_000
 """A query of thousands of unknown ids prints a line for each."""
 
 QUOTE_CHARS_MAX = 500
+KILL_S = 1.0
+"""A process that has not ended by then after SIGKILL hangs in the kernel (state D), such as on a lost file system."""
+
 _READ_BYTES = 1 << 20
+stuck: list[subprocess.Popen[bytes]] = []
+"""Those that hang; they are looked after when another program is run."""
 _ONE_LANGUAGE = {"LC_ALL": "C", "TZ": "UTC"}
 
 
@@ -101,20 +106,41 @@ def ask(
     finally:
         if script is not None:
             os.close(script)
-    with process:
+    with _ended(process):
         try:
             output, errors = _read(process, until_s=started_s + timeout_s, bytes_max=bytes_max)
         except TimeoutError:
-            raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s") from None
+            left = "" if _kill(process) else ", and cannot be killed: it hangs in the kernel"
+            raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s{left}") from None
         except OverflowError:
             hint = "raise `cluster.reply_bytes_max` if the batch system stands it"
             raise SiteError(f"`{shown}` printed more than {bytes_max} bytes", hint=hint) from None
-        finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
     seconds = clock.monotonic_s() - started_s
     return CommandResult(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The process is killed and its streams are closed at the end. One that cannot be killed is left behind."""
+    stuck[:] = [each for each in stuck if each.poll() is None]
+    try:
+        yield
+    finally:
+        if not _kill(process):
+            stuck.append(process)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> bool:
+    """End a process with its children if it has not ended; whether it has within a second."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_S)
+    return process.returncode is not None
 
 
 def _read(process: subprocess.Popen[bytes], *, until_s: float, bytes_max: int) -> tuple[bytes, bytes]:

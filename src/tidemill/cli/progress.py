@@ -13,7 +13,7 @@ from tidemill.printable import printable_line
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
-    from tidemill.wire.api import CampaignRow
+    from tidemill.wire.api import AllocationRow, CampaignRow
 
 PATIENCE_S = 8.0  #: without progress for so long, the cause is told
 LINE_S = 10.0  #: without a terminal: a line so often
@@ -88,15 +88,31 @@ class WaitingNotice:
             say(f"waiting: {cause}")
 
 
-def why_waiting(client: Client, job: int) -> str | None:
-    """What a job that makes no progress waits for, as the server and the newest allocation tell it."""
-    detail = client.job(job)
-    for allocation in client.allocations(site=detail.row.site, limit=1):
-        if allocation.state == "FAILED":
-            return f"site `{allocation.site}` cannot start its pilots: {allocation.reason}"
-    if detail.waits_for is None:
-        return None
-    return detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else "")
+class WaitingCause:
+    """What a job that makes no progress waits for, as the server and the newest allocation show it: call it."""
+
+    def __init__(self, client: Client, job: int) -> None:
+        self._client, self._job = client, job
+        self._sees_allocations = True  #: submitters with a credential of their own do not
+
+    def __call__(self) -> str | None:
+        """The cause and what ends it; None if the job waits for nothing."""
+        detail = self._client.job(self._job)
+        for allocation in self._allocations(detail.row.site):
+            if allocation.state == "FAILED":
+                return f"site `{allocation.site}` cannot start its pilots: {allocation.reason}"
+        if detail.waits_for is None:
+            return None
+        return detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else "")
+
+    def _allocations(self, site: str | None) -> list[AllocationRow]:
+        from tidemill.wire.http import NotAllowedError
+
+        try:
+            return self._client.allocations(site=site, limit=1) if self._sees_allocations else []
+        except NotAllowedError:
+            self._sees_allocations = False  # not asked again: the server logs each such request
+            return []
 
 
 def _bar(what: str) -> tuple[Any, Any]:

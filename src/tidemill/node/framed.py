@@ -31,25 +31,39 @@ def frame(content: bytes) -> bytes:
 Refuse = Callable[[str], None]
 """Takes the reason why a line is passed over."""
 
+Damage = Callable[[int, int], None]
+"""Takes where damage starts and ends that is passed over."""
+
 
 def decode_lines(
-    data: bytes, decode: Callable[[bytes], _T], *, source: str = "journal", refuse: Refuse | None = None
+    data: bytes,
+    decode: Callable[[bytes], _T],
+    *,
+    source: str = "journal",
+    refuse: Refuse | None = None,
+    damage: Damage | None = None,
 ) -> tuple[list[_T], int]:
     """The records of the whole, correct lines at the start of `data`, and the bytes that they take.
 
-    What follows is a torn tail. A line that checks but is not such a record (a bug, a newer version or an attacker
-    wrote it) raises ProtocolError, or is passed over and reported to `refuse`.
+    What follows is a torn tail. With `damage`, lines that do not check are reported to it and passed over where a
+    correct one follows. A line that checks but is not such a record (a bug, a newer version or an attacker wrote it)
+    raises ProtocolError, or is passed over and reported to `refuse`.
     """
     records: list[_T] = []
-    used = 0
+    used = at = 0
     end = data.rfind(b"\n")
     if end < 0:
         return records, 0
     append = records.append
     for line in data[:end].split(b"\n"):
         content = line[9:]
+        start, at = at, at + len(line) + 1
         if b"%08x " % crc32(content) != line[:9]:
-            break
+            if damage is None:
+                break
+            continue
+        if start > used and damage is not None:
+            damage(used, start)
         try:
             append(decode(content))
         except UNDECODABLE as error:
@@ -58,7 +72,7 @@ def decode_lines(
             if refuse is None:
                 raise ProtocolError(why, hint="another version wrote it: update tidemill here") from error
             refuse(why)
-        used += len(line) + 1
+        used = at
     return records, used
 
 

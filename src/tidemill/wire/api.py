@@ -276,7 +276,8 @@ class AllocationRow(msgspec.Struct, kw_only=True):
 class AuditRow(msgspec.Struct, kw_only=True):
     """A job's part in an allocation. `subject`, `credential`: as the submitter's credential names him, and its serial
     number; `events`: interval text of what pilots recorded there; `step`: a merge step of the job instead of events;
-    `digest`: of the application as the site had approved it then. `job` None: nothing ran there."""
+    `digest`: of the application as the site had approved it then. `job` None: nothing ran there. `archived`: the job is
+    in the archive; without a campaign, it was not read from there."""
 
     site: str
     allocation: str
@@ -294,6 +295,7 @@ class AuditRow(msgspec.Struct, kw_only=True):
     app: str = ""
     version: str = ""
     digest: str = ""
+    archived: bool = False
 
 
 class Problem(msgspec.Struct, kw_only=True):

@@ -56,6 +56,10 @@ class NotActiveError(SiteError):
     """503 of the standby of a pair: nothing was changed. The pair's other address is to be asked."""
 
 
+class NotAllowedError(ConfigError):
+    """The server knows who asks, and does not allow it."""
+
+
 class NotFoundError(ConfigError):
     """404: the server knows no such job, campaign, output or route."""
 
@@ -298,9 +302,12 @@ def error_of(status: int, reply: ErrorReply) -> TidemillError:
     """The error that a refusal stands for, by whatever way it came."""
     if reply.standby is True:
         return NotActiveError(reply.error, hint=reply.hint)
-    if status in (401, 403):
+    if status == 401:
         hint = reply.hint or "name the file that holds the server's secret (mode 0600)"
         return ConfigError(reply.error, hint=hint)
+    if status == 403:
+        hint = reply.hint or "name the file that holds the server's secret (mode 0600)"
+        return NotAllowedError(reply.error, hint=hint)
     if status == 404:
         return NotFoundError(reply.error, hint=reply.hint)
     if status == 409:

@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.conftest import postgresql_url
 from tests.contract.server_world import SIM, Site, World, done, leases
 
 from tidemill.model.job import JobSpec
+from tidemill.server.archive.archiver import Archiver
+from tidemill.server.archive.parquet import Archive
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.paired import PairedSession
 from tidemill.server.database.queries import Dialect, load
 from tidemill.server.database.store import Store
-from tidemill.wire.api import ActionRequest
+from tidemill.server.errors import StandbyError
+from tidemill.server.read import archived
+from tidemill.server.read.listing import Filter
+from tidemill.wire.api import ActionRequest, SubmitRequest
 
 __all__ = ["postgresql_url"]
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
-def documented() -> list[str]:
-    """The statements that the documentation gives to the database's administrator."""
-    text = DOCUMENT.read_text()
-    (block,) = re.findall(r"```sql\n(.*?)```", text, flags=re.DOTALL)
+def documented() -> tuple[list[str], list[str]]:
+    """The statements that the documentation gives to the database's administrator, and those that are its owner's."""
+    blocks = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
+    (rights,) = [each for each in blocks if "CREATE ROLE" in each]
+    return _split(rights), [each for block in blocks if block is not rights for each in _split(block)]
+
+
+def _split(block: str) -> list[str]:
     return [each.strip() for each in block.split(";") if each.strip()]
 
 
@@ -34,7 +46,7 @@ def places(postgresql_url: str) -> list[str]:
     """URLs of a database as documented: of its owner, of the server, and of a third role."""
     import psycopg
 
-    host, own = postgresql_url.partition("?")[2], documented()
+    host, own = postgresql_url.partition("?")[2], documented()[0]
     at = next(k for k, each in enumerate(own) if each.startswith("\\connect"))
     inside = [own[at].partition("\n")[2], *own[at + 1 :]]
     for database, told in (("postgres", [*own[:at], "CREATE ROLE other LOGIN"]), ("tidemill", inside)):
@@ -46,12 +58,41 @@ def places(postgresql_url: str) -> list[str]:
     ]
 
 
+def archive_all(world: World, directory: Path) -> None:
+    """Archive every campaign that has ended, by the server's own connections."""
+    archiver = Archiver(world.store, world.dispatcher.writer.write, Archive(directory), keep_s=0)
+    archiver.rests = False
+    while archiver.step(world.reader):
+        pass
+
+
+def in_the_way(url: str) -> str:
+    """What keeps an upgrade by this role away; empty = nothing."""
+    session: Any = Store(url=url).writer()
+    try:
+        return str(session.lock_alone())
+    finally:
+        session.close()
+
+
 @pytest.mark.postgresql
-def test_a_server_with_the_documented_rights_runs_and_may_nothing_more(places: list[str]) -> None:
+def test_a_server_with_the_documented_rights_runs_and_may_nothing_more(
+    places: list[str], tmp_path: Path
+) -> None:
     import psycopg
 
+    pytest.importorskip("pyarrow")
     owner, server, other = places
     Store(url=owner).upgrade()
+    with psycopg.connect(owner, autocommit=True) as connection:
+        for statement in documented()[1]:
+            connection.execute(statement.encode())
+        missing = connection.execute(
+            "SELECT tablename, privilege FROM pg_tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE'])"
+            " AS privilege WHERE schemaname = 'public'"
+            " AND NOT has_table_privilege('tidemill_server', tablename, privilege)"
+        ).fetchall()
+    assert missing == []
     world = World(Store(url=server))
     try:
         world.store.check()
@@ -62,6 +103,10 @@ def test_a_server_with_the_documented_rights_runs_and_may_nothing_more(places: l
         world.dispatcher.handle_cancel(ActionRequest(jobs=[numbers[2]]))
         assert world.state(numbers[0]) == "COMPLETED"
         assert world.state(numbers[2]) == "CANCELED"
+        archive_all(world, tmp_path / "archive")
+        page = archived.jobs(world.reader, Archive(tmp_path / "archive"), Filter(), before=None, limit=10)
+        assert sorted(each.id for each in page.jobs) == numbers
+        assert world.reader.rows("jobs_oldest", after=0, limit=10) == []
     finally:
         world.reader.close()
         world.dispatcher.close()
@@ -77,6 +122,32 @@ def test_a_server_with_the_documented_rights_runs_and_may_nothing_more(places: l
             connection.execute(statement.encode())
     with pytest.raises(psycopg.OperationalError, match="permission denied"):
         psycopg.connect(other)  # it could hold the server's lock
+
+
+@pytest.mark.postgresql
+def test_two_servers_of_a_pair_run_with_the_documented_rights(places: list[str]) -> None:
+    owner, server, _ = places
+    Store(url=owner).upgrade()
+    pair = [Dispatcher(Store(url=server, paired=True)) for _ in range(2)]
+    try:
+        for each in pair:
+            each.start()
+        sessions = [each.writer.session for each in pair]
+        assert all(isinstance(each, PairedSession) for each in sessions)
+        assert [each.take() for each in sessions if isinstance(each, PairedSession)] == [True, False]
+        request = SubmitRequest(key="of a pair", campaign="pair", jobs=[SIM])
+        assert pair[0].handle_submit(request).count == 1
+        with pytest.raises(StandbyError):
+            pair[1].handle_submit(request)
+        # The locks of a role that owns nothing keep the owner away all the same
+        assert in_the_way(owner) == "another server writes to this database"
+        pair[0].close()
+        assert in_the_way(owner) == "a standby server reads this database"
+        pair[1].close()
+        assert in_the_way(owner) == ""
+    finally:
+        for each in pair:
+            each.close()
 
 
 def test_no_statement_of_the_server_needs_more_than_rows() -> None:

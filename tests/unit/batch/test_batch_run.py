@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from tidemill import clock
 from tidemill.batch.polite import Budget
-from tidemill.batch.run import CommandResult, Refusal, ask, recognise, run
+from tidemill.batch.run import CommandResult, Refusal, ask, recognise, run, stuck
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
+
+UNDEAD = Path(__file__).parents[2] / "fakes" / "undead.py"
 
 
 def test_reply_holds_status_bytes_and_last_words() -> None:
@@ -43,6 +46,24 @@ def test_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
         assert clock.monotonic_s() < deadline
         clock.sleep_s(0.01)
+
+
+@pytest.mark.timeout(30)
+def test_program_that_cannot_be_killed_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracer = tmp_path / "tracer"
+    monkeypatch.setenv("UNDEAD_TRACER", str(tracer))
+    try:
+        with pytest.raises(SiteError, match="did not answer within 2 s, and cannot be killed"):
+            ask([str(UNDEAD)], timeout_s=2.0)
+        (left,) = stuck
+        assert left.poll() is None
+    finally:
+        os.kill(int(tracer.read_text()), signal.SIGKILL)
+    left.wait(10)
+    assert ask(["true"]).status == 0
+    assert stuck == []
 
 
 def test_program_that_prints_without_end_is_stopped() -> None:

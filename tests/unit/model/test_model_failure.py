@@ -15,6 +15,7 @@ from tidemill.cli.main import VERBS, load, parser_of
 from tidemill.model.failure import (
     JOBS_OWN,
     POLICY,
+    Against,
     BackOff,
     Evidence,
     FailureClass,
@@ -25,6 +26,8 @@ from tidemill.model.failure import (
     next_step,
 )
 from tidemill.model.job import Resources
+from tidemill.site.state.failures import decide
+from tidemill.site.state.site_state import UndonePiece
 
 
 def test_every_class_has_a_policy_and_no_policy_lacks_its_class() -> None:
@@ -144,6 +147,8 @@ def test_what_is_not_the_jobs_fault_uses_up_no_retry() -> None:
         FailureClass.LOST,
         FailureClass.BATCH,
         FailureClass.DISPATCH,
+        FailureClass.IMAGE,
+        FailureClass.CREDENTIAL,
     }
 
     assert not [failure for failure in innocent if POLICY[failure].counts]
@@ -153,3 +158,12 @@ def test_a_failing_payload_uses_up_a_retry() -> None:
     guilty = {FailureClass.PAYLOAD, FailureClass.MEMORY, FailureClass.WALLTIME, FailureClass.PAYLOAD_SETUP}
 
     assert all(POLICY[failure].counts for failure in guilty)
+
+
+def test_an_image_that_cannot_be_shown_counts_against_the_node_and_its_events_run_again_as_they_were() -> (
+    None
+):
+    policy = POLICY[FailureClass.IMAGE]
+    assert (policy.against, policy.counts, policy.against_job) == (Against.NODE, False, False)
+    verdict = decide(FailureClass.IMAGE, [(0, 5)], culprit=2, failures={2: 1}, retries=0)
+    assert (verdict.again, verdict.failed, verdict.counted) == ([UndonePiece(0, 5)], [], [])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidemill.config.site import Cluster, LocalBatch, SiteConfig
-from tidemill.node.gpus import count_gpus
+from tidemill.node.gpus import count_gpus, stuck
 from tidemill.site.applications.gpus import gpus_of_node, slot_devices
+
+UNDEAD = Path(__file__).parents[2] / "fakes" / "undead.py"
 
 
 def local(**keys: int) -> SiteConfig:
@@ -52,3 +57,30 @@ def test_a_binary_that_cannot_count_finds_none(tmp_path: Path) -> None:
     assert count_gpus(tmp_path / "none") == 0
     assert count_gpus(fake_node(tmp_path, "echo nonsense")) == 0
     assert count_gpus(fake_node(tmp_path, "exit 2")) == 0
+
+
+@pytest.fixture
+def tracer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the number of the process is that keeps `undead.py` from ending; it is killed afterwards."""
+    path = tmp_path / "tracer"
+    monkeypatch.setenv("UNDEAD_TRACER", str(path))
+    yield path
+    os.kill(int(path.read_text()), signal.SIGKILL)
+    for process in stuck:
+        process.wait(10)
+    stuck.clear()
+
+
+@pytest.mark.timeout(20)
+def test_a_count_that_hangs_in_a_driver_and_cannot_be_killed_holds_up_nobody(
+    tracer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert count_gpus(UNDEAD, timeout_s=2.0) == 0
+    assert tracer.exists()
+    (said,) = caplog.records
+    assert said.msg == "gpus.unknown"
+    caplog.clear()
+    assert count_gpus(UNDEAD, timeout_s=2.0) == 0  # one that hangs is not followed by more
+    assert len(stuck) == 1
+    (said,) = caplog.records
+    assert "still hangs" in str(said.__dict__)

@@ -3,12 +3,16 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tidemill_wire::log::{cause, Log};
 use tidemill_wire::{JournalReader, JournalWriter, WireError};
 
 use crate::ledger::record::{Kind, RecordHead};
 use crate::ledger::{Ledger, Number, PilotKey};
+
+/// So long a network file system may show a page of a journal later than those behind it.
+const GAP_TIME: Duration = Duration::from_secs(60);
 
 /// Reads every journal but our own.
 pub struct Journals {
@@ -53,7 +57,9 @@ impl Journals {
         };
         for number in leads {
             let path = journals.directory.join(format!("lead-{number}.log"));
-            journals.leads.push((path.clone(), JournalReader::new(&path)));
+            journals
+                .leads
+                .push((path.clone(), JournalReader::patient(&path, GAP_TIME)));
         }
         journals.catch_up_leads(ledger, 0)?;
         for pilot in pilots {
@@ -76,8 +82,23 @@ impl Journals {
         let reader = self
             .pilots
             .entry(pilot.to_owned())
-            .or_insert_with(|| JournalReader::new(&path));
+            .or_insert_with(|| JournalReader::patient(&path, GAP_TIME));
         read(&path, reader, ledger, (now, &mut self.safe, self.log))
+    }
+
+    /// Read again what could not be read while whole records followed; whether there was any such place.
+    pub fn catch_up_gaps(&mut self, ledger: &mut Ledger, now: u64) -> Result<bool, WireError> {
+        let mut any = false;
+        for (path, reader) in self.leads.iter_mut().filter(|(_, reader)| reader.gaps() > 0) {
+            read(path, reader, ledger, (now, &mut self.safe, self.log))?;
+            any = true;
+        }
+        for (pilot, reader) in self.pilots.iter_mut().filter(|(_, reader)| reader.gaps() > 0) {
+            let path = self.directory.join(format!("{pilot}.log"));
+            read(&path, reader, ledger, (now, &mut self.safe, self.log))?;
+            any = true;
+        }
+        Ok(any)
     }
 
     /// The records that other journals are known to hold.
@@ -111,7 +132,7 @@ fn read(
     ledger: &mut Ledger,
     (now, safe, log): (u64, &mut HashMap<PilotKey, u64>, Log),
 ) -> Result<(), WireError> {
-    let before = reader.offset();
+    let (before, gaps) = (reader.offset(), reader.gaps());
     let mut take = |json: &[u8]| match serde_json::from_slice(json) {
         Ok(head) => apply(&head, ledger, safe, now),
         Err(error) => {
@@ -122,6 +143,17 @@ fn read(
         }
     };
     while reader.read(&mut take)? > 0 {}
+    if reader.gaps() > gaps {
+        let hint = "its file system may show them later: they are read again for a minute";
+        log.warning(
+            "journal.gap",
+            &[
+                ("path", &path.display().to_string()),
+                ("places", &reader.gaps()),
+                ("hint", &hint),
+            ],
+        );
+    }
     for place in reader.take_damage() {
         let hint = "the file system damaged it: what stood there counts as lost, and runs again";
         log.error(

@@ -323,6 +323,13 @@ impl Lead {
         if !self.asking.is_empty() && self.ledger.free_events() > 0 {
             self.ledger.touch();
         }
+        match self.journals.catch_up_gaps(&mut self.ledger, now) {
+            Ok(true) => self.know_pilots(),
+            Ok(false) => {}
+            Err(error) => self
+                .log
+                .error("journal.unread", &[("error", &tidemill_wire::log::cause(&error))]),
+        }
         let grace_us = seconds_us(self.manifest.settings.pilot_grace_s);
         for key in self.ledger.tick(now, grace_us) {
             let pilot = &self.ledger.pilot(key).id;

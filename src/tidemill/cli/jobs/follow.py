@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemill.cli.terminal import hint, say
+from tidemill.errors import TidemillError
 from tidemill.model.quantities import count_text
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 
 def follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
     """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
-    from tidemill.cli.progress import Progress, WaitingNotice, why_waiting
+    from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False
-    patience = WaitingNotice(lambda: why_waiting(client, sent.jobs[0]))
+    patience = WaitingNotice(WaitingCause(client, sent.jobs[0]))
 
     def look(row: CampaignRow) -> None:
         progress(row)
@@ -36,7 +37,27 @@ def follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRo
                     raise
                 interrupted = True
                 say("canceling, and delivering what is done; Ctrl-C again leaves at once")
-                client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
+                _cancel(client, sent)
+            except TidemillError:
+                _leave(sent)
+                raise
+
+
+def _cancel(client: Client, sent: Submission) -> None:
+    try:
+        client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
+    except (TidemillError, KeyboardInterrupt):
+        _leave(sent)
+        raise
+
+
+def _leave(sent: Submission) -> None:
+    """Say that jobs go on without the command that submitted them, and how to end them."""
+    first, more = sent.jobs[0], len(sent.jobs) - 1
+    what = f"job {first}" + (f" and {more} more go on" if more else " goes on")
+    say(
+        f"{what} at the server: `tidemill job show {first}` follows it, `tidemill job cancel {first}` ends it"
+    )
 
 
 def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:

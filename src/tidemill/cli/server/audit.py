@@ -75,7 +75,10 @@ def _show_job(row: AuditRow) -> None:
         show("  nothing ran there")
         return
     ran = f"merge step {row.step}" if row.step is not None else f"events {row.events}"
-    show(f"  job {row.job}  {ran}")
+    show(f"  job {row.job}  {ran}" + ("  (in the archive)" if row.archived else ""))
+    if row.archived and not row.campaign:
+        show(f"    not read from the archive: `tidemill job show {row.job}` prints what it was")
+        return
     show(f"    subject      {row.subject or 'the own user of the server'}, owner `{row.owner}`")
     if row.credential:
         show(f"    credential   {row.credential}")

@@ -14,7 +14,7 @@ from tidemill.cli.jobs.follow import counts_text, follow, tell_failures
 from tidemill.cli.jobs.submit import check_width, checked_url, define_gpus, define_width, inputs_of
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.model.quantities import bytes_text, duration_text, rate_text, ratio
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
 RETRIES = 0
 LOG_S = 3.0  #: how long the site may take to send a single event's stderr
+STDOUT_S = 30.0  #: the same where it is the only way to its stdout
 LINES_MAX = 100_000_000
 LINE = "{line}"
+OUTPUT_DIR = Path("tidemill-out")
 
 
 def define(parser: Parser) -> None:
@@ -111,8 +113,8 @@ def _define_files(parser: Parser) -> None:
     )
     define_credentials(parser)
     parser.add_argument(
-        "--dir", type=Path, default=Path("tidemill-out"), metavar="DIR",
-        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out)",
+        "--dir", type=Path, metavar="DIR",
+        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out; of a server by http or https, the site's place)",
     )  # fmt: skip
 
 
@@ -125,6 +127,8 @@ def run(args: Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise ConfigError("`tidemill run` needs a command", hint="tidemill run --events 10 -- ./prog {event}")
+    from msgspec import structs
+
     from tidemill.client.client import check_name, new_campaign
 
     if args.name:
@@ -132,6 +136,8 @@ def run(args: Namespace) -> int:
     campaign = args.name or new_campaign(Path(command[0]).name)
     spec = make_spec(args, command)
     client = _client(args)
+    if args.dir is None and not client.place.address.startswith("http"):
+        spec = structs.replace(spec, output_dir=str(OUTPUT_DIR.absolute()))
     sent = client.submit(spec, campaign=campaign)
     # One event is as if its command ran here: without a terminal only its own output is told.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
@@ -163,7 +169,7 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
         events=events,
         inputs=inputs,
         outputs=[_output(path) for path in args.output],
-        output_dir=str(args.dir.absolute()),
+        output_dir=None if args.dir is None else str(args.dir.absolute()),
         resources=Resources(
             cores=args.cores,
             memory_mb=args.memory,
@@ -313,7 +319,7 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
         show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
         return 0 if good else 1
     if job.row.events == 1:
-        _print_stdout(outputs, raw=args.raw)
+        _print_stdout(client, outputs, raw=args.raw)
         if good:  # a failure's last words are told with it
             pass_on([client.log(job.row.id, timeout_s=LOG_S).stderr], to_stderr=True, raw=args.raw)
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
@@ -340,13 +346,23 @@ def _place(each: JobOutput) -> str:
         return each.output.url
 
 
-def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
-    """A single event's stdout belongs on ours: `run` is then as good as the command itself."""
+def _print_stdout(client: Client, outputs: list[JobOutput], *, raw: bool) -> None:
+    """Print a single event's stdout: `run` is then as good as the command itself. Of a site elsewhere, whose files
+    cannot be read here, what it sends of it."""
     from tidemill.client.outputs import members
 
     for each in outputs:
-        if each.output.name == "stdout":
+        if each.output.name != "stdout":
+            continue
+        try:
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
+        except (SiteError, ConfigError):
+            text = client.log(each.job, timeout_s=STDOUT_S).stdout
+            pass_on([text], raw=raw)
+            if len(text.encode()) < each.output.size_bytes:
+                hint(
+                    f"all of its {bytes_text(each.output.size_bytes)} are at `{each.output.url}`, at its site"
+                )
 
 
 COMMANDS = {

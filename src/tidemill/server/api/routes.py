@@ -208,7 +208,7 @@ def _audit(call: Call) -> list[AuditRow]:
     asked = traces.TraceQuestion(
         batch_id=query.batch_id, node=query.node, at_us=query.at_us, site=query.site or call.own(Act.AUDIT)
     )
-    return traces.find(call.session, asked)
+    return traces.find(call.session, asked, archived.OfSites(call.session, call.dispatcher.rules.archive))
 
 
 def _own_query(call: Call) -> OfCampaignQuery:

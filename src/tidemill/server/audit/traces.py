@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -57,6 +57,13 @@ def prune(work: UnitOfWork, before_us: int) -> None:
     work.session.run("prune_placements", before=before_us)
 
 
+JobAbout = tuple[str, str, str]
+"""Campaign, owner and application of a job."""
+
+Archived = Callable[[str, Sequence[int]], dict[int, JobAbout | None]]
+"""Of these jobs those that are in the archive and that a site had; None: it was not read, as there are too many."""
+
+
 class TraceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Which allocations: of an id of the batch system, or of a node at a time. `site`: only of this one."""
 
@@ -66,7 +73,9 @@ class TraceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     site: str | None = None
 
 
-def find(session: Session, asked: TraceQuestion) -> list[AuditRow]:
+def find(
+    session: Session, asked: TraceQuestion, archived: Archived = lambda site, jobs: {}
+) -> list[AuditRow]:
     """Every job that ran there, newest allocation first; one in which nothing ran has a row without a job."""
     names: dict[int, str] = dict(session.rows("site_names"))
     only = 0 if asked.site is None else next((each for each, name in names.items() if name == asked.site), -1)
@@ -76,7 +85,7 @@ def find(session: Session, asked: TraceQuestion) -> list[AuditRow]:
             site=names.get(site, ""), allocation=name, batch_id=batch_id, nodes=hosts.split(),
             started_us=started_us, ended_us=ended_us or None,
         )  # fmt: skip
-        rows += _jobs_in(session, site, row) or [row]
+        rows += _jobs_in(session, site, row, archived) or [row]
     return rows
 
 
@@ -96,7 +105,7 @@ def _same(host: str, node: str) -> bool:
     return host == node or host.partition(".")[0] == node
 
 
-def _jobs_in(session: Session, site: int, row: AuditRow) -> list[AuditRow]:
+def _jobs_in(session: Session, site: int, row: AuditRow, archived: Archived) -> list[AuditRow]:
     ran: dict[tuple[int, int], IntervalSet] = defaultdict(IntervalSet)
     last_us: dict[int, int] = {}
     for at_us, body in session.rows("ran_in", site=site, allocation=row.allocation, limit=ROWS_MAX):
@@ -110,19 +119,33 @@ def _jobs_in(session: Session, site: int, row: AuditRow) -> list[AuditRow]:
         return []
     # a site can only tell of jobs that it had: it must not learn whose others are
     had = {each for (each,) in session.rows("leased_to", site=site, ids=numbers)}
-    about = {each[0]: each for each in session.rows("campaigns_of_jobs", ids=sorted(had))} if had else {}
+    rows = session.rows("campaigns_of_jobs", ids=sorted(had)) if had else []
+    about: dict[int, JobAbout | None] = {each[0]: (each[1], each[2], each[3]) for each in rows}
+    old = archived(row.site, [each for each in numbers if each not in about])
+    about |= old
     known = _Known(session, site)
     found = []
     for (number, step), events in sorted(ran.items()):
         if number not in about:
             continue
-        _, campaign, owner, app = about[number]
+        known_as = about[number]
+        if known_as is None:
+            shown = {
+                "job": number,
+                "events": str(events),
+                "step": None if step < 0 else step,
+                "archived": True,
+            }
+            found.append(msgspec.structs.replace(row, **shown))
+            continue
+        campaign, owner, app = known_as
         version, digest = known.app(app, row.started_us or last_us[number])
         subject, credential = known.submitter(number)
         found.append(
             msgspec.structs.replace(
                 row, job=number, events=str(events), step=None if step < 0 else step, campaign=campaign, owner=owner,
                 subject=subject, credential=credential, app=app, version=version, digest=digest,
+                archived=number in old,
             )
         )  # fmt: skip
     return found

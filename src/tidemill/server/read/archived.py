@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.errors import SiteError
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.state import JobState
@@ -31,6 +32,8 @@ from tidemill.wire.api import (
 )
 
 ATTEMPTS_SHOWN = 100
+TRACED_JOBS = 2_000
+TRACED_FILES = 20
 RANGES = 1_000  #: ranges of jobs looked at in one step
 _COLUMNS = {"app": "app", "state": "state", "site": "site", "name": "name", "owner": "owner"}
 Range = tuple[int, int, int, str]
@@ -172,6 +175,48 @@ def outputs(session: Session, archive: Archive, wanted: RowsWanted) -> OutputPag
     rows, reached = _wanted(session, archive, wanted, table="outputs")
     rows.sort(key=lambda each: (-each["job"], each["number"]))
     return OutputPage(outputs=[_output(each) for each in rows], next=reached)
+
+
+class OfSites:
+    """Campaign, owner and application of archived jobs that a site had: call it. In one answer, `jobs_max` jobs of
+    `files_max` batches are read; jobs beyond, and those of files that cannot be read, have None."""
+
+    def __init__(
+        self,
+        session: Session,
+        archive: Archive,
+        *,
+        jobs_max: int = TRACED_JOBS,
+        files_max: int = TRACED_FILES,
+    ) -> None:
+        self._session, self._archive = session, archive
+        self._jobs, self._files = jobs_max, files_max
+
+    def __call__(self, site: str, jobs: Sequence[int]) -> dict[int, tuple[str, str, str] | None]:
+        """By job; one that is not in the archive, or that the site never had, is left out."""
+        found: dict[int, tuple[str, str, str] | None] = {}
+        by_file: dict[tuple[str, int], dict[int, ArchivedPlace]] = defaultdict(dict)
+        for number in jobs[: self._jobs]:
+            place = lookup.place_of_job(self._session, number)
+            if place is not None:
+                by_file[place.month, place.batch][number] = place
+        found |= dict.fromkeys(jobs[self._jobs :])
+        self._jobs -= min(len(jobs), self._jobs)
+        for places in by_file.values():
+            found |= self._of_file(site, places) if self._files > 0 else dict.fromkeys(places)
+            self._files -= 1
+        return found
+
+    def _of_file(self, site: str, places: dict[int, ArchivedPlace]) -> dict[int, tuple[str, str, str] | None]:
+        place, numbers = next(iter(places.values())), sorted(places)
+        try:
+            had = {
+                each["job"] for each in _rows(self._archive, place, "leases", numbers) if each["site"] == site
+            }
+            rows = _rows(self._archive, place, "jobs", sorted(had), key="id") if had else []
+        except SiteError:  # the allocation is known all the same
+            return dict.fromkeys(places)
+        return {each["id"]: (each["campaign"], each["owner"], each["app"]) for each in rows}
 
 
 def _wanted(

@@ -218,7 +218,7 @@ def _numbers(order: api.Order) -> list[int]:
     if isinstance(order, api.LeaseOrder):
         return [order.lease, order.first, order.count - 1, order.seed_base, *order.from_jobs.values()]
     if isinstance(order, api.DeliverOrder):
-        return [order.delivery]
+        return [order.delivery, order.delivery - 1]  # the first is 1
     return [order.first, order.count] if isinstance(order, api.DiscardOrder) else []
 
 

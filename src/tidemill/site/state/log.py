@@ -6,6 +6,10 @@
 Each epoch writes only its own files. It starts by writing a snapshot of what it read from its predecessors, so
 bytes that a predecessor appends later are never read by anyone; the first line of its log records how far each file
 was read. A long segment is condensed: a new snapshot, then a new segment.
+
+Lines that the file system has damaged are passed over where whole ones follow, and reported: what stood there is lost.
+An entry behind them that cannot follow without them is dropped and reported, too. What no whole line follows is a torn
+tail: its writer died, and nothing was built on it.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import gc
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.files import append, names_in, open_append, write_durable
 from tidemill.log import Log
 from tidemill.node.framed import decode_lines, frame
@@ -29,6 +34,15 @@ _NAME = re.compile(r"(\d{6,})-(\d{6,})\.(snap|log)")
 _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 _decode_entry = msgspec.json.Decoder(Entry, dec_hook=decode_hook).decode
 _decode_state = msgspec.json.Decoder(SiteState, dec_hook=decode_hook).decode
+_CANNOT_FOLLOW = (TidemillError, LookupError, ValueError, TypeError, AttributeError, AssertionError)
+_LOST = (
+    "the file system damaged it: what stood there is lost, what follows is read; an operator's `tidemill site "
+    "reset-epoch` at the server has lost work run again"
+)
+DAMAGE_TOLD_MAX = 20
+DROPPED_MAX = 20
+"""Entries that cannot follow damage; each costs another replay."""
+
 SEGMENTS_KEPT = 3
 SEGMENT_BYTES_MAX = 256 << 20
 """A longer segment is condensed, too, however few its lines are."""
@@ -62,19 +76,81 @@ def _restore(directory: Path, site: str) -> Restored:
         content = _read(directory / f"{name}.snap")
         states, _ = decode_lines(content, _decode_state, source=f"`{directory / name}.snap`")
         if not states:
-            continue  # its writer died before it was whole: nothing was ever built on it
+            _log.error("log.damaged", file=f"{directory / name}.snap", start=0, end=len(content), hint=_LOST)
+            continue
         if states[0].site != site:
             raise ProtocolError(
                 f"`{directory}` is the log of site `{states[0].site}`, not of `{site}`",
                 hint="one site directory serves one site: name another directory",
             )
-        pool = WorkPool(states[0])
-        log = _read(directory / f"{name}.log", missing_ok=True)
-        entries, used = decode_lines(log, _decode_entry, source=f"`{directory / name}.log`")
-        for entry in entries:
-            pool.apply(entry)
-        return Restored(pool, {f"{name}.snap": len(content), f"{name}.log": used}, len(entries))
+        path = directory / f"{name}.log"
+        found = _entries(path, _read(path, missing_ok=True))
+        pool = _replayed(states[0], found)
+        if pool is None:
+            pool = _replayed_in_part(path, content, found)
+        return Restored(pool, {f"{name}.snap": len(content), path.name: found.used}, len(found.entries))
     return Restored(WorkPool(SiteState(site=site)), {}, 0)
+
+
+class _Found(NamedTuple):
+    """What a log holds. `whole`: how many entries no damage comes before; `used`: bytes up to the torn tail."""
+
+    entries: list[Entry]
+    whole: int
+    used: int
+
+
+def _entries(path: Path, content: bytes) -> _Found:
+    """The entries of all correct lines; reports what is passed over between them."""
+    damage: list[tuple[int, int]] = []
+    entries, used = decode_lines(
+        content, _decode_entry, source=f"`{path}`", damage=lambda start, end: damage.append((start, end))
+    )
+    for start, end in damage[:DAMAGE_TOLD_MAX]:
+        _log.error("log.damaged", file=str(path), start=start, end=end, hint=_LOST)
+    if len(damage) > DAMAGE_TOLD_MAX:
+        _log.error("log.damaged", file=str(path), places=len(damage), hint=_LOST)
+    whole = content.count(b"\n", 0, damage[0][0]) if damage else len(entries)
+    return _Found(entries, whole, used)
+
+
+def _replayed(state: SiteState, found: _Found) -> WorkPool | None:
+    """The state with all entries; None where one cannot follow the damage before it. Raises ProtocolError."""
+    pool = WorkPool(state)
+    for number, entry in enumerate(found.entries):
+        try:
+            pool.apply(entry)
+        except _CANNOT_FOLLOW:
+            if number < found.whole:
+                raise
+            return None
+    return pool
+
+
+def _replayed_in_part(path: Path, snapshot: bytes, found: _Found) -> WorkPool:
+    """The state without the entries that cannot follow. Each try starts from the snapshot, so that nothing of such an
+    entry is left; after `DROPPED_MAX` all others are dropped, too."""
+    dropped: set[int] = set()
+    while True:
+        states, _ = decode_lines(snapshot, _decode_state)
+        pool = WorkPool(states[0])
+        for number, entry in enumerate(found.entries):
+            if number in dropped:
+                continue
+            if len(dropped) == DROPPED_MAX and number > max(dropped):
+                _log.error(
+                    "log.entries_dropped", file=str(path), entries=len(found.entries) - number, hint=_LOST
+                )
+                return pool
+            try:
+                pool.apply(entry)
+            except _CANNOT_FOLLOW as error:
+                kind = type(entry).__name__
+                _log.error("log.entry_dropped", file=str(path), entry=kind, cause=repr(error), hint=_LOST)
+                dropped.add(number)
+                break
+        else:
+            return pool
 
 
 class SiteLog:

@@ -11,6 +11,7 @@ from tidemill.model.job import JobSpec
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.wire.api import LeaseOrder
+from tidemill.wire.node import Grant
 
 
 def lease(n: int) -> s.Replied:
@@ -98,3 +99,103 @@ def test_log_of_another_site_is_refused(tmp_path: Path) -> None:
     open_log(tmp_path / "log", 1).close()
     with pytest.raises(ProtocolError, match="not of `there`"):
         restore(tmp_path / "log", "there")
+
+
+def damaged(path: Path, line: int) -> tuple[int, int]:
+    """Flip a bit of a line; where it starts and ends."""
+    content = bytearray(path.read_bytes())
+    ends = [at + 1 for at, byte in enumerate(content) if byte == ord("\n")]
+    start = ends[line - 1] if line else 0
+    content[start + 12] ^= 1
+    path.write_bytes(content)
+    return start, ends[line]
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    found = [str(each.__dict__) for each in caplog.records if each.msg == event]
+    caplog.clear()
+    return found
+
+
+def test_damage_in_the_middle_is_reported_and_what_follows_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(tmp_path / "log", 1)
+    for n in range(1, 6):
+        log.apply(lease(n))
+        log.commit()
+    log.close()
+    path = tmp_path / "log" / "000001-000001.log"
+    start, end = damaged(path, 2)  # the first line opens the epoch
+    path.write_bytes(path.read_bytes() + b"torn")
+    restored = restore(tmp_path / "log", "here")
+    assert list(restored.pool.state.jobs) == [1, 3, 4, 5]
+    assert restored.read[path.name] == path.stat().st_size - len(b"torn")
+    (report,) = said(caplog, "log.damaged")
+    assert f"'start': {start}" in report
+    assert f"'end': {end}" in report
+    assert "reset-epoch" in report
+    damaged(path, 4)
+    assert jobs(tmp_path / "log") == [1, 3, 5]
+    assert len(said(caplog, "log.damaged")) == 2
+
+
+def test_torn_tail_is_no_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(tmp_path / "log", 1)
+    log.apply(lease(1))
+    log.commit()
+    log.close()
+    path = tmp_path / "log" / "000001-000001.log"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert jobs(tmp_path / "log") == []
+    assert not caplog.records
+
+
+def grant(number: int, job: int, fleet: str = "f1") -> s.Granted:
+    return s.Granted(
+        fleet=fleet,
+        grants=[Grant(grant=number, job=job, first=0, count=10, chunk_max=10)],
+        cancels=[],
+        ended=[],
+        close=False,
+    )
+
+
+@pytest.mark.parametrize("granted", [3, 40])
+def test_entry_that_cannot_follow_damage_is_dropped_whole_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, granted: int
+) -> None:
+    log = open_log(tmp_path / "log", 1)
+    log.apply(s.FleetOpened(fleet="f1", at_us=0))
+    for n in range(1, granted + 1):
+        log.apply(lease(n))
+    for n in range(1, granted + 1):
+        log.apply(grant(n, n))
+    log.apply(lease(granted + 1))
+    log.commit()
+    log.close()
+    path = tmp_path / "log" / "000001-000001.log"
+    damaged(path, 3)  # the lease of job 2 is lost, its grant cannot follow
+    (tmp_path / "log").rename(tmp_path / "one")
+    state = restore(tmp_path / "one", "here").pool.state
+    assert list(state.jobs) == [1, *range(3, granted + 2)]
+    assert state.fleets["f1"].open == granted - 1
+    (report,) = said(caplog, "log.entry_dropped")
+    assert "'Granted'" in report
+    for line in range(4, granted + 2):
+        damaged(tmp_path / "one" / path.name, line)
+    state = restore(tmp_path / "one", "here").pool.state
+    assert set(state.jobs) == {1, *([granted + 1] if granted < 20 else [])}
+    assert len(said(caplog, "log.entry_dropped")) == min(granted - 1, 20)
+
+
+def test_snapshot_that_cannot_be_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(tmp_path / "log", 1)
+    log.apply(lease(1))
+    log.commit()
+    log.close()
+    open_log(tmp_path / "log", 2).close()
+    damaged(tmp_path / "log" / "000002-000001.snap", 0)
+    assert jobs(tmp_path / "log") == [1]
+    (report,) = said(caplog, "log.damaged")
+    assert "000002-000001.snap" in report
