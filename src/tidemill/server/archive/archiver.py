@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from tidemill import clock, log
+from tidemill.errors import SiteError
 from tidemill.model.seed import seed
 from tidemill.server.archive.parquet import Archive, BatchWriter, is_installed
 from tidemill.server.database.rows import (
@@ -149,8 +150,12 @@ class Archiver:
     # ---- choose ----------------------------------------------------------------------------------------------
 
     def _candidates(self, session: Session, place: tuple[int, int]) -> list[tuple[Any, ...]]:
-        before = clock.now_us() - self._keep_us
-        return session.rows("archivable", before=before, after_us=place[0], after=place[1], limit=CANDIDATES)
+        return session.rows(
+            "archivable", before=self._before_us(), after_us=place[0], after=place[1], limit=CANDIDATES
+        )
+
+    def _before_us(self) -> int:
+        return clock.now_us() - self._keep_us
 
     def _choose(self, session: Session) -> bool:
         """Close the campaigns of the next batch; False if there are none."""
@@ -159,7 +164,7 @@ class Archiver:
             place = (rows[-1][1], rows[-1][0])
             ids = [each[0] for each in rows]
             stay = {each for (each,) in session.rows("undelivered_campaigns", ids=ids)}
-            stay |= {each for (each,) in session.rows("wanted_campaigns", ids=ids)}
+            stay |= {each for (each,) in session.rows("wanted_campaigns", ids=ids, before=self._before_us())}
             chosen, month = _batch([each for each in rows if each[0] not in stay])
             if chosen and self._write(partial(_close, chosen=chosen, month=month, keep_us=self._keep_us)):
                 return True
@@ -187,6 +192,8 @@ class Archiver:
 
     def _leave(self, batch: OpenBatch) -> None:
         began_s, piece = clock.monotonic_s(), self.piece
+        if not self._is_written(batch):
+            return
         while True:
             piece_s = clock.monotonic_s()
             if not self._write(partial(_leave_piece, batch=batch.id, piece=piece)):
@@ -196,6 +203,18 @@ class Archiver:
             self._rest(piece_s)
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=2, at_us=work.now_us))
         _LOG.info("batch.archived", batch=batch.id, seconds=round(clock.monotonic_s() - began_s, 1))
+
+    def _is_written(self, batch: OpenBatch) -> bool:
+        """Whether its files are there, as rows are about to be deleted for them. Where nothing has left yet they are
+        written again; else raises SiteError."""
+        try:
+            self._archive.check(batch.month, batch.id, batch.jobs)
+        except SiteError as error:
+            if not self._write(partial(_write_again, batch=batch.id)):
+                raise
+            _LOG.warning("batch.rewritten", batch=batch.id, reason=error.message)
+            return False
+        return True
 
 
 class _Stopped(Exception):
@@ -217,16 +236,24 @@ def _batch(rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], str]:
 
 def _close(work: UnitOfWork, *, chosen: list[int], month: str, keep_us: int) -> int:
     """Nothing of these campaigns changes from now on, of those that nothing has happened to; how many they are."""
-    session = work.session
-    jobs: dict[int, int] = dict(session.rows("still_archivable", ids=chosen, before=work.now_us - keep_us))
+    session, before = work.session, work.now_us - keep_us
+    jobs: dict[int, int] = dict(session.rows("still_archivable", ids=chosen, before=before))
     stay = {each for (each,) in session.rows("open_campaigns", ids=chosen)}
-    stay |= {each for (each,) in session.rows("wanted_campaigns", ids=chosen)}
+    stay |= {each for (each,) in session.rows("wanted_campaigns", ids=chosen, before=before)}
     ids = sorted(jobs.keys() - stay)
     if ids:
         total = sum(jobs[each] for each in ids)
         rows = session.rows("insert_batch", month=month, campaigns=len(ids), jobs=total, at_us=work.now_us)
         session.run("close_campaigns", ids=ids, batch=rows[0][0])
     return len(ids)
+
+
+def _write_again(work: UnitOfWork, *, batch: int) -> bool:
+    """Write a batch's files once more, if all of it is still in the database; whether it is."""
+    if work.session.rows("left_of_batch", batch=batch):
+        return False
+    work.session.run("set_batch_phase", id=batch, phase=0, at_us=work.now_us)
+    return True
 
 
 def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -528,20 +528,20 @@ class _Plan:
         found = self._after.get(key)
         if found is None:
             found = self._after[key] = resolve_after(
-                self._work, spec, index=index, upto=first - 1, own=self._own
+                self._work, spec, f"job {index} of the request", upto=first - 1, own=self._own
             )
         return found
 
 
 def resolve_after(
-    work: UnitOfWork, spec: JobSpec, *, index: int, upto: int, own: str | None = None
+    work: UnitOfWork, spec: JobSpec, where: str, *, upto: int, own: str | None = None
 ) -> tuple[list[tuple[int, int, int]], str]:
     """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError where that
-    does not exist; with `own` other owners' jobs do not. An input `job:ID/NAME` is what another job delivered."""
-    where = f"job {index} of the request"
+    does not exist; with `own` other owners' jobs do not. An input `job:ID/NAME` is what another job delivered. `where`:
+    what the job is called in messages."""
     inputs = input_jobs(spec)
     jobs = {each for each in spec.after if isinstance(each, int)} | inputs
-    waits, whys = _after_jobs(work, sorted(jobs), (where, inputs), own)
+    waits, whys = _after_jobs(work, sorted(jobs), _Asked(where, inputs, any_end=spec.after_any), own)
     for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
         more, why = _after_campaign(work, name, where, upto=upto, own=own)
         waits += more
@@ -555,10 +555,18 @@ def input_jobs(spec: JobSpec) -> set[int]:
     return {each[0] for each in named if each is not None}
 
 
+class _Asked(NamedTuple):
+    """What a job comes after. `inputs`: jobs of which it needs files; `any_end`: others may have ended in any way."""
+
+    where: str
+    inputs: set[int]
+    any_end: bool
+
+
 def _after_jobs(
-    work: UnitOfWork, jobs: list[int], asked: tuple[str, set[int]], own: str | None
+    work: UnitOfWork, jobs: list[int], asked: _Asked, own: str | None
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
-    where, inputs = asked
+    where, inputs = asked.where, asked.inputs
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
     stored = {row[0] for row in rows}
     owners = rights.owners_of(work.session, jobs) if own is not None or stored != set(jobs) else {}
@@ -568,22 +576,34 @@ def _after_jobs(
         raise RequestError(
             f"{where} comes after job {min(missing)}, which does not exist", of_another=min(missing) in owners
         )
+    lookup.check_inputs(work.session, sorted(inputs & stored), where)
     for archived in sorted(set(jobs) - stored):
-        lookup.check_after(work.session, archived, where, needs_files=archived in inputs)
-    waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
+        lookup.check_after(
+            work.session, archived, where, needs_files=archived in inputs, any_end=asked.any_end
+        )
+    ends = [_end_of(work, *row) for row in sorted(rows)]
+    waits = [(number, 0, 0) for number, state, _ in ends if state <= RUNNING]
     whys = [
         f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
-        for number, state, reason in sorted(rows)
+        for number, state, reason in ends
         if state in (FAILED, CANCELED)
     ]
     return waits, whys
+
+
+def _end_of(work: UnitOfWork, number: int, state: int, reason: str) -> tuple[int, int, str]:
+    """Number, state and reason of a stored job, as they will be after this transaction."""
+    job = work.jobs.get(number)
+    return (number, state, reason) if job is None else (number, job.state, job.reason)
 
 
 def _after_campaign(
     work: UnitOfWork, name: str, where: str, *, upto: int, own: str | None
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
-    archived = None if rows else lookup.place_of_campaign(work.session, name)
+    archived = lookup.place_of_campaign(
+        work.session, name
+    )  # always: it tells nobody whether there is another's
     if archived is not None and own in (None, archived.owner):
         bad_jobs = lookup.bad_of_campaign(work.session, name)
         why = f"{bad_jobs} jobs of campaign `{name}`, which it comes after, have failed or were canceled"
