@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -12,11 +14,11 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases, 
 from tests.contract.test_store_archive import Kept, Killed
 from tests.contract.test_store_delivery import KeepingSite, delivered, one, release, started
 
-from tidemill.errors import SiteError
+from tidemill.errors import JobError, SiteError
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.errors import RequestError
-from tidemill.wire.api import ActionRequest, DeliveredReport, DeliverOrder, OutputRow
+from tidemill.wire.api import ActionRequest, AllocationReport, DeliveredReport, DeliverOrder, OutputRow
 
 pytest.importorskip("pyarrow")
 FILE = OutputRow(name="hits", url="file:///x", size_bytes=3, sha256="a" * 64)
@@ -223,3 +225,25 @@ def test_a_job_that_the_site_does_not_know_is_told_again(world: World) -> None:
     again = leases(site.sync())
     assert again
     assert again[0].spec is not None
+
+
+def test_a_name_that_no_index_can_hold_is_the_fault_of_its_sender_only(world: World) -> None:
+    """PostgreSQL refuses it as it refuses to work without memory. 1,000 characters are 4,000 bytes here."""
+    random = Random(1)
+    name = "".join(chr(random.randrange(0x20000, 0x2A000)) for _ in range(1_000))
+    site = Site(world)
+    report = AllocationReport(
+        n=0,
+        name=name,
+        batch_id="1",
+        state="ACTIVE",
+        nodes=1,
+        cores=1,
+        at_us=1,
+        reason="",
+        busy_us=0,
+        slot_us=0,
+    )
+    with suppress(JobError):
+        site.sync(report)
+    assert not world.dispatcher.writer.full
