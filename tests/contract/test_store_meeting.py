@@ -82,6 +82,23 @@ def test_a_failed_job_can_be_retried_for_as_long_as_it_is_kept_itself(kept: Kept
     assert lease.spec.inputs[0].url == "file:///x"
 
 
+def test_what_jobs_of_an_older_server_need_stays(kept: Kept) -> None:
+    source = source_of(kept)
+    needing = [
+        kept.world.submit(
+            JobSpec(app="far", inputs=[Input(name="in", url=f"job:{source}/hits")]), campaign=f"n{number}"
+        )[0]
+        for number in range(3)
+    ]
+    kept.world.dispatcher.writer.write(lambda work: work.session._execute("DELETE FROM needs"))  # type: ignore[attr-defined]
+    kept.run()
+    assert kept.live() == [source, *needing]
+    for each in needing[:2]:
+        kept.world.dispatcher.handle_cancel(ActionRequest(jobs=[each]))
+    kept.run()
+    assert kept.live() == [source, needing[2]]
+
+
 def test_one_job_that_cannot_be_retried_does_not_hold_up_its_campaign(kept: Kept) -> None:
     old = kept.finish("old")
     stuck, fine, still_open = kept.world.submit(
@@ -143,7 +160,7 @@ def test_rows_stay_while_the_archive_is_away_and_the_rest_leaves_when_it_is_back
     def write(act: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 4:  # chosen, written, two jobs have left
+        if calls == 5:  # what is needed, chosen, written, two jobs have left
             raise Killed
         return kept.world.dispatcher.writer.write(act)
 

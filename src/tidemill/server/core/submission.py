@@ -14,14 +14,13 @@ from tidemill.config.quotas import Quotas
 from tidemill.errors import UNDECODABLE, did_you_mean
 from tidemill.model import legal
 from tidemill.model.identity import Identity
-from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
+from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources, job_input
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
 from tidemill.server.archive import lookup
 from tidemill.server.core import ending, leasing, quota, rights, site_records
 from tidemill.server.core.body_count import BodyCount
-from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
 from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, KindKey, clean, kind_of
 from tidemill.server.database.unit_of_work import UnitOfWork
