@@ -264,3 +264,21 @@ def test_a_name_that_no_index_can_hold_is_the_fault_of_its_sender_only(world: Wo
     with suppress(JobError):
         site.sync(report)
     assert not world.dispatcher.writer.full
+
+
+def test_a_job_of_which_something_is_done_waits_for_what_it_comes_after_and_goes_on(world: World) -> None:
+    site = KeepingSite(world)
+    (first,) = world.submit(SIM)
+    (second,) = world.submit(JobSpec(app="sim", events=2, after=[first], after_any=True))
+    site.sync(failed(leases(site.sync())[0], 0))
+    (lease,) = leases(site.sync())
+    site.sync(done(lease, 0, 1), failed(lease, 1), want=0)
+    assert world.dispatcher.handle_retry(ActionRequest(jobs=[first, second])).changed == 2
+    assert world.state(second) == "RUNNING"
+    (lease,) = leases(site.sync())
+    assert lease.job == first
+    site.sync(done(lease), want=0)
+    (rest,) = leases(site.sync())
+    assert (rest.job, rest.first, rest.count) == (second, 1, 1)
+    site.sync(done(rest))
+    assert world.state(second) == "COMPLETED"

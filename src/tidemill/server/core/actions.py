@@ -297,11 +297,12 @@ def _again(work: UnitOfWork, job: StoredJob) -> bool:
     if not job.kept:
         job.home = job.outputs = 0
         job.place = job.pin
-    job.blocked = len(waits)
-    if waits:
+    is_settled = ending.is_settled(job)
+    job.blocked = 0 if is_settled else len(waits)
+    if job.blocked:
         work.change_rows["insert_deps"] += [(job.id, *each) for each in waits]
         work.memory.waited_for = True
-    if ending.is_settled(job):
+    if is_settled:
         work.enter(job, RUNNING)
         ending.settle(work, job)
     else:
