@@ -282,3 +282,18 @@ def test_a_job_of_which_something_is_done_waits_for_what_it_comes_after_and_goes
     assert (rest.job, rest.first, rest.count) == (second, 1, 1)
     site.sync(done(rest))
     assert world.state(second) == "COMPLETED"
+
+
+def test_owners_with_the_same_jobs_have_nothing_stored_once_all_are_archived(kept: Kept) -> None:
+    def stored(owner: str) -> int:
+        return sum(row[0] for row in kept.world.reader.rows("stored_of", owner=owner))
+
+    spec = JobSpec(app="sim", params={"text": "x" * 5_000})
+    for owner in ("ada", "bob"):
+        kept.world.submit(spec, spec, campaign=owner, owner=owner)
+    assert stored("ada") == stored("bob") > 5_000
+    for _ in ("ada", "bob"):
+        kept.site.sync(*map(done, leases(kept.site.sync(ranges=2))), want=0)
+        kept.run()
+    assert kept.live() == []
+    assert (stored("ada"), stored("bob")) == (0, 0)

@@ -236,6 +236,11 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
     quota.check(work, wanted, quotas)
 
 
+def spec_digest(owner: str, digest: bytes) -> bytes:
+    """What an owner's specification is found by; `digest`: of its text."""
+    return hashlib.sha256(owner.encode() + b"\0" + digest).digest()[:16] if owner else digest
+
+
 def kind_key(campaign: int, spec: JobSpec) -> KindKey:
     """What makes the kind of a job."""
     need = spec.resources
@@ -492,14 +497,16 @@ class _Plan:
         return found
 
     def _spec(self, shared: SharedSpec) -> int:
+        """The number of a specification. Owners share none: who pays for it is who is credited when it goes."""
         memory = self._work.memory
-        found = memory.spec_ids.get(shared.hash)
+        digest = spec_digest(memory.owners[self._campaign], shared.hash)
+        found = memory.spec_ids.get(digest)
         if found is None:
-            rows = self._work.session.rows("specs_by_hash", hash=shared.hash)
+            rows = self._work.session.rows("specs_by_hash", hash=digest)
             if len(memory.spec_ids) >= SPEC_IDS_MAX:
                 memory.spec_ids.clear()
             if rows:
-                found = memory.spec_ids[shared.hash] = int(rows[0][1])
+                found = memory.spec_ids[digest] = int(rows[0][1])
                 return found
             if self._next_spec is None:
                 most = len(self._submission.shared)
@@ -507,8 +514,8 @@ class _Plan:
                 self._next_spec = int(rows[0][0]) - most
             found = self._next_spec
             self._next_spec += 1
-            self._new_specs.append((found, shared.hash, shared.body))
-            memory.add_spec(shared.hash, found)
+            self._new_specs.append((found, digest, shared.body))
+            memory.add_spec(digest, found)
         return found
 
     def _needed(self, spec: JobSpec) -> list[int]:
