@@ -138,7 +138,7 @@ DELETE FROM needs WHERE job {in:ids};
 
 -- name: delete_jobs_lost_results
 -- The same.
-DELETE FROM lost_results WHERE job {in:ids};
+DELETE FROM lost_results WHERE site IN (SELECT id FROM sites) AND job {in:ids};
 
 -- name: delete_jobs
 -- Jobs leave the database.

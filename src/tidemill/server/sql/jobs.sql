@@ -184,7 +184,7 @@ SELECT 1 FROM deps LIMIT 1;
 
 -- name: delete_deps many(job bigint, on_job bigint, on_campaign bigint)
 -- Dependencies that are over.
-DELETE FROM deps WHERE job IN (SELECT v.job FROM v WHERE v.on_job = deps.on_job AND v.on_campaign = deps.on_campaign);
+DELETE FROM deps WHERE (job, on_job, on_campaign) IN (SELECT v.job, v.on_job, v.on_campaign FROM v);
 
 -- name: take_numbers
 -- Take numbers from a counter; returns the first after them.
