@@ -126,6 +126,12 @@ def refused(lease: LeaseOrder) -> ReleaseReport:
     )  # fmt: skip
 
 
+def release_of(lease: LeaseOrder, first: int, count: int) -> ReleaseReport:
+    return ReleaseReport(
+        n=0, lease=lease.lease, job=lease.job, first=first, count=count, reason="stopped", evidence=None
+    )
+
+
 def leases(orders: list[Order]) -> list[LeaseOrder]:
     return [order for order in orders if isinstance(order, LeaseOrder)]
 

@@ -11,6 +11,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"
 """Names of campaigns, applications, outputs and inputs: fit for a file name on any system."""
 
 EVENTS_MAX = 1_000_000_000
+JOB_INPUT = "job:"
+"""Begins the URL of an input that another job delivers."""
 
 
 class InputKind(StrEnum):
@@ -122,3 +124,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     site: str | None = None  #: run only there
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
+
+
+def job_input(url: str) -> tuple[int, str] | None:
+    """Job and output of `job:ID/NAME`; None for any other URL. Raises ValueError for a wrong one."""
+    if not url.startswith(JOB_INPUT):
+        return None
+    number, slash, name = url[len(JOB_INPUT) :].partition("/")
+    if not number.isdecimal() or not slash or not name:
+        raise ValueError(f"`{url}` is not an input such as `job:17/events`")
+    return int(number), name

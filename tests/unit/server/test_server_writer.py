@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -68,3 +68,40 @@ def test_a_writer_that_has_ended_is_told_by_health_and_hangs_nobody(dispatcher: 
     found = health(None, Watched(dispatcher))
     assert found.status == "failing"
     assert found.problems[0].name == "writer_ended"
+
+
+def together(dispatcher: Dispatcher, *acts: Callable[[UnitOfWork], int]) -> list[Future[int]]:
+    """These requests in one commit."""
+    free = threading.Event()
+    first = dispatcher.writer.submit(lambda work: free.wait(10))
+    found = [dispatcher.writer.submit(each) for each in acts]
+    free.set()
+    assert first.result(10)
+    return found
+
+
+def test_a_request_that_the_database_refuses_takes_no_other_with_it(dispatcher: Dispatcher) -> None:
+    def poison(work: UnitOfWork) -> int:
+        raise SiteError("database refused `insert_jobs`: the index row is too large")
+
+    good, bad, other = together(dispatcher, answer, poison, answer)
+    assert (good.result(10), other.result(10)) == (0, 0)
+    with pytest.raises(SiteError, match="too large"):
+        bad.result(10)
+    assert dispatcher.writer.write(answer) == 0
+
+
+def test_while_the_database_is_away_those_who_wait_together_wait_for_one_try(dispatcher: Dispatcher) -> None:
+    tries = 0
+
+    def away(work: UnitOfWork) -> int:
+        nonlocal tries
+        tries += 1
+        raise SiteError("PostgreSQL refused `jobs_by_id`: connection lost")
+
+    found = together(dispatcher, *[away] * 20)
+    for each in found:
+        with pytest.raises(SiteError):
+            each.result(10)
+    assert tries <= 6
+    assert dispatcher.writer.full

@@ -9,13 +9,17 @@ the one in the transaction that enters it in the other.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from tidemill import clock, log
+from tidemill.errors import SiteError
+from tidemill.model.job import JobSpec, job_input
 from tidemill.model.seed import seed
 from tidemill.server.archive.parquet import Archive, BatchWriter, is_installed
 from tidemill.server.database.rows import (
@@ -35,6 +39,7 @@ BATCH_JOBS = 200_000  #: of a batch; a larger campaign is a batch of its own
 BATCH_CAMPAIGNS = 2_000
 CANDIDATES = 500  #: campaigns looked at together
 LEAVING = 50  #: campaigns that leave in one transaction, at most
+SPECS = 500  #: specifications in memory at a time
 CHUNK = 5_000  #: jobs of a row group, and in memory at a time
 PIECE = 1_000  #: jobs deleted in one transaction, at most
 WRITE_S_MAX = (
@@ -51,6 +56,7 @@ _OF_CAMPAIGNS = (
     "delete_campaign_counts", "delete_campaign_kinds", "delete_campaign_failures", "delete_campaign_subscriptions",
     "delete_campaign_needs", "delete_campaigns",
 )  # fmt: skip
+_JOB_URL = b'"job:'
 _LOG = log.Log("archive")
 T = TypeVar("T")
 Write = Callable[[Callable[[UnitOfWork], T]], T]  #: runs something in a transaction and waits for its commit
@@ -128,6 +134,7 @@ class Archiver:
             self._archive.trouble = "the package `pyarrow` is not installed" if due else ""
             return False
         if found is None:
+            self._find_needs(session)
             chosen = self._choose(session)
             self._archive.trouble = ""
             return chosen
@@ -146,11 +153,40 @@ class Archiver:
         if self._stopped.is_set() and self._thread is not None:
             raise _Stopped
 
+    # ---- what jobs need that an older version took -------------------------------------------------------------
+
+    def _find_needs(self, session: Session) -> None:
+        """Note which campaigns' files are inputs of jobs that were submitted before such needs were kept. Once in the
+        life of a database; begins again after a kill. Cost: reads every specification."""
+        if session.rows("needs_are_known"):
+            return
+        after = 0
+        while specs := session.rows("specs_after", after=after, limit=SPECS):
+            began_s, after = clock.monotonic_s(), specs[-1][0]
+            for number, body in specs:
+                if _JOB_URL in bytes(body):
+                    self._keep_needs(session, number, msgspec.json.decode(bytes(body), type=JobSpec))
+            self._rest(began_s)
+        self._write(lambda work: work.session.run("note_needs_known"))
+
+    def _keep_needs(self, session: Session, number: int, spec: JobSpec) -> None:
+        named = {found[0] for each in spec.inputs if (found := job_input(each.url)) is not None}
+        campaigns = [each for (each,) in session.rows("campaign_of_jobs", ids=sorted(named))] if named else []
+        after = 0
+        while campaigns and (jobs := session.rows("jobs_of_spec", spec=number, after=after, limit=PIECE)):
+            after = jobs[-1][0]
+            rows = [(campaign, job) for (job,) in jobs for campaign in campaigns]
+            self._write(partial(_insert_needs, rows=rows))
+
     # ---- choose ----------------------------------------------------------------------------------------------
 
     def _candidates(self, session: Session, place: tuple[int, int]) -> list[tuple[Any, ...]]:
-        before = clock.now_us() - self._keep_us
-        return session.rows("archivable", before=before, after_us=place[0], after=place[1], limit=CANDIDATES)
+        return session.rows(
+            "archivable", before=self._before_us(), after_us=place[0], after=place[1], limit=CANDIDATES
+        )
+
+    def _before_us(self) -> int:
+        return clock.now_us() - self._keep_us
 
     def _choose(self, session: Session) -> bool:
         """Close the campaigns of the next batch; False if there are none."""
@@ -159,7 +195,7 @@ class Archiver:
             place = (rows[-1][1], rows[-1][0])
             ids = [each[0] for each in rows]
             stay = {each for (each,) in session.rows("undelivered_campaigns", ids=ids)}
-            stay |= {each for (each,) in session.rows("wanted_campaigns", ids=ids)}
+            stay |= {each for (each,) in session.rows("wanted_campaigns", ids=ids, before=self._before_us())}
             chosen, month = _batch([each for each in rows if each[0] not in stay])
             if chosen and self._write(partial(_close, chosen=chosen, month=month, keep_us=self._keep_us)):
                 return True
@@ -187,6 +223,8 @@ class Archiver:
 
     def _leave(self, batch: OpenBatch) -> None:
         began_s, piece = clock.monotonic_s(), self.piece
+        if not self._is_written(batch):
+            return
         while True:
             piece_s = clock.monotonic_s()
             if not self._write(partial(_leave_piece, batch=batch.id, piece=piece)):
@@ -196,6 +234,18 @@ class Archiver:
             self._rest(piece_s)
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=2, at_us=work.now_us))
         _LOG.info("batch.archived", batch=batch.id, seconds=round(clock.monotonic_s() - began_s, 1))
+
+    def _is_written(self, batch: OpenBatch) -> bool:
+        """Whether its files are there, as rows are about to be deleted for them. Where nothing has left yet they are
+        written again; else raises SiteError."""
+        try:
+            self._archive.check(batch.month, batch.id, batch.jobs)
+        except SiteError as error:
+            if not self._write(partial(_write_again, batch=batch.id)):
+                raise
+            _LOG.warning("batch.rewritten", batch=batch.id, reason=error.message)
+            return False
+        return True
 
 
 class _Stopped(Exception):
@@ -217,16 +267,28 @@ def _batch(rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], str]:
 
 def _close(work: UnitOfWork, *, chosen: list[int], month: str, keep_us: int) -> int:
     """Nothing of these campaigns changes from now on, of those that nothing has happened to; how many they are."""
-    session = work.session
-    jobs: dict[int, int] = dict(session.rows("still_archivable", ids=chosen, before=work.now_us - keep_us))
+    session, before = work.session, work.now_us - keep_us
+    jobs: dict[int, int] = dict(session.rows("still_archivable", ids=chosen, before=before))
     stay = {each for (each,) in session.rows("open_campaigns", ids=chosen)}
-    stay |= {each for (each,) in session.rows("wanted_campaigns", ids=chosen)}
+    stay |= {each for (each,) in session.rows("wanted_campaigns", ids=chosen, before=before)}
     ids = sorted(jobs.keys() - stay)
     if ids:
         total = sum(jobs[each] for each in ids)
         rows = session.rows("insert_batch", month=month, campaigns=len(ids), jobs=total, at_us=work.now_us)
         session.run("close_campaigns", ids=ids, batch=rows[0][0])
     return len(ids)
+
+
+def _insert_needs(work: UnitOfWork, *, rows: list[tuple[int, int]]) -> None:
+    work.session.many("insert_needs", rows)
+
+
+def _write_again(work: UnitOfWork, *, batch: int) -> bool:
+    """Write a batch's files once more, if all of it is still in the database; whether it is."""
+    if work.session.rows("left_of_batch", batch=batch):
+        return False
+    work.session.run("set_batch_phase", id=batch, phase=0, at_us=work.now_us)
+    return True
 
 
 def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:
@@ -281,7 +343,7 @@ class _About(NamedTuple):
     campaigns: dict[int, tuple[str, str]]
     sites: dict[int, str]
     specs: dict[int, bytes]
-    remarks: list[tuple[int, int, str]]
+    remarks: list[tuple[int, int, str]]  #: ranges of jobs that do not overlap, ascending
 
 
 def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[int, str]) -> None:
@@ -294,7 +356,7 @@ def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict
         number: bytes(body)
         for number, body in session.rows("specs_by_id", ids=sorted({job.spec for job in jobs}))
     }
-    remarks = session.rows("remarks_of_jobs", first=min(ids), last=max(ids))
+    remarks = sorted(session.rows("remarks_of_jobs", first=min(ids), last=max(ids)))
     about = _About(kinds, {each[0]: each[1:] for each in named}, sites, specs, remarks)
     of = {job.id: job for job in jobs}
     out.write("jobs", [_job(job, about) for job in jobs])
@@ -332,7 +394,9 @@ def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict
 def _job(job: StoredJob, about: _About) -> tuple[Any, ...]:
     kind = about.kinds[job.kind]
     campaign, owner = about.campaigns[kind.campaign]
-    remark = next((text for first, count, text in about.remarks if first <= job.id < first + count), "")
+    at = bisect_right(about.remarks, job.id, key=itemgetter(0)) - 1
+    first, count, text = about.remarks[at] if at >= 0 else (0, 0, "")
+    remark = text if job.id < first + count else ""
     return (
         job.id, campaign, owner, job.name, kind.app, str(JOB_STATES[job.state]), about.sites.get(job.site, ""),
         job.events, job.n_done, job.n_failed, job.done, job.failed, -job.rank, job.seed_base, job.created_us,

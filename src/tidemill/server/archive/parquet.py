@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.errors import SiteError
-from tidemill.files import TEMPORARY, replaced
+from tidemill.files import TEMPORARY, replaced, sync_directory
 
 _USAGE = "payloads wall_us setup_us user_us system_us rss_kb read_bytes write_bytes"
 COLUMNS: dict[str, str] = {
@@ -74,11 +74,31 @@ class Archive:
                 hint="is the archive's directory there? restore the file from a copy",
             ) from error
 
+    def check(self, month: str, batch: int, jobs: int) -> None:
+        """Raises SiteError unless all tables of a batch are there, and hold so many jobs. Reads their ends only."""
+        try:
+            import pyarrow.parquet
+
+            found = {
+                table: pyarrow.parquet.read_metadata(self.path(month, batch, table)).num_rows
+                for table in COLUMNS
+            }
+        except (OSError, ValueError) as error:
+            raise SiteError(
+                f"the files of batch {batch} in `{month}` of the archive cannot be read: {str(error)[:200]}",
+                hint="is the archive's directory there? until it is, nothing of the batch leaves the database",
+            ) from error
+        if found["jobs"] != jobs:
+            raise SiteError(
+                f"the files of batch {batch} in `{month}` of the archive hold {found['jobs']} jobs, not {jobs}",
+                hint="nothing of the batch leaves the database; report this with the server's log",
+            )
+
     @contextmanager
     def batch(self, month: str, batch: int) -> Iterator[BatchWriter]:
         """Tables to write; when the block ends they are complete and durable, after an error there are none."""
         folder = self.path(month, batch, "jobs").parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_durable(folder)
         for torn in folder.glob(f".{batch:08d}-*{TEMPORARY}"):  # of a server that was killed
             torn.unlink(missing_ok=True)
         with ExitStack() as files:
@@ -87,6 +107,14 @@ class Archive:
             }
             with BatchWriter(opened) as writer:
                 yield writer
+
+
+def make_durable(folder: Path) -> None:
+    """Make a directory and those above it; on return all of them survive a crash. Raises OSError."""
+    if not folder.is_dir():
+        make_durable(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    sync_directory(folder.parent)
 
 
 class BatchWriter:

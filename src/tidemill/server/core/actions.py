@@ -194,11 +194,13 @@ def retry(
     *,
     half_life_s: float,
     check: Callable[[UnitOfWork, list[StoredJob]], None] | None = None,
+    alone: bool = False,
 ) -> int:
     """Let jobs that ended without success, or are about to, run again; how many that were.
 
     Done events stay done while their outputs are delivered or at a site that is there. A job of which only the delivery
-    failed is delivered again.
+    failed is delivered again. One whose inputs or predecessors are gone stays as it is, and holds up no other. Raises
+    RequestError for it if it was asked for `alone`.
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
@@ -215,7 +217,11 @@ def retry(
         if job.state == RUNNING:
             changed += _go_on(work, job)
         elif job.state in ENDED_WITHOUT_SUCCESS:
-            changed += _again(work, job)
+            try:
+                changed += _again(work, job)
+            except RequestError:
+                if alone:
+                    raise
     _finish(work, half_life_s)
     return changed
 
@@ -223,6 +229,7 @@ def retry(
 def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     """Take what is done of jobs that failed or were canceled for all there is: merge steps run, everything that is done
     is delivered, and the jobs become PARTIAL; how many that were."""
+    lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
     changed = 0
     for number in dict.fromkeys(jobs):
@@ -245,6 +252,7 @@ def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
 def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     """Have sites delete what they keep of jobs that have ended and is not delivered; how many that were. Those events
     are not done any more."""
+    lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
     changed = 0
     for number in dict.fromkeys(jobs):
@@ -276,7 +284,7 @@ def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
 
 def _again(work: UnitOfWork, job: StoredJob) -> bool:
     spec = work.spec(job)
-    waits, why = submission.resolve_after(work, spec, index=0, upto=job.id - 1)
+    waits, why = submission.resolve_after(work, spec, f"job {job.id}", upto=job.id - 1)
     if why:
         return False
     kept = work.sets(job)
@@ -289,11 +297,12 @@ def _again(work: UnitOfWork, job: StoredJob) -> bool:
     if not job.kept:
         job.home = job.outputs = 0
         job.place = job.pin
-    job.blocked = len(waits)
-    if waits:
+    is_settled = ending.is_settled(job)
+    job.blocked = 0 if is_settled else len(waits)
+    if job.blocked:
         work.change_rows["insert_deps"] += [(job.id, *each) for each in waits]
         work.memory.waited_for = True
-    if ending.is_settled(job):
+    if is_settled:
         work.enter(job, RUNNING)
         ending.settle(work, job)
     else:
@@ -375,9 +384,11 @@ def _finish(work: UnitOfWork, half_life_s: float) -> None:
 def ask_log(work: UnitOfWork, number: int, event: int | None) -> tuple[int, bool] | None:
     """Ask the site that last had a job (or this event) for the output: the request, and whether it is new;
     None if no site had it. Who asks while the site has not answered waits for the same answer: clients ask again and
-    again, and each order is an entry in the site's log."""
+    again, and each order is an entry in the site's log. Raises MissingError, RequestError for an archived job."""
     work.load([number])
-    job = work.jobs[number]
+    job = work.jobs.get(number)
+    if job is None:
+        raise lookup.refusal_of_log(work.session, number) or rights.missing_job(number)
     leases = [lease for lease in work.leases_of(number) if event is None or lease.first <= event < lease.end]
     if not leases:
         return None

@@ -161,7 +161,13 @@ class Dispatcher:
         return actions.act_in_pieces(
             self.writer,
             request,
-            lambda work, jobs: actions.retry(work, jobs, half_life_s=self.rules.half_life_s, check=check),
+            lambda work, jobs: actions.retry(
+                work,
+                jobs,
+                half_life_s=self.rules.half_life_s,
+                check=check,
+                alone=len(set(request.jobs)) == 1,
+            ),
             states=actions.RETRIABLE,
             by=(identity, Act.RETRY),
         )

@@ -356,9 +356,12 @@ def _first_stored(work: UnitOfWork, leg: tuple[int, int, int], wanted: set[int],
 
 def _over(work: UnitOfWork, job: StoredJob, on: tuple[int, int], why: str) -> None:
     work.change_rows["delete_deps"].append((job.id, *on))
-    if job.state != WAITING:
+    if job.state > RUNNING or not job.blocked:
         return
-    job.blocked = max(0, job.blocked - 1)
+    job.blocked -= 1  # one of which events are done already is RUNNING while it waits: it was retried
+    work.touch(job)
+    if job.ends:
+        return
     if why and not work.spec(job).after_any:
         fail(work, job, why)
     else:

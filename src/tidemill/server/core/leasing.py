@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.model.job import Input, JobSpec
+from tidemill.model.job import JOB_INPUT, Input, JobSpec, job_input
 from tidemill.server.core import breakers, ending, matching
 from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
 from tidemill.server.database import refusals
@@ -33,7 +33,6 @@ WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in suc
 KINDS_FEW = 16  #: up to this many kinds of a campaign are read one after the other
 LEG_FIRST = 2  #: jobs of each of many kinds in the first of LEG_ROUNDS looks
 LEG_ROUNDS = 4
-_JOB_INPUT = "job:"
 _ONE = [(0, 1)]
 _ENCODER = msgspec.json.Encoder()
 
@@ -342,16 +341,6 @@ def _has_outputs(site: Site, spec: JobSpec) -> bool:
 # ---- inputs that are other jobs' outputs ------------------------------------------------------------------------
 
 
-def job_input(url: str) -> tuple[int, str] | None:
-    """Job and output of `job:ID/NAME`; None for any other URL. Raises ValueError for a wrong one."""
-    if not url.startswith(_JOB_INPUT):
-        return None
-    number, slash, name = url[len(_JOB_INPUT) :].partition("/")
-    if not number.isdecimal() or not slash or not name:
-        raise ValueError(f"`{url}` is not an input such as `job:17/events`")
-    return int(number), name
-
-
 def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
     """Specs as sites get them. A job whose input is not there fails, and is left out."""
     found: dict[int, _Told] = {}
@@ -376,7 +365,7 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = _told(found[job.id].spec, outputs)
-        bad = [each.url for each in told.spec.inputs if each.url.startswith(_JOB_INPUT)]
+        bad = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
         if bad:
             del found[job.id]
             text = f"input `{bad[0]}`: that job has delivered no such output"

@@ -52,9 +52,10 @@ def check_campaign(session: Session, identity: Identity, act: Act, name: str | N
 
 def owners_of(session: Session, jobs: list[int]) -> dict[int, str]:
     """Whose each of these jobs is, in the database or in the archive; those that there are not are left out."""
-    found: dict[int, str] = dict(session.rows("job_owners", ids=jobs)) if jobs else {}
-    missing = [each for each in jobs if each not in found]
-    return found | lookup.owners_of(session, missing) if missing else found
+    if not jobs:
+        return {}
+    found: dict[int, str] = dict(session.rows("job_owners", ids=jobs))
+    return found | lookup.owners_of(session, jobs)  # of all: what is found tells nobody what there is
 
 
 def missing_job(number: int, *, of_another: bool = False) -> MissingError:

@@ -244,6 +244,7 @@ def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) ->
     """A site gave events back. What is wrong with the job fails it in the end; for a site's own cause it only waits."""
     is_own = is_jobs_own(evidence)
     work.given_back.add(job.id)
+    job.told = 0  # it may not know the job: the state of a site can be older than what it was told
     job.refused = refusals.noted(job.refused, site, own=is_own, now_us=work.now_us)
     if is_own:
         job.refusals += 1
@@ -263,12 +264,10 @@ def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[in
 
 def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     job = work.jobs.get(report.job)
-    is_late = (
-        job is not None and job.state > RUNNING and report.evidence is None
-    )  # its owner did not wait for it
-    if job is None or job.place != site.id or not job.home or not (job.delivering or (is_late and job.kept)):
+    if job is None or job.place != site.id or not job.home or not (job.delivering or _is_late(job, report)):
         _LOG.warning("report.refused", site=site.name, n=report.n, job=report.job)
         return
+    was_awaited = bool(job.delivering)
     if report.evidence is not None and report.lost:
         _lost(work, job, report.evidence, report.lost)
         return
@@ -290,12 +289,18 @@ def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     work.touch(job)
     if job.state > RUNNING:
         return
-    if not job.ends:
+    if not (job.ends and was_awaited):
         ending.settle(work, job)
     elif not report.held and ending.is_settled(job) and job.n_failed <= work.spec(job).failed_max:
         ending.finish(work, job)
     else:
         ending.end(work, job, job.ends)
+
+
+def _is_late(job: StoredJob, report: DeliveredReport) -> bool:
+    """Whether it tells of a delivery that nobody waited for any more: its owner has ended the job meanwhile, or retried
+    it. The files are where they should be, and the site may have deleted its own."""
+    return bool(report.evidence is None and job.kept and (job.state > RUNNING or report.done))
 
 
 def _joined(events: str, more: IntervalSet) -> str:

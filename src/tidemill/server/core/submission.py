@@ -14,14 +14,13 @@ from tidemill.config.quotas import Quotas
 from tidemill.errors import UNDECODABLE, did_you_mean
 from tidemill.model import legal
 from tidemill.model.identity import Identity
-from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
+from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources, job_input
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
 from tidemill.server.archive import lookup
 from tidemill.server.core import ending, leasing, quota, rights, site_records
 from tidemill.server.core.body_count import BodyCount
-from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
 from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, KindKey, clean, kind_of
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -235,6 +234,11 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
         sites={each.spec.site for each in submission.shared if each.spec.site is not None},
     )  # fmt: skip
     quota.check(work, wanted, quotas)
+
+
+def spec_digest(owner: str, digest: bytes) -> bytes:
+    """What an owner's specification is found by; `digest`: of its text."""
+    return hashlib.sha256(owner.encode() + b"\0" + digest).digest()[:16] if owner else digest
 
 
 def kind_key(campaign: int, spec: JobSpec) -> KindKey:
@@ -493,14 +497,16 @@ class _Plan:
         return found
 
     def _spec(self, shared: SharedSpec) -> int:
+        """The number of a specification. Owners share none: who pays for it is who is credited when it goes."""
         memory = self._work.memory
-        found = memory.spec_ids.get(shared.hash)
+        digest = spec_digest(memory.owners[self._campaign], shared.hash)
+        found = memory.spec_ids.get(digest)
         if found is None:
-            rows = self._work.session.rows("specs_by_hash", hash=shared.hash)
+            rows = self._work.session.rows("specs_by_hash", hash=digest)
             if len(memory.spec_ids) >= SPEC_IDS_MAX:
                 memory.spec_ids.clear()
             if rows:
-                found = memory.spec_ids[shared.hash] = int(rows[0][1])
+                found = memory.spec_ids[digest] = int(rows[0][1])
                 return found
             if self._next_spec is None:
                 most = len(self._submission.shared)
@@ -508,8 +514,8 @@ class _Plan:
                 self._next_spec = int(rows[0][0]) - most
             found = self._next_spec
             self._next_spec += 1
-            self._new_specs.append((found, shared.hash, shared.body))
-            memory.add_spec(shared.hash, found)
+            self._new_specs.append((found, digest, shared.body))
+            memory.add_spec(digest, found)
         return found
 
     def _needed(self, spec: JobSpec) -> list[int]:
@@ -528,20 +534,20 @@ class _Plan:
         found = self._after.get(key)
         if found is None:
             found = self._after[key] = resolve_after(
-                self._work, spec, index=index, upto=first - 1, own=self._own
+                self._work, spec, f"job {index} of the request", upto=first - 1, own=self._own
             )
         return found
 
 
 def resolve_after(
-    work: UnitOfWork, spec: JobSpec, *, index: int, upto: int, own: str | None = None
+    work: UnitOfWork, spec: JobSpec, where: str, *, upto: int, own: str | None = None
 ) -> tuple[list[tuple[int, int, int]], str]:
     """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError where that
-    does not exist; with `own` other owners' jobs do not. An input `job:ID/NAME` is what another job delivered."""
-    where = f"job {index} of the request"
+    does not exist; with `own` other owners' jobs do not. An input `job:ID/NAME` is what another job delivered. `where`:
+    what the job is called in messages."""
     inputs = input_jobs(spec)
     jobs = {each for each in spec.after if isinstance(each, int)} | inputs
-    waits, whys = _after_jobs(work, sorted(jobs), (where, inputs), own)
+    waits, whys = _after_jobs(work, sorted(jobs), _Asked(where, inputs, any_end=spec.after_any), own)
     for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
         more, why = _after_campaign(work, name, where, upto=upto, own=own)
         waits += more
@@ -555,10 +561,18 @@ def input_jobs(spec: JobSpec) -> set[int]:
     return {each[0] for each in named if each is not None}
 
 
+class _Asked(NamedTuple):
+    """What a job comes after. `inputs`: jobs of which it needs files; `any_end`: others may have ended in any way."""
+
+    where: str
+    inputs: set[int]
+    any_end: bool
+
+
 def _after_jobs(
-    work: UnitOfWork, jobs: list[int], asked: tuple[str, set[int]], own: str | None
+    work: UnitOfWork, jobs: list[int], asked: _Asked, own: str | None
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
-    where, inputs = asked
+    where, inputs = asked.where, asked.inputs
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
     stored = {row[0] for row in rows}
     owners = rights.owners_of(work.session, jobs) if own is not None or stored != set(jobs) else {}
@@ -568,22 +582,34 @@ def _after_jobs(
         raise RequestError(
             f"{where} comes after job {min(missing)}, which does not exist", of_another=min(missing) in owners
         )
+    lookup.check_inputs(work.session, sorted(inputs & stored), where)
     for archived in sorted(set(jobs) - stored):
-        lookup.check_after(work.session, archived, where, needs_files=archived in inputs)
-    waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
+        lookup.check_after(
+            work.session, archived, where, needs_files=archived in inputs, any_end=asked.any_end
+        )
+    ends = [_end_of(work, *row) for row in sorted(rows)]
+    waits = [(number, 0, 0) for number, state, _ in ends if state <= RUNNING]
     whys = [
         f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
-        for number, state, reason in sorted(rows)
+        for number, state, reason in ends
         if state in (FAILED, CANCELED)
     ]
     return waits, whys
+
+
+def _end_of(work: UnitOfWork, number: int, state: int, reason: str) -> tuple[int, int, str]:
+    """Number, state and reason of a stored job, as they will be after this transaction."""
+    job = work.jobs.get(number)
+    return (number, state, reason) if job is None else (number, job.state, job.reason)
 
 
 def _after_campaign(
     work: UnitOfWork, name: str, where: str, *, upto: int, own: str | None
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
-    archived = None if rows else lookup.place_of_campaign(work.session, name)
+    archived = lookup.place_of_campaign(
+        work.session, name
+    )  # always: it tells nobody whether there is another's
     if archived is not None and own in (None, archived.owner):
         bad_jobs = lookup.bad_of_campaign(work.session, name)
         why = f"{bad_jobs} jobs of campaign `{name}`, which it comes after, have failed or were canceled"

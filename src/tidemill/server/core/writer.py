@@ -26,6 +26,9 @@ from tidemill.wire.api import LeaseOrder
 
 GROUP_MAX = 32  #: requests per commit
 QUEUE_MAX = 1_000  #: requests that wait; more get 503
+AWAY_TRIES = (
+    3  #: requests in a row that the database refuses alone; then it is not them, and the others are refused
+)
 T = TypeVar("T")
 _LOG = log.Log("server")
 _Entry = tuple[Callable[[UnitOfWork], Any], "Future[Any]"]
@@ -132,6 +135,8 @@ class Writer:
             self._queue.put_nowait((act, future))
         except queue.Full:
             raise SiteError(f"{QUEUE_MAX} requests wait already", hint="try again in a moment") from None
+        if self._ended:  # between the look above and here
+            self._refuse_waiting(SiteError("the server's writer has ended"))
         return future
 
     def start(self) -> None:
@@ -173,8 +178,8 @@ class Writer:
                 break
             entry = self._queue.get()
         try:
-            if entries:
-                self._commit(entries)
+            if entries and not self._commit(entries):
+                self._commit_alone(entries)
         except Exception as error:  # noqa: BLE001 - top of the writer's loop: log it and go on
             _LOG.error("commit.unfinished", error=repr(error))
             for _, future in entries:
@@ -190,17 +195,33 @@ class Writer:
             if entry is not None:
                 _answer(entry[1], error)
 
-    def _commit(self, entries: list[_Entry]) -> None:
-        """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
+    def _commit_alone(self, entries: list[_Entry]) -> None:
+        """Each in a transaction of its own, as the database refused something of one of them."""
+        refused = 0
+        for number, entry in enumerate(entries):
+            self._commit([entry])
+            refused = refused + 1 if self.full else 0
+            if refused == AWAY_TRIES:
+                error = entry[1].exception()
+                for _, future in entries[number + 1 :]:
+                    _answer(future, error)
+                return
+
+    def _commit(self, entries: list[_Entry]) -> bool:
+        """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all. False
+        without any answer if the database refused what one of several did: nobody else should have to pay for it."""
         answers: list[tuple[Future[Any], Any]] = []
         works: list[UnitOfWork] = []
+        is_acting = False
         began_s = clock.monotonic_s()
         collects = gc.isenabled()
         gc.disable()  # a transaction makes tens of thousands of records, and no cycles
         try:
             self._begin()
+            is_acting = True
             for act, future in entries:
                 answers.append((future, self._one(act, works, alone=len(entries) == 1)))
+            is_acting = False
             if all(isinstance(answer, BaseException) for _, answer in answers):
                 self._session.rollback()
             else:
@@ -210,9 +231,12 @@ class Writer:
             self.full = any(isinstance(answer, SiteError) for _, answer in answers)
         except BaseException as error:  # whatever it was, everybody who waits gets it
             self._forget()
+            works.clear()
+            if is_acting and isinstance(error, SiteError) and len(entries) > 1:
+                answers = []
+                return False
             self.full = isinstance(error, SiteError) and self.is_active
             answers = [(future, error) for _, future in entries]
-            works.clear()
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -224,6 +248,7 @@ class Writer:
         if not self.full:
             self._tell_listeners()
         _explain(works)
+        return True
 
     def _tell_listeners(self) -> None:
         """The commit is done: what a listener raises is its own trouble, not the next request's."""
@@ -276,6 +301,8 @@ class Writer:
             _LOG.warning("rollback.failed", error=repr(error))
 
     def _count(self, answers: list[tuple[Future[Any], Any]], began_s: float) -> None:
+        if not answers:  # they are tried again
+            return
         errors = [answer for _, answer in answers if isinstance(answer, BaseException)]
         failed = any(isinstance(error, SiteError) for error in errors)
         outcome = "failed" if failed else "refused" if len(errors) == len(answers) else "committed"

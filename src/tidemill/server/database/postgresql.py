@@ -209,7 +209,8 @@ def errors_of(name: str) -> Iterator[None]:
     """What goes wrong at PostgreSQL as errors of Tidemill: SiteError where it may work again."""
     try:
         yield
-    except psycopg.errors.NumericValueOutOfRange as error:
+    except (psycopg.errors.NumericValueOutOfRange, psycopg.errors.ProgramLimitExceeded) as error:
+        # a text that is too long for an index is one request's fault, and comes back with it
         raise too_large(name) from error
     except psycopg.DataError as error:
         if "NUL (0x00)" not in str(error):

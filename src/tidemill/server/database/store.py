@@ -320,8 +320,10 @@ _HINTS = {
 
 
 def too_large(name: str) -> JobError:
-    """For a number that does not fit the column that it is for."""
-    return JobError(f"a number of the request is too large for the database (`{name}`)", hint="was it meant?")
+    """For a number or text that does not fit the column that it is for."""
+    return JobError(
+        f"a number or text of the request is too large for the database (`{name}`)", hint="was it meant?"
+    )
 
 
 def not_text(name: str) -> JobError:

@@ -23,13 +23,13 @@ AND NOT EXISTS (SELECT 1 FROM kinds JOIN counts ON counts.kind = kinds.id WHERE 
 ORDER BY last_ended_us, id LIMIT :limit;
 
 -- name: wanted_campaigns
--- Which of these campaigns have files that jobs need that have not ended.
-SELECT DISTINCT needs.campaign FROM needs JOIN jobs ON jobs.id = needs.job WHERE needs.campaign {in:ids} AND jobs.state <= 1;
+-- Which of these campaigns have files that jobs of others need, or may need again: those that have not ended, and those that can be retried.
+SELECT DISTINCT needs.campaign FROM needs JOIN jobs ON jobs.id = needs.job JOIN kinds ON kinds.id = jobs.kind
+WHERE needs.campaign {in:ids} AND kinds.campaign <> needs.campaign AND (jobs.state <= 1 OR (jobs.state <> 2 AND jobs.ended_us >= :before));
 
 -- name: undelivered_campaigns
--- Which of these campaigns have a job whose outputs a site keeps undelivered, or that holds a lease.
-SELECT DISTINCT kinds.campaign FROM kinds JOIN jobs ON jobs.kind = kinds.id
-WHERE kinds.campaign {in:ids} AND (jobs.n_leased > 0 OR jobs.delivering = 1 OR jobs.kept = 1);
+-- Which of these campaigns have a job whose outputs a site keeps undelivered. Reads nothing of other jobs.
+SELECT DISTINCT kinds.campaign FROM kinds JOIN jobs ON jobs.kind = kinds.id WHERE kinds.campaign {in:ids} AND jobs.kept = 1;
 
 -- name: open_campaigns
 -- Which of these campaigns have jobs that have not ended.
@@ -50,6 +50,11 @@ SELECT id, month, phase, campaigns, jobs FROM archive_batches WHERE phase < 2 OR
 -- name: set_batch_phase
 -- A batch has come further.
 UPDATE archive_batches SET phase = :phase, at_us = :at_us WHERE id = :id;
+
+-- name: left_of_batch
+-- Whether something of a batch has left the database.
+SELECT 1 FROM archived_campaigns WHERE batch = :batch
+UNION ALL SELECT 1 FROM archived_jobs JOIN campaigns ON campaigns.id = archived_jobs.campaign WHERE campaigns.batch = :batch AND campaigns.batch > 0 LIMIT 1;
 
 -- name: campaigns_of_batch
 -- Campaigns of a batch that are still in the database.
@@ -72,6 +77,17 @@ SELECT v.id, v.batch, v.name, v.owner, v.shares, v.created_us, v.jobs, v.events,
 -- name: insert_archived_jobs many(first bigint, last bigint, campaign bigint)
 -- Jobs that are in the archive.
 INSERT INTO archived_jobs (first, last, campaign) SELECT v.first, v.last, v.campaign FROM v;
+
+-- name: archived_owners [sqlite]
+-- Whose archived jobs these are (JSON).
+SELECT asked.value, COALESCE((SELECT owner FROM archived_campaigns WHERE id = archived_jobs.campaign), (SELECT owner FROM campaigns WHERE id = archived_jobs.campaign))
+FROM json_each(:jobs) AS asked CROSS JOIN archived_jobs ON archived_jobs.first = (SELECT MAX(first) FROM archived_jobs WHERE first <= asked.value) WHERE archived_jobs.last >= asked.value;
+
+-- name: archived_owners [postgresql]
+-- Whose archived jobs these are (JSON).
+SELECT asked.job, COALESCE((SELECT owner FROM archived_campaigns WHERE id = archived_jobs.campaign), (SELECT owner FROM campaigns WHERE id = archived_jobs.campaign))
+FROM (SELECT CAST(value AS bigint) AS job FROM jsonb_array_elements_text(CAST(:jobs AS jsonb))) AS asked
+CROSS JOIN LATERAL (SELECT last, campaign FROM archived_jobs WHERE first <= asked.job ORDER BY first DESC LIMIT 1) AS archived_jobs WHERE archived_jobs.last >= asked.job;
 
 -- name: archived_range
 -- The range that may hold an archived job.
@@ -122,7 +138,7 @@ DELETE FROM needs WHERE job {in:ids};
 
 -- name: delete_jobs_lost_results
 -- The same.
-DELETE FROM lost_results WHERE job {in:ids};
+DELETE FROM lost_results WHERE site IN (SELECT id FROM sites) AND job {in:ids};
 
 -- name: delete_jobs
 -- Jobs leave the database.
@@ -163,6 +179,22 @@ DELETE FROM campaigns WHERE id {in:ids};
 -- name: insert_needs many(campaign bigint, job bigint)
 -- Jobs need delivered files of a campaign.
 INSERT INTO needs (campaign, job) SELECT v.campaign, v.job FROM v WHERE true ON CONFLICT (campaign, job) DO NOTHING;
+
+-- name: needs_are_known
+-- Whether the needs of jobs of before there were any have been noted.
+SELECT 1 FROM meta WHERE name = 'needs_known';
+
+-- name: note_needs_known
+-- They have.
+INSERT INTO meta (name, value) VALUES ('needs_known', 1) ON CONFLICT (name) DO NOTHING;
+
+-- name: specs_after
+-- Specifications after one, ascending.
+SELECT id, body FROM specs WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: jobs_of_spec
+-- Jobs of a specification after one that are not done, ascending.
+SELECT id FROM jobs WHERE spec = :spec AND id > :after AND state <> 2 ORDER BY id LIMIT :limit;
 
 -- name: prune_submits
 -- Keys that nobody will use again, some at a time.

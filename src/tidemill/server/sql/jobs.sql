@@ -164,7 +164,7 @@ SELECT kinds.campaign, counts.state, SUM(counts.jobs) FROM kinds JOIN counts ON 
 
 -- name: insert_deps many(job bigint, on_job bigint, on_campaign bigint, upto bigint)
 -- What jobs wait for.
-INSERT INTO deps (job, on_job, on_campaign, upto) SELECT v.job, v.on_job, v.on_campaign, v.upto FROM v;
+INSERT INTO deps (job, on_job, on_campaign, upto) SELECT v.job, v.on_job, v.on_campaign, v.upto FROM v WHERE true ON CONFLICT (job, on_job, on_campaign) DO NOTHING;
 
 -- name: deps_on_jobs
 -- Who waits for these jobs.
@@ -184,7 +184,7 @@ SELECT 1 FROM deps LIMIT 1;
 
 -- name: delete_deps many(job bigint, on_job bigint, on_campaign bigint)
 -- Dependencies that are over.
-DELETE FROM deps WHERE job IN (SELECT v.job FROM v WHERE v.on_job = deps.on_job AND v.on_campaign = deps.on_campaign);
+DELETE FROM deps WHERE (job, on_job, on_campaign) IN (SELECT v.job, v.on_job, v.on_campaign FROM v);
 
 -- name: take_numbers
 -- Take numbers from a counter; returns the first after them.
