@@ -130,6 +130,8 @@ class PairedRole:
                 if error.message != self._said:
                     _LOG.warning("pair.waits", reason=error.message, hint=error.hint)
                 self._said = error.message
+                if self._session.may_write:  # what only the active server does could not be started here
+                    pause_s = AGAIN_S
                 self._fall_back()
             except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("pair.failed", error=repr(error))

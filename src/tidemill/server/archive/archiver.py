@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from tidemill import clock, log
+from tidemill.errors import SiteError
 from tidemill.model.seed import seed
 from tidemill.server.archive.parquet import Archive, BatchWriter, is_installed
 from tidemill.server.database.rows import (
@@ -177,6 +178,9 @@ class Archiver:
                 _write_chunk(session, out, ids, sites)
                 jobs += len(ids)
                 self._rest(piece_s)
+            # A server of a pair that was paused may have been taken over: the other one has written these files, and
+            # deleted rows that are missing here. So the files get their names only if this server still may write.
+            self._write(partial(_check_open, batch=batch.id))
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=1, at_us=work.now_us))
         _LOG.info(
             "batch.written", batch=batch.id, month=batch.month, campaigns=batch.campaigns, jobs=jobs,
@@ -227,6 +231,13 @@ def _close(work: UnitOfWork, *, chosen: list[int], month: str, keep_us: int) -> 
         rows = session.rows("insert_batch", month=month, campaigns=len(ids), jobs=total, at_us=work.now_us)
         session.run("close_campaigns", ids=ids, batch=rows[0][0])
     return len(ids)
+
+
+def _check_open(work: UnitOfWork, *, batch: int) -> None:
+    """Raises SiteError if the files of this batch are complete already."""
+    found = row(work.session, "open_batch")
+    if found is None or (found[0], found[2]) != (batch, 0):
+        raise SiteError(f"another server has written batch {batch} of the archive meanwhile")
 
 
 def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:
