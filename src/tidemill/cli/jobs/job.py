@@ -124,6 +124,8 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         facts.append(
             ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
         )
+    if detail.archived:
+        facts.append(("archived", "yes: it cannot be retried"))
     if detail.remark:
         facts.append(("remark", detail.remark))
     return facts
@@ -156,7 +158,8 @@ def explain(args: Namespace) -> int:
     detail = client_of(args).job(args.job)
     row = detail.row
     last = detail.failures[0] if detail.failures else None
-    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last else None
+    is_over = row.state == "COMPLETED" or detail.archived
+    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last and not is_over else None
     if args.json:
         show_json(
             {
@@ -179,7 +182,12 @@ def explain(args: Namespace) -> int:
     if last is not None:
         policy = POLICY[last.evidence.failure]
         show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
-        show(f"next step: {step}")
+        if step is not None:
+            show(f"next step: {step}")
+        elif row.state == "COMPLETED":
+            show("nothing is to be done: what failed was run again, and every event is done")
+        else:
+            show("it is in the archive, and cannot be retried: submit the events that failed as a new job")
     return 0
 
 

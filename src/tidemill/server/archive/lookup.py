@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.server.database.store import Session, row
-from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.errors import ConflictError, MissingError, RequestError
 
 _BAD = ("FAILED", "CANCELED")
 
@@ -53,6 +53,19 @@ def refusal_of_job(session: Session, job: int) -> RequestError | None:
     )
 
 
+def refusal_of_log(session: Session, job: int) -> MissingError | None:
+    """Why the output of an archived job's payloads cannot be asked for; None if it is not in the archive."""
+    place = place_of_job(session, job)
+    if place is None:
+        return None
+    return MissingError(
+        f"job {job} is in the archive since its campaign `{place.campaign}` ended on {_day(place.ended_us)}: what its "
+        "payloads printed is asked of no site any more",
+        hint=f"`tidemill job show {job}` prints the end of stderr of what failed; an output `stdout` is among "
+        f"`tidemill outputs ls {job}`",
+    )
+
+
 def refusal_of_campaign(session: Session, name: str) -> RequestError | None:
     """The same for a campaign."""
     place = place_of_campaign(session, name)
@@ -68,7 +81,8 @@ def refuse_closed(session: Session, jobs: Sequence[int]) -> None:
 
 def _unchangeable(what: str, ended_us: int) -> RequestError:
     return RequestError(
-        f"{what} is in the archive since its campaign ended on {_day(ended_us)}: it cannot be retried or canceled",
+        f"{what} is in the archive since its campaign ended on {_day(ended_us)}: it cannot be retried, "
+        "canceled, accepted or discarded",
         hint="ended campaigns can be retried for `archive.keep_days` (see server.toml); `tidemill job show ID` prints "
         "what a job was, so that you can submit it again",
     )
