@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.server_world import SIM
+from tests.worlds.services.pair_world import Database
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server.core.dispatcher import Dispatcher
@@ -156,6 +157,30 @@ def test_postgresql_ends_the_session_of_a_server_that_shows_no_sign_of_life(
         submit(one, "k")
     with pytest.raises(StandbyError):
         submit(one, "k")
+
+
+def test_a_server_that_stops_in_the_middle_of_a_large_answer_keeps_the_lock_no_longer(
+    short_path: Path,
+) -> None:
+    """PostgreSQL is sending and counts it as busy, not as silent: TCP has to end the connection."""
+    short_path.chmod(0o711)
+    database = Database(short_path / "d")
+    try:
+        store = Store(url=f"postgresql://tidemill@127.0.0.1:{database.port}/postgres", paired=True)
+        store.init()
+        one, two = store.writer(), store.writer()
+        assert isinstance(one, PairedSession)
+        assert isinstance(two, PairedSession)
+        assert one.take()
+        one._inner.connection.pgconn.send_query(b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
+        began_s = time.monotonic()
+        while not two.take():
+            assert time.monotonic() < began_s + 15, "a server that reads nothing keeps its lock"
+            time.sleep(0.2)
+        one.close()
+        two.close()
+    finally:
+        database.end("stop")
 
 
 def test_a_server_with_signs_of_life_keeps_the_lock(server: Callable[[], Dispatcher]) -> None:
