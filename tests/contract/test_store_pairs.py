@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +12,15 @@ import pytest
 from tests.contract.server_world import SIM
 from tests.worlds.services.pair_world import Database
 
+from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError, SiteError
+from tidemill.server.audit.audit_log import FOLDER, AuditLog
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.paired import PairedSession
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StandbyError
+from tidemill.server.identity.access import Authenticator
+from tidemill.server.pair import ActiveParts, PairedRole
 from tidemill.wire.api import SubmitRequest
 
 pytestmark = pytest.mark.postgresql
@@ -224,6 +229,27 @@ def test_an_upgrade_is_refused_while_a_server_runs_even_a_standby(
     with pytest.raises(ConfigError, match="standby"):
         store.upgrade()
     two.close()
+
+
+def test_a_server_that_cannot_do_all_that_the_active_one_does_leaves_the_other_time_to_take_over(
+    server: Callable[[], Dispatcher], short_path: Path
+) -> None:
+    """Its audit log cannot be written, say: it must not take the lock again and again each second."""
+    sick, well = server(), server()
+    audit = AuditLog(short_path)
+    shutil.rmtree(short_path / FOLDER)
+    config = ServerConfig(dir=short_path, database=session(sick)._url, pair=True)
+    parts = ActiveParts(
+        Store(url=session(sick)._url), sick, config, authenticator=Authenticator(), audit=audit
+    )
+    role = PairedRole(sick, parts, audit)
+    role.start()
+    try:
+        time.sleep(4)
+        assert session(well).take()
+        assert session(well).term == 2, "the sick server was active more than once in 4 s"
+    finally:
+        role.close()
 
 
 def test_a_pair_needs_postgresql(tmp_path: Path) -> None:
