@@ -226,7 +226,8 @@ class Connection:
             return False
         if clock.monotonic_s() < self._proven_s.get(address, float("-inf")) + PROVEN_S:
             return False
-        server = _origin(address, self._credentials, CONNECT_S, CONNECT_S)
+        soon_s = min(CONNECT_S, self._timeout_s)
+        server = _origin(address, self._credentials, soon_s, soon_s)
         try:
             server.ask("GET", HEALTH, headers={}).close()
         except ExchangeError as error:
