@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,26 @@ def test_a_server_that_was_taken_over_while_it_wrote_files_replaces_none(kept: K
     with pytest.raises(SiteError, match="another server has written batch 1"):
         asleep._write_files(kept.world.reader, batch)
     assert kept.archived() == every
+
+
+def test_an_archive_whose_file_system_hangs_does_not_keep_a_server_from_ending(kept: Kept) -> None:
+    kept.finish("a")
+    at_work, over = threading.Event(), threading.Event()
+
+    def hang(act: Any) -> Any:
+        at_work.set()
+        over.wait(60)
+        raise SiteError("it is over")
+
+    made = kept.archiver(hang)
+    made.start()
+    assert at_work.wait(30)
+    ending = threading.Thread(target=made.stop, daemon=True)
+    ending.start()
+    ending.join(30)
+    hangs = ending.is_alive()
+    over.set()
+    assert not hangs
 
 
 def gone(kept: Kept) -> list[int]:

@@ -43,6 +43,7 @@ WRITE_S_MAX = (
 )
 PAUSE_S = 600.0  #: between looks for campaigns that may leave
 REST_MIN_S = 0.002
+JOIN_S = 10.0  #: a file system that hangs does not hold the server up
 NAP_S = 10.0  #: longest pause between two steps of one batch
 _OF_JOBS = (
     "delete_jobs_leases", "delete_jobs_failures", "delete_jobs_outputs", "delete_jobs_deps", "delete_jobs_needs",
@@ -93,11 +94,14 @@ class Archiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the piece that is being done. What is left goes on at the next start."""
+        """End after the piece that is being done. What is left goes on at the next start. A thread whose file system
+        hangs is left behind: it ends when that works again, and can change nothing (`_check_open`)."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                _LOG.warning("archive.hangs", hint="does the file system of the archive's directory answer?")
 
     def __enter__(self) -> Archiver:
         self.start()
@@ -144,7 +148,7 @@ class Archiver:
         spent_s = clock.monotonic_s() - began_s
         if self.rests:
             self._stopped.wait(min(NAP_S, max(REST_MIN_S, spent_s)))
-        if self._stopped.is_set() and self._thread is not None:
+        if self._stopped.is_set():
             raise _Stopped
 
     # ---- choose ----------------------------------------------------------------------------------------------
