@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, leases
 
 from tidemill.errors import JobError, SiteError
-from tidemill.model.job import Input, JobSpec, Resources
-from tidemill.server.api.routes import ROUTES, AuditQuery, Call, JobsQuery, NoQuery, OfCampaignQuery
-from tidemill.server.archive.archiver import Archiver
+from tidemill.model.identity import Identity, Role, Via
+from tidemill.model.job import Input, JobSpec, Output, Resources
+from tidemill.server.api.routes import (
+    ROUTES,
+    AuditQuery,
+    Call,
+    JobsQuery,
+    NoQuery,
+    OfCampaignQuery,
+    PageQuery,
+)
+from tidemill.server.archive import lookup
+from tidemill.server.archive.archiver import Archiver, OpenBatch
 from tidemill.server.archive.parquet import Archive
-from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
 from tidemill.server.read import api_pages, archived
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
@@ -235,6 +247,47 @@ def test_the_api_reads_the_archive(kept: Kept) -> None:
     assert ask("/v1/outputs", OfCampaignQuery(job=ids[0])).outputs == []
 
 
+def test_nobody_reads_of_the_archive_what_is_another_owners(kept: Kept) -> None:
+    ids = kept.finish("old", outputs=[Output(name="hits", path="h")])
+    kept.run()
+    dispatcher = kept.world.dispatcher
+    dispatcher.rules = dispatcher.rules._replace(archive=kept.archive)
+    bob = Identity(role=Role.SUBMITTER, name="bob", via=Via.CERTIFICATE)
+    asked: list[tuple[str, Any, dict[str, Any]]] = [
+        ("/v1/jobs", JobsQuery(campaign="old"), {}),
+        ("/v1/jobs", JobsQuery(archived=True), {}),
+        ("/v1/jobs/{job:int}", NoQuery(), {"job": ids[-1]}),
+        ("/v1/campaigns", PageQuery(archived=True), {}),
+        ("/v1/campaigns/{name:str}", NoQuery(), {"name": "old"}),
+        ("/v1/failures", OfCampaignQuery(campaign="old"), {}),
+        ("/v1/failures", OfCampaignQuery(job=ids[-1]), {}),
+        ("/v1/outputs", OfCampaignQuery(campaign="old"), {}),
+        ("/v1/outputs", OfCampaignQuery(job=ids[0]), {}),
+    ]
+    runs = {route.path: route.run for route in ROUTES if route.method == "GET"}
+    for path, query, at in asked:
+        run = runs[path]
+        assert run is not None
+        try:
+            found = msgspec.json.encode(
+                run(Call(kept.world.reader, dispatcher, query, None, at, {}, identity=bob))
+            )
+        except MissingError:
+            continue
+        assert b"old" not in found, (path, query)
+    for change in (dispatcher.handle_retry, dispatcher.handle_accept, dispatcher.handle_discard):
+        for request in (ActionRequest(jobs=[ids[-1]]), ActionRequest(campaign="old")):
+            with pytest.raises(MissingError):
+                change(request, bob)
+
+
+def test_what_an_archived_job_printed_is_said_to_be_gone(kept: Kept) -> None:
+    (job,) = kept.finish("old", jobs=1)
+    assert lookup.refusal_of_log(kept.world.reader, job) is None
+    kept.run()
+    assert f"job {job} is in the archive" in str(lookup.refusal_of_log(kept.world.reader, job))
+
+
 class Killed(BaseException):
     """A SIGKILL."""
 
@@ -264,6 +317,48 @@ def test_a_kill_at_any_write_loses_and_doubles_nothing(kept: Kept, at: int) -> N
     assert files == [
         f"00000001-{table}.parquet" for table in ("campaigns", "failures", "jobs", "leases", "outputs")
     ]
+
+
+def test_a_server_that_was_taken_over_while_it_wrote_files_replaces_none(kept: Kept) -> None:
+    """It wakes up with rows that the other server has begun to delete."""
+    every = kept.finish("a")
+    write = kept.world.dispatcher.writer.write
+    asleep = kept.archiver(lambda act: write(act))
+    assert asleep.step(kept.world.reader), "a batch is chosen"
+
+    def refused(act: Any) -> Any:
+        raise StandbyError
+
+    asleep._write = refused
+    with pytest.raises(StandbyError):
+        asleep.step(kept.world.reader)
+    assert list((kept.archive.directory or Path()).rglob("*.*")) == []
+    batch = OpenBatch(*kept.world.reader.rows("open_batch")[0])
+    kept.run()
+    asleep._write = write
+    with pytest.raises(SiteError, match="another server has written batch 1"):
+        asleep._write_files(kept.world.reader, batch)
+    assert kept.archived() == every
+
+
+def test_an_archive_whose_file_system_hangs_does_not_keep_a_server_from_ending(kept: Kept) -> None:
+    kept.finish("a")
+    at_work, over = threading.Event(), threading.Event()
+
+    def hang(act: Any) -> Any:
+        at_work.set()
+        over.wait(60)
+        raise SiteError("it is over")
+
+    made = kept.archiver(hang)
+    made.start()
+    assert at_work.wait(30)
+    ending = threading.Thread(target=made.stop, daemon=True)
+    ending.start()
+    ending.join(30)
+    hangs = ending.is_alive()
+    over.set()
+    assert not hangs
 
 
 def gone(kept: Kept) -> list[int]:

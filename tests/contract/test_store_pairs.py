@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,12 +10,17 @@ from pathlib import Path
 
 import pytest
 from tests.contract.server_world import SIM
+from tests.worlds.services.pair_world import Database
 
+from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError, SiteError
+from tidemill.server.audit.audit_log import FOLDER, AuditLog
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.paired import PairedSession
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StandbyError
+from tidemill.server.identity.access import Authenticator
+from tidemill.server.pair import ActiveParts, PairedRole
 from tidemill.wire.api import SubmitRequest
 
 pytestmark = pytest.mark.postgresql
@@ -158,6 +164,30 @@ def test_postgresql_ends_the_session_of_a_server_that_shows_no_sign_of_life(
         submit(one, "k")
 
 
+def test_a_server_that_stops_in_the_middle_of_a_large_answer_keeps_the_lock_no_longer(
+    short_path: Path,
+) -> None:
+    """PostgreSQL is sending and counts it as busy, not as silent: TCP has to end the connection."""
+    short_path.chmod(0o711)
+    database = Database(short_path / "d")
+    try:
+        store = Store(url=f"postgresql://tidemill@127.0.0.1:{database.port}/postgres", paired=True)
+        store.init()
+        one, two = store.writer(), store.writer()
+        assert isinstance(one, PairedSession)
+        assert isinstance(two, PairedSession)
+        assert one.take()
+        one._inner.connection.pgconn.send_query(b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
+        began_s = time.monotonic()
+        while not two.take():
+            assert time.monotonic() < began_s + 15, "a server that reads nothing keeps its lock"
+            time.sleep(0.2)
+        one.close()
+        two.close()
+    finally:
+        database.end("stop")
+
+
 def test_a_server_with_signs_of_life_keeps_the_lock(server: Callable[[], Dispatcher]) -> None:
     one, two = server(), server()
     assert session(one).take()
@@ -199,6 +229,27 @@ def test_an_upgrade_is_refused_while_a_server_runs_even_a_standby(
     with pytest.raises(ConfigError, match="standby"):
         store.upgrade()
     two.close()
+
+
+def test_a_server_that_cannot_do_all_that_the_active_one_does_leaves_the_other_time_to_take_over(
+    server: Callable[[], Dispatcher], short_path: Path
+) -> None:
+    """Its audit log cannot be written, say: it must not take the lock again and again each second."""
+    sick, well = server(), server()
+    audit = AuditLog(short_path)
+    shutil.rmtree(short_path / FOLDER)
+    config = ServerConfig(dir=short_path, database=session(sick)._url, pair=True)
+    parts = ActiveParts(
+        Store(url=session(sick)._url), sick, config, authenticator=Authenticator(), audit=audit
+    )
+    role = PairedRole(sick, parts, audit)
+    role.start()
+    try:
+        time.sleep(4)
+        assert session(well).take()
+        assert session(well).term == 2, "the sick server was active more than once in 4 s"
+    finally:
+        role.close()
 
 
 def test_a_pair_needs_postgresql(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ def test_a_campaign_whose_nodes_are_taken_away_and_that_is_stopped_twice_repeats
             each for each in campaign.data("job", "show", str(campaign.job))["failures"] if each["final"]
         ]
         told = {each["event"]: each["evidence"]["stderr_tail"] for each in failures}
-        assert {n: told.get(n) for n in BAD} == {n: f"event {n} is broken\n" for n in BAD}, json.dumps(failures)
+        assert {n: told.get(n) for n in BAD} == {n: f"event {n} is broken\n" for n in BAD}, json.dumps(
+            failures
+        )
         paths = {Path(each["url"].removeprefix("file://")).parent for each in detail["outputs"]}
         assert [len(list((path / ".tidemill").glob(f"{campaign.job}.json"))) for path in paths] == [1]

@@ -49,8 +49,11 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 - What it prints is kept in `DIR/CAMPAIGN` as a plain tar archive with one member per event or range, unless
   `--no-keep-stdout` is given. A run of one event prints what its command printed, so `tidemill run -- CMD` can be used
   like `CMD`.
-- Ctrl-C cancels the job, a second one leaves at once. The server and site that `run` has started go on; `tidemill up
-  --stop` ends them.
+- An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `tidemill job
+  retry` then runs what failed. `--fail-fast` stops at the first failed event.
+- Ctrl-C cancels the job, and waits until what is done is delivered; a second one leaves at once. What is done is never
+  run again: `tidemill job retry` runs the rest. The server and site that `run` has started go on; `tidemill up --stop`
+  ends them.
 """
 
 

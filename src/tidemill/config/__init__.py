@@ -120,7 +120,7 @@ class _Checker:
 
     def _addresses(self, value: list[Any], key: str) -> str:
         if not value or not all(isinstance(each, str) and each for each in value):
-            raise self._wrong(value, "an address or a list of addresses", key)
+            raise self._wrong(value, "an address, or a list of one or more addresses as text", key)
         return ",".join(value)
 
     def _check_struct(self, value: Any, info: inspect.StructType, key: str) -> dict[str, Any]:

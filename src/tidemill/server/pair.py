@@ -54,6 +54,13 @@ class ActiveParts:
         """Start all. Raises SiteError or ConfigError, with nothing started."""
         with ExitStack() as running:
             self._audit.join(self._dispatcher.writer.write)
+            # ended last: its file system may hang, and the broker's messages must not stay with a standby
+            running.enter_context(
+                Archiver(
+                    self._store, self._dispatcher.writer.write, self._dispatcher.rules.archive,
+                    keep_s=self._config.archive.keep_days * 86_400,
+                )
+            )  # fmt: skip
             gateway = self._gateway = running.enter_context(
                 messages(
                     self._config.amqp, self._store, self._dispatcher,
@@ -62,12 +69,6 @@ class ActiveParts:
             )  # fmt: skip
             more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
             running.enter_context(telling(self._store, self._dispatcher, self._config, more=more))
-            running.enter_context(
-                Archiver(
-                    self._store, self._dispatcher.writer.write, self._dispatcher.rules.archive,
-                    keep_s=self._config.archive.keep_days * 86_400,
-                )
-            )  # fmt: skip
             self._running = running.pop_all()
 
     def stop(self) -> None:
@@ -130,6 +131,8 @@ class PairedRole:
                 if error.message != self._said:
                     _LOG.warning("pair.waits", reason=error.message, hint=error.hint)
                 self._said = error.message
+                if self._session.may_write:  # what only the active server does could not be started here
+                    pause_s = AGAIN_S
                 self._fall_back()
             except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("pair.failed", error=repr(error))

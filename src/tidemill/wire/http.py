@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from tidemill import clock
 from tidemill.config.keys import addresses
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
 from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, tcp, unix
@@ -28,6 +29,10 @@ LINE_BYTES_MAX = 1024 * 1024
 INVITED_BYTES = 1024 * 1024  #: longer bodies wait until the server wants them
 WAIT_S = 5.0
 CONNECT_S = 5.0  #: for a connection to one address of several, before the next one is asked
+HEALTH = "/v1/health"
+PROVEN_S = (
+    30.0  #: an address of several that has answered within this time is called without being tried first
+)
 _UNSENT = (ConnectionRefusedError, FileNotFoundError, socket.gaierror)
 
 T = TypeVar("T")
@@ -67,7 +72,8 @@ class NotFoundError(ConfigError):
 class Connection:
     """A server at `unix:/path/api.sock`, `http://host:port` or `https://host:port`, or the addresses of a pair, with
     commas between them: a call that nobody answers, or a standby refuses, goes to the next one, and so do those after
-    it.
+    it. A server that takes connections and says nothing is found out by a short question before
+    the call.
 
     Keeps connections for the next calls; may be shared by threads. Shows the certificate, and sends the secret or the
     token as bearer token; without any of them, by https, the token that `find_token` finds. `longest_s`: for the whole
@@ -92,6 +98,7 @@ class Connection:
         self._credentials = credentials or Credentials()
         self._lock = threading.Lock()
         self._servers: dict[str, tuple[HttpServer, Marks]] = {}
+        self._proven_s: dict[str, float] = {}  #: when each address of several last answered
         for _ in self._addresses:  # a wrong file is told at once, not at the first call
             self._current()
             self._headers()
@@ -156,6 +163,9 @@ class Connection:
         """
         address = self.address
         try:
+            if self._is_silent():
+                self._leave(address)
+                address = self.address
             yield from self._lines(_target(path, query), path)
         except SiteError:
             self._leave(address)
@@ -189,11 +199,18 @@ class Connection:
     def _at_any(self, ask: Callable[[], T], *, once: bool) -> T:
         """What `ask` returns at the first address that answers. Raises what the only one raised, or all of them."""
         failed: list[str] = []
+        silent: set[str] = set()  #: asked once the others have failed: a server may be slow
         breaks = self._breaks
         while True:
             address = self.address
+            if address not in silent and self._is_silent():
+                silent.add(address)
+                self._leave(address)
+                continue
+            if breaks != self._breaks:
+                raise SiteError(f"the call to {address} was broken off")
             try:
-                return ask()
+                answer = ask()
             except SiteError as error:
                 if len(self._addresses) == 1 or not _other_may(error, once=once) or breaks != self._breaks:
                     raise
@@ -201,9 +218,32 @@ class Connection:
                 self._leave(address)
                 if len(failed) == len(self._addresses):
                     raise SiteError("; ".join(dict.fromkeys(failed)), hint=error.hint) from error
+            else:
+                self._proven_s[address] = clock.monotonic_s()
+                return answer
+
+    def _is_silent(self) -> bool:
+        """Whether the server at this address of several takes connections and says nothing, as one that is stopped. A
+        call itself may take its time, so what answered lately is not asked."""
+        address = self.address
+        if len(self._addresses) == 1:
+            return False
+        if clock.monotonic_s() < self._proven_s.get(address, float("-inf")) + PROVEN_S:
+            return False
+        soon_s = min(CONNECT_S, self._timeout_s)
+        server = _origin(address, self._credentials, soon_s, soon_s)
+        try:
+            server.ask("GET", HEALTH, headers={}).close()
+        except ExchangeError as error:
+            return isinstance(error.reason, TimeoutError)  # whatever else it is, the call finds it soon
+        finally:
+            server.close()
+        self._proven_s[address] = clock.monotonic_s()
+        return False
 
     def _leave(self, address: str) -> None:
         """Go to the next address, unless another thread has done so."""
+        self._proven_s.pop(address, None)
         with self._lock:
             if self.address == address:
                 self._at = (self._at + 1) % len(self._addresses)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.server.watch.health import PROBLEMS
+
 DEPLOY = Path(__file__).parents[3] / "deploy"
 WATCHDOG = DEPLOY / "tidemill-watchdog"
 #: stands for `tidemill`: notes that it was started, and lives
@@ -26,6 +28,14 @@ def tool(name: str, package: str) -> str:
     if found is None:
         pytest.skip(f"`{name}` is not installed: Debian's package {package} has it")
     return found
+
+
+def test_somebody_is_woken_for_every_problem_with_which_a_server_does_not_work() -> None:
+    alerts = (DEPLOY / "prometheus-alerts.yml").read_text()
+    found = re.search(r'tidemill_server_health\{problem=~"([^"]*)"\}', alerts)
+    assert found is not None
+    assert set(found[1].split("|")) == {name for name, kind in PROBLEMS.items() if not kind.works}
+    assert "tidemill_server_active" in alerts
 
 
 @pytest.mark.parametrize("unit", sorted(path.name for path in (DEPLOY / "systemd").glob("*.service")))

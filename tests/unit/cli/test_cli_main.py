@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -31,6 +32,15 @@ def test_help_imports_little_and_nothing_heavy() -> None:
     loaded = set(done.stderr.split())
     assert len(loaded) < 60  # 46 with Python 3.11, imported in 50 ms
     assert not loaded & {"msgspec", "rich", "starlette", "uvicorn", "tidemill.client.client", "asyncio"}
+
+
+def test_every_command_that_is_written_can_be_called() -> None:
+    folder = ROOT / "src" / "tidemill" / "cli"
+    written = set()
+    for path in sorted(folder.glob("*/*.py")):
+        module = importlib.import_module(f"tidemill.cli.{path.parent.name}.{path.stem}")
+        written |= getattr(module, "COMMANDS", {}).keys()
+    assert written == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)

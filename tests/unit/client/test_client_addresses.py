@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +52,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    do_GET = do_POST
+    def do_GET(self) -> None:
+        """`/v1/health`, which clients of several addresses ask first."""
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
 
 
 @pytest.fixture
@@ -138,6 +145,32 @@ def test_what_must_not_be_sent_twice_goes_on_only_from_a_server_that_cannot_have
     (short_path / "a").unlink()
     reset()
     assert len(pair[1].seen) == 2
+
+
+def test_a_server_that_takes_connections_and_says_nothing_holds_nobody_up(
+    pair: list[_Server], short_path: Path
+) -> None:
+    """Not even what must not be sent twice: it was not sent to the one that is silent."""
+    (short_path / "a").unlink()
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(short_path / "a"))
+        stopped.listen(8)
+        connection = Connection(both(pair), timeout_s=1)
+        pair[1].answer = 200, msgspec.json.encode(ActionReply(changed=1, unchanged=0))
+        connection.call_once("POST", "/v1/sites/s/reset-epoch", ActionReply, body=ResetRequest())
+        assert connection.address.endswith("/b")
+
+
+def test_a_server_that_is_only_slow_is_asked_in_earnest_when_the_other_is_the_standby(
+    pair: list[_Server],
+) -> None:
+    class Slow(_Handler):
+        def do_GET(self) -> None:
+            time.sleep(2)
+
+    pair[0].RequestHandlerClass = Slow
+    pair[1].answer = 503, STANDBY
+    assert submit(Connection(both(pair), timeout_s=1)).first_job == 1
 
 
 def test_one_address_says_that_its_server_is_the_standby(pair: list[_Server]) -> None:

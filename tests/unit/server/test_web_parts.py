@@ -31,7 +31,7 @@ from tidemill.server.web.query import AddressQuery, own_path, said, to, with_val
 from tidemill.server.web.render import Pages
 from tidemill.server.web.routes import Website
 from tidemill.server.web.sessions import Sessions, WebSession
-from tidemill.wire.api import Attempt, FailureRow, JobRow, SubmitRequest
+from tidemill.wire.api import ActionRequest, Attempt, FailureRow, JobRow, SubmitRequest
 
 SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US
@@ -94,6 +94,36 @@ def test_both_servers_of_a_pair_read_the_sessions_that_either_has_made() -> None
     assert two.read(one.write(session), 1) == session
     assert two.is_form_token(session, one.form_token(session))
     assert other.read(one.write(session), 1) is None
+
+
+def test_a_page_can_accept_what_is_done_of_a_campaign(tmp_path: Path) -> None:
+    store = Store(path=tmp_path / "t.db")
+    store.init()
+    dispatcher = Dispatcher(store)
+    dispatcher.handle_submit(SubmitRequest(key="k", campaign="c", jobs=[JobSpec(app="sim")]), ADA)
+    dispatcher.handle_cancel(ActionRequest(campaign="c"), ADA)
+    api = Api(store, dispatcher)
+    website = Website(api, Sessions(3_600), Authenticator())
+
+    async def accept() -> str:
+        session = website.sessions.begin(ADA, clock.now_us())
+        form = {"form": website.sessions.form_token(session), "act": "accept", "campaign": "c"}
+        scope = {
+            "type": "http", "method": "POST", "path": "/jobs/act", "path_params": {}, "query_string": b"",
+            "headers": [(b"content-type", b"application/x-www-form-urlencoded")], BODY_BYTES_MAX: 65_536,
+            VISIT: Visit(session, "", False),
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": urlencode(form).encode(), "more_body": False}
+
+        (deed,) = [each for each in website.handlers() if (each.method, each.path) == ("POST", "/jobs/act")]
+        return (await deed.answer(BoundedRequest(scope, receive))).headers["location"]
+
+    assert asyncio.run(accept()) == "/?said=accept&n=0&m=1"
+    assert said({"said": "accept", "n": "2", "m": "1"}) == "2 jobs accepted; 1 unchanged"
+    api.close()
+    dispatcher.close()
 
 
 def test_what_an_action_of_a_page_costs_is_charged_in_full(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ def tell_failures(client: Client, job: JobDetail) -> None:
         say(f"error: {group.failure}: {example.evidence.message}{where}")
         for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
             say(f"  | {line}")
+    from tidemill.cli.jobs.job import is_acceptable
+
+    if is_acceptable(job):
+        hint(f"`tidemill job accept {job.row.id}` delivers what is done as it is")
     again, number = "it" if job.row.events == 1 else "what failed", job.row.id
     hint(
         f"`tidemill errors --campaign {job.row.campaign}` tells more, `tidemill job retry {number}` runs {again} again"

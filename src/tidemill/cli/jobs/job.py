@@ -120,13 +120,23 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     if detail.kept is not None:
         where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
         facts.append(("undelivered", f"{detail.kept.events} ({where})"))
+        if is_acceptable(detail):
+            facts.append(("", f"`tidemill job accept {row.id}` delivers them as they are"))
     if detail.waits_for:
         facts.append(
             ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
         )
+    if detail.archived:
+        facts.append(("archived", "yes: it cannot be retried"))
     if detail.remark:
         facts.append(("remark", detail.remark))
     return facts
+
+
+def is_acceptable(detail: JobDetail) -> bool:
+    """Whether a job has ended with outputs that its owner may accept as all there is."""
+    kept = detail.kept
+    return kept is not None and not kept.under_way and detail.row.state in ("FAILED", "CANCELED")
 
 
 def _state_text(row: JobRow) -> str:
@@ -156,7 +166,8 @@ def explain(args: Namespace) -> int:
     detail = client_of(args).job(args.job)
     row = detail.row
     last = detail.failures[0] if detail.failures else None
-    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last else None
+    is_over = row.state == "COMPLETED" or detail.archived
+    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last and not is_over else None
     if args.json:
         show_json(
             {
@@ -179,7 +190,17 @@ def explain(args: Namespace) -> int:
     if last is not None:
         policy = POLICY[last.evidence.failure]
         show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
-        show(f"next step: {step}")
+        if step is not None:
+            show(f"next step: {step}")
+            if detail.kept is not None and is_acceptable(detail):
+                show(
+                    f"or: `tidemill job accept {row.id}` delivers what is done; site {detail.kept.site} keeps events "
+                    f"{detail.kept.events}"
+                )
+        elif row.state == "COMPLETED":
+            show("nothing is to be done: what failed was run again, and every event is done")
+        else:
+            show("it is in the archive, and cannot be retried: submit the events that failed as a new job")
     return 0
 
 

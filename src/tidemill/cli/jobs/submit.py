@@ -355,7 +355,10 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     for row in failed[:5]:
         say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
     if failed or "PARTIAL" in states:
-        hint(f"`tidemill errors --campaign {sent.campaign}` groups the failures")
+        hint(
+            f"`tidemill errors --campaign {sent.campaign}` groups the failures, `tidemill job retry --campaign "
+            f"{sent.campaign}` runs what failed; what is done stays done"
+        )
     return 1 if failed else 0
 
 

@@ -29,6 +29,7 @@ from tidemill.server.api.pace import COST_S, LARGE_BYTES
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.router import BoundedRequest, Handler, Router
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
+from tidemill.server.archive import lookup
 from tidemill.server.core import rights, submission
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher
@@ -177,7 +178,9 @@ def _log_handler(api: Api) -> Handler:
         event: int | None = query.event
         await api.read(lambda session: rights.check_jobs(session, identity, Act.LOG, [job]))
         if not await api.read(lambda session: session.rows("states_by_id", ids=[job])):
-            raise rights.missing_job(job)
+            raise await api.read(lambda session: lookup.refusal_of_log(session, job)) or rights.missing_job(
+                job
+            )
         loop = asyncio.get_running_loop()
         number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event, identity)
         reply = JobLog(job=job, event=event, found=False, pending=number is not None, stdout="", stderr="")

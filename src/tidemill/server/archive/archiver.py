@@ -47,6 +47,7 @@ WRITE_S_MAX = (
 )
 PAUSE_S = 600.0  #: between looks for campaigns that may leave
 REST_MIN_S = 0.002
+JOIN_S = 10.0  #: a file system that hangs does not hold the server up
 NAP_S = 10.0  #: longest pause between two steps of one batch
 _OF_JOBS = (
     "delete_jobs_leases", "delete_jobs_failures", "delete_jobs_outputs", "delete_jobs_deps", "delete_jobs_needs",
@@ -98,11 +99,14 @@ class Archiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the piece that is being done. What is left goes on at the next start."""
+        """End after the piece that is being done. What is left goes on at the next start. A thread whose file system
+        hangs is left behind: it ends when that works again, and can change nothing (`_check_open`)."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                _LOG.warning("archive.hangs", hint="does the file system of the archive's directory answer?")
 
     def __enter__(self) -> Archiver:
         self.start()
@@ -150,7 +154,7 @@ class Archiver:
         spent_s = clock.monotonic_s() - began_s
         if self.rests:
             self._stopped.wait(min(NAP_S, max(REST_MIN_S, spent_s)))
-        if self._stopped.is_set() and self._thread is not None:
+        if self._stopped.is_set():
             raise _Stopped
 
     # ---- what jobs need that an older version took -------------------------------------------------------------
@@ -213,6 +217,9 @@ class Archiver:
                 _write_chunk(session, out, ids, sites)
                 jobs += len(ids)
                 self._rest(piece_s)
+            # A server of a pair that was paused may have been taken over: the other one has written these files, and
+            # deleted rows that are missing here. So the files get their names only if this server still may write.
+            self._write(partial(_check_open, batch=batch.id))
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=1, at_us=work.now_us))
         _LOG.info(
             "batch.written", batch=batch.id, month=batch.month, campaigns=batch.campaigns, jobs=jobs,
@@ -289,6 +296,13 @@ def _write_again(work: UnitOfWork, *, batch: int) -> bool:
         return False
     work.session.run("set_batch_phase", id=batch, phase=0, at_us=work.now_us)
     return True
+
+
+def _check_open(work: UnitOfWork, *, batch: int) -> None:
+    """Raises SiteError if the files of this batch are complete already."""
+    found = row(work.session, "open_batch")
+    if found is None or (found[0], found[2]) != (batch, 0):
+        raise SiteError(f"another server has written batch {batch} of the archive meanwhile")
 
 
 def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.server.database.store import Session, row
-from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.errors import ConflictError, MissingError, RequestError
 
 _BAD = ("FAILED", "CANCELED")
 
@@ -52,6 +52,19 @@ def refusal_of_job(session: Session, job: int) -> RequestError | None:
     )
 
 
+def refusal_of_log(session: Session, job: int) -> MissingError | None:
+    """Why the output of an archived job's payloads cannot be asked for; None if it is not in the archive."""
+    place = place_of_job(session, job)
+    if place is None:
+        return None
+    return MissingError(
+        f"job {job} is in the archive since its campaign `{place.campaign}` ended on {_day(place.ended_us)}: "
+        "sites keep nothing that it printed",
+        hint=f"`tidemill job show {job}` prints the end of stderr of what failed; an output `stdout` is among "
+        f"`tidemill outputs ls {job}`",
+    )
+
+
 def refusal_of_campaign(session: Session, name: str) -> RequestError | None:
     """The same for a campaign."""
     place = place_of_campaign(session, name)
@@ -67,7 +80,8 @@ def refuse_closed(session: Session, jobs: Sequence[int]) -> None:
 
 def _unchangeable(what: str, ended_us: int) -> RequestError:
     return RequestError(
-        f"{what} is in the archive since its campaign ended on {_day(ended_us)}: it cannot be retried or canceled",
+        f"{what} is in the archive since its campaign ended on {_day(ended_us)}: it cannot be retried, "
+        "canceled, accepted or discarded",
         hint="ended campaigns can be retried for `archive.keep_days` (see server.toml); `tidemill job show ID` prints "
         "what a job was, so that you can submit it again",
     )
@@ -78,17 +92,6 @@ def name_taken(name: str, ended_us: int) -> ConflictError:
     return ConflictError(
         f"campaign `{name}` ended on {_day(ended_us)} and is in the archive: it takes no more jobs",
         hint="choose another name: a name is used once, also after its campaign is archived",
-    )
-
-
-def refusal_of_log(session: Session, job: int) -> RequestError | None:
-    """Why nobody can send what an archived job printed; None if it is not in the archive."""
-    place = place_of_job(session, job)
-    if place is None:
-        return None
-    return RequestError(
-        f"job {job} of campaign `{place.campaign}` is in the archive: sites keep nothing that it printed",
-        hint=f"`tidemill job show {job}` prints what is known of its failures",
     )
 
 

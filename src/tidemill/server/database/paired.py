@@ -34,6 +34,14 @@ _WATCHED = (
     "SET client_connection_check_interval = '1s'",
     "SET lock_timeout = '3s'",
 )
+#: PostgreSQL counts nobody as silent to whom it is sending: a server that stops in the middle of a large answer would
+#: keep its lock. By TCP this ends it, and a standby whose machine is gone; Unix sockets ignore it (manual 20.3.2)
+_BY_TCP = (
+    f"SET tcp_user_timeout = '{int(SILENT_S)}s'",
+    "SET tcp_keepalives_idle = '5s'",
+    "SET tcp_keepalives_interval = '2s'",
+    "SET tcp_keepalives_count = 3",
+)
 
 
 class PairedSession:
@@ -50,6 +58,7 @@ class PairedSession:
         self._inner = Postgresql(url, queries, reads=False)
         self._use = threading.Lock()  #: held by a transaction, and by what asks between transactions
         self._is_inside = False
+        self._watched: psycopg.Connection[Any] | None = None  #: the one that PostgreSQL is to watch
         self._schema = 0
         self._asked_s: tuple[float, float] | None = None
         self.term = 0  #: number of the take-over by which this server is active; 0 = it is not
@@ -75,6 +84,7 @@ class PairedSession:
             connection = self._inner.connection
             with self._limited(BEAT_HUNG_S):
                 self._check_schema(connection)
+                self._watch_connection(connection)
                 if not try_lock(connection):
                     return False
                 for each in _WATCHED:
@@ -92,6 +102,12 @@ class PairedSession:
                 f"the database has schema {found} now, it had {self._schema}",
                 hint="install the version of tidemill that upgraded it, and start this server again",
             )
+
+    def _watch_connection(self, connection: psycopg.Connection[Any]) -> None:
+        if self._watched is not connection:
+            for each in _BY_TCP:
+                connection.execute(each.encode())
+            self._watched = connection
 
     def beat(self) -> bool:
         """Show PostgreSQL that this server lives; whether it still is the active one."""

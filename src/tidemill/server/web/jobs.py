@@ -83,6 +83,8 @@ def job(ask: PageRequest, made: Pages) -> str:
         can={
             "cancel": is_open and row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
             "retry": is_open and row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
+            "accept": is_open and row.state in ("FAILED", "CANCELED") and detail.kept is not None
+            and ask.may(Act.ACCEPT, owner=owner),
             "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
@@ -144,13 +146,18 @@ def ask_log(ask: PageRequest, form: Form) -> str:
 
 
 def act(ask: PageRequest, form: Form) -> str:
-    """Cancel or retry jobs or a campaign; where to go on, which says what was done."""
+    """Cancel, retry or accept jobs or a campaign; where to go on, which says what was done."""
     word = form.get("act", [""])[0]
-    if word not in ("cancel", "retry"):
+    acts = {
+        "cancel": (Act.CANCEL, ask.dispatcher.handle_cancel),
+        "retry": (Act.RETRY, ask.dispatcher.handle_retry),
+        "accept": (Act.ACCEPT, ask.dispatcher.handle_accept),
+    }
+    if word not in acts:
         raise RequestError(
-            f"`{word[:40]}` is nothing that can be done to jobs", hint=did_you_mean(word, ["cancel", "retry"])
+            f"`{word[:40]}` is nothing that can be done to jobs", hint=did_you_mean(word, list(acts))
         )
-    wanted = Act.CANCEL if word == "cancel" else Act.RETRY
+    wanted, do = acts[word]
     ask.require(wanted)
     campaign = form.get("campaign", [""])[0] or None
     jobs = [] if campaign else _numbers(form.get("job", []))
@@ -160,7 +167,6 @@ def act(ask: PageRequest, form: Form) -> str:
         raise RequestError("no job is ticked", hint="go back and tick some")
     rights.check_jobs(ask.session, ask.identity, wanted, jobs)
     request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
-    do = ask.dispatcher.handle_cancel if word == "cancel" else ask.dispatcher.handle_retry
     reply = do(request, ask.identity)
     back = own_path(form.get("back", [""])[0])
     return f"{back}{'&' if '?' in back else '?'}said={word}&n={reply.changed}&m={reply.unchanged}"
