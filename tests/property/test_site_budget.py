@@ -166,3 +166,17 @@ def test_needs_that_follow_each_other_leave_turns_to_those_that_overtake() -> No
         budget.release(-1)
         budget.withdraw(-1)
     assert got >= 48 * 12 // 3 - 12
+
+
+def test_a_job_that_fetches_its_first_inputs_for_nothing_does_so_less_and_less_often() -> None:
+    space = StageSpace(StageRoom(50, 10), StageRoom(100, 10))
+    budget = StageBudget(space.capacity)
+    tries: list[float] = []
+    for at_s in range(0, 7200, 10):
+        if not at_s or budget.recounts(now_s=at_s):
+            assert budget.reserve(1, {"first": StageRoom(40, 1)}, more=NO_ROOM, space=space, now_s=at_s)
+            assert not budget.reserve(1, {"second": StageRoom(60, 1)}, more=NO_ROOM, space=space, now_s=at_s)
+            budget.give_up(1, NO_ROOM)
+            tries.append(at_s)
+    assert tries == [0, 60, 180, 420, 900, 1860, 3780]
+    assert not budget.reserved

@@ -167,7 +167,7 @@ class StageBudget:
         """The jobs of those that wait that work out their needs again now, whether these fit or not."""
         if now_s < self._full_until_s or self._full_pause_s:
             return []
-        due = [job for job, each in self._recounts.items() if each.at_s <= now_s]
+        due = [job for job, each in self._recounts.items() if each.at_s <= now_s and job in self.waiting]
         for job in due:
             pause_s = min(2 * self._recounts[job].pause_s, RECOUNT_MAX_S)
             self._recounts[job] = _Recount(now_s + pause_s, pause_s)
@@ -190,7 +190,6 @@ class StageBudget:
         if need != NO_ROOM and not has_room:
             return False
         del self.waiting[job], self._asked_s[job]
-        self._recounts.pop(job, None)
         for key, room in contents.items():
             known = self.reserved.get(key)
             if known is None:
