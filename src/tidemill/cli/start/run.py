@@ -26,7 +26,6 @@ PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
 RETRIES = 0
 LOG_S = 3.0  #: how long the site may take to send a single event's stderr
-STDOUT_S = 30.0  #: the same where it is the only way to its stdout
 LINES_MAX = 100_000_000
 LINE = "{line}"
 OUTPUT_DIR = Path("tidemill-out")
@@ -319,7 +318,7 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
         show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
         return 0 if good else 1
     if job.row.events == 1:
-        _print_stdout(client, outputs, raw=args.raw)
+        _print_stdout(outputs, raw=args.raw)
         if good:  # a failure's last words are told with it
             pass_on([client.log(job.row.id, timeout_s=LOG_S).stderr], to_stderr=True, raw=args.raw)
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
@@ -346,9 +345,9 @@ def _place(each: JobOutput) -> str:
         return each.output.url
 
 
-def _print_stdout(client: Client, outputs: list[JobOutput], *, raw: bool) -> None:
+def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
     """Print a single event's stdout: `run` is then as good as the command itself. Of a site elsewhere, whose files
-    cannot be read here, what it sends of it."""
+    cannot be read here, say where it is."""
     from tidemill.client.outputs import members
 
     for each in outputs:
@@ -357,12 +356,8 @@ def _print_stdout(client: Client, outputs: list[JobOutput], *, raw: bool) -> Non
         try:
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
         except (SiteError, ConfigError):
-            text = client.log(each.job, timeout_s=STDOUT_S).stdout
-            pass_on([text], raw=raw)
-            if len(text.encode()) < each.output.size_bytes:
-                hint(
-                    f"all of its {bytes_text(each.output.size_bytes)} are at `{each.output.url}`, at its site"
-                )
+            size = bytes_text(each.output.size_bytes)
+            hint(f"its stdout ({size}) cannot be read here: it is at `{each.output.url}`, at its site")
 
 
 COMMANDS = {
