@@ -18,7 +18,14 @@ from tidemill.errors import JobError, SiteError
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.errors import RequestError
-from tidemill.wire.api import ActionRequest, AllocationReport, DeliveredReport, DeliverOrder, OutputRow
+from tidemill.wire.api import (
+    ActionRequest,
+    AllocationReport,
+    CancelOrder,
+    DeliveredReport,
+    DeliverOrder,
+    OutputRow,
+)
 
 pytest.importorskip("pyarrow")
 FILE = OutputRow(name="hits", url="file:///x", size_bytes=3, sha256="a" * 64)
@@ -297,3 +304,33 @@ def test_owners_with_the_same_jobs_have_nothing_stored_once_all_are_archived(kep
         kept.run()
     assert kept.live() == []
     assert (stored("ada"), stored("bob")) == (0, 0)
+
+
+def test_a_job_that_was_canceled_and_retried_while_its_site_was_away_runs_again(world: World) -> None:
+    site = Site(world)
+    (job,) = world.submit(SIM)
+    (old,) = leases(site.sync())
+    world.now_s += 700
+    assert world.dispatcher.check_sites() == ["s"]
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
+    world.dispatcher.handle_retry(ActionRequest(jobs=[job]))
+    orders = site.sync()  # it is told to stop, and must not be taken to run it still
+    assert job in [each.job for each in orders if isinstance(each, CancelOrder)]
+    (lease,) = leases(orders)
+    assert lease.lease != old.lease
+    assert lease.spec is not None
+    site.sync(done(lease))
+    assert world.state(job) == "COMPLETED"
+
+
+def test_outputs_that_a_lost_site_was_told_to_drop_are_not_taken_back(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.now_s += 700
+    assert world.dispatcher.check_sites() == ["s"]
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    orders = site.sync()
+    assert [each.keep for each in orders if isinstance(each, CancelOrder)] == [False]
+    (again,) = leases(orders)
+    assert (again.first, again.count) == (0, 10)

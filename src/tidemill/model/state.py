@@ -77,6 +77,10 @@ LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
     (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than site_lost_s",
     (LeaseState.LOST, LeaseState.ACTIVE): "its site came back before anybody else had its events",
     (LeaseState.LOST, LeaseState.SETTLED): "late results of the site settled the rest",
+    (
+        LeaseState.LOST,
+        LeaseState.RELEASED,
+    ): "the job had ended, and its owner retries it: its site has been told to stop",
 }
 
 

@@ -11,18 +11,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.server_world import Site, leases
+from tests.contract.server_world import Site, done, leases
 from tests.contract.server_world import World as StoreWorld
 from tests.effort import lines_run
 from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
 
+from tidemill.errors import TidemillError
 from tidemill.model.identity import Act, Identity, Role, Via
 from tidemill.model.job import JobSpec
+from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery, PageQuery
+from tidemill.server.archive.archiver import Archiver
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.audit_log import verify
 from tidemill.server.core import rights
 from tidemill.server.database.store import Store
 from tidemill.server.errors import ForbiddenError, MissingError
-from tidemill.wire.api import SharesRequest, SubmitRequest
+from tidemill.wire.api import ActionRequest, SharesRequest, SubmitRequest
 
 ABSENT = 999_999  #: no job
 
@@ -228,6 +232,73 @@ def test_asking_is_as_much_work_either_way(store_world: StoreWorld) -> None:
         for job, campaign in ((1, "bob-1"), (ABSENT, "nil-1"))
     ]
     assert works[0] == works[1]
+
+
+def test_the_archive_tells_nothing_of_anothers_jobs(store_world: StoreWorld, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    submitted(store_world, "bob", "bob-1", jobs=1)
+    site = Site(store_world)
+    site.sync(*map(done, leases(site.sync())), want=0)
+    archive = Archive(tmp_path / "archive")
+    dispatcher = store_world.dispatcher
+    dispatcher.rules = dispatcher.rules._replace(archive=archive)
+    archiver = Archiver(store_world.store, dispatcher.writer.write, archive, keep_s=0)
+    archiver.rests = False
+    while archiver.step(store_world.reader):
+        pass
+    runs = {route.path: route.run for route in ROUTES if route.method == "GET"}
+
+    def said(who: str, path: str, query: Any, **at: Any) -> str:
+        run = runs[path]
+        assert run is not None
+        call = Call(store_world.reader, dispatcher, query, None, at, {}, identity=submitter(who))
+        try:
+            answer = msgspec.json.encode(run(call)).decode()
+        except TidemillError as error:
+            answer = f"{type(error).__name__} {error.message} {error.hint}"
+        return answer.replace("bob-1", "nil-1").replace("job 1", f"job {ABSENT}")
+
+    def acted(act: Callable[..., Any], job: int, campaign: str) -> list[str]:
+        found = []
+        for request in (ActionRequest(jobs=[job]), ActionRequest(campaign=campaign)):
+            with pytest.raises(MissingError) as raised:
+                act(request, submitter("ada"))
+            found.append(f"{raised.value.message} {raised.value.hint}")
+        return [each.replace("bob-1", "nil-1").replace("job 1", f"job {ABSENT}") for each in found]
+
+    assert '"id":1,' in said("bob", "/v1/jobs", JobsQuery(archived=True))
+    assert '"id":1,' not in said("ada", "/v1/jobs", JobsQuery(archived=True))
+    assert "bob" not in said("ada", "/v1/campaigns", PageQuery(archived=True))
+    for path, there, absent in (
+        ("/v1/jobs", JobsQuery(campaign="bob-1"), JobsQuery(campaign="nil-1")),
+        ("/v1/jobs", JobsQuery(campaign="bob-1", archived=True), JobsQuery(campaign="nil-1", archived=True)),
+        ("/v1/failures", OfCampaignQuery(campaign="bob-1"), OfCampaignQuery(campaign="nil-1")),
+        ("/v1/failures", OfCampaignQuery(job=1), OfCampaignQuery(job=ABSENT)),
+        ("/v1/outputs", OfCampaignQuery(campaign="bob-1"), OfCampaignQuery(campaign="nil-1")),
+        ("/v1/outputs", OfCampaignQuery(job=1), OfCampaignQuery(job=ABSENT)),
+    ):
+        found = said("ada", path, there)
+        assert found == said("ada", path, absent)
+        assert found.startswith("MissingError")
+    assert said("ada", "/v1/jobs/{job:int}", NoQuery(), job=1) == said(
+        "ada", "/v1/jobs/{job:int}", NoQuery(), job=ABSENT
+    )
+    assert said("ada", "/v1/campaigns/{name:str}", NoQuery(), name="bob-1") == said(
+        "ada", "/v1/campaigns/{name:str}", NoQuery(), name="nil-1"
+    )
+    for act in (
+        dispatcher.handle_cancel, dispatcher.handle_retry, dispatcher.handle_accept, dispatcher.handle_discard,
+    ):  # fmt: skip
+        assert acted(act, 1, "bob-1") == acted(act, ABSENT, "nil-1")
+
+    def asked(job: int) -> int:
+        def call() -> None:
+            with pytest.raises(MissingError):
+                rights.check_jobs(store_world.reader, submitter("ada"), Act.READ, [job])
+
+        return lines_run(call)
+
+    assert asked(1) == asked(ABSENT)
 
 
 def test_a_sync_does_hardly_more_when_a_submitter_has_hundreds_of_campaigns(tmp_path: Path) -> None:

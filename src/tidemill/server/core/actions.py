@@ -25,6 +25,7 @@ from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import (
     CANCELED,
     FAILED,
+    LOST,
     PARTIAL,
     RELEASED,
     RUNNING,
@@ -210,6 +211,7 @@ def retry(
             [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) and job.state in RETRIABLE],
         )
     changed = 0
+    _forget_lost(work, jobs)
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None:
@@ -269,6 +271,20 @@ def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int
         changed += 1
     _finish(work, half_life_s)
     return changed
+
+
+def _forget_lost(work: UnitOfWork, jobs: Sequence[int]) -> None:
+    """Sites that were lost have been told to stop what has ended, or is about to: when they come back they run nothing
+    of it any more that could be taken up again."""
+    over = [each for each in jobs if (job := work.jobs.get(each)) and (job.state > RUNNING or job.ends)]
+    over = [each for each in over if work.jobs[each].attempts]
+    if not over:
+        return
+    work.load_leases(over)
+    for number in over:
+        for lease in work.leases_of(number):
+            if lease.state == LOST:
+                work.end_lease(lease, RELEASED, "the job had ended")
 
 
 def _go_on(work: UnitOfWork, job: StoredJob) -> bool:

@@ -7,7 +7,7 @@ another site has the job takes its results and leases up again. Works on a `Unit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from tidemill import log
 from tidemill.model.failure import Evidence, FailureClass
@@ -115,14 +115,20 @@ def lose_kept(work: UnitOfWork, job: StoredJob) -> None:
     job.place, job.told = job.pin, 0
 
 
-def take_back(work: UnitOfWork, site: Site) -> None:
-    """Take a lost site back: results count where the job has no other home, leases where their events are free."""
+def take_back(work: UnitOfWork, site: Site, dropped: Container[int]) -> None:
+    """Take a lost site back: results count where the job has no other home, leases where their events are free.
+    `dropped`: jobs of which the orders that wait for the site leave nothing there."""
     rows = work.session.rows("lost_results", site=site.id)
     work.load(row[0] for row in rows)
     results = taken = 0
     for number, done in rows:
         job = work.jobs[number]
-        is_free = not job.home and not ending.without(work.sets(job).done, job.delivered) and not job.ends
+        is_free = (
+            number not in dropped
+            and not job.home
+            and not ending.without(work.sets(job).done, job.delivered)
+            and not job.ends
+        )
         if job.state <= RUNNING and is_free and not job.delivering:
             results += 1
             _results_again(work, site, job, done)

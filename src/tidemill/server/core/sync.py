@@ -25,7 +25,9 @@ from tidemill.wire.api import (
     ORDERS_BYTES_MAX,
     ORDERS_MAX,
     REPORTS_MAX,
+    CancelOrder,
     DeliverOrder,
+    ForgetOrder,
     LeaseOrder,
     Order,
     SyncReply,
@@ -51,7 +53,7 @@ def sync(work: UnitOfWork, request: SyncRequest, *, half_life_s: float) -> SyncR
     returned = bool(site.lost)
     if returned:
         site.lost = 0
-        silent_sites.take_back(work, site)
+        silent_sites.take_back(work, site, _dropped(work, site, request.have))
     fresh = [report for report in request.reports if report.n > site.acked]
     if any(a.n >= b.n for a, b in pairwise(fresh)):
         raise RequestError(f"reports of site `{site.name}` are not numbered in ascending order")
@@ -170,6 +172,18 @@ def _number_on(work: UnitOfWork, site: Site, have: int) -> None:
         order.n = site.ordered
     body = _ENCODER.encode(orders)
     work.session.run("insert_orders", site=site.id, first=orders[0].n, last=orders[-1].n, body=body)
+
+
+def _dropped(work: UnitOfWork, site: Site, have: int) -> set[int]:
+    """The jobs of which the orders that the site does not have yet leave nothing there."""
+    return {
+        order.job
+        for _, _, body in work.session.rows("orders_of", site=site.id)
+        for order in _ORDERS.decode(body)
+        if order.n > have
+        and isinstance(order, ForgetOrder | CancelOrder)
+        and not getattr(order, "keep", False)
+    }
 
 
 def _pending(work: UnitOfWork, site: Site, have: int, *, returned: bool) -> list[Order]:
