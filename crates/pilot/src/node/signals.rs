@@ -1,5 +1,6 @@
 //! What the batch system or an operator says by a signal.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tidemill_sys::fd::{self, Poll};
@@ -19,7 +20,11 @@ pub enum Notice {
 }
 
 /// Signals, as a descriptor to poll.
-pub struct Signals(OwnedFd);
+pub struct Signals {
+    pending: OwnedFd,
+    /// one that was ignored is in the log: a payload may send any number
+    has_ignored: Cell<bool>,
+}
 
 impl Signals {
     /// Block the signals that this pilot waits for; call once, at the start.
@@ -32,13 +37,14 @@ impl Signals {
             libc::SIGPIPE,
         ];
         signal::block_only(&list).map_err(system("block signals"))?;
-        Ok(Signals(
-            signal::descriptor(&list[..4]).map_err(system("watch signals"))?,
-        ))
+        Ok(Signals {
+            pending: signal::descriptor(&list[..4]).map_err(system("watch signals"))?,
+            has_ignored: Cell::new(false),
+        })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.pending.as_fd()
     }
 
     /// Whether a notice waits to be taken.
@@ -53,7 +59,9 @@ impl Signals {
         let mut notice = None;
         while let Some((number, sender)) = signal::take_with_sender(self.fd()) {
             if is_below(sender.pid, process::id()) {
-                LOG.warning("signal.ignored", &[("signal", &number), ("pid", &sender.pid)]);
+                if !self.has_ignored.replace(true) {
+                    LOG.warning("signal.ignored", &[("signal", &number), ("pid", &sender.pid)]);
+                }
                 continue;
             }
             notice = match number {
