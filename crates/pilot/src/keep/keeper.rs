@@ -128,7 +128,14 @@ impl Keeper {
         place: Place,
         (flush_us, patience_us): (u64, u64),
     ) -> Result<Self, PilotError> {
-        let mut keeper = Keeper {
+        let mut keeper = Keeper::alone(place, (flush_us, patience_us));
+        keeper.start(Some(bundle))?;
+        Ok(keeper)
+    }
+
+    /// One whose writer has not been started.
+    fn alone(place: Place, (flush_us, patience_us): (u64, u64)) -> Self {
+        Keeper {
             trouble: Trouble::new(patience_us),
             place,
             aside: None,
@@ -146,9 +153,7 @@ impl Keeper {
             failed_unsafe: false,
             logs_lost: 0,
             explained: HashSet::new(),
-        };
-        keeper.start(Some(bundle))?;
-        Ok(keeper)
+        }
     }
 
     fn start(&mut self, bundle: Option<Bundle>) -> Result<(), PilotError> {
@@ -516,6 +521,12 @@ impl Keeper {
         self.copying || self.logging || self.syncing
     }
 
+    /// Whether outputs wait for the storage, or a call of it hangs: also a log's, behind which no output gets through.
+    fn needs_storage(&self) -> bool {
+        let unsent = self.sent.iter().chain(&self.waiting).any(|each| !each.dropped);
+        unsent || !self.pending.is_empty() || self.is_awaited()
+    }
+
     /// Whether the child is at something that this pilot waits for.
     pub(super) fn is_syncing(&self) -> bool {
         self.syncing
@@ -568,10 +579,12 @@ impl Keeper {
         Some(format!("{text} ({})", self.place.area))
     }
 
-    /// Why this node is to be given up: the trouble has lasted longer than the site's patience, and outputs wait.
+    /// Why this node is to be given up: the trouble has lasted longer than the site's patience, and something waits for
+    /// the storage.
     pub fn hopeless(&self, now_us: u64) -> Option<String> {
-        let holds = !self.held().is_empty();
-        let why = self.why().filter(|_| holds && self.trouble.is_hopeless(now_us))?;
+        let why = self
+            .why()
+            .filter(|_| self.needs_storage() && self.trouble.is_hopeless(now_us))?;
         Some(format!("outputs cannot be kept: {why}"))
     }
 
@@ -608,7 +621,7 @@ impl Keeper {
         let hang = hang.filter(|_| !self.trouble.is_on());
         let send = (!self.copying && !self.waiting.is_empty()) || (!self.logging && !self.logs.is_empty());
         let send = send.then_some(self.trouble.retry_us());
-        let over = self.trouble.hopeless_us().filter(|_| !self.held().is_empty());
+        let over = self.trouble.hopeless_us().filter(|_| self.needs_storage());
         let over = over.filter(|_| !self.trouble.was_told());
         [sync, hang, send, over].into_iter().flatten().min()
     }
@@ -677,3 +690,7 @@ pub(super) fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<Out
         ..Done::default()
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;
