@@ -613,8 +613,9 @@ impl Keeper {
         pending.chain(unsent.map(|each| &each.piece)).cloned().collect()
     }
 
-    /// When `hear` or `go_on` should be called at the latest.
-    pub fn due_us(&self) -> Option<u64> {
+    /// When `hear` or `go_on` should be called at the latest, or the node is given up. What has been hopeless for a while
+    /// needs no call: a pilot that leaves for another reason only waits for its slots.
+    pub fn due_us(&self, now_us: u64) -> Option<u64> {
         let sync = self.dirty_since_us.filter(|_| !self.syncing);
         let sync = sync.map(|since_us| (since_us + self.flush_us).max(self.trouble.retry_us()));
         let hang = self.is_awaited().then_some(self.heard_us + HANG_US);
@@ -622,18 +623,13 @@ impl Keeper {
         let send = (!self.copying && !self.waiting.is_empty()) || (!self.logging && !self.logs.is_empty());
         let send = send.then_some(self.trouble.retry_us());
         let over = self.trouble.hopeless_us().filter(|_| self.needs_storage());
-        let over = over.filter(|_| !self.trouble.was_told());
+        let over = over.filter(|&at_us| at_us > now_us);
         [sync, hang, send, over].into_iter().flatten().min()
     }
 
     /// Whether records wait for an fsync or for room.
     pub fn is_busy(&self) -> bool {
         !self.pending.is_empty() || !self.sent.is_empty() || !self.waiting.is_empty()
-    }
-
-    /// The node is being given up for it.
-    pub fn told(&mut self) {
-        self.trouble.tell();
     }
 }
 

@@ -27,6 +27,16 @@ fn piece(job: u64) -> Piece {
     }
 }
 
+fn waiting(job: u64) -> Waiting {
+    Waiting {
+        number: job,
+        slot: 0,
+        done: SlotDone::default(),
+        piece: piece(job),
+        dropped: false,
+    }
+}
+
 #[test]
 fn a_node_whose_log_hangs_is_given_up_as_one_whose_outputs_do() {
     let mut keeper = keeper();
@@ -34,7 +44,18 @@ fn a_node_whose_log_hangs_is_given_up_as_one_whose_outputs_do() {
     assert_eq!(keeper.hopeless(5 + PATIENCE_US), None);
     keeper.logging = true; // and there is no answer
     assert!(keeper.holds() && keeper.held().is_empty());
-    assert_eq!(keeper.due_us(), Some(5 + PATIENCE_US));
+    assert_eq!(keeper.due_us(5), Some(5 + PATIENCE_US));
     assert_eq!(keeper.hopeless(4 + PATIENCE_US), None);
     assert!(keeper.hopeless(5 + PATIENCE_US).unwrap().contains("EIO (nfs4 at /fleet)"));
+}
+
+#[test]
+fn what_has_been_hopeless_for_a_while_wakes_nobody() {
+    let mut keeper = keeper();
+    (keeper.copying, keeper.number) = (true, 1);
+    keeper.sent.push_back(waiting(1));
+    keeper.trouble.failed(String::from("EIO"), 0);
+    assert_eq!(keeper.due_us(PATIENCE_US - 1), Some(PATIENCE_US));
+    assert!(keeper.hopeless(PATIENCE_US).is_some());
+    assert_eq!(keeper.due_us(PATIENCE_US), None);
 }
