@@ -16,7 +16,6 @@ use super::trouble::Trouble;
 use super::writer::{Answer, Cause, Group, Log, Origin, Output, Request, Writer};
 use crate::aside::Aside;
 use crate::error::PilotError;
-use crate::report::Canceled;
 use crate::work::piece::Piece;
 
 /// A request carries so many groups at most, as their descriptors have to fit into a socket, ...
@@ -491,26 +490,26 @@ impl Keeper {
         Ok(())
     }
 
-    /// Drop the outputs of jobs that were canceled, also of a copy that is on its way.
+    /// Drop the outputs of pieces that nobody waits for any longer, also of a copy that is on its way.
     pub(super) fn drop_canceled<'a>(
         &mut self,
-        canceled: &Canceled,
+        is_over: &dyn Fn(&Piece) -> bool,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
     ) {
-        if canceled.is_empty() {
-            return;
-        }
         for waiting in self.sent.iter_mut().filter(|each| !each.dropped) {
-            if canceled.has(&waiting.piece) {
+            if is_over(&waiting.piece) {
                 waiting.dropped = true;
                 if let Some(aside) = &mut self.aside {
                     aside.call_off(waiting.number);
                 }
             }
         }
+        if !self.waiting.iter().any(|waiting| is_over(&waiting.piece)) {
+            return;
+        }
         let (gone, left) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition::<VecDeque<_>, _>(|waiting| canceled.has(&waiting.piece));
+            .partition::<VecDeque<_>, _>(|waiting| is_over(&waiting.piece));
         self.waiting = left;
         for waiting in gone {
             remove_outputs(slot_of(waiting.slot), &waiting.done);

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::life::Phase;
 use crate::report::Note;
+use crate::work::piece::Piece;
 pub use bundle::Bundle;
 use keeper::Kept;
 pub use keeper::{Keeper, Place};
@@ -158,13 +159,14 @@ impl Keeper {
     /// Take note of what the storage has done; send it what is due.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         let now_us = cx.now_us;
-        let since_us = now_us.saturating_sub(cx.report.canceled_at_us);
-        let idle = cx.work.is_waiting() || since_us < HURRY_US;
+        let canceled = &cx.report.canceled;
+        let idle = cx.work.is_waiting() || canceled.is_recent(HURRY_US, now_us);
         let slots = &cx.slots;
         let slot_of = |slot: u32| slots.get(slot);
         let mut kept = self.hear(&slot_of, now_us);
-        if since_us > CANCELED_KEPT_US {
-            self.drop_canceled(&cx.report.canceled, &slot_of);
+        if !canceled.is_empty() {
+            let is_over = |piece: &Piece| canceled.has_for(piece, CANCELED_KEPT_US, now_us);
+            self.drop_canceled(&is_over, &slot_of);
         }
         kept.extend(self.go_on(&slot_of, idle, now_us)?);
         if let Some((mode, message)) = self.news() {

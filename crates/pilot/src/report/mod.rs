@@ -17,7 +17,7 @@ use crate::lead::link::OUT_BYTES_MAX;
 use crate::lead::Source;
 use crate::time::seconds_us;
 use crate::work::piece::Piece;
-pub use canceled::Canceled;
+use canceled::Canceled;
 pub use records::Records;
 
 /// Unsafe records, in bytes, above which slots get no new work.
@@ -73,8 +73,6 @@ pub struct Report {
     noted: HashSet<String>,
     /// Work whose events need no record any more.
     pub canceled: Canceled,
-    /// When jobs were canceled last; 0 = none were.
-    pub canceled_at_us: u64,
     /// Longest wait of a record for others.
     flush_us: u64,
     /// When the oldest record that waits to be sent came.
@@ -96,7 +94,6 @@ impl Report {
             records,
             noted: HashSet::new(),
             canceled: Canceled::default(),
-            canceled_at_us: 0,
             flush_us: if files {
                 seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
             } else {
