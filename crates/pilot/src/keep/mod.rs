@@ -225,7 +225,9 @@ impl Keeper {
     fn give_up(&mut self, cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
         for each in kept {
             match each {
-                Kept::Refused { piece, slot, message } if self.explained.insert(piece.job) => {
+                Kept::Refused { piece, slot, message }
+                    if !cx.report.canceled.has(&piece) && self.explained.insert(piece.job) =>
+                {
                     let fields: [log::Field<'_>; 3] =
                         [("job", &piece.job), ("first", &piece.first), ("cause", &message)];
                     LOG.warning("outputs.refused", &fields);
@@ -259,6 +261,8 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
     for each in kept {
         match each {
             Kept::Safe(done) => cx.report.add(Record::Done(done), cx.now_us)?,
+            Kept::Lost { piece, .. } | Kept::Orphaned { piece } | Kept::Refused { piece, .. }
+                if cx.report.canceled.has(&piece) => {}
             Kept::Lost { piece, slot, message } => {
                 LOG.warning(
                     "outputs.lost",
@@ -266,7 +270,6 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
                 );
                 cx.fail(&piece, slot, ("payload", &message))?;
             }
-            Kept::Orphaned { piece } | Kept::Refused { piece, .. } if cx.report.canceled.has(&piece) => {}
             Kept::Orphaned { piece } | Kept::Refused { piece, .. } => cx.run_again(piece)?,
         }
     }

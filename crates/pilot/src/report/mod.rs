@@ -165,7 +165,7 @@ impl Report {
         self.add(Record::Returned(returned), now_us)
     }
 
-    /// Record a failure that no payload reported.
+    /// Record a failure that no payload reported; what was canceled does not fail.
     pub fn fail(
         &mut self,
         piece: &Piece,
@@ -173,6 +173,9 @@ impl Report {
         (failure, message): (&str, &str),
         now_us: u64,
     ) -> Result<(), PilotError> {
+        if self.canceled.has(piece) {
+            return Ok(());
+        }
         let failed = Failed {
             grant: piece.grant,
             job: piece.job,
@@ -309,5 +312,30 @@ impl Report {
         tidemill_sys::fd::poll(&mut polls, Some(limit_us))
             .map_err(|error| PilotError::system("poll")(error.source))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_canceled_neither_fails_nor_goes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::new("a.r0.i1", directory.path());
+        let mut report = Report::new(records, &Settings::default(), false, 0);
+        let piece = |job: u64| Piece {
+            grant: job,
+            job,
+            first: 0,
+            count: 1,
+            chunk_max: None,
+        };
+        report.canceled.add(&[5], 0);
+        report.fail(&piece(5), 0, ("payload", "it is too large"), 0).unwrap();
+        report.give_back(&piece(5), "drain", 0).unwrap();
+        assert!(!report.records.has_unsent());
+        report.fail(&piece(6), 0, ("payload", "it is too large"), 0).unwrap();
+        assert!(report.records.has_unsent());
     }
 }
