@@ -171,8 +171,13 @@ impl Keeper {
         self.aside.as_ref().map(Aside::poll)
     }
 
-    /// Take the outputs of a Done over; `step` brings them into the bundle.
-    pub(super) fn take(&mut self, slot: u32, (done, piece): (SlotDone, Piece)) -> Option<Kept> {
+    /// Take the outputs of a Done over; `step` brings them into the bundle. Those that find no room leave their slot.
+    pub(super) fn take<'a>(
+        &mut self,
+        slot: u32,
+        (done, piece): (SlotDone, Piece),
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+    ) -> Option<Kept> {
         self.number += 1;
         let waiting = Waiting {
             number: self.number,
@@ -182,6 +187,7 @@ impl Keeper {
             dropped: false,
         };
         if self.held_bytes() + waiting.inline_bytes() > HELD_BYTES_MAX {
+            remove_outputs(slot_of(slot), &waiting.done);
             return Some(Kept::Orphaned { piece: waiting.piece });
         }
         self.waiting.push_back(waiting);

@@ -60,7 +60,8 @@ impl Keeper {
             cx.report.add_open(record, cx.now_us);
             return Ok(());
         }
-        let kept = self.take(slot, (done, piece));
+        let slots = &cx.slots;
+        let kept = self.take(slot, (done, piece), &|slot: u32| slots.get(slot));
         tell(cx, kept.into_iter().collect())
     }
 

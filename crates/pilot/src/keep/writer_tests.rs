@@ -117,7 +117,10 @@ fn what_was_copied_before_an_fsync_failed_in_a_copy_is_never_said_to_be_safe() {
         let lost = place_of(&|answer| matches!(answer, Answer::Unsafe { .. }));
         let safe = place_of(&|answer| matches!(answer, Answer::Safe));
         assert!(copied(1).is_some() && copied(1) < lost, "{errno}: {answers:?}");
-        assert!(lost.is_some() && lost < copied(3) && copied(3) < safe, "{errno}: {answers:?}");
+        assert!(
+            lost.is_some() && lost < copied(3) && copied(3) < safe,
+            "{errno}: {answers:?}"
+        );
     }
 }
 

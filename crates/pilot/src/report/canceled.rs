@@ -31,7 +31,10 @@ impl Canceled {
 
     /// Whether it was canceled more than `duration_us` ago.
     pub fn has_for(&self, piece: &Grant, duration_us: u64, now_us: u64) -> bool {
-        let at_us = self.jobs.get(&piece.job).or_else(|| self.grants.get(&piece.grant));
+        let at_us = self
+            .jobs
+            .get(&piece.job)
+            .or_else(|| self.grants.get(&piece.grant));
         at_us.is_some_and(|at_us| now_us > at_us + duration_us)
     }
 

@@ -332,10 +332,14 @@ mod tests {
             chunk_max: None,
         };
         report.canceled.add(&[5], 0);
-        report.fail(&piece(5), 0, ("payload", "it is too large"), 0).unwrap();
+        report
+            .fail(&piece(5), 0, ("payload", "it is too large"), 0)
+            .unwrap();
         report.give_back(&piece(5), "drain", 0).unwrap();
         assert!(!report.records.has_unsent());
-        report.fail(&piece(6), 0, ("payload", "it is too large"), 0).unwrap();
+        report
+            .fail(&piece(6), 0, ("payload", "it is too large"), 0)
+            .unwrap();
         assert!(report.records.has_unsent());
     }
 }
