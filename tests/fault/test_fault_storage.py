@@ -188,6 +188,40 @@ def test_a_pilot_that_is_told_to_go_leaves_a_hung_bundle_in_time_and_says_what_i
         assert kept(it) == {k: b"%d" % k for k in range(EVENTS)}
 
 
+def test_a_pilot_obeys_its_signals_while_the_file_with_its_leads_address_hangs(tmp_path: Path) -> None:
+    with storage(tmp_path) as (it, fs):
+        give(it)
+        it.lead()
+        fs.hang("*/lead.json")
+        pilot = it.pilot("--cores", "2")
+        it.until(lambda: "pilot.started" in log_of(it, "pilot-1"), "the pilot starts")
+        time.sleep(1.0)
+        it.signal(pilot, signal.SIGTERM)
+        # the process itself ends later: the namespace that the test gave it waits for the child in the kernel
+        it.until(lambda: "pilot.left" in log_of(it, "pilot-1"), "the pilot leaves", timeout_s=10)
+        fs.heal()
+        it.ended(pilot)
+        (ended,) = it.of(Ended)
+        assert ended.reason == "yield"
+        it.pilot("--cores", "2", allocation="tm-here-e1-2")
+        it.until(lambda: all_are_kept(it), "all events are kept", timeout_s=60)
+
+
+def test_a_pilot_that_has_to_stop_while_its_lead_is_silent_saves_its_records_itself(tmp_path: Path) -> None:
+    with field(tmp_path, output_flush_s=0.2, idle_s=3.0, store_mb=64) as it:
+        give(it, outputs=False)
+        lead = it.lead()
+        pilot = it.pilot("--cores", "2")
+        it.until(lambda: len(it.done(1)) >= 5, "some events are done")
+        it.signal(lead, signal.SIGSTOP)
+        time.sleep(0.5)
+        it.signal(pilot, signal.SIGTERM)
+        it.ended(pilot, 10)
+        assert "records.lost" not in log_of(it, "pilot-1")
+        (ended,) = it.of(Ended)
+        assert (ended.reason, pilot.returncode) == ("yield", 0)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, None], ids=["EIO", "ESTALE", "hang"])
 def test_trouble_of_a_pilots_own_journal_loses_and_doubles_nothing(
     tmp_path: Path, number: int | None

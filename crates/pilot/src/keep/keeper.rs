@@ -16,7 +16,6 @@ use super::trouble::Trouble;
 use super::writer::{Answer, Cause, Group, Log, Origin, Output, Request, Writer};
 use crate::aside::Aside;
 use crate::error::PilotError;
-use crate::report::Canceled;
 use crate::work::piece::Piece;
 
 /// A request carries so many groups at most, as their descriptors have to fit into a socket, ...
@@ -128,7 +127,14 @@ impl Keeper {
         place: Place,
         (flush_us, patience_us): (u64, u64),
     ) -> Result<Self, PilotError> {
-        let mut keeper = Keeper {
+        let mut keeper = Keeper::alone(place, (flush_us, patience_us));
+        keeper.start(Some(bundle))?;
+        Ok(keeper)
+    }
+
+    /// One whose writer has not been started.
+    fn alone(place: Place, (flush_us, patience_us): (u64, u64)) -> Self {
+        Keeper {
             trouble: Trouble::new(patience_us),
             place,
             aside: None,
@@ -146,9 +152,7 @@ impl Keeper {
             failed_unsafe: false,
             logs_lost: 0,
             explained: HashSet::new(),
-        };
-        keeper.start(Some(bundle))?;
-        Ok(keeper)
+        }
     }
 
     fn start(&mut self, bundle: Option<Bundle>) -> Result<(), PilotError> {
@@ -167,8 +171,13 @@ impl Keeper {
         self.aside.as_ref().map(Aside::poll)
     }
 
-    /// Take the outputs of a Done over; `step` brings them into the bundle.
-    pub(super) fn take(&mut self, slot: u32, (done, piece): (SlotDone, Piece)) -> Option<Kept> {
+    /// Take the outputs of a Done over; `step` brings them into the bundle. Those that find no room leave their slot.
+    pub(super) fn take<'a>(
+        &mut self,
+        slot: u32,
+        (done, piece): (SlotDone, Piece),
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+    ) -> Option<Kept> {
         self.number += 1;
         let waiting = Waiting {
             number: self.number,
@@ -178,6 +187,7 @@ impl Keeper {
             dropped: false,
         };
         if self.held_bytes() + waiting.inline_bytes() > HELD_BYTES_MAX {
+            remove_outputs(slot_of(slot), &waiting.done);
             return Some(Kept::Orphaned { piece: waiting.piece });
         }
         self.waiting.push_back(waiting);
@@ -486,26 +496,26 @@ impl Keeper {
         Ok(())
     }
 
-    /// Drop the outputs of jobs that were canceled, also of a copy that is on its way.
+    /// Drop the outputs of pieces that nobody waits for any longer, also of a copy that is on its way.
     pub(super) fn drop_canceled<'a>(
         &mut self,
-        canceled: &Canceled,
+        is_over: &dyn Fn(&Piece) -> bool,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
     ) {
-        if canceled.is_empty() {
-            return;
-        }
         for waiting in self.sent.iter_mut().filter(|each| !each.dropped) {
-            if canceled.has(&waiting.piece) {
+            if is_over(&waiting.piece) {
                 waiting.dropped = true;
                 if let Some(aside) = &mut self.aside {
                     aside.call_off(waiting.number);
                 }
             }
         }
+        if !self.waiting.iter().any(|waiting| is_over(&waiting.piece)) {
+            return;
+        }
         let (gone, left) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition::<VecDeque<_>, _>(|waiting| canceled.has(&waiting.piece));
+            .partition::<VecDeque<_>, _>(|waiting| is_over(&waiting.piece));
         self.waiting = left;
         for waiting in gone {
             remove_outputs(slot_of(waiting.slot), &waiting.done);
@@ -514,6 +524,12 @@ impl Keeper {
 
     fn is_awaited(&self) -> bool {
         self.copying || self.logging || self.syncing
+    }
+
+    /// Whether outputs wait for the storage, or a call of it hangs: also a log's, behind which no output gets through.
+    fn needs_storage(&self) -> bool {
+        let unsent = self.sent.iter().chain(&self.waiting).any(|each| !each.dropped);
+        unsent || !self.pending.is_empty() || self.is_awaited()
     }
 
     /// Whether the child is at something that this pilot waits for.
@@ -568,10 +584,12 @@ impl Keeper {
         Some(format!("{text} ({})", self.place.area))
     }
 
-    /// Why this node is to be given up: the trouble has lasted longer than the site's patience, and outputs wait.
+    /// Why this node is to be given up: the trouble has lasted longer than the site's patience, and something waits for
+    /// the storage.
     pub fn hopeless(&self, now_us: u64) -> Option<String> {
-        let holds = !self.held().is_empty();
-        let why = self.why().filter(|_| holds && self.trouble.is_hopeless(now_us))?;
+        let why = self
+            .why()
+            .filter(|_| self.needs_storage() && self.trouble.is_hopeless(now_us))?;
         Some(format!("outputs cannot be kept: {why}"))
     }
 
@@ -600,27 +618,23 @@ impl Keeper {
         pending.chain(unsent.map(|each| &each.piece)).cloned().collect()
     }
 
-    /// When `hear` or `go_on` should be called at the latest.
-    pub fn due_us(&self) -> Option<u64> {
+    /// When `hear` or `go_on` should be called at the latest, or the node is given up. What has been hopeless for a while
+    /// needs no call: a pilot that leaves for another reason only waits for its slots.
+    pub fn due_us(&self, now_us: u64) -> Option<u64> {
         let sync = self.dirty_since_us.filter(|_| !self.syncing);
         let sync = sync.map(|since_us| (since_us + self.flush_us).max(self.trouble.retry_us()));
         let hang = self.is_awaited().then_some(self.heard_us + HANG_US);
         let hang = hang.filter(|_| !self.trouble.is_on());
         let send = (!self.copying && !self.waiting.is_empty()) || (!self.logging && !self.logs.is_empty());
         let send = send.then_some(self.trouble.retry_us());
-        let over = self.trouble.hopeless_us().filter(|_| !self.held().is_empty());
-        let over = over.filter(|_| !self.trouble.was_told());
+        let over = self.trouble.hopeless_us().filter(|_| self.needs_storage());
+        let over = over.filter(|&at_us| at_us > now_us);
         [sync, hang, send, over].into_iter().flatten().min()
     }
 
     /// Whether records wait for an fsync or for room.
     pub fn is_busy(&self) -> bool {
         !self.pending.is_empty() || !self.sent.is_empty() || !self.waiting.is_empty()
-    }
-
-    /// The node is being given up for it.
-    pub fn told(&mut self) {
-        self.trouble.tell();
     }
 }
 
@@ -677,3 +691,7 @@ pub(super) fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<Out
         ..Done::default()
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::life::Phase;
 use crate::report::Note;
+use crate::work::piece::Piece;
 pub use bundle::Bundle;
 use keeper::Kept;
 pub use keeper::{Keeper, Place};
@@ -59,7 +60,8 @@ impl Keeper {
             cx.report.add_open(record, cx.now_us);
             return Ok(());
         }
-        let kept = self.take(slot, (done, piece));
+        let slots = &cx.slots;
+        let kept = self.take(slot, (done, piece), &|slot: u32| slots.get(slot));
         tell(cx, kept.into_iter().collect())
     }
 
@@ -158,13 +160,14 @@ impl Keeper {
     /// Take note of what the storage has done; send it what is due.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         let now_us = cx.now_us;
-        let since_us = now_us.saturating_sub(cx.report.canceled_at_us);
-        let idle = cx.work.is_waiting() || since_us < HURRY_US;
+        let canceled = &cx.report.canceled;
+        let idle = cx.work.is_waiting() || canceled.is_recent(HURRY_US, now_us);
         let slots = &cx.slots;
         let slot_of = |slot: u32| slots.get(slot);
         let mut kept = self.hear(&slot_of, now_us);
-        if since_us > CANCELED_KEPT_US {
-            self.drop_canceled(&cx.report.canceled, &slot_of);
+        if !canceled.is_empty() {
+            let is_over = |piece: &Piece| canceled.has_for(piece, CANCELED_KEPT_US, now_us);
+            self.drop_canceled(&is_over, &slot_of);
         }
         kept.extend(self.go_on(&slot_of, idle, now_us)?);
         if let Some((mode, message)) = self.news() {
@@ -223,7 +226,9 @@ impl Keeper {
     fn give_up(&mut self, cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
         for each in kept {
             match each {
-                Kept::Refused { piece, slot, message } if self.explained.insert(piece.job) => {
+                Kept::Refused { piece, slot, message }
+                    if !cx.report.canceled.has(&piece) && self.explained.insert(piece.job) =>
+                {
                     let fields: [log::Field<'_>; 3] =
                         [("job", &piece.job), ("first", &piece.first), ("cause", &message)];
                     LOG.warning("outputs.refused", &fields);
@@ -257,6 +262,8 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
     for each in kept {
         match each {
             Kept::Safe(done) => cx.report.add(Record::Done(done), cx.now_us)?,
+            Kept::Lost { piece, .. } | Kept::Orphaned { piece } | Kept::Refused { piece, .. }
+                if cx.report.canceled.has(&piece) => {}
             Kept::Lost { piece, slot, message } => {
                 LOG.warning(
                     "outputs.lost",
@@ -264,7 +271,6 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
                 );
                 cx.fail(&piece, slot, ("payload", &message))?;
             }
-            Kept::Orphaned { piece } | Kept::Refused { piece, .. } if cx.report.canceled.has(&piece) => {}
             Kept::Orphaned { piece } | Kept::Refused { piece, .. } => cx.run_again(piece)?,
         }
     }

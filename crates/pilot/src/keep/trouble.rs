@@ -24,7 +24,6 @@ pub(super) struct Trouble {
     /// Since when and until when there was one of which it is not known that it is over.
     before: Option<(u64, u64)>,
     news: Option<&'static str>,
-    told: bool,
 }
 
 impl Trouble {
@@ -34,7 +33,6 @@ impl Trouble {
             now: None,
             before: None,
             news: None,
-            told: false,
         }
     }
 
@@ -78,7 +76,6 @@ impl Trouble {
         }
         if self.now.is_none() {
             self.before = None;
-            self.told = false;
         }
     }
 
@@ -120,14 +117,6 @@ impl Trouble {
     /// `failed` or `works`, once.
     pub fn news(&mut self) -> Option<&'static str> {
         self.news.take()
-    }
-
-    pub fn tell(&mut self) {
-        self.told = true;
-    }
-
-    pub fn was_told(&self) -> bool {
-        self.told
     }
 }
 

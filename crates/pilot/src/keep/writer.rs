@@ -232,10 +232,10 @@ impl<C: Calls + Clone> Writer<C> {
 
     /// See that there is a file that can be written to, and that it is neither too large nor too much of it unsafe.
     fn usable(&mut self, served: &mut Served) -> Result<(), PilotError> {
-        let due = self
-            .bundle
-            .as_ref()
-            .is_some_and(|bundle| bundle.is_large() || bundle.dirty_bytes() >= DIRTY_BYTES_MAX);
+        // one whose fsync failed in the middle of a copy has lost what was copied before: that has to be said
+        let due = self.bundle.as_ref().is_some_and(|bundle| {
+            bundle.is_broken() || bundle.is_large() || bundle.dirty_bytes() >= DIRTY_BYTES_MAX
+        });
         if due || self.suspect {
             self.sync(served);
         }

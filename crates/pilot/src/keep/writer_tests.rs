@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use tidemill_sys::calls::Failing;
+use tidemill_sys::calls::{Call, Failing};
 use tidemill_wire::hex;
 
 use super::*;
@@ -86,6 +86,41 @@ fn whichever_call_fails_every_group_is_safe_once_in_the_end_and_where_it_is_said
                 break;
             }
         }
+    }
+}
+
+#[test]
+fn what_was_copied_before_an_fsync_failed_in_a_copy_is_never_said_to_be_safe() {
+    for errno in [libc::ENOSPC, libc::EIO] {
+        let directory = tempfile::tempdir().unwrap();
+        let calls = Failing::nth(1, Some(Call::Sync), errno);
+        let place = Origin {
+            bytes_max: 1 << 30,
+            ..origin(directory.path())
+        };
+        let mut writer = Writer::new(&calls, None, place, 1 << 30);
+        let (mut served, mut other) = Served::alone();
+        let ((small, mut body), (mut large, _), (next, text)) = (group(1), group(2), group(3));
+        large.outputs[0].inline = Some(65 << 20); // so much is fsynced before it is whole
+        body.resize(700 + (65 << 20), 7);
+        assert!(writer.copy_all(&mut served, &[small, large], &body));
+        assert!(writer.copy_all(&mut served, &[next], &text));
+        writer.sync(&mut served);
+        drop(served);
+        let mut bytes = Vec::new();
+        other.read_to_end(&mut bytes).unwrap();
+        let answers: Vec<Answer> = Served::answers(&bytes);
+        let place_of = |wanted: &dyn Fn(&Answer) -> bool| answers.iter().position(wanted);
+        let copied = |wanted: u64| {
+            place_of(&|answer| matches!(answer, Answer::Copied { number, .. } if *number == wanted))
+        };
+        let lost = place_of(&|answer| matches!(answer, Answer::Unsafe { .. }));
+        let safe = place_of(&|answer| matches!(answer, Answer::Safe));
+        assert!(copied(1).is_some() && copied(1) < lost, "{errno}: {answers:?}");
+        assert!(
+            lost.is_some() && lost < copied(3) && copied(3) < safe,
+            "{errno}: {answers:?}"
+        );
     }
 }
 

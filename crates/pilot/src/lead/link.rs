@@ -4,22 +4,24 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
-use tidemill_wire::{
-    handshake, log, Challenge, Fill, Grant, Hello, LeadAddress, LeadMessage, LineBuffer, OutBuffer,
-};
+use tidemill_wire::{handshake, log, Challenge, Fill, Grant, Hello, LeadMessage, LineBuffer, OutBuffer};
 use tidemill_wire::{PilotMessage, Welcome, LINE_BYTES_MAX};
 
-use super::read_fleet_file;
+use super::address::AddressReader;
 use crate::error::{PilotError, LOG};
 
 const BACKOFF_MIN_US: u64 = 50_000;
 const BACKOFF_MAX_US: u64 = 5_000_000;
 /// lead.json is read again at most so often: a lead that was started again mostly listens where it did before.
 const READ_AGAIN_MAX_US: u64 = 30_000_000;
+/// A file that has not been read after this time is not waited for where an address is known, ...
+const READ_WAIT_US: u64 = 2_000_000;
+/// ... and after this time it hangs.
+const READ_HANG_US: u64 = 10_000_000;
 /// A connection attempt blocks the pilot's loop; its slots go on meanwhile.
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
 const HANDSHAKE_US_MAX: u64 = 5_000_000;
@@ -72,7 +74,7 @@ enum State {
 
 /// One lead at a time.
 pub struct Link {
-    address_path: PathBuf,
+    reader: AddressReader,
     identity: Identity,
     state: State,
     lines: LineBuffer,
@@ -96,7 +98,7 @@ impl Link {
             sum.wrapping_mul(31).wrapping_add(byte.into())
         });
         Link {
-            address_path: fleet.join("lead.json"),
+            reader: AddressReader::new(fleet.join("lead.json")),
             identity,
             state: State::Away,
             lines: LineBuffer::new(GREETING_BYTES_MAX),
@@ -131,7 +133,7 @@ impl Link {
     pub fn poll(&self) -> Option<Poll> {
         let writes = if self.out.pending() > 0 { WRITABLE } else { 0 };
         match &self.state {
-            State::Away => None,
+            State::Away => self.reader.poll(),
             State::Greeting { stream, .. } | State::Up { stream } => {
                 Some(Poll::new(stream.as_fd(), READABLE | writes))
             }
@@ -141,7 +143,7 @@ impl Link {
     /// When `advance` should be called at the latest.
     pub fn due_us(&self) -> Option<u64> {
         match &self.state {
-            State::Away => Some(self.retry_at_us),
+            State::Away => Some(self.away_until_us()),
             State::Greeting { since_us, .. } => Some(since_us + HANDSHAKE_US_MAX),
             State::Up { .. } => None,
         }
@@ -150,8 +152,8 @@ impl Link {
     /// Read what is there, connect if it is time; `standing` is asked for when a Hello is due.
     pub fn advance(&mut self, now_us: u64, standing: &dyn Fn() -> Standing) -> Vec<LinkEvent> {
         let mut events = Vec::new();
-        if matches!(self.state, State::Away) && now_us >= self.retry_at_us {
-            if let Err(error) = self.connect(now_us) {
+        if matches!(self.state, State::Away) {
+            if let Err(error) = self.approach(now_us) {
                 self.lose(now_us, &log::cause(&error));
             }
         }
@@ -197,17 +199,54 @@ impl Link {
         }
     }
 
-    fn connect(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if now_us >= self.read_at_us {
+    /// When the next attempt is made, unless an answer comes before.
+    fn away_until_us(&self) -> u64 {
+        let wait_us = if self.address.is_some() {
+            READ_WAIT_US
+        } else {
+            READ_HANG_US
+        };
+        let asked_us = self.reader.asked_us();
+        asked_us.map_or(self.retry_at_us, |asked_us| {
+            self.retry_at_us.max(asked_us + wait_us)
+        })
+    }
+
+    /// Find out where the lead is, and connect if it is time.
+    fn approach(&mut self, now_us: u64) -> Result<(), PilotError> {
+        match self.reader.hear() {
+            Some(Ok(address)) => self.address = Some(address),
+            Some(Err(why)) => {
+                self.lose(now_us, &why);
+                return Ok(());
+            }
+            None => {}
+        }
+        let is_due = now_us >= self.retry_at_us;
+        if is_due && now_us >= self.read_at_us && self.reader.asked_us().is_none() {
             self.read_at_us = now_us + self.read_again_us;
             self.read_again_us = (self.read_again_us * 2).min(READ_AGAIN_MAX_US);
-            self.address = Some(self.read_address()?);
+            self.reader.ask(now_us)?;
         }
-        let Some(socket) = self.address else {
-            return Err(PilotError::Lead {
-                message: "its address is not known yet".into(),
-            });
-        };
+        if now_us < self.away_until_us() {
+            return Ok(());
+        }
+        match self.address {
+            Some(address) => self.connect(address, now_us),
+            None => Err(PilotError::Lead {
+                message: self.why_unknown(),
+            }),
+        }
+    }
+
+    fn why_unknown(&self) -> String {
+        match self.reader.asked_us() {
+            Some(_) => format!("`{}` has not answered for 10 s", self.reader.path().display()),
+            None => String::from("its address is not known yet"),
+        }
+    }
+
+    fn connect(&mut self, socket: SocketAddr, now_us: u64) -> Result<(), PilotError> {
         let stream = TcpStream::connect_timeout(&socket, CONNECT_WAIT)
             .map_err(PilotError::system("connect to the lead"))?;
         stream
@@ -224,19 +263,6 @@ impl Link {
             nonces: None,
         };
         Ok(())
-    }
-
-    fn read_address(&self) -> Result<SocketAddr, PilotError> {
-        let format = |read: &LeadAddress| read.format;
-        let address = read_fleet_file(&self.address_path, "the lead's address", format)?;
-        let wrong = |message: String| PilotError::Lead { message };
-        let port = u16::try_from(address.port).map_err(|_| wrong(format!("its port is {}", address.port)))?;
-        // leads write numbers; looking a name up would load libraries of the site into a static program
-        let host: IpAddr = address
-            .host
-            .parse()
-            .map_err(|_| wrong(format!("its host is `{}`, not a numeric address", address.host)))?;
-        Ok(SocketAddr::new(host, port))
     }
 
     fn read(
@@ -335,6 +361,7 @@ impl Link {
                 self.lines.set_limit(LINE_BYTES_MAX);
                 (self.backoff_us, self.read_again_us) = (BACKOFF_MIN_US, BACKOFF_MIN_US);
                 self.last_cause.clear();
+                self.reader.rest();
                 Ok(Some(LinkEvent::Up { acked }))
             }
             (State::Up { .. }, message) => Ok(Some(LinkEvent::Message(message))),
@@ -362,37 +389,5 @@ impl Link {
             cause.clone_into(&mut self.last_cause);
             LOG.warning("lead.lost", &[("cause", &cause)]);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lead_is_reached_by_numbers_and_no_name_is_looked_up() {
-        let fleet = tempfile::tempdir().unwrap();
-        let read = |host: &str| {
-            let told = LeadAddress {
-                format: tidemill_wire::FORMAT,
-                incarnation: 1,
-                host: host.to_owned(),
-                port: 4000,
-                pid: 1,
-            };
-            std::fs::write(fleet.path().join("lead.json"), serde_json::to_vec(&told).unwrap()).unwrap();
-            let identity = Identity {
-                pilot: "a.r0.i1".into(),
-                allocation: "a".into(),
-                rank: 0,
-                node: "n".into(),
-                secret: "s".into(),
-            };
-            Link::new(fleet.path(), identity, 0).read_address()
-        };
-        assert_eq!(read("10.1.2.3").unwrap().to_string(), "10.1.2.3:4000");
-        assert_eq!(read("fe80::1").unwrap().to_string(), "[fe80::1]:4000");
-        let error = read("localhost").unwrap_err();
-        assert!(error.to_string().contains("not a numeric address"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Knows messages, not what they mean for work and slots.
 
+mod address;
 pub mod board;
 pub mod link;
 pub mod mailbox;

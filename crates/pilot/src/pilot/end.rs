@@ -13,7 +13,11 @@ use crate::time::seconds_us;
 
 /// Longest wait for the lead's acknowledgement, from the order to stop.
 const STOP_ACK_US: u64 = 1_300_000;
-/// The same for a pilot that leaves in peace, from the last record.
+/// ... of which the lead alone has this long, from the last record: after it the own journal is written as well.
+const ACK_ALONE_US: u64 = 100_000;
+/// Shortest time for the own journal of a pilot that was ordered to stop.
+const STOP_SAVE_US: u64 = 300_000;
+/// Longest wait for the lead's acknowledgement of a pilot that leaves in peace, from the last record.
 const PEACE_ACK_US: u64 = 10_000_000;
 /// Retries of a journal that cannot be written at the end, in peace.
 const SAVE_US: u64 = 20_000_000;
@@ -80,12 +84,17 @@ impl Pilot {
         }
     }
 
-    /// Hand everything to the lead; what it does not acknowledge in time goes to the own journal.
+    /// Hand everything to the lead; what it does not acknowledge in time goes to the own journal. There is no time for one
+    /// after the other where the pilot has to stop: the journal is written while the lead is awaited.
     fn make_safe(&mut self) -> Result<(), PilotError> {
-        let now_us = self.cx.now_us;
-        let (until_us, save_until_us) = match self.cx.life.phase() {
-            Phase::Stopping(leaving) => (leaving.since_us + STOP_ACK_US, leaving.since_us + STOP_ACK_US),
-            _ => (now_us + PEACE_ACK_US, now_us + SAVE_US),
+        let now_us = monotonic_us();
+        let (until_us, mut save_us, save_until_us) = match self.cx.life.phase() {
+            Phase::Stopping(leaving) => {
+                let until_us = leaving.since_us + STOP_ACK_US;
+                let save_until_us = until_us.max(now_us + STOP_SAVE_US);
+                (until_us, now_us + ACK_ALONE_US, save_until_us)
+            }
+            _ => (now_us + PEACE_ACK_US, u64::MAX, now_us + SAVE_US),
         };
         let until_us = self.cx.life.ends_us().map_or(until_us, |ends_us| {
             until_us.min(ends_us.saturating_sub(STOP_ACK_US))
@@ -95,7 +104,11 @@ impl Pilot {
             if now_us >= until_us {
                 break;
             }
-            self.exchange(now_us, until_us)?;
+            if now_us >= save_us {
+                self.cx.report.save(now_us)?;
+                save_us = now_us + PAUSE_US;
+            }
+            self.exchange(now_us, until_us.min(save_us))?;
         }
         if self.cx.report.records.all_acked() {
             return Ok(());

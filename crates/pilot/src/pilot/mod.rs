@@ -120,7 +120,7 @@ impl Pilot {
             self.cx.lead.due_us(),
             self.cx.report.due_us(&self.cx.lead),
             self.supply.due_us(&self.cx),
-            self.keep.due_us(),
+            self.keep.due_us(now_us),
             self.permits.due_us(),
             self.setups.due_us(now_us),
             self.asking.due_us(&self.cx),
@@ -213,7 +213,6 @@ impl Pilot {
         }
         let records = || cx.report.hopeless(&cx.lead, now_us);
         if let Some(why) = self.keep.hopeless(now_us).or_else(records) {
-            self.keep.told();
             self.change(Change::Drain(Reason::Error, why))?;
         }
         Ok(())

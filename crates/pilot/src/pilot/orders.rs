@@ -69,8 +69,7 @@ impl Pilot {
             LeadMessage::Ack(ack) => cx.report.acknowledge(ack.acked, cx.now_us),
             LeadMessage::Cancel(cancel) => {
                 LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
-                cx.report.canceled.add(&cancel.jobs);
-                cx.report.canceled_at_us = cx.now_us;
+                cx.report.canceled.add(&cancel.jobs, cx.now_us);
                 self.setups.cancel(&cancel.jobs);
                 for (slot, job) in cx.work.cancel(&cancel.jobs) {
                     cx.slots.tell(slot, &ToSlot::CancelJob { job });

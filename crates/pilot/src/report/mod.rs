@@ -17,7 +17,7 @@ use crate::lead::link::OUT_BYTES_MAX;
 use crate::lead::Source;
 use crate::time::seconds_us;
 use crate::work::piece::Piece;
-pub use canceled::Canceled;
+use canceled::Canceled;
 pub use records::Records;
 
 /// Unsafe records, in bytes, above which slots get no new work.
@@ -73,8 +73,6 @@ pub struct Report {
     noted: HashSet<String>,
     /// Work whose events need no record any more.
     pub canceled: Canceled,
-    /// When jobs were canceled last; 0 = none were.
-    pub canceled_at_us: u64,
     /// Longest wait of a record for others.
     flush_us: u64,
     /// When the oldest record that waits to be sent came.
@@ -96,7 +94,6 @@ impl Report {
             records,
             noted: HashSet::new(),
             canceled: Canceled::default(),
-            canceled_at_us: 0,
             flush_us: if files {
                 seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
             } else {
@@ -168,7 +165,7 @@ impl Report {
         self.add(Record::Returned(returned), now_us)
     }
 
-    /// Record a failure that no payload reported.
+    /// Record a failure that no payload reported; what was canceled does not fail.
     pub fn fail(
         &mut self,
         piece: &Piece,
@@ -176,6 +173,9 @@ impl Report {
         (failure, message): (&str, &str),
         now_us: u64,
     ) -> Result<(), PilotError> {
+        if self.canceled.has(piece) {
+            return Ok(());
+        }
         let failed = Failed {
             grant: piece.grant,
             job: piece.job,
@@ -312,5 +312,34 @@ impl Report {
         tidemill_sys::fd::poll(&mut polls, Some(limit_us))
             .map_err(|error| PilotError::system("poll")(error.source))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_canceled_neither_fails_nor_goes_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::new("a.r0.i1", directory.path());
+        let mut report = Report::new(records, &Settings::default(), false, 0);
+        let piece = |job: u64| Piece {
+            grant: job,
+            job,
+            first: 0,
+            count: 1,
+            chunk_max: None,
+        };
+        report.canceled.add(&[5], 0);
+        report
+            .fail(&piece(5), 0, ("payload", "it is too large"), 0)
+            .unwrap();
+        report.give_back(&piece(5), "drain", 0).unwrap();
+        assert!(!report.records.has_unsent());
+        report
+            .fail(&piece(6), 0, ("payload", "it is too large"), 0)
+            .unwrap();
+        assert!(report.records.has_unsent());
     }
 }

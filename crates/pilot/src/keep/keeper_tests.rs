@@ -1,0 +1,91 @@
+//! What a keeper decides while its writer does not answer; nothing is written here.
+
+use std::cell::Cell;
+
+use tidemill_slot::SlotOutput;
+
+use super::*;
+
+const PATIENCE_US: u64 = 300_000_000;
+
+fn keeper() -> Keeper {
+    let place = Place {
+        origin: Origin {
+            directory: "/fleet/bundle".into(),
+            pilot: String::from("a"),
+            bytes_max: 1 << 30,
+        },
+        area: String::from("nfs4 at /fleet"),
+        output_bytes_max: 1 << 30,
+    };
+    Keeper::alone(place, (1_000_000, PATIENCE_US))
+}
+
+fn piece(job: u64) -> Piece {
+    Piece {
+        grant: job,
+        job,
+        first: 0,
+        count: 1,
+        chunk_max: None,
+    }
+}
+
+fn waiting(job: u64) -> Waiting {
+    Waiting {
+        number: job,
+        slot: 0,
+        done: SlotDone::default(),
+        piece: piece(job),
+        dropped: false,
+    }
+}
+
+#[test]
+fn a_node_whose_log_hangs_is_given_up_as_one_whose_outputs_do() {
+    let mut keeper = keeper();
+    keeper.trouble.failed(String::from("EIO"), 5);
+    assert_eq!(keeper.hopeless(5 + PATIENCE_US), None);
+    keeper.logging = true; // and there is no answer
+    assert!(keeper.holds() && keeper.held().is_empty());
+    assert_eq!(keeper.due_us(5), Some(5 + PATIENCE_US));
+    assert_eq!(keeper.hopeless(4 + PATIENCE_US), None);
+    assert!(keeper
+        .hopeless(5 + PATIENCE_US)
+        .unwrap()
+        .contains("EIO (nfs4 at /fleet)"));
+}
+
+#[test]
+fn what_has_been_hopeless_for_a_while_wakes_nobody() {
+    let mut keeper = keeper();
+    (keeper.copying, keeper.number) = (true, 1);
+    keeper.sent.push_back(waiting(1));
+    keeper.trouble.failed(String::from("EIO"), 0);
+    assert_eq!(keeper.due_us(PATIENCE_US - 1), Some(PATIENCE_US));
+    assert!(keeper.hopeless(PATIENCE_US).is_some());
+    assert_eq!(keeper.due_us(PATIENCE_US), None);
+}
+
+#[test]
+fn outputs_that_find_no_room_leave_their_slot() {
+    let mut keeper = keeper();
+    let done = |bytes: usize| SlotDone {
+        outputs: vec![SlotOutput {
+            name: String::from("x"),
+            path: String::new(),
+            inline: Some(vec![0; bytes]),
+        }],
+        ..SlotDone::default()
+    };
+    let asked = Cell::new(None);
+    let slot_of = |slot: u32| {
+        asked.set(Some(slot));
+        None
+    };
+    let kept = keeper.take(3, (done(HELD_BYTES_MAX), piece(1)), &slot_of);
+    assert!(kept.is_none() && asked.get().is_none());
+    let kept = keeper.take(4, (done(1), piece(2)), &slot_of);
+    assert!(matches!(kept, Some(Kept::Orphaned { piece }) if piece.job == 2));
+    assert_eq!(asked.get(), Some(4));
+}
