@@ -16,7 +16,6 @@ mod place;
 mod range;
 mod sample;
 mod scratch;
-mod shortage;
 mod start;
 mod streams;
 mod taken;

@@ -1,12 +1,15 @@
-//! The scratch between payloads: emptied, inputs laid out, outputs put aside.
+//! The scratch between payloads: emptied, inputs laid out, outputs put aside; what payloads may leave in it, and what is
+//! said where that was too much.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidemill_sys::file::{self, Space, Status};
-use tidemill_sys::Result;
+use tidemill_sys::{time, Result};
 use tidemill_wire::log::cause;
 
+use super::payload::{Payload, Verdict};
 use super::place::Place;
+use super::Init;
 use crate::SlotOutput;
 
 /// The work directory below S.
@@ -19,6 +22,8 @@ const BYTES_OF_A_FILE: u64 = 4096;
 /// ... but at least and at most so many.
 const FILES_MIN: u64 = 1024;
 const FILES_MAX: u64 = 1_000_000;
+/// Looking what the scratch takes costs a twentieth of the time at most.
+const SCRATCH_COST: u64 = 20;
 
 /// The directories that payloads write to, as they were before a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +237,7 @@ impl Scratch {
 }
 
 /// Files and directories that a scratch of this size may hold.
-pub(super) fn files_max(cap_mb: u64) -> u64 {
+fn files_max(cap_mb: u64) -> u64 {
     ((cap_mb << 20) / BYTES_OF_A_FILE).clamp(FILES_MIN, FILES_MAX)
 }
 
@@ -245,5 +250,47 @@ fn check_output(root: BorrowedFd<'_>, path: &str) -> std::result::Result<(), Str
         Ok(_) => Ok(()),
         Err(error) if error.os_error() == 2 => Err(format!("`{path}` is missing")),
         Err(error) => Err(cause(&error)),
+    }
+}
+
+impl Init {
+    /// What is to be said where the scratch had no room.
+    pub(super) fn shortage(&self) -> String {
+        match &self.spec.directory {
+            None => self.scratch.shortage(self.spec.scratch_mb),
+            Some(directory) => format!("payloads that span nodes write to `{}`", directory.display()),
+        }
+    }
+
+    /// Where no kernel bounds the scratch, what it takes is looked at; else only whether it is nearly full.
+    pub(super) fn judge_scratch(&self, payload: &mut Payload, now_us: u64) -> Option<Verdict> {
+        let cap_mb = self.spec.scratch_mb;
+        if self.scratch.place.in_memory {
+            payload.was_short |= self.scratch.used_mb() * 10 >= cap_mb * 9;
+            return None;
+        }
+        if self.spec.directory.is_some() || now_us < payload.next_scratch_us {
+            return None;
+        }
+        let began_us = time::monotonic_us();
+        let (used_mb, too_many) = self.scratch.counted(cap_mb);
+        let cost_us = time::monotonic_us().saturating_sub(began_us);
+        payload.next_scratch_us = now_us + SCRATCH_COST * cost_us;
+        // removed files that are still open are in no directory
+        let used_mb = used_mb + (payload.held.removed_bytes() >> 20);
+        let what = if used_mb > cap_mb {
+            "too much in the scratch".to_owned()
+        } else if too_many {
+            format!(
+                "more than {} files in the scratch, or nested too deep",
+                files_max(cap_mb)
+            )
+        } else {
+            return None;
+        };
+        Some(Verdict {
+            failure: "disk",
+            message: format!("{what}: {}", self.shortage()),
+        })
     }
 }
