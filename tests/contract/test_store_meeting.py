@@ -131,7 +131,8 @@ def test_one_job_that_cannot_be_retried_does_not_hold_up_its_campaign(kept: Kept
 
 def test_a_job_that_was_canceled_while_it_waited_for_another_is_retried(world: World) -> None:
     site = Site(world)
-    first, second = (world.submit(JobSpec(app="sim", after=after))[0] for after in ([], [1]))
+    first = world.submit(JobSpec(app="sim"))[0]
+    second = world.submit(JobSpec(app="sim", after=[first]))[0]
     world.dispatcher.handle_cancel(ActionRequest(jobs=[second]))
     assert world.dispatcher.handle_retry(ActionRequest(jobs=[second])).changed == 1
     (lease,) = leases(site.sync())
@@ -251,6 +252,7 @@ def test_a_job_that_the_site_does_not_know_is_told_again(world: World) -> None:
     (more,) = leases(site.sync(want=1))
     assert more.spec is None
     report = refused(more)
+    assert report.evidence is not None
     report.evidence = msgspec.structs.replace(report.evidence, fault="site")
     site.sync(report, want=0)
     world.now_s += 60
@@ -374,7 +376,7 @@ class Worker(KeepingSite):
                 self.give_back(order.job)
             elif isinstance(order, CancelOrder | ForgetOrder):
                 for table in (self.held, self.open, self.due):
-                    table.pop(order.job, None)  # type: ignore[attr-defined]
+                    table.pop(order.job, None)
             elif isinstance(order, DiscardOrder):
                 pass
             elif isinstance(order, DeliverOrder):
@@ -427,12 +429,12 @@ def act(kept: Kept, random: Random, campaigns: list[str], jobs: list[int]) -> No
     try:
         if dice < 0.25 or not jobs:
             campaign = random.choice(campaigns)
-            after = [random.choice(jobs)] if jobs and random.random() < 0.3 else []
+            after: list[int | str] = [random.choice(jobs)] if jobs and random.random() < 0.3 else []
             specs = [
                 JobSpec(
                     app=random.choice(["sim", "reco"]), events=random.choice([1, 1, 4]), after=after,
                     failed_max=random.choice([0, 1]), after_any=random.random() < 0.5,
-                    **({"deliver": Deliver.COMPLETE} if random.random() < 0.2 else {}),
+                    deliver=Deliver.COMPLETE if random.random() < 0.2 else Deliver.DONE,
                 )
                 for _ in range(random.randint(1, 3))
             ]  # fmt: skip
@@ -492,11 +494,11 @@ def check(kept: Kept, where: str) -> None:
     archived = query(
         session, "SELECT id, jobs, events, events_done, events_failed, owner FROM archived_campaigns"
     )
-    totals = dict(session.rows("totals"))
+    totals: dict[str, int] = dict(session.rows("totals"))
     for column, name in enumerate(("jobs", "events", "events_done", "events_failed"), 1):
         assert totals.get(name, 0) == sum(each[column] for each in live + archived), (where, name)
         for owner in {each[5] for each in live + archived}:
-            own = dict(session.rows("totals_of_owner", owner=owner))
+            own: dict[str, int] = dict(session.rows("totals_of_owner", owner=owner))
             assert own.get(name, 0) == sum(e[column] for e in live + archived if e[5] == owner), (where, name)
     assert totals.get("campaigns", 0) == len(live) + len(archived), where
     if kept.world.dispatcher.writer.memory.is_loaded:

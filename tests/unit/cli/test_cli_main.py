@@ -36,7 +36,7 @@ def test_help_imports_little_and_nothing_heavy() -> None:
 
 def test_every_command_that_is_written_can_be_called() -> None:
     folder = ROOT / "src" / "tidemill" / "cli"
-    written = set()
+    written: set[str] = set()
     for path in sorted(folder.glob("*/*.py")):
         module = importlib.import_module(f"tidemill.cli.{path.parent.name}.{path.stem}")
         written |= getattr(module, "COMMANDS", {}).keys()

@@ -373,8 +373,8 @@ def test_a_later_delivery_keeps_away_from_outputs_that_are_called_like_it(place:
     for part in parts:
         (ref,) = part.outputs
         part.outputs.append(msgspec.structs.replace(ref, name="hits-2"))
-    for number, part, done in ((1, parts[:1], "0-3"), (2, parts[1:], "4-7")):
-        delivery = place.delivery(part, done=done)
+    for number, new, done in ((1, parts[:1], "0-3"), (2, parts[1:], "4-7")):
+        delivery = place.delivery(new, done=done)
         place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=outputs, number=number))
     folder = place.base / "c"
     assert {path.name: path.read_text() for path in folder.glob("*.txt")} == {

@@ -557,7 +557,12 @@ def test_outputs_that_wait_for_their_delivery_leave_less_room_for_inputs(tmp_pat
     stage = stage_at(tmp_path, moving=far)
     out = tmp_path / "stage" / "out"
     departures = Departures(out, far, stage.outgoing)
-    path = departures.prepare(7, "hits", "0", lambda path: path.touch() or os.truncate(path, 6 * MB))
+
+    def write(path: Path) -> None:
+        path.touch()
+        os.truncate(path, 6 * MB)
+
+    path = departures.prepare(7, "hits", "0", write)
     assert departures.prepare(7, "hits", "0", lambda _: pytest.fail("it is there")) == path
     assert stage.outgoing.room == StageRoom(6 * MB, 1)
     assert not ask(stage, 1, file_of(tmp_path, "large", 5 * MB))

@@ -258,10 +258,10 @@ def test_jobs_are_inspected_some_at_a_time_for_inputs_that_are_over(
     site.lease(10, shared(tmp_path, "large", 5 * MB))
     site.until(lambda: bool(site.granting.inputs.waits_for(10)))
     for number in range(1, 10):  # as if their events had ended, and nobody had said that the jobs have
-        job = site.log.pool.state.jobs[number]
-        for grant in list(job.grants.values()):
+        found = site.log.pool.state.jobs[number]
+        for grant in list(found.grants.values()):
             for first, end in list(grant.open):
-                site.log.pool.settlement.close(job, first, end)
+                site.log.pool.settlement.close(found, first, end)
     inputs = site.granting.inputs
     site.until(lambda: 10 in site.granted)
     assert len(inputs._trimmed) > 2
