@@ -45,7 +45,7 @@ def test_no_event_fails_or_is_done_by_the_term_that_takes_its_allocation(
     fine = 0 if order == "parents" else 4
     script = (
         f"case $(({{event}} % 3)) in 0) trap 'exit 3' TERM;; 1) trap 'exit {fine}' TERM;; esac; "
-        f"sleep {WALL_S} & wait"
+        f"sleep {WALL_S} & wait $!"  # `wait` alone ends with 0 when the sleep is killed
     )
     with field(tmp_path, isolation=isolation, output_flush_s=0.1, idle_s=3.0) as it:
         work = job(1, script, events=EVENTS)
