@@ -166,6 +166,23 @@ def test_a_pilot_leaves_a_node_whose_storage_stays_bad_and_its_events_run_elsewh
         assert kept(it) == {k: b"%d" % k for k in range(EVENTS)}
 
 
+def test_a_pilot_leaves_a_node_where_only_a_log_hangs(tmp_path: Path) -> None:
+    with storage(tmp_path, storage_patience_s=1.0) as (it, fs):
+        work = job(1, "echo a line; sleep 0.05", events=2000)
+        it.fleet.write_work(programs=[program(event_s=0.05)], jobs=[work], grants=grants(work))
+        it.lead()
+        pilot = it.pilot("--cores", "2")
+        it.until(lambda: len(it.done(1)) >= 5, "some events are done")
+        fs.hang("*/bundle/*")
+        it.until(lambda: bool(it.of(Ended)), "the pilot leaves", timeout_s=60)
+        (ended,) = it.of(Ended)
+        assert ended.reason == "error"
+        assert "has not answered" in ended.message
+        assert not it.of(Failed)
+        fs.heal()
+        assert it.ended(pilot) in (0, 3), it.tails()
+
+
 def test_a_pilot_that_is_told_to_go_leaves_a_hung_bundle_in_time_and_says_what_it_could_not_keep(
     tmp_path: Path,
 ) -> None:
