@@ -265,3 +265,19 @@ def test_trouble_of_a_pilots_own_journal_loses_and_doubles_nothing(
         assert it.ended(pilot) == 0, it.tails()
         if number is not None:
             assert "records.unsafe" in log_of(it, "pilot-0")
+
+
+def test_a_leaving_pilot_pauses_between_its_tries_to_write_its_journal(tmp_path: Path) -> None:
+    with storage(tmp_path, lead="none", top_up_s=0.3, idle_s=1.0) as (it, fs):
+        work = job(1, SCRIPT, events=EVENTS)
+        order = WorkOrder(shares=[Share(allocation="tm-1", grants=[0])], close=True)
+        it.fleet.write_work(programs=[program(event_s=0.05)], jobs=[work], grants=grants(work), order=order)
+        pilot = it.pilot("--cores", "2", "--work-from", "1", allocation="tm-1")
+        it.until(lambda: len(it.done(1)) >= 3, "some events are recorded")
+        fs.fail("*/journal/*", errno.EIO)
+        it.signal(pilot, signal.SIGUSR1)
+        time.sleep(4.0)
+        tries = log_of(it, "pilot-0").count("records.unsafe")
+        fs.heal()
+        assert it.ended(pilot) == 0, it.tails()
+        assert 2 <= tries <= 60

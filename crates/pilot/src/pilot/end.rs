@@ -113,15 +113,31 @@ impl Pilot {
         if self.cx.report.records.all_acked() {
             return Ok(());
         }
-        while !self.cx.report.save(monotonic_us())? {
-            if monotonic_us() >= save_until_us {
-                let events = self.cx.report.records.unsafe_bytes();
-                LOG.error("records.lost", &[("bytes", &events)]);
-                break;
+        self.save(save_until_us)
+    }
+
+    /// Write the own journal until everything is safe, or it is too late; a try that failed is followed by a pause.
+    fn save(&mut self, until_us: u64) -> Result<(), PilotError> {
+        let report = &mut self.cx.report;
+        let mut save_us = 0;
+        loop {
+            let now_us = monotonic_us();
+            let is_safe = if now_us >= save_us {
+                save_us = now_us + PAUSE_US;
+                report.save(now_us)?
+            } else {
+                report.is_saved(now_us)
+            };
+            if is_safe {
+                return Ok(());
             }
-            self.cx.report.wait(PAUSE_US)?;
+            if now_us >= until_us {
+                let bytes = report.records.unsafe_bytes();
+                LOG.error("records.lost", &[("bytes", &bytes)]);
+                return Ok(());
+            }
+            report.wait(save_us.saturating_sub(now_us))?;
         }
-        Ok(())
     }
 
     /// One round of nothing but records and acknowledgements.

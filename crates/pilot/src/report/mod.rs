@@ -280,6 +280,12 @@ impl Report {
         Ok(self.records.all_safe())
     }
 
+    /// Whether everything is safe now, by what the own journal has answered since.
+    pub fn is_saved(&mut self, now_us: u64) -> bool {
+        self.hear(now_us);
+        self.records.all_safe()
+    }
+
     fn hear(&mut self, now_us: u64) {
         match self.records.hear() {
             Ok(false) => {}
