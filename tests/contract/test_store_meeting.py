@@ -176,7 +176,7 @@ def test_rows_stay_while_the_archive_is_away_and_the_rest_leaves_when_it_is_back
     def write(act: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 5:  # what is needed, chosen, written, two jobs have left
+        if calls == 6:  # what is needed, chosen, still of this server, written, two jobs have left
             raise Killed
         return kept.world.dispatcher.writer.write(act)
 
