@@ -35,6 +35,7 @@ def test_both_databases_know_the_same_statements_and_all_are_used() -> None:
     code = "".join(file.read_text() for file in SOURCE.rglob("*.py"))
     assert [name for name in of_sqlite if f'"{name}"' not in code] == []
     assert all(query.purpose.endswith(".") for query in of_sqlite.values())
+    assert all(re.fullmatch(r"[A-Z].*[a-z)]\.", each.purpose) for each in migrations(Dialect.SQLITE))
 
 
 def test_statements_are_spelled_for_each_database() -> None:

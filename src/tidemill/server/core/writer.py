@@ -54,7 +54,8 @@ class Writer:
         if not self.is_paired and not getattr(self._session, "lock", lambda: True)():
             self._session.close()
             raise ConfigError(
-                "another server writes to this database", hint="stop it first; there is one server only"
+                "another server writes to this database",
+                hint="stop it first; two servers of one database need `pair = true` in both server.toml (docs/pairs.md)",
             )
         self.memory = WriterMemory()
         self._clock, self._meters, self._staged = server_clock, meters, staged

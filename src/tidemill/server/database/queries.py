@@ -105,7 +105,7 @@ def words(text: str, dialect: Dialect) -> str:
 
 
 class Migration(NamedTuple):
-    """A step from the schema before it. `purpose`: what its file says first."""
+    """A step from the schema before it. `purpose`: the first sentence of its file."""
 
     number: int
     text: str
@@ -118,12 +118,17 @@ def migrations(dialect: Dialect) -> list[Migration]:
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     texts = [(folder / name).read_text(encoding="utf-8") for name in names]
     numbered = [
-        Migration(int(name.split("_", 1)[0]), words(text, dialect), text.partition("\n")[0].lstrip("- "))
+        Migration(int(name.split("_", 1)[0]), words(text, dialect), _first_sentence(text))
         for name, text in zip(names, texts, strict=True)
     ]
     if [each.number for each in numbered] != list(range(1, len(numbered) + 1)):
         raise ValueError(f"migrations are not numbered 1, 2, 3, ...: {names}")
     return numbered
+
+
+def _first_sentence(script: str) -> str:
+    remark = " ".join(line.lstrip("- ") for line in script.splitlines()[:3] if line.startswith("--"))
+    return remark.partition(". ")[0].removesuffix(".") + "."
 
 
 def statements(script: str) -> list[str]:
