@@ -55,7 +55,7 @@ class Writer:
             self._session.close()
             raise ConfigError(
                 "another server writes to this database",
-                hint="stop it first; two servers of one database need `pair = true` in both server.toml (docs/pairs.md)",
+                hint="stop it first; for two servers set `pair = true` in both server.toml (docs/pairs.md)",
             )
         self.memory = WriterMemory()
         self._clock, self._meters, self._staged = server_clock, meters, staged
