@@ -4,7 +4,7 @@
 //! outputs stay where they are (in the slot's memory), no work with outputs is begun, and the copy is tried again later
 //! and later; after the site's patience the node is given up, and the events go back unharmed.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use tidemill_slot::{Done as SlotDone, Slot};
 use tidemill_sys::calls::Kernel;
@@ -336,6 +336,10 @@ impl Keeper {
         if waiting.dropped {
             return Vec::new();
         }
+        if waiting.has_files() && slot_of(waiting.slot).is_none() {
+            // what its slot had went with it, and whatever was found wrong was that
+            return vec![Kept::Orphaned { piece: waiting.piece }];
+        }
         vec![Kept::Lost {
             piece: waiting.piece,
             slot: waiting.slot,
@@ -609,6 +613,13 @@ impl Keeper {
         self.trouble.is_on()
             || self.waiting.len() + self.sent.len() > WAITING_MAX
             || self.held_bytes() > WAITING_BYTES_MAX
+    }
+
+    /// Slots that have outputs which are not in the bundle yet.
+    pub fn slots(&self) -> BTreeSet<u32> {
+        let unsent = self.sent.iter().chain(&self.waiting);
+        let wanted = unsent.filter(|each| !each.dropped && each.has_files());
+        wanted.map(|each| each.slot).collect()
     }
 
     /// Events that ran and have no record yet.

@@ -89,3 +89,24 @@ fn outputs_that_find_no_room_leave_their_slot() {
     assert!(matches!(kept, Some(Kept::Orphaned { piece }) if piece.job == 2));
     assert_eq!(asked.get(), Some(4));
 }
+
+#[test]
+fn outputs_that_went_with_their_slot_are_no_fault_of_their_payload() {
+    let mut keeper = keeper();
+    let mut files = waiting(1);
+    files.done.outputs.push(SlotOutput::default());
+    let mut inline = waiting(2);
+    inline.done.outputs.push(SlotOutput {
+        inline: Some(vec![0; 10]),
+        ..SlotOutput::default()
+    });
+    keeper.sent.extend([files, inline]);
+    assert_eq!(keeper.slots(), BTreeSet::from([0]));
+    let cause = Cause {
+        of_output: true,
+        text: String::from("it is not there"),
+    };
+    let mut refused = |number| keeper.refused(number, cause.clone(), &|_| None, 5);
+    assert!(matches!(refused(1)[..], [Kept::Orphaned { .. }]));
+    assert!(matches!(refused(2)[..], [Kept::Lost { .. }]));
+}

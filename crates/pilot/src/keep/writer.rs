@@ -390,7 +390,8 @@ fn open(
         *inline = behind;
         return Ok(Box::new(Cursor::new(text.to_vec())));
     }
-    let scratch = scratch.ok_or_else(|| wrong(String::from("its slot is gone")))?;
+    let gone = PilotError::system("take over the directory of a slot");
+    let scratch = scratch.ok_or_else(|| gone(std::io::ErrorKind::NotFound.into()))?;
     let file =
         file::open_beneath(scratch.as_fd(), &output.path).map_err(|error| wrong(log::cause(&error)))?;
     Ok(Box::new(FileSource::new(file)))

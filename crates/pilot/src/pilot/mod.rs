@@ -195,6 +195,7 @@ impl Pilot {
             return Ok(());
         }
         cx.work.hold_outputs = self.keep.holds();
+        cx.work.keeping = self.keep.slots();
         cx.work.short = self.asking.is_unanswered(cx.now_us) || !cx.lead.has_lead();
         let actions = cx.work.decide(cx.now_us);
         if !actions.is_empty() {

@@ -132,6 +132,8 @@ pub struct Binding {
     next_slot: u32,
     /// Work with outputs stays in the queue (the bundle's disk is full).
     pub hold_outputs: bool,
+    /// Idle slots that stay: they have outputs that are not in the bundle yet.
+    pub keeping: BTreeSet<u32>,
     /// Work of these jobs stays in the queue: its inputs are on their way.
     pub hold_jobs: HashSet<u64>,
     /// The lead gives no more although we asked, or cannot be asked: what is queued has to do for all slots.

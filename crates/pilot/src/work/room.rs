@@ -81,14 +81,15 @@ impl Binding {
         fits(&mut self.room.clone())
     }
 
-    /// Slots of other shapes that have nothing to do, and (unless for one that is starved) will have nothing.
+    /// Slots of other shapes that have nothing to do, keep no outputs, and (unless for one that is starved) will have nothing.
     pub(super) fn idle_slots(&self, shape: &Shape, starved: bool) -> Vec<u32> {
         let queued = |slot: &SlotState| self.queued_events.get(&slot.shape).copied().unwrap_or(0);
         let idle = |slot: &SlotState| {
             slot.shape != *shape && slot.tickets.is_empty() && (starved || queued(slot) == 0)
         };
         let slots = self.slots.iter().filter(|(_, slot)| idle(slot));
-        slots.map(|(&slot, _)| slot).collect()
+        let free = slots.filter(|(slot, _)| !self.keeping.contains(slot));
+        free.map(|(&slot, _)| slot).collect()
     }
 
     pub(super) fn destroy(&mut self, slots: &[u32], actions: &mut Vec<Action>) {

@@ -243,6 +243,21 @@ fn work_with_outputs_can_be_held_back_alone() {
 }
 
 #[test]
+fn an_idle_slot_whose_outputs_are_not_kept_yet_makes_no_room_for_others() {
+    let mut binding = binding(2);
+    binding.take_work(work(vec![program(1, 1, 1.0)], vec![job(1, 1)], &[(1, 0, 2)]), 0);
+    let first = runs(&binding.decide(0));
+    binding.take_work(work(vec![program(2, 2, 1.0)], vec![job(2, 2)], &[(2, 0, 1)]), 0);
+    for (slot, ticket, piece) in first {
+        binding.settle(slot, ticket, piece.first, piece.count);
+        binding.keeping.insert(slot);
+    }
+    assert!(binding.decide(0).is_empty());
+    binding.keeping.clear();
+    assert_eq!(runs(&binding.decide(0)).len(), 1);
+}
+
+#[test]
 fn canceled_work_leaves_the_queue_and_the_slots_that_know_it_are_named() {
     let mut binding = binding(1);
     binding.take_work(
