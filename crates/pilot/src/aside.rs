@@ -138,13 +138,6 @@ impl<A: DeserializeOwned> Aside<A> {
         };
         format!("the process for files {how}")
     }
-
-    /// Wait at most so long for answers.
-    pub fn wait(&self, limit_us: u64) -> Result<(), PilotError> {
-        fd::poll(&mut [self.poll()], Some(limit_us))
-            .map_err(|error| PilotError::system("poll")(error.source))?;
-        Ok(())
-    }
 }
 
 impl<A> Drop for Aside<A> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use tidemill_slot::{Done as SlotDone, Slot};
 use tidemill_sys::calls::Kernel;
-use tidemill_sys::fd::Poll;
+use tidemill_sys::fd::{self, Poll};
 use tidemill_wire::{Done, OutputRef};
 
 use super::bundle::Bundle;
@@ -323,6 +323,10 @@ impl Keeper {
         };
         if !cause.of_output {
             self.trouble.failed(cause.text, now_us);
+            if waiting.dropped {
+                remove_outputs(slot_of(waiting.slot), &waiting.done);
+                return Vec::new();
+            }
             // groups fail in their order, the first of those that are sent
             let place = self
                 .waiting
@@ -551,12 +555,11 @@ impl Keeper {
         !self.trouble.is_on() && (self.logging || !self.logs.is_empty())
     }
 
-    /// Wait for the child at most so long.
+    /// Wait for the child at most so long; where there is none, so long.
     pub(super) fn wait(&self, limit_us: u64) -> Result<(), PilotError> {
-        match &self.aside {
-            Some(aside) => aside.wait(limit_us),
-            None => Ok(()),
-        }
+        let mut polls: Vec<Poll> = self.poll().into_iter().collect();
+        fd::poll(&mut polls, Some(limit_us)).map_err(|error| PilotError::system("poll")(error.source))?;
+        Ok(())
     }
 
     /// Give up what is not in the bundle, and where `unsafe_too` what is not safe there: the pilot leaves.

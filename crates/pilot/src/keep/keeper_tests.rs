@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use tidemill_slot::SlotOutput;
+use tidemill_sys::time::monotonic_us;
 
 use super::*;
 
@@ -109,4 +110,27 @@ fn outputs_that_went_with_their_slot_are_no_fault_of_their_payload() {
     let mut refused = |number| keeper.refused(number, cause.clone(), &|_| None, 5);
     assert!(matches!(refused(1)[..], [Kept::Orphaned { .. }]));
     assert!(matches!(refused(2)[..], [Kept::Lost { .. }]));
+}
+
+#[test]
+fn a_copy_of_a_canceled_job_that_the_storage_refuses_is_not_tried_again() {
+    let mut keeper = keeper();
+    let dropped = Waiting {
+        dropped: true,
+        ..waiting(1)
+    };
+    keeper.sent.push_back(dropped);
+    let cause = Cause {
+        of_output: false,
+        text: String::from("EIO"),
+    };
+    assert!(keeper.refused(1, cause, &|_| None, 5).is_empty());
+    assert!(!keeper.is_busy());
+}
+
+#[test]
+fn where_no_child_writes_a_pilot_that_leaves_waits_all_the_same() {
+    let begun_us = monotonic_us();
+    keeper().wait(30_000).unwrap();
+    assert!(monotonic_us() >= begun_us + 30_000);
 }

@@ -88,7 +88,7 @@ impl Pilot {
     /// after the other where the pilot has to stop: the journal is written while the lead is awaited.
     fn make_safe(&mut self) -> Result<(), PilotError> {
         let now_us = monotonic_us();
-        let (until_us, mut save_us, save_until_us) = match self.cx.life.phase() {
+        let (until_us, mut save_us, mut save_until_us) = match self.cx.life.phase() {
             Phase::Stopping(leaving) => {
                 let until_us = leaving.since_us + STOP_ACK_US;
                 let save_until_us = until_us.max(now_us + STOP_SAVE_US);
@@ -96,7 +96,7 @@ impl Pilot {
             }
             _ => (now_us + PEACE_ACK_US, u64::MAX, now_us + SAVE_US),
         };
-        let until_us = self.cx.life.ends_us().map_or(until_us, |ends_us| {
+        let mut until_us = self.cx.life.ends_us().map_or(until_us, |ends_us| {
             until_us.min(ends_us.saturating_sub(STOP_ACK_US))
         });
         while self.cx.lead.has_lead() && !self.cx.report.records.all_acked() {
@@ -104,11 +104,16 @@ impl Pilot {
             if now_us >= until_us {
                 break;
             }
+            if save_us == u64::MAX && self.cx.signals.is_pending() {
+                // it left in peace, and has to hurry now
+                (until_us, save_us) = (until_us.min(now_us + STOP_ACK_US), now_us);
+                save_until_us = save_until_us.min(until_us + STOP_SAVE_US);
+            }
             if now_us >= save_us {
                 self.cx.report.save(now_us)?;
                 save_us = now_us + PAUSE_US;
             }
-            self.exchange(now_us, until_us.min(save_us))?;
+            self.exchange(now_us, until_us.min(save_us).min(now_us + PAUSE_US))?;
         }
         if self.cx.report.records.all_acked() {
             return Ok(());
