@@ -31,6 +31,8 @@ const PAUSE_US: u64 = 2_000_000;
 const HELD_BYTES_MAX: usize = 8 << 20;
 /// Generations above a process.
 const ANCESTORS_MAX: usize = 64;
+/// Looks at a sender's ancestors while they keep ending.
+const WALKS_MAX: usize = 16;
 
 /// Signals that came, and failures that wait for one.
 #[derive(Default)]
@@ -172,22 +174,37 @@ fn is_outside((pid, uid): (i32, u32), me: (i32, u32), parent: impl Fn(i32) -> Op
     if pid == 0 || (uid == 0 && me.1 != 0) {
         return true;
     }
-    let mut next = parent(pid).map(|_| pid);
-    if next.is_none() {
-        return false;
-    }
+    // a payload's processes end while one looks: whoever has lost its parent in the middle has another one now
+    (0..WALKS_MAX)
+        .find_map(|_| leads_outside(pid, me.0, &parent))
+        .unwrap_or(false)
+}
+
+/// Whether the ancestors of a process lead past `me`; None when one of them ended meanwhile.
+fn leads_outside(pid: i32, me: i32, parent: impl Fn(i32) -> Option<i32>) -> Option<bool> {
+    let mut at = pid;
     for _ in 0..ANCESTORS_MAX {
-        match next {
-            Some(pid) if pid == me.0 => return false,
-            Some(pid) if pid > 1 => next = parent(pid),
-            _ => return true,
+        if at == me {
+            return Some(false);
         }
+        let Some(above) = parent(at) else {
+            return (at == pid).then_some(false); // the sender itself has ended
+        };
+        if above <= 1 {
+            return Some(true);
+        }
+        if above != me && parent(above).is_none() {
+            return (parent(at) == Some(above)).then_some(true); // it lives, but cannot be seen
+        }
+        at = above;
     }
-    false
+    Some(false)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn failed(first: u64, printed: usize) -> Failed {
@@ -245,5 +262,36 @@ mod tests {
         assert!(outside(51, 0) && outside(0, 0), "the batch system, the kernel");
         let circle = |_: i32| Some(5);
         assert!(!is_outside((5, 0), (7, 0), circle), "a circle ends");
+    }
+
+    #[test]
+    fn what_ends_while_one_looks_at_it_does_not_speak_for_the_batch_system() {
+        let looks = Cell::new(0);
+        let outside = |tree: &dyn Fn(u32, i32) -> Option<i32>| {
+            looks.set(0);
+            is_outside((50, 1000), (7, 1000), |pid| {
+                looks.set(looks.get() + 1);
+                tree(looks.get(), pid)
+            })
+        };
+        for end in 1..5 {
+            let sender_ends = |look: u32, pid: i32| match pid {
+                50 if look > end => None,
+                50 => Some(40),
+                40 => Some(7),
+                _ => None,
+            };
+            assert!(!outside(&sender_ends), "the sender ended after look {end}");
+            let parent_ends = |look: u32, pid: i32| match pid {
+                50 if look > end => Some(7),
+                50 => Some(40),
+                40 if look > end => None,
+                40 => Some(7),
+                _ => None,
+            };
+            assert!(!outside(&parent_ends), "its parent ended after look {end}");
+        }
+        let ever_another = |look: u32, pid: i32| (pid == 50).then_some(look as i32 + 100);
+        assert!(!outside(&ever_another), "it is never found");
     }
 }
