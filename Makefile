@@ -12,8 +12,8 @@ export UV_HTTP_TIMEOUT := 60
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 CARGO_TEST = cargo test --quiet --locked --no-fail-fast --workspace --target $(HOST)
 PYTEST = .venv/bin/python -m pytest
-# In CI the fault tests run with 20 seeds; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
-SEEDS ?= $(if $(CI),20,5)
+# In CI the fault tests run with 10 seeds of each kind; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
+SEEDS ?= $(if $(CI),10,5)
 FIRST ?= 1
 MINUTES ?= 10
 
