@@ -7,6 +7,7 @@
 #   scripts/slurm.sh crash DIR             kills the controller with SIGKILL
 #   scripts/slurm.sh quit DIR              ends the controller in good order, so that it forgets nothing
 #   scripts/slurm.sh controller DIR        starts the controller again
+#   scripts/slurm.sh register DIR          lets every node tell the controller of itself now
 #   scripts/slurm.sh node-crash DIR NODE   kills a node's daemon with SIGKILL; its jobs run on unseen
 #   scripts/slurm.sh node DIR NODE         starts a node's daemon again
 #
@@ -21,7 +22,7 @@
 set -eu
 
 usage() {
-    sed -n '2,21p' "$0" >&2
+    sed -n '2,22p' "$0" >&2
     exit 2
 }
 
@@ -253,6 +254,12 @@ stop() {
     rm -f "$dir/run/outer" "$dir/run/init"
 }
 
+register() {
+    for each in "$dir"/run/slurmd.*.pid; do
+        inside kill -HUP "$(cat "$each")" || true
+    done
+}
+
 kill_inside() {
     pid=$(cat "$dir/run/$2.pid") || fail "$2 does not run in $dir"
     inside kill "$1" "$pid" || fail "$2 does not run in $dir"
@@ -268,10 +275,9 @@ case $verb in
     controller)
         inside slurmctld 9>&-
         until_s 20 env SLURM_CONF="$conf" sinfo -h || fail "the controller does not answer: $(tail -3 "$dir/log/slurmctld.log")"
-        for each in "$dir"/run/slurmd.*.pid; do # one that forgot the nodes asks them a minute later: let them come now
-            inside kill -HUP "$(cat "$each")" || true
-        done
+        register # one that forgot the nodes asks them a minute later
         ;;
+    register) register ;;
     node-crash) kill_inside -KILL "slurmd.${1:?node}" ;;
     node) inside slurmd -N "${1:?node}" ;;
     *) usage ;;

@@ -41,7 +41,24 @@ def test_two_clusters_live_side_by_side_and_stop_whole(start_slurm: Callable[...
 
 def test_the_sessions_cluster_is_idle_at_the_start(slurm_cluster: SlurmCluster) -> None:
     assert slurm_cluster.run("squeue", "-h", "-a", "-t", "PD,R,S") == ""
-    assert slurm_cluster.run("sinfo", "-h", "-p", "batch", "-t", "idle", "-o", "%D").strip() == str(NODES)
+    assert slurm_cluster.run("sinfo", "-h", "-N", "-p", "batch", "-o", "%T").split() == ["idle"] * NODES
+
+
+def test_a_node_that_never_says_that_its_job_has_ended_is_not_taken_for_idle(
+    start_slurm: Callable[..., SlurmCluster], tmp_path: Path
+) -> None:
+    """`sinfo -t idle` counts it; the next test's job on all nodes would wait until it is given up."""
+    epilog = tmp_path / "epilog"
+    epilog.write_text("#!/bin/sh\nsleep 300\n")
+    epilog.chmod(0o755)
+    cluster = start_slurm("--nodes", "2", "--line", f"Epilog={epilog}")
+    cluster.run_as_user("sbatch", "-o", "/dev/null", "--chdir=/", "--wrap", "true")
+    cluster.wait(lambda: "completing" in cluster.run("sinfo", "-h", "-N", "-o", "%T"), "its end is not told")
+    assert cluster.run("sinfo", "-h", "-p", "batch", "-t", "idle", "-o", "%D").strip() == "2"
+    cluster.cancel_all()
+    assert set(cluster.run("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}
+    cluster.run_as_user("sbatch", "-N2", "-o", "/dev/null", "--chdir=/", "--wrap", "true")
+    cluster.wait(lambda: "CG" in cluster.run("squeue", "-h", "-o", "%t"), "the next one ran on both")
 
 
 def _command_lines() -> str:

@@ -93,6 +93,9 @@ class GridEngineWorld:
         finally:
             subprocess.run([SCRIPT, "master", self._cluster], check=True)
 
+    def picture(self) -> str:
+        return subprocess.run(["qstat", "-f", "-u", "*"], capture_output=True, text=True, check=False).stdout
+
     def clear(self) -> None:
         """Nothing runs or waits. A job whose end a daemon has missed stays for ever: it is taken off the list."""
         began_s = clock.monotonic_s()

@@ -43,6 +43,9 @@ class LocalWorld:
     def away(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def picture(self) -> str:
+        return str(read_table(self.directory))
+
     def stop(self) -> None:
         """Every allocation and the daemon end."""
         table = read_table(self.directory)

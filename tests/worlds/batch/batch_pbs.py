@@ -79,6 +79,9 @@ class PbsWorld:
         finally:
             (self.state / "away").unlink()
 
+    def picture(self) -> str:
+        return subprocess.run(["qstat", "-f"], capture_output=True, text=True, check=False).stdout
+
     def stop(self) -> None:
         """Nothing runs any more."""
         deadline_s = clock.monotonic_s() + self.deadline_s

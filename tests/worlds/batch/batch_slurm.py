@@ -74,6 +74,9 @@ class SlurmWorld:
             yield
         self.cluster.start_controller()
 
+    def picture(self) -> str:
+        return self.cluster.picture()
+
 
 @contextmanager
 def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorld]:

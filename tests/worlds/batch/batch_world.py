@@ -70,6 +70,9 @@ class BatchWorld(Protocol):
     def away(self) -> AbstractContextManager[None]:
         """While this lasts, the batch system does not answer."""
 
+    def picture(self) -> str:
+        """Its jobs and nodes as it shows them now, for the message of a test that fails."""
+
 
 class Bench:
     """A world, with words for what the tests do. Names are unique for ever: `a` becomes `tm-contract-e1-...`."""
@@ -135,7 +138,7 @@ class Bench:
         deadline = clock.monotonic_s() + self.world.deadline_s
         while not done():
             if clock.monotonic_s() > deadline:
-                pytest.fail(f"waited in vain: {what} {seen or ''}")
+                pytest.fail(f"waited in vain: {what} {seen or ''}\n{self.world.picture()}")
             clock.sleep_s(0.02)
 
     def until_file(self, name: str, text: str) -> None:
