@@ -179,6 +179,11 @@ impl Sink {
         match output {
             Output::File(path) => {
                 let path = path.clone();
+                // a device or a pipe is written to: what is renamed over it would replace it, /dev/null for everybody
+                if std::fs::metadata(&path).is_ok_and(|status| !status.is_file()) {
+                    let file = File::options().write(true).open(&path);
+                    return Ok(Sink::Descriptor(file.map_err(|source| failed(&path, source))?));
+                }
                 let mut temporary = path.clone().into_os_string();
                 temporary.push(format!(".{}.part", tidemill_sys::process::id()));
                 let temporary = PathBuf::from(temporary);
@@ -265,5 +270,24 @@ fn failed(to: &Path, source: io::Error) -> TraceError {
     TraceError::Write {
         to: to.display().to_string(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileTypeExt;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_written_to_and_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        // a link of our own: without the check it is the link that is replaced, and no device
+        let path = folder.path().join("null");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let sink = Sink::open(&Output::File(path.clone())).unwrap();
+        assert!(matches!(sink, Sink::Descriptor(_)));
+        assert!(std::fs::metadata(&path).unwrap().file_type().is_char_device());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }
