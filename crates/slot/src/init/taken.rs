@@ -31,7 +31,7 @@ const PAUSE_US: u64 = 2_000_000;
 const HELD_BYTES_MAX: usize = 8 << 20;
 /// Generations above a process.
 const ANCESTORS_MAX: usize = 64;
-/// Looks at a sender's ancestors while they keep ending.
+/// Walks over a sender's ancestors while they keep ending.
 const WALKS_MAX: usize = 16;
 
 /// Signals that came, and failures that wait for one.
@@ -174,7 +174,7 @@ fn is_outside((pid, uid): (i32, u32), me: (i32, u32), parent: impl Fn(i32) -> Op
     if pid == 0 || (uid == 0 && me.1 != 0) {
         return true;
     }
-    // a payload's processes end while one looks: whoever has lost its parent in the middle has another one now
+    // a payload's processes may end in the middle of a walk: those below them have another parent in the next one
     (0..WALKS_MAX)
         .find_map(|_| leads_outside(pid, me.0, &parent))
         .unwrap_or(false)
@@ -182,21 +182,17 @@ fn is_outside((pid, uid): (i32, u32), me: (i32, u32), parent: impl Fn(i32) -> Op
 
 /// Whether the ancestors of a process lead past `me`; None when one of them ended meanwhile.
 fn leads_outside(pid: i32, me: i32, parent: impl Fn(i32) -> Option<i32>) -> Option<bool> {
-    let mut at = pid;
+    let (mut at, mut below) = (pid, None);
     for _ in 0..ANCESTORS_MAX {
-        if at == me {
-            return Some(false);
+        if at == me || at <= 1 {
+            return Some(at != me);
         }
-        let Some(above) = parent(at) else {
-            return (at == pid).then_some(false); // the sender itself has ended
-        };
-        if above <= 1 {
-            return Some(true);
+        match (parent(at), below) {
+            (Some(above), _) => (at, below) = (above, Some(at)),
+            (None, None) => return Some(false), // the sender itself has ended
+            // one that cannot be seen is still the parent; one that has ended is not
+            (None, Some(child)) => return (parent(child) == Some(at)).then_some(true),
         }
-        if above != me && parent(above).is_none() {
-            return (parent(at) == Some(above)).then_some(true); // it lives, but cannot be seen
-        }
-        at = above;
     }
     Some(false)
 }
