@@ -57,8 +57,11 @@ def test_a_node_that_never_says_that_its_job_has_ended_is_not_taken_for_idle(
     assert cluster.run("sinfo", "-h", "-p", "batch", "-t", "idle", "-o", "%D").strip() == "2"
     cluster.cancel_all()
     assert set(cluster.run("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}
-    cluster.run_as_user("sbatch", "-N2", "-o", "/dev/null", "--chdir=/", "--wrap", "true")
-    cluster.wait(lambda: "CG" in cluster.run("squeue", "-h", "-o", "%t"), "the next one ran on both")
+    words = ["sbatch", "--parsable", "-N2", "-o", "/dev/null", "--chdir=/", "--wrap", "true"]
+    wide = cluster.run_as_user(*words).strip()
+    cluster.wait(
+        lambda: "CG" in cluster.run("squeue", "-h", "-j", wide, "-o", "%t"), "the next one ran on both"
+    )
 
 
 def _command_lines() -> str:

@@ -115,8 +115,13 @@ class SlurmCluster:
         _run((str(SCRIPT), "register", str(self.directory / "c")), self.env_root)
 
     def picture(self) -> str:
-        """Jobs and nodes as they are now, for the message of a failed test."""
-        return self.run("squeue", "-a", "-t", "all") + self.run("sinfo", "-N", "-l")
+        """Jobs and nodes as they are now, for the message of a failed test; or why the controller does not say."""
+        asked = (("squeue", "-a", "-t", "all"), ("sinfo", "-N", "-l"))
+        told = [
+            subprocess.run(words, env=self.env_root, check=False, capture_output=True, text=True)
+            for words in asked
+        ]
+        return "".join(each.stdout or each.stderr for each in told)
 
     def cancel_all(self) -> None:
         """End all jobs and wait until every node takes jobs. `sinfo -t idle` will not do: it counts nodes that still
