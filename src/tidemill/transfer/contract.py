@@ -127,6 +127,7 @@ class Watch:
         self.bytes = 0  #: moved so far, by the attempt under way
         self.size_bytes = 0  #: of the file, once it is known
         self.told: Callable[[int], None] | None = None  #: is called with `bytes` whenever they change
+        self._sign = 0
         self._since_s = clock.monotonic_s()
 
     def begin(self) -> None:
@@ -141,6 +142,12 @@ class Watch:
             if self.told is not None:
                 self.told(moved)
         self.check()
+
+    def live(self, sign: int) -> None:
+        """The move goes on whenever `sign` is another number than before, also where `bytes` stay the same."""
+        if sign != self._sign:
+            self._sign = sign
+            self._since_s = clock.monotonic_s()
 
     def check(self) -> None:
         """Raise TransferError when the move was canceled, is too late, or has moved nothing for too long."""

@@ -84,11 +84,19 @@ class XrootdAdapter:
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--force", "--retry", "0"]
         if place.endpoint.streams > 1:
             words += ["--streams", str(min(15, place.endpoint.streams))]
+
+        def progress(pid: int) -> int:
+            # xrdcp has read up to 32 MB that are not sent yet; then the server's answers, which it reads too, tell
+            # that it goes on: one for each 8 MB
+            read = program.bytes_read(pid)
+            watch.live(read)
+            return min(read, program.size_of(source))
+
         reply = program.run(
             [*words, f"file://{source}", _address(place) + place.path],
             watch,
             environ=self._environment(place),
-            progress=lambda pid: min(program.bytes_read(pid), program.size_of(source)),
+            progress=progress,
         )
         if reply.status != 0:
             raise self._error(place, reply, "write")

@@ -22,6 +22,7 @@ from tidemill.site.data.staging import NoRoomError, Stage
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.program import size_of
 
 MB = 1_000_000
 
@@ -102,7 +103,7 @@ class UntoldStage:
                 taken = self.stage.budget.taken.bytes
                 if taken and taken not in self.reserved:
                     self.reserved.append(taken)
-                on_disk = sum(path.stat().st_size for path in self.files.glob(".*.part"))
+                on_disk = sum(map(size_of, self.files.glob(".*.part")))
                 assert on_disk <= taken + 1 or not taken
                 time.sleep(0.005)
                 continue
