@@ -14,6 +14,7 @@ from tests.worlds.home.processes import snapshot
 from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec, Resources
+from tidemill.transfer.program import size_of
 from tidemill.wire.api import FailureRow, JobDetail
 
 GB = 1_000_000_000
@@ -84,7 +85,7 @@ def test_a_payload_that_prints_a_gigabyte_succeeds_and_its_log_is_bounded(it: Wo
     it.wait_campaign("talks", timeout_s=60)
     detail = it.client.job(job)
     assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 1), it.tails()
-    kept = sum(each.stat().st_size for each in (it.home / "site" / "fleets").rglob("*") if each.is_file())
+    kept = sum(map(size_of, (it.home / "site" / "fleets").rglob("*")))
     assert kept < 3 * LOG_MAX + 1_000_000
     log = it.client.log(job, event=0)
     assert 0 < len(log.stdout) <= LOG_MAX + 200

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
 
+from tidemill.transfer.program import size_of
+
 pytestmark = pytest.mark.timeout(120)
 HANGS_S = 60.0
 MB = 1024 * 1024
@@ -42,7 +44,7 @@ def peak_mb(world: World) -> float:
 
 
 def database_mb(world: World) -> float:
-    return sum(file.stat().st_size for file in (world.folder / "server").glob("tidemill.db*")) / 1e6
+    return sum(map(size_of, (world.folder / "server").glob("tidemill.db*"))) / 1e6
 
 
 def opened(world: World, who: str) -> ssl.SSLSocket:
