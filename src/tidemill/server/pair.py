@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from typing import TYPE_CHECKING, cast
 
 from tidemill import clock, log
 from tidemill.config.addressee import Channel
@@ -16,12 +17,14 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.database.paired import PairedSession
 from tidemill.server.database.store import Store
 from tidemill.server.gateway.gateway import Gateway, messages
 from tidemill.server.gateway.setup import check
 from tidemill.server.identity.access import Authenticator
 from tidemill.server.notify.start import check_rules, telling
+
+if TYPE_CHECKING:  # it needs PostgreSQL's package, which a server on SQLite does not have
+    from tidemill.server.database.paired import PairedSession
 
 BEAT_S = 1.0
 AGAIN_S = 5.0  #: after a take-over that failed: the other server may try
@@ -93,9 +96,9 @@ class PairedRole:
     """Keeps a server of a pair in its role, in threads of its own. `start` it, `close` it."""
 
     def __init__(self, dispatcher: Dispatcher, parts: ActiveParts, audit: AuditLog) -> None:
-        session = dispatcher.writer.session
-        assert isinstance(session, PairedSession)
-        self._session, self._dispatcher, self._parts, self._audit = session, dispatcher, parts, audit
+        assert dispatcher.writer.is_paired
+        self._session = cast("PairedSession", dispatcher.writer.session)
+        self._dispatcher, self._parts, self._audit = dispatcher, parts, audit
         self._ending = threading.Event()
         self._said = ""
         self._threads = [
