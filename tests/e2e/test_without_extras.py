@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tests.worlds.home.homes import Home
 
 ROOT = Path(__file__).parents[2]
@@ -49,24 +50,40 @@ json.dump(missed, sys.stdout)
 """
 
 
-def _of_extras() -> set[str]:
-    """The modules of packages that extras ask for."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    wanted = {re.split(r"[^A-Za-z0-9_-]", line)[0].lower() for lines in extras.values() for line in lines}
+def _dependencies() -> set[str]:
+    """Names of the packages that `pip install tidemill` brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found, ahead = set[str](), [(Requirement(line), "") for line in project["dependencies"]]
+    while ahead:
+        wanted, extra = ahead.pop()
+        name = canonicalize_name(wanted.name)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+            continue
+        if name in found and not wanted.extras:
+            continue
+        found.add(name)
+        lines = requires(name) or []
+        ahead += [(Requirement(line), each) for line in lines for each in ("", *wanted.extras)]
+    return {"tidemill", *found}
+
+
+def _others() -> set[str]:
+    """The modules of all other packages that are installed here."""
+    brought = _dependencies()
     found = {
         module
         for module, names in packages_distributions().items()
-        if wanted & {name.lower() for name in names}
+        if not brought & {canonicalize_name(name) for name in names}
     }
-    assert {"psycopg", "pika", "pyarrow", "cryptography", "jwt", "boto3", "uproot"} <= found, found
+    assert {"psycopg", "pika", "pyarrow", "cryptography", "jwt", "boto3", "uproot", "pytest"} <= found, found
     return found
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which no package of an extra can be imported."""
+    """An environment in which no package can be imported that no dependency brings."""
     folder = tmp_path_factory.mktemp("bare")
-    (folder / "sitecustomize.py").write_text(_REFUSE.format(modules=sorted(_of_extras())))
+    (folder / "sitecustomize.py").write_text(_REFUSE.format(modules=sorted(_others())))
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path}
 
