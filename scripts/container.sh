@@ -90,7 +90,7 @@ buildah $storage config --volume /data- "$made" # buildah 1.28 lays the image's 
 buildah $storage run --isolation=chroot --network=host --user=10001 -v "$work/data:/data" "$made" -- \
     tidemill server run --config /data/server.toml &
 running=$!
-for _ in $(seq 100); do
+for _ in $(seq 300); do
     sleep 0.2
     answer=$(curl -fsS "http://127.0.0.1:$port/health" 2>/dev/null) && break
 done

@@ -50,8 +50,8 @@ port_of() { # the port kept in DIR/NAME, chosen when there is none
     cat "$dir/$1"
 }
 
-wait_open() { # PORT PID LOG...: until the port answers, 10 s at most
-    for _ in $(seq 100); do
+wait_open() { # PORT PID LOG...: until the port answers, a minute at most: a busy machine took over 10 s
+    for _ in $(seq 600); do
         if is_open "$1"; then return 0; fi
         kill -0 "$2" 2>/dev/null || break
         sleep 0.1

@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -146,10 +147,12 @@ def test_a_server_killed_in_the_middle_and_restarted_costs_tries_only(server: Se
         server.crash()
         server.start()
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    moved = mover.get(url, tmp_path / "in", watch)
-    killer.join()
+    with ThreadPoolExecutor(1) as beside:
+        killed = beside.submit(kill)
+        try:
+            moved = mover.get(url, tmp_path / "in", watch)
+        finally:
+            killed.result()  # why the server is not there again
     assert moved.size_bytes == LARGE_BYTES
     same = subprocess.run(["cmp", str(tmp_path / "in"), str(server.data / "huge")], check=False)
     assert same.returncode == 0
