@@ -124,6 +124,10 @@ fn stat_in(proc: &Path, pid: i32) -> Option<Stat> {
     let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    // of one that is being released right now the kernel shows parent 0 and group -1 (fs/proc/array.c, do_task_stat)
+    if fields.get(2) == Some(&"-1") {
+        return None;
+    }
     Some(Stat {
         parent: fields.get(1)?.parse().ok()?,
         user_ticks: ticks(11)? + ticks(13)?,
@@ -347,6 +351,26 @@ mod tests {
         assert_eq!(descendants(proc.path(), 10), Some(vec![11, 12, 13, 31])); // 13 has just ended
         fs::remove_file(proc.path().join("10/task/10/children")).unwrap();
         assert_eq!(descendants(proc.path(), 10), None);
+    }
+
+    #[test]
+    fn a_process_that_is_being_released_has_ended() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("13788")).unwrap();
+        let text = |state, parent, group| {
+            format!(
+                "13788 (kill) {state} {parent} {group} -1 0 -1 4227148 17 0 0 0 0 0 0 0 20 0 0 0 7649499 0 0 0 0 0 0"
+            )
+        };
+        for (line, parent) in [
+            (text('Z', 40, 40), Some(40)),
+            (text('Z', 0, -1), None),
+            (text('X', 0, -1), None),
+            (text('S', 0, 0), Some(0)), // it joined the namespace from outside
+        ] {
+            fs::write(proc.path().join("13788/stat"), line).unwrap();
+            assert_eq!(stat_in(proc.path(), 13788).map(|stat| stat.parent), parent);
+        }
     }
 
     #[test]
