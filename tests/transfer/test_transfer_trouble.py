@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -208,6 +208,23 @@ def test_an_upload_that_takes_longer_than_the_stall_time_is_no_stall(
         mover = Mover([endpoint], msgspec.structs.replace(ONCE, stall_s=stall_s), size_max=10**9)
         mover.put(tmp_path / "out", endpoint.url + "long", mover.watch())
     assert (server.data / "long").stat().st_size == 48_000_000
+
+
+def test_an_upload_whose_server_hangs_when_all_of_the_file_is_read_is_a_stall(
+    servers: Callable[[str], Server], tmp_path: Path
+) -> None:
+    server = servers("root")
+    port = int(server.started[0].rstrip("/").rsplit(":", 1)[1])
+    size = 48_000_000
+    with (tmp_path / "out").open("wb") as file:
+        file.truncate(size)
+    with ExitStack() as hung, passing(port, bytes_per_s=16e6) as (near, _):
+        endpoint = through(server, "root", near)
+        mover = Mover([endpoint], msgspec.structs.replace(ONCE, stall_s=4), size_max=10**9)
+        watch = mover.watch()
+        watch.told = lambda moved: hung.enter_context(server.frozen()) if moved == size else None
+        with pytest.raises(TransferError, match=f"nothing was moved for 4 s, after {size} bytes"):
+            mover.put(tmp_path / "out", endpoint.url + "hangs", watch)
 
 
 class Network:
