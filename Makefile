@@ -23,18 +23,20 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-GROUPS := postgresql browser rabbitmq transfer containers images gridengine pbs slurm local attack fault
+GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm local attack fault
 TESTS_postgresql := tests/contract
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
+# They wait for XCache most of the time: it purges and closes files once a minute.
+OPTIONS_caches := -n 4 -m 'not long'
 OPTIONS_containers := $(TWO)
 OPTIONS_images := $(TWO)
 OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # The fastest first. Clusters and services mostly wait: two groups beside each other.
-ORDER := test-postgresql test-browser+test-containers test-rabbitmq+test-transfer test-images+test-gridengine test-pbs+test-slurm \
+ORDER := test-postgresql test-browser+test-containers test-rabbitmq+test-transfer test-caches+test-rucio test-images+test-gridengine test-pbs+test-slurm \
   test-local test-attack test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
@@ -113,8 +115,8 @@ gen: setup ## write the generated files: schema, Rust types, licences of crates,
 cut: setup ## messages through a TCP cut of 60 s: three minutes
 	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
 
-bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images and I/O budget, one JSON object each
-	@for bench in dispatch store pages worst lead trace image io_budget transfer; do .venv/bin/python bench/$$bench.py --json; done
+bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers and caches, one JSON object each
+	@for bench in dispatch store pages worst lead trace image io_budget transfer cache; do .venv/bin/python bench/$$bench.py --json; done
 
 screenshots: setup ## the pictures of docs/web.md, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page

@@ -22,6 +22,7 @@ A case goes on for `--rounds` rounds and `--seconds` seconds, then until all rat
 import   a scientific Python stack          storm    the same behind 25 dead search directories of Python and the linker
 compile  g++ -c of four standard headers    find     a tree, by size
 pythia   100 events, where pythia8mc is     threads  8 forks of 4 threads, dirfd, chdir, a static program
+network  100 MB in requests of 64 kB from a server on this host, with their digest: each request is counted
 
     python bench/trace.py --json [--only import] [--rounds 20]
 """
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import math
 import os
@@ -37,10 +39,12 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -72,6 +76,18 @@ pythia.readString("PhaseSpace:pTHatMin = 20.")
 pythia.init()
 for _ in range(100):
     pythia.next()
+"""
+REQUESTS, REPLY_BYTES = 1600, 64 << 10
+NETWORK = f"""import hashlib, socket, sys
+digest = hashlib.sha256()
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
+    for _ in range({REQUESTS}):
+        connection.sendall(b"?")
+        left = {REPLY_BYTES}
+        while left:
+            piece = connection.recv(left)
+            digest.update(piece)
+            left -= len(piece)
 """
 
 Ends = dict[tuple[str, str], int]
@@ -118,6 +134,21 @@ def build_mix(folder: Path) -> list[str]:
     return [dynamic, str(MIX_ROUNDS), static]
 
 
+def serve() -> int:
+    """The port of a server, in a thread of this process, that sends a reply for each byte it receives."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                while asked := connection.recv(4096):
+                    connection.sendall(bytes(REPLY_BYTES * len(asked)))
+
+    threading.Thread(target=answer, daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
 def make_cases(folder: Path) -> Iterator[tuple[str, Case]]:
     """All cases that can be run here."""
     stack = importable(MODULES)
@@ -142,6 +173,8 @@ def make_cases(folder: Path) -> Iterator[tuple[str, Case]]:
         (folder / "pythia.py").write_text(PYTHIA)
         yield "pythia", Case([sys.executable, str(folder / "pythia.py")])
     yield "threads", Case(build_mix(folder))
+    (folder / "network.py").write_text(NETWORK)
+    yield "network", Case([sys.executable, str(folder / "network.py"), str(serve())])
 
 
 def call_names() -> list[str]:

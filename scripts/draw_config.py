@@ -16,6 +16,7 @@ from tidemill import config
 SOURCE = Path(__file__).parent.parent / "src" / "tidemill"
 TITLES = {
     "SiteConfig": "A site: `SITE/site.toml`",
+    "CacheConfig": "A cache: `CACHE/cache.toml`",
     "ServerConfig": "A server: `server.toml`",
     "ClientConfig": "A client: `HOME/client.toml`",
     "MessagesConfig": "A submitter at a message broker: `HOME/messages.toml`",

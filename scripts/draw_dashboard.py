@@ -130,6 +130,28 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Caches",
+        (
+            Panel("Caches that do not answer, or are too small", "short", "1 = so", (
+                (f"1 - tidemill_cache_up{SITE}", "{{site}} {{cache}} does not answer"),
+                (f"tidemill_cache_thrashing{SITE}", "{{site}} {{cache}} fetches what it had"),
+                (f"tidemill_cache_disagrees{SITE}", "{{site}} {{cache}} figures disagree"),
+            )),
+            Panel("Bytes of caches", "Bps", "To clients, from origins by records, and on the wire", (
+                (per_s("tidemill_cache_bytes_total", "cache", f'{{kind="served",{S}}}'), "{{cache}} to clients"),
+                (per_s("tidemill_cache_bytes_total", "cache", f'{{kind="fetched",{S}}}'), "{{cache}} from origins"),
+                (per_s("tidemill_cache_wire_bytes_total", "cache", SITE), "{{cache}} on the wire"),
+            )),
+            Panel("Hits without prefetch", "percentunit", "Of the bytes to clients, those that were there before", (
+                (
+                    f'sum by (cache) (rate(tidemill_cache_bytes_total{{kind="known",{S}}}[$__rate_interval]))'
+                    f' / sum by (cache) (rate(tidemill_cache_bytes_total{{kind="served",{S}}}[$__rate_interval]))',
+                    "{{cache}}",
+                ),
+            )),
+        ),
+    ),
+    (
         "Data",
         (
             Panel("Bytes moved", "Bps", "Remote files, in and out", (

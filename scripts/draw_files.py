@@ -54,6 +54,10 @@ def type_text(annotation: ast.expr) -> str:
         return "list of " + ", ".join(f"`{each.value}`" for each in Occasion)
     if text == "Share":
         return "float, above 0, at most 1"
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "list":
+        inner = annotation.slice
+        if isinstance(inner, ast.Subscript) and ast.unparse(inner.value) == "Literal":
+            return "list of " + ", ".join(f"`{each}`" for each in ast.literal_eval(inner.slice))
     kind = getattr(application, text, None) or getattr(job, text, None)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(f"`{each.value}`" for each in kind)

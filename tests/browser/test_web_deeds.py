@@ -125,6 +125,7 @@ def test_what_hostile_sites_and_people_write_is_shown_as_text(web: World, opens:
         "/", "/applications", "/applications/evil", f"/applications/{quote(EVIL, safe='')}", "/jobs", f"/jobs/{number}",
         "/failures",
         "/campaigns", "/campaigns/hostile", "/sites", "/sites/hostile", "/allocations", "/nodes", "/transfers",
+        "/caches", "/hospital",
         f"/search?q={quote(EVIL)}", f"/jobs?state={quote(EVIL)}&app={quote(EVIL)}", f"/login?next={quote(EVIL)}",
     ):  # fmt: skip
         olga.go(path)
@@ -138,6 +139,7 @@ def test_what_hostile_sites_and_people_write_is_shown_as_text(web: World, opens:
         "/failures",
         "/sites/hostile",
         "/nodes",
+        "/hospital",
         "/transfers",
         "/allocations",
     ):
@@ -147,6 +149,7 @@ def test_what_hostile_sites_and_people_write_is_shown_as_text(web: World, opens:
         for view in (DESK, PHONE):
             olga.page.set_viewport_size(view)
             olga.check()
+    web.end_hostile()
 
 
 # ---- where links lead ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.worlds.services.browser import DESK, PHONE
+from tests.worlds.services.pages_world import EVIL
 from tests.worlds.services.web_world import SECRET, Opens, World, a_job, log_in
 
 #: Pages and their addresses. `ada`, `bob` and `eve` have what `pages_world` made; tests act as `ann` and `carol@iam`.
@@ -18,11 +20,17 @@ PAGES = {
     "overview": "/", "jobs": "/jobs", "job": "/jobs/1", "job-evil": "/jobs/{evil}", "job-stuck": "/jobs/{stuck}",
     "campaigns": "/campaigns", "campaign": "/campaigns/mc23-ttbar", "failures": "/failures", "sites": "/sites",
     "site": "/sites/titan", "site-1h": "/sites/titan?span=1h", "allocations": "/allocations", "nodes": "/nodes",
+    "hospital": "/hospital",
     "transfers": "/transfers", "applications": "/applications", "application": "/applications/simulate",
+    "caches": "/caches",
     "search": "/search?q=mc23", "search-none": "/search?q=nothing-is-called-so", "job-none": "/jobs/99999",
 }  # fmt: skip
-#: What docs/web.md shows: six at most, each a look of its own.
-SHOTS = {"light": ("overview", "jobs", "job"), "dark": ("site",), "phone": ("overview", "job")}
+#: What docs/web.md, docs/caches-figures.md and docs/hospital.md show: eight at most, each a look of its own.
+SHOTS = {
+    "light": ("overview", "jobs", "job", "caches", "hospital"),
+    "dark": ("site",),
+    "phone": ("overview", "job"),
+}
 SHOT_BYTES_MAX = 150_000
 
 
@@ -188,7 +196,7 @@ def test_jobs_are_searched_filtered_sorted_and_paged_by_addresses_that_can_be_sh
         seen += page.locator("td.name b").all_inner_texts()
     assert seen == sorted(seen)
     seen = [each for each in seen if each != "mine"]  # of the tests that act
-    assert len(set(seen)) == len(seen) == 71
+    assert len(set(seen)) == len(seen) == 80
     page.fill(".find input", "limi")
     page.press(".find input", "Enter")
     page.wait_for_url("**/search?q=limi")
@@ -225,6 +233,25 @@ def test_every_page_can_be_read_and_asks_no_other_host(
     strange = opens(None, viewport=view, color_scheme="dark" if look == "dark" else "light")
     strange.go("/")
     strange.check()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_caches_are_read_without_scripts_as_quantities_that_people_read(opens: Opens, look: str) -> None:
+    view = PHONE if look == "phone" else DESK
+    scheme = "dark" if look == "dark" else "light"
+    plain = opens("olga", viewport=view, color_scheme=scheme, java_script_enabled=False)
+    plain.go("/caches")
+    text = plain.text()
+    for words in (
+        "Too small:", "xrootd was killed by SIGKILL", "The figures disagree: believe the connections",
+        "The figures agree", "/store/data/mc23/ttbar.13p6TeV.AOD", "73 TB", "85 %", "0.15",
+        "What payloads read", "192.0.2.7:1094", "Not counted:",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "did not arrive" not in text  # it is said once, with the figures that disagree
+    shown = text.replace(EVIL, "")
+    assert re.findall(r"\d{7,}|\d{1,3}(?:,\d{3}){3,}", shown) == []  # bytes have units
+    assert not plain.troubles
 
 
 def test_pages_are_used_by_keyboard_and_without_javascript(web: World, opens: Opens) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tidemill.model.notification import Subscription
 from tidemill.server.core.dispatcher import DispatchRules
 from tidemill.server.database.unit_of_work import FeedRetention
 from tidemill.server.errors import AwayError, LaterError, RefusedError, RequestError
+from tidemill.server.hospital import rounds
 from tidemill.server.notices import tables
 from tidemill.server.notices.addressees import Addressees
 from tidemill.server.notices.sender import Parcel
@@ -160,6 +162,23 @@ def test_a_site_that_is_drained_and_resumed_is_told_with_its_reason(world: World
     assert quiet == 0
     assert [(item.state, item.reason) for item in told(world) if isinstance(item, SiteNews)] == [
         ("DRAINED", "cooling water"), ("UP", ""),
+    ]  # fmt: skip
+
+
+def test_a_downtime_is_told_when_it_begins_and_when_it_is_over(world: World, gatherer: Gatherer) -> None:
+    gatherer.close()
+    watching = gatherer_of(world, rules=[Rule(to=ME, when=[Occasion.SITE])])
+    Site(world).sync()
+    look(watching)
+
+    downs: list[dict[str, tuple[int, str]]] = [{"s": (1_795_000_000_000_000, "new racks")}, {}]
+    for down in downs:
+        world.dispatcher.writer.write(partial(rounds.call_times, down=down))
+        look(watching)
+    watching.close()
+
+    assert [(item.state, item.reason) for item in told(world) if isinstance(item, SiteNews)] == [
+        ("DOWN", "new racks, until 2026-11-18T11:06:40Z"), ("UP", ""),
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.contract.server_world import SIM, Site, World, done, leases, refused
 
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
-from tidemill.model.job import Input, JobSpec
+from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Scope, Trouble
 from tidemill.server.read import api_pages
 from tidemill.wire.api import Capacity, LeaseOrder, Order, ReleaseReport
@@ -46,6 +46,11 @@ def trouble(scope: Scope, name: str = "", **more: object) -> Trouble:
 
 def remote(url: str = "https://dav.example.org/a", app: str = "sim") -> JobSpec:
     return JobSpec(app=app, inputs=[Input(name="in", url=url)])
+
+
+def listed(url: str) -> JobSpec:
+    """Jobs whose input names a list are of one kind wherever the list is: it is not the data."""
+    return JobSpec(app="sim", inputs=[Input(name="in", url=url, kind=InputKind.EACH)])
 
 
 def test_a_lone_site_whose_credential_expired_fails_no_job_however_often_it_gives_it_back(
@@ -180,11 +185,11 @@ def test_what_a_hostile_site_says_of_its_troubles_is_kept_within_bounds(world: W
 
 
 def test_many_jobs_that_are_held_back_are_not_read_at_each_sync(world: World) -> None:
-    jobs = world.submit(*[remote(f"https://dav.example.org/{n}") for n in range(200)])
+    jobs = world.submit(*[listed(f"https://dav.example.org/{n}") for n in range(200)])
     site = Site(world)
     held = trouble(Scope.INPUT, "https://dav.example.org")
     assert with_troubles(site, held) == []
-    (late,) = world.submit(remote("https://other.example.org/x"))
+    (late,) = world.submit(listed("https://other.example.org/x"))
     assert with_troubles(site, held) == []  # of the same kind: read again in some seconds
     world.now_s += 20
     assert [each.job for each in with_troubles(site, held)] == [late]

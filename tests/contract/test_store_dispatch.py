@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused
 
 from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.job import JobSpec, Resources
+from tidemill.model.job import Input, JobSpec, ReadAs, Resources
 from tidemill.model.seed import campaign_offset
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, transaction
@@ -17,12 +18,15 @@ from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ActionRequest,
     CancelOrder,
+    Capacity,
     DeliveredReport,
     DeliverOrder,
     DiscardOrder,
     ForgetOrder,
     OutputRow,
     ReleaseReport,
+    RouteView,
+    SiteView,
     SubmitRequest,
 )
 
@@ -363,3 +367,42 @@ def test_campaigns_beyond_what_a_sync_can_lease_get_their_turn(world: World) -> 
     got = [each.campaign for _ in range(6) for each in leases(site.sync(ranges=10))]
     assert sorted(got[:30]) == sorted({f"c{number}" for number in range(30)})
     assert len(got) == 60
+
+
+# ---- inputs that programs open -------------------------------------------------------------------------------
+
+OPENED = JobSpec(app="sim", inputs=[Input(name="f", url="root://o//x", read=ReadAs.URL)])
+NEW = Capacity(
+    want_core_s=1e6, want_ranges_max=10, slot_cores_max=4, slot_memory_mb_max=4000, devices={}, event_s={}, nodes=1,
+    busy_cores=0, adhoc=False, opens=True,
+)  # fmt: skip
+
+
+def test_a_site_that_knows_no_opened_inputs_gets_them_as_files(world: World) -> None:
+    (job,) = world.submit(OPENED)
+    (lease,) = leases(Site(world).sync())
+
+    assert lease.spec is not None
+    assert b'"read"' not in msgspec.json.encode(lease.spec)
+    assert world.job(job).spec.inputs[0].is_opened
+
+
+def test_a_site_that_knows_them_gets_them_as_they_were_written(world: World) -> None:
+    world.submit(OPENED)
+    (lease,) = leases(Site(world).sync(capacity=NEW))
+
+    assert lease.spec is not None
+    assert lease.spec.inputs[0].is_opened
+
+
+def test_the_ways_of_a_job_are_shown_as_a_site_that_had_it_says(world: World) -> None:
+    (job,) = world.submit(OPENED)
+    site, other = Site(world), Site(world, "other")
+    site.sync(capacity=NEW)
+    way = RouteView(
+        job=job, name="f", way="cache", url="root://c//root://o//x", why="through cache `c`: it is far"
+    )
+    site.sync(capacity=NEW, view=SiteView(routes=[way]))
+    other.sync(want=0, view=SiteView(routes=[RouteView(job=job, name="f", why="of a site that lies")]))
+
+    assert world.job(job).routes == [way]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,22 @@ def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(
     assert main([*upgrade, "--dry-run"]) == 0
     assert main(upgrade) == 0
     assert "already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("schema", [1, NEWEST - 1])
+def test_an_upgraded_database_has_the_tables_and_indexes_of_a_fresh_one(schema: int, tmp_path: Path) -> None:
+    made = []
+    for name in ("old", "fresh"):
+        store = Store(path=tmp_path / f"{name}.db")
+        if name == "old":
+            fill(store, schema)
+            store.upgrade()
+        else:
+            store.init()
+        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
+            rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+        made.append(sorted(map(str, rows)))
+    assert made[0] == made[1]
 
 
 def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path: Path) -> None:

@@ -101,14 +101,14 @@ def test_wrong_figures_are_refused_at_submit(world: World, asked: Resources) -> 
 def test_jobs_of_before_keep_their_kinds_and_new_ones_get_others(store: Store) -> None:
     session = store.writer()
     old = "INSERT INTO kinds (campaign, app, cores, memory_mb, devices) VALUES (1, 'a', 0, 0, '{}');"
-    for number, script, _ in migrations(store.dialect)[:3]:
+    for number, script, _ in migrations(store.dialect):
         with transaction(session):
             _migrate(session, number, script + (old if number == 2 else ""))
     with transaction(session):
-        key = {"campaign": 1, "app": "a", "cores": 0, "memory_mb": 0, "devices": "{}"}
+        key = {"campaign": 1, "app": "a", "cores": 0, "memory_mb": 0, "devices": "{}", "home": 0, "data": ""}
         assert session.rows("insert_kind", **key, nodes=2, ranks=4)[0][0] == 2
     assert sorted(tuple(row) for row in session.rows("kinds_by_id", ids=[1, 2])) == [
-        (1, 1, "a", 0, 0, "{}", 0, 0),
-        (2, 1, "a", 0, 0, "{}", 2, 4),
+        (1, 1, "a", 0, 0, "{}", 0, 0, 0, ""),
+        (2, 1, "a", 0, 0, "{}", 2, 4, 0, ""),
     ]
     session.close()

@@ -22,7 +22,7 @@ from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.times import parse_span, parse_time
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.harvest.simulation import availability, swf
-from tidemill.server.database.mounts import file_system
+from tidemill.model.file_systems import file_system
 from tidemill.transfer.program import parse_io
 
 NOW_S = 1_795_300_000.0

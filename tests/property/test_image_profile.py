@@ -14,6 +14,7 @@ from tidemill.image.profile import (
     Operation,
     PathUse,
     Profile,
+    RemoteReads,
     count_unique,
     merge,
 )
@@ -73,6 +74,20 @@ def profiles(draw: st.DrawFn) -> Profile:
         areas=areas,
         paths=paths,
         truncated=draw(st.booleans()),
+        reads=[
+            RemoteReads(
+                address=address,
+                port=1094,
+                connections=draw(COUNT),
+                reads=draw(COUNT),
+                bytes=draw(COUNT),
+                waits=draw(COUNT),
+                wait_us=draw(COUNT),
+                wait_log2_us=draw(st.lists(COUNT, max_size=3)),
+            )
+            for address in sorted(draw(st.sets(st.sampled_from(["", "10.0.0.1", "10.0.0.2"]))))
+        ],
+        reads_missed=draw(COUNT),
     )
 
 

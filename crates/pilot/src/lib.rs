@@ -5,6 +5,7 @@
 //! the fleet directory and the lead are all it sees.
 
 mod aside;
+mod cache;
 mod context;
 mod error;
 mod images;

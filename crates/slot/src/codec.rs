@@ -100,6 +100,9 @@ pub(crate) fn put_downward(into: &mut Vec<u8>, message: &Downward) -> Result<(),
         ToSlot::Permit { program, note } => frame(into, 9, |w| {
             w.number(*program).bytes(note.as_bytes());
         }),
+        ToSlot::NodeCache { address, why } => frame(into, 10, |w| {
+            w.bytes(address.as_bytes()).bytes(why.as_bytes());
+        }),
     }
     Ok(())
 }
@@ -127,6 +130,10 @@ pub(crate) fn get_downward(content: &[u8]) -> Result<Downward, Garbled> {
         9 => ToSlot::Permit {
             program: r.number()?,
             note: r.text()?,
+        },
+        10 => ToSlot::NodeCache {
+            address: r.text()?,
+            why: r.text()?,
         },
         20 => return Ok(Downward::Collected(r.number()?)),
         tag => return Err(Garbled(format!("message {tag}"))),

@@ -186,6 +186,11 @@ pub enum ToSlot {
         program: u64,
         note: String,
     },
+    /// Where payloads reach the cache of this node, as HOST:PORT; empty = there is none, and `why`.
+    NodeCache {
+        address: String,
+        why: String,
+    },
     /// No more work of this job will come: ends its persistent payload, drops its inputs.
     Forget {
         job: u64,

@@ -202,6 +202,10 @@ pub enum Silent {
     Enters,
     /// what goes through a ring of io_uring is seen by no filter
     Ring,
+    /// a descriptor becomes a connection (see `watch.rs`)
+    Connects,
+    /// arguments 0 and 1 are the first and the last of descriptors that are closed
+    ClosesRange,
     /// the caller asks on which CPUs a thread may run, or sets it (see `beside.rs`)
     Cpus,
 }
@@ -237,7 +241,7 @@ const fn silent(numbers: (i32, i32), does: Silent) -> SilentCall {
 const DUPLICATING: [u32; 2] = [libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
 
 /// dup, fcntl, open_by_handle_at, open_tree, fsmount, pidfd_getfd; dup2, dup3; unshare, setns, chroot; io_uring_setup;
-/// sched_setaffinity, sched_getaffinity.
+/// sched_setaffinity, sched_getaffinity; connect; close_range.
 pub const SILENT: &[SilentCall] = &[
     silent((32, 23), Silent::Duplicates),
     SilentCall {
@@ -256,11 +260,14 @@ pub const SILENT: &[SilentCall] = &[
     silent((425, 425), Silent::Ring),
     silent((203, 122), Silent::Cpus),
     silent((204, 123), Silent::Cpus),
+    silent((42, 203), Silent::Connects),
+    silent((436, 436), Silent::ClosesRange),
 ];
 
 /// Numbers of calls that make processes: clone, clone3; what clone's flags say is in its first argument.
 pub const CLONE: i64 = if cfg!(target_arch = "aarch64") { 220 } else { 56 };
 pub const CLONE3: i64 = 435;
+pub const CLOSE: i64 = if cfg!(target_arch = "aarch64") { 57 } else { 3 };
 pub const VFORK: i64 = if cfg!(target_arch = "aarch64") { -2 } else { 58 };
 
 /// The name of an errno.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::areas::Finder;
 use crate::calls::{Effect, Group, CALLS};
+use crate::sockets::Network;
 
 /// Errors above this number are counted as the last one (ERESTART_RESTARTBLOCK is 516).
 const ERRNOS: usize = 520;
@@ -92,6 +93,7 @@ pub struct Counts {
     finder: Finder,
     /// of paths beyond the limit, by area
     pub beyond: HashMap<u32, ByGroup>,
+    pub network: Network,
     /// something is missing
     pub truncated: bool,
 }
@@ -107,6 +109,7 @@ impl Counts {
             paths_max,
             finder,
             beyond: HashMap::new(),
+            network: Network::default(),
             truncated: false,
         }
     }

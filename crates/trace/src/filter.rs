@@ -5,23 +5,23 @@ use tidemill_sys::security::Instruction;
 use crate::calls::{When, CALLS, SILENT};
 
 // linux/bpf_common.h
-const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 const ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
 // linux/seccomp.h
-const ALLOW: u32 = 0x7fff_0000;
-const TRACE: u32 = 0x7ff0_0000;
+pub const ALLOW: u32 = 0x7fff_0000;
+pub const TRACE: u32 = 0x7ff0_0000;
 
 // struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes (little endian here)
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
+pub const NUMBER_AT: u32 = 0;
+pub const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
 /// linux/audit.h
-const ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
+pub const ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
     0xC000_00B7
 } else {
     0xC000_003E
@@ -32,7 +32,7 @@ const AT_EMPTY_PATH: u32 = 0x1000;
 /// Below so many calls they are compared one by one.
 const LEAF_CALLS: usize = 3;
 
-const fn step(code: u16, k: u32) -> Instruction {
+pub const fn step(code: u16, k: u32) -> Instruction {
     Instruction {
         code,
         yes: 0,
@@ -42,7 +42,7 @@ const fn step(code: u16, k: u32) -> Instruction {
 }
 
 /// Skips so many instructions where the comparison holds, or where it does not.
-const fn jump(code: u16, k: u32, yes: u8, no: u8) -> Instruction {
+pub const fn jump(code: u16, k: u32, yes: u8, no: u8) -> Instruction {
     Instruction { code, yes, no, k }
 }
 
@@ -87,7 +87,7 @@ pub fn program(also: &[String]) -> Vec<Instruction> {
     whole
 }
 
-const fn argument(index: usize) -> u32 {
+pub const fn argument(index: usize) -> u32 {
     ARGUMENTS_AT + 8 * index as u32
 }
 

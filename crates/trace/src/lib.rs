@@ -16,8 +16,10 @@ mod operation;
 mod options;
 mod paths;
 mod profile;
+mod sockets;
 mod task;
 mod tracer;
+mod watch;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -144,6 +146,7 @@ fn follow(
         main: pid,
         begun_us: clocks.0,
         divert: !options.plain,
+        closes_count: options.also.iter().any(|name| name == "close"),
         end_with_command: options.end_with_command,
         beside: !options.plain,
         tick_us: if options.snapshots { SNAPSHOT_US } else { 0 },

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::{time, Result};
 
-use crate::calls::{mode_at, Effect, Names, Silent, CALLS, SILENT, STATX_BUFFER};
+use crate::calls::{mode_at, Effect, Names, Silent, CALLS, CLOSE, SILENT, STATX_BUFFER};
 use crate::counts::{Facts, Operation, PathId};
 use crate::diversion::{Slot, SLOT_BYTES};
 use crate::paths::join;
@@ -160,8 +160,20 @@ impl Tracer {
         let slot_at = self.slot_of_result(pid);
         let found = self.reader.read(pid, slot_at, path_at);
         self.settle(pid, found.slot, &mut registers)?;
+        if self.at_traffic(pid, &registers) {
+            return ptrace::resume(pid, Resume::ToCallEnd(0));
+        }
         match known {
             Known::No => ptrace::resume(pid, Resume::On(0)),
+            Known::Counted(_) if registers.call() == CLOSE && !self.closes_count => {
+                ptrace::resume(pid, Resume::On(0)) // of a connection
+            }
+            Known::Silent(Silent::Connects) => {
+                if self.at_connect(pid, &registers)? {
+                    return Ok(());
+                }
+                ptrace::resume(pid, Resume::On(0))
+            }
             Known::Silent(silent) => {
                 self.silent(pid, silent, &registers);
                 ptrace::resume(pid, Resume::On(0))
@@ -229,6 +241,12 @@ impl Tracer {
                 }
             }
             Pending::Mapping { before, slots } => self.mapped(pid, *before, slots)?,
+            Pending::Watching { before, step } => self.watching(pid, *before, step)?,
+            Pending::Receiving(descriptor) => {
+                if let Some(registers) = ptrace::registers(pid)? {
+                    self.received(pid, descriptor, registers.result());
+                }
+            }
             other => task.pending = other,
         }
         ptrace::resume(pid, Resume::On(0))
@@ -259,6 +277,7 @@ impl Tracer {
         self.unmark(task, operation);
         match CALLS[usize::from(operation.call)].effect {
             Effect::Opens(_) if result >= 0 => {
+                // not of the connections: this may be told long after the descriptor was closed and became one
                 task.files.borrow_mut().paths.remove(&(result as i32));
             }
             Effect::Renames => self.epoch += 1,
@@ -272,12 +291,11 @@ impl Tracer {
         };
         match silent {
             Silent::Duplicates => task.files.borrow_mut().paths.clear(),
-            Silent::Replaces => drop(
-                task.files
-                    .borrow_mut()
-                    .paths
-                    .remove(&(registers.argument(1) as i32)),
-            ),
+            Silent::Replaces => {
+                let mut files = task.files.borrow_mut();
+                files.paths.remove(&(registers.argument(1) as i32));
+                files.sockets.remove(&(registers.argument(1) as i32));
+            }
             Silent::Unshares => {
                 let flags = registers.argument(0);
                 if flags & CLONE_FS != 0 {
@@ -285,6 +303,16 @@ impl Tracer {
                 }
                 if flags & CLONE_FILES != 0 {
                     task.files = Rc::default();
+                }
+            }
+            Silent::Connects => {} // see `at_call`
+            Silent::ClosesRange => {
+                let [first, last] = [0, 1].map(|index| registers.argument(index) as u32);
+                if registers.argument(2) & u64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 {
+                    let mut files = task.files.borrow_mut();
+                    files
+                        .sockets
+                        .retain(|&descriptor, _| !(first..=last).contains(&(descriptor as u32)));
                 }
             }
             Silent::Enters => self.epoch += 1,
@@ -363,6 +391,7 @@ fn descriptor(pid: i32, task: &Task, number: i32, epoch: u64) -> Option<Rc<[u8]>
         paths,
         opening,
         epoch: of,
+        sockets: _,
     } = &mut *files;
     if *of != epoch {
         paths.clear();

@@ -12,6 +12,7 @@ use crate::areas::{self, Finder};
 use crate::calls::{errno_name, Group};
 use crate::counts::{ByGroup, Counts, Facts, Use};
 use crate::paths::{follow, is_library, is_plain, is_python, Links};
+use crate::sockets::Reads;
 
 const FORMAT: u32 = 1;
 
@@ -48,6 +49,9 @@ pub struct Profile {
     /// path, kind, operations that succeeded and that failed, bytes that it has if they may have been read
     paths: Vec<(String, char, u64, u64, u64)>,
     truncated: bool,
+    reads: Vec<Reads>,
+    /// connections of which nothing is known
+    reads_missed: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -202,6 +206,8 @@ pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
             })
             .collect(),
         truncated: counts.truncated,
+        reads: counts.network.sums(),
+        reads_missed: counts.network.missed,
     }
 }
 

@@ -1,12 +1,14 @@
 //! What is known of traced threads, and what they share: memory, current directory, descriptors.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use tidemill_sys::ptrace::Registers;
 
 use crate::counts::Operation;
+use crate::sockets::Socket;
+use crate::watch::{Page, Step};
 
 /// State of the diversion (see `diversion.rs`) in one address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub struct Memory {
     pub diversion: Diversion,
     /// calls so far: short programs are not worth a diversion
     pub calls: u32,
+    /// for filters (see `watch.rs`)
+    pub page: Page,
+    /// parts of that page from which a filter is being installed
+    pub parts_used: u16,
     free: Vec<u16>,
     made: u16,
 }
@@ -72,6 +78,7 @@ impl Memory {
         Memory {
             diversion,
             calls: self.calls,
+            page: self.page,
             ..Memory::default()
         }
     }
@@ -87,14 +94,25 @@ pub struct Place {
     pub epoch: u64,
 }
 
-/// Open directories, of all tasks made with CLONE_FILES.
+/// Open directories and connections, of all tasks made with CLONE_FILES.
 #[derive(Debug, Default)]
 pub struct Files {
     pub paths: HashMap<i32, Rc<[u8]>>,
+    pub sockets: HashMap<i32, Socket>,
     /// opens under way, whose descriptors are not known yet: nothing may be remembered
     pub opening: u32,
     /// directories may have got other names since
     pub epoch: u64,
+}
+
+impl Files {
+    /// The copy that a forked child has: of its connections, and of directories nothing.
+    fn forked(&self) -> Files {
+        Files {
+            sockets: self.sockets.clone(),
+            ..Files::default()
+        }
+    }
 }
 
 /// Limit of `Files::paths`.
@@ -115,6 +133,10 @@ pub enum Pending {
         /// the page for results, if it is there already
         slots: Option<u64>,
     },
+    /// it does something for us before its connect
+    Watching { before: Box<Registers>, step: Step },
+    /// it reads from a connection
+    Receiving(i32),
 }
 
 /// A traced thread.
@@ -123,6 +145,8 @@ pub struct Task {
     pub memory: Rc<RefCell<Memory>>,
     pub place: Rc<RefCell<Place>>,
     pub files: Rc<RefCell<Files>>,
+    /// descriptors that filters of the process stop at
+    pub watched: Rc<RefCell<HashSet<i32>>>,
     pub slot: Option<u16>,
     pub pending: Pending,
 }
@@ -131,6 +155,7 @@ pub struct Task {
 pub const CLONE_VM: u64 = 0x100;
 pub const CLONE_FS: u64 = 0x200;
 pub const CLONE_FILES: u64 = 0x400;
+pub const CLONE_THREAD: u64 = 0x10000;
 pub const CLONE_VFORK: u64 = 0x4000;
 
 impl Task {
@@ -151,7 +176,12 @@ impl Task {
             files: if shared(CLONE_FILES) {
                 Rc::clone(&self.files)
             } else {
-                Rc::default()
+                Rc::new(RefCell::new(self.files.borrow().forked()))
+            },
+            watched: if shared(CLONE_THREAD) {
+                Rc::clone(&self.watched)
+            } else {
+                Rc::new(RefCell::new(self.watched.borrow().clone()))
             },
             slot: None,
             pending: Pending::Nothing,

@@ -28,6 +28,10 @@ pub struct Tracer {
     pub(crate) epoch: u64,
     pub(crate) begun_us: u64,
     pub(crate) divert: bool,
+    /// traffic of connections is counted
+    pub(crate) watches: bool,
+    /// `close` is an operation that counts
+    pub(crate) closes_count: bool,
     main: i32,
     /// when the command itself has ended, the rest is not waited for
     end_with_command: bool,
@@ -68,6 +72,8 @@ pub struct Setup {
     pub begun_us: u64,
     /// results without a second stop, where the architecture allows it
     pub divert: bool,
+    /// `--also close`
+    pub closes_count: bool,
     pub end_with_command: bool,
     /// the tracer may share a CPU with what it traces
     pub beside: bool,
@@ -87,6 +93,8 @@ impl Tracer {
             epoch: 0,
             begun_us: setup.begun_us,
             divert: setup.divert && ptrace::DIVERTS,
+            watches: setup.divert && ptrace::DIVERTS,
+            closes_count: setup.closes_count,
             main: setup.main,
             end_with_command: setup.end_with_command,
             notes: Notes::default(),
@@ -171,7 +179,12 @@ impl Tracer {
     /// On to the next event: the end of its call where that is waited for.
     fn onward(&self, pid: i32, signal: i32) -> Resume {
         match self.tasks.get(&pid).map(|task| &task.pending) {
-            Some(Pending::CallEnd(_) | Pending::Mapping { .. }) => Resume::ToCallEnd(signal),
+            Some(
+                Pending::CallEnd(_)
+                | Pending::Mapping { .. }
+                | Pending::Watching { .. }
+                | Pending::Receiving(_),
+            ) => Resume::ToCallEnd(signal),
             _ => Resume::On(signal),
         }
     }
@@ -283,7 +296,8 @@ impl Tracer {
                     self.unmark(&task, operation);
                 }
                 Pending::Mapping { .. } => task.memory.borrow_mut().diversion = Diversion::Refused,
-                Pending::Nothing => {}
+                Pending::Watching { step, .. } => step.end(&mut task.memory.borrow_mut()),
+                Pending::Nothing | Pending::Receiving(_) => {}
             }
             task.give_slot();
         }

@@ -53,6 +53,24 @@ pub struct NamedPaths {
     pub may_mount: bool,
 }
 
+/// XRootD as the cache of each node: pilots start it when a job reads through it.
+///
+/// `config` and `authdb` hold `{dir}`, the cache's directory in node memory, and `{report}`, the UDP port on which the
+/// pilot hears what it served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeCacheDef {
+    pub name: String,
+    /// `xrootd` by name or path
+    pub program: String,
+    /// of the node, in all
+    pub memory_mb: u64,
+    /// part of it for blocks on their way; the rest is for files
+    pub ram_mb: u64,
+    pub config: String,
+    pub authdb: String,
+    pub environment: BTreeMap<String, String>,
+}
+
 /// `length` bytes at `offset` of a file on the shared file system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
@@ -159,6 +177,8 @@ pub struct Settings {
     pub view: Option<View>,
     /// trouble of the storage of outputs is waited out for so long, then a pilot drains; None = 300 s
     pub storage_patience_s: Option<f64>,
+    /// the cache of each node; None = there is none, or others run it
+    pub node_cache: Option<NodeCacheDef>,
 }
 
 /// FLEET/manifest.json.
@@ -203,6 +223,9 @@ pub struct OutputDef {
 
 /// A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
 /// that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None.
+/// `url`, `urls`: the same, of files that the program opens; beside each that is not there `.NAME.url` (`.EVENT.url`)
+/// holds the URL, and in the next line the way in words. It is read before each payload: it may change. A URL that has
+/// `{node_cache}` for its host is of the node's cache; two more lines are the way to take where that does not run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InputDef {
     pub name: String,
@@ -213,6 +236,8 @@ pub struct InputDef {
     pub sha256: Option<String>,
     /// of `path`, where it is a file
     pub bytes: Option<u64>,
+    /// some of its URLs are of the node's cache, which the pilot starts then; None = none is
+    pub node_cache: Option<bool>,
 }
 
 /// What many jobs share: an approved application, resolved by the agent.
@@ -451,7 +476,7 @@ pub struct Ended {
 pub struct Noted {
     pub p: String,
     pub s: u64,
-    /// `image`, `stage`, `setup`, `trace`, `io`, `spill`, `memory`
+    /// `image`, `stage`, `setup`, `trace`, `io`, `spill`, `memory`, `cache`
     pub topic: String,
     pub program: Option<u64>,
     pub job: Option<u64>,

@@ -78,6 +78,18 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "image export": ("software.image", "write an image as one squashfs file"),
         "image run": ("software.image", "run a command in an image"),
     },
+    "caches": {
+        "cache init": ("cache.init", "write the configuration of a block cache in front of far storage"),
+        "cache run": ("cache.run", "run a cache, and start it again after a crash"),
+        "cache status": ("cache.status", "whether a cache runs and is well, and what it holds"),
+        "cache ls": ("cache.ls", "list what a cache holds, by dataset and by file"),
+        "cache purge": ("cache.purge", "remove files from a cache"),
+        "cache check": ("cache.check", "compare cached blocks with the origin, and drop damaged files"),
+        "cache study": (
+            "cache.study",
+            "measure what a cache would do for a data set, and name the setting to use",
+        ),
+    },
     "server": {
         "server run": ("server.service", "run the server"),
         "server init": ("server.service", "write a commented server.toml"),
@@ -86,6 +98,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "server broker-setup": ("server.broker", "users, rights and queues that RabbitMQ needs for messages"),
         "owner list": ("server.owners", "what submitters have had of the fair share"),
         "owner shares": ("server.owners", "give a submitter a weight in the fair share"),
+        "downtimes list": ("server.downtimes", "when sites are out of service, as the server knows it"),
+        "downtimes check": ("server.downtimes", "what a file of downtimes says, and what of it is left out"),
         "audit": ("server.audit", "who ran what in an allocation or on a node; is the log of changes whole"),
         "certs init": ("server.certs", "make a small CA for a collaboration that has none"),
         "certs issue": ("server.certs", "make a key pair for the server, a submitter, a site or an operator"),

@@ -34,6 +34,7 @@ from tidemill.wire.api import (
     CampaignRow,
     Change,
     Counts,
+    DowntimeList,
     FailurePage,
     FailureRow,
     Health,
@@ -51,9 +52,10 @@ from tidemill.wire.api import (
     SiteRow,
     SubmitReply,
     SubmitRequest,
+    WardRow,
 )
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import BusyError, Connection
+from tidemill.wire.http import BusyError, Connection, NotFoundError
 
 T = TypeVar("T")
 RETRY_S = 60.0  #: how long a call is repeated while the server is away
@@ -243,6 +245,17 @@ class Client:
     def sites(self) -> list[SiteRow]:
         """All sites as the server sees them."""
         return self.get("/v1/sites", list[SiteRow])
+
+    def wards(self) -> list[WardRow]:
+        """The wards of the hospital, with the outcomes of all stays; none of a server without one."""
+        try:
+            return self.get("/v1/wards", list[WardRow])
+        except NotFoundError:  # an older server
+            return []
+
+    def downtimes(self) -> DowntimeList:
+        """Downtimes of sites that are not over, and where they were read."""
+        return self.get("/v1/downtimes", DowntimeList)
 
     def applications(self) -> list[SiteApplication]:
         """The applications that sites offer."""

@@ -10,6 +10,7 @@ import msgspec
 from tidemill import config as config_files
 from tidemill.config.amqp import Amqp
 from tidemill.config.archive import ArchiveConfig
+from tidemill.config.hospital import DATA_WAIT_S, Downtimes, Ward
 from tidemill.config.keys import Duration, doc
 from tidemill.config.notify import Mail, Notify
 from tidemill.config.quotas import Quotas
@@ -59,6 +60,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         msgspec.Meta(ge=1),
         doc("Half of what owners and campaigns have used is forgotten after so long, for the fair share"),
     ] = HALF_LIFE_S
+    data_wait_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("A job waits so long for a site that is nearer to its data, then any site that fits may have it"),
+    ] = DATA_WAIT_S
+    wards: Annotated[
+        list[Ward], doc("The hospital: where jobs with a `home` are treated that wait or fail there")
+    ] = []
     upgrade: Annotated[bool, doc("Bring an older database to this version's schema at the start")] = False
     tls: Tls = Tls()
     tokens: Tokens = Tokens()
@@ -66,6 +75,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quotas: Quotas = Quotas()
     archive: ArchiveConfig = ArchiveConfig()
     amqp: Amqp = Amqp()
+    downtimes: Downtimes = Downtimes()
     mail: Mail = Mail()
     notify: Notify = Notify()
     web: Web = Web()

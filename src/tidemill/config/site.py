@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidemill.config.amqp import AtBroker
+from tidemill.config.caching import Replicas, Routing, SiteCache
 from tidemill.config.contact import ContactMail
 from tidemill.config.hidden import why_hidden
 from tidemill.config.io import Io
@@ -562,6 +563,13 @@ class SiteConfig(
     endpoints: Annotated[
         list[Endpoint], doc("Places outside the site that inputs may come from and outputs may go to")
     ] = []
+    caches: Annotated[
+        list[SiteCache], doc("Caches of far files that this site's payloads may read through")
+    ] = []
+    replicas: Annotated[Replicas, doc("Where copies of a far file are")] = Replicas()
+    routing: Annotated[Routing, doc("How the site chooses the way of an input that programs open")] = (
+        Routing()
+    )
     fleet_keep_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),

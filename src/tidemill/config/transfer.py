@@ -22,6 +22,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ]
     read: Annotated[bool, doc("Inputs may come from there")] = True
     write: Annotated[bool, doc("Outputs may go there")] = False
+    near_s_per_gb: Annotated[
+        Annotated[float, msgspec.Meta(ge=0)] | None,
+        doc(
+            "Seconds that a gigabyte takes from there, 0 = it is local: the server prefers jobs whose data are near; "
+            "none = nothing is said"
+        ),
+    ] = None
     transfers_max: Annotated[
         int, msgspec.Meta(ge=1, le=1000), doc("Files that are moved from and to it at the same time, at most")
     ] = 4

@@ -17,6 +17,8 @@ APPLICATIONS = {  #: name -> script, relative to this directory; its folder hold
     "pythia8": "pythia8/generate.py",
     "zpeak": "zpeak/analyse.py",
 }
+FAR = {"far-copy": "far_copy/copy.py", "skim": "skim/skim.py"}
+"""Those that open far files by themselves (`read = "url"`); they need `tidemill[far]` or `xrdcp`."""
 HERE = Path(__file__).resolve().parent
 
 
@@ -26,9 +28,21 @@ def install(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
     `python` is the interpreter that runs them; it needs the packages of `tidemill[examples]` for all but `pi` and
     `hepmc-merge`. Files of earlier versions are replaced. Raises ConfigError if `python` cannot be read.
     """
+    return _install(APPLICATIONS, apps_dir, python)
+
+
+def install_far(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
+    """The same for the applications that open far files: `skim` (uproot) and `far-copy` (xrdcp).
+
+    They are not among `install`'s: not every site has XRootD's client.
+    """
+    return _install(FAR, apps_dir, python)
+
+
+def _install(applications: dict[str, str], apps_dir: Path, python: str) -> list[str]:
     apps_dir.mkdir(parents=True, exist_ok=True)
     executable = Path(os.path.abspath(python))  # noqa: PTH100  resolve() would leave the virtual environment
-    for name, script in APPLICATIONS.items():
+    for name, script in applications.items():
         script_path = HERE / script
         template = string.Template((script_path.parent / "app.toml").read_text(encoding="utf-8"))
         text = template.substitute(
@@ -38,7 +52,7 @@ def install(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
             script_digest=json.dumps(_digest(script_path)),
         )
         _replace(apps_dir / f"{name}.toml", text)
-    return sorted(APPLICATIONS)
+    return sorted(applications)
 
 
 def install_mpi(apps_dir: Path, program: Path) -> str:

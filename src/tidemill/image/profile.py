@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,9 @@ FORMAT = 1
 
 PROFILE_BYTES_MAX = 512 << 20
 """A larger file is refused: 5 million paths of 100 characters."""
+
+PEERS_MAX = 1000
+"""Addresses in a merged profile: those that gave the most bytes."""
 
 BYTES_LIKE_AN_OPERATION = 1 << 20
 """Where paths are left out, a file of so many bytes is worth as much as an operation."""
@@ -121,6 +125,23 @@ class PathUse(msgspec.Struct, frozen=True, array_like=True, order=True):
         return self.kind != Kind.ABSENT
 
 
+class RemoteReads(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """What was read from connections to one address; an empty address: those beyond the tracer's limit of addresses.
+
+    A wait is the time from the last thing sent to the first bytes that come back. Where several requests are under way
+    at once it is a lower bound of what a request takes.
+    """
+
+    address: str
+    port: Count
+    connections: Count
+    reads: Count  #: calls that gave something
+    bytes: Count
+    waits: Count = 0
+    wait_us: Count = 0
+    wait_log2_us: list[Count] = []  #: waits of less than 2, 4, 8, ... microseconds
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What one run, or several runs together, did to file systems.
 
@@ -145,6 +166,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     bins: list[Bin]
     paths: list[PathUse]
     truncated: bool
+    reads: list[RemoteReads] = []  #: by address; empty from a tracer that does not tell
+    reads_missed: Count = 0  #: connections that could not be watched
 
     @property
     def ops_total(self) -> int:
@@ -241,7 +264,36 @@ def merge(profiles: Sequence[Profile]) -> Profile:
         bins=_merged_bins(profiles),
         paths=paths,
         truncated=any(each.truncated for each in profiles),
+        reads=merged_reads(reads for each in profiles for reads in each.reads),
+        reads_missed=sum(each.reads_missed for each in profiles),
     )
+
+
+def merged_reads(reads: Iterable[RemoteReads]) -> list[RemoteReads]:
+    """Sums by address, those that gave the most bytes first."""
+    found: dict[tuple[str, int], RemoteReads] = {}
+    for each in reads:
+        known = found.get((each.address, each.port))
+        found[each.address, each.port] = each if known is None else _added(known, each)
+    return sorted(found.values(), key=lambda each: (-each.bytes, each))
+
+
+def _added(one: RemoteReads, other: RemoteReads) -> RemoteReads:
+    return RemoteReads(
+        address=one.address,
+        port=one.port,
+        connections=one.connections + other.connections,
+        reads=one.reads + other.reads,
+        bytes=one.bytes + other.bytes,
+        waits=one.waits + other.waits,
+        wait_us=one.wait_us + other.wait_us,
+        wait_log2_us=added_bins(one.wait_log2_us, other.wait_log2_us),
+    )
+
+
+def added_bins(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The sum of two histograms, of which one may be shorter."""
+    return [sum(pair) for pair in zip_longest(one, other, fillvalue=0)]
 
 
 def _head(profile: Profile) -> tuple[int, str, list[str], str, list[tuple[str, str]]]:
@@ -396,7 +448,10 @@ def per_run(profile: Profile, areas: Iterable[str]) -> dict[str, tuple[int, int]
 
 
 def bounded(profile: Profile, paths_max: int) -> Profile:
-    """The profile with at most so many paths: those with the most operations and bytes stay."""
+    """The profile with at most so many paths: those with the most operations and bytes stay. And with PEERS_MAX
+    addresses: those that gave the most bytes."""
+    if len(profile.reads) > PEERS_MAX:
+        profile = msgspec.structs.replace(profile, reads=profile.reads[:PEERS_MAX], truncated=True)
     if len(profile.paths) <= paths_max:
         return profile
 

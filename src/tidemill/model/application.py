@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -76,6 +76,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     arguments: list[str] = []  #: templates, see above
     parameters: dict[str, Parameter] = {}  #: what jobs may choose, each within limits
     environment: dict[str, str] = {}  #: variables of its payloads
+    #: schemes of URLs that its program opens by itself, such as `["root", "https"]`: for inputs with `read = "url"`
+    opens: list[Literal["root", "roots", "xroot", "xroots", "http", "https", "dav", "davs"]] = []
     pass_environment: list[str] = []  #: names copied from the site agent's environment
     #: what its payloads see out of memory: `NAME` in SITE/images or a recipe's path, `@sha256:...` pins it
     images: list[str] = []

@@ -15,11 +15,22 @@ JOB_INPUT = "job:"
 """Begins the URL of an input that another job delivers."""
 
 
+CATALOGUE = "rucio:"
+"""Begins the name of a file in a catalogue."""
+
+
 class InputKind(StrEnum):
     """Which events read an input."""
 
     SHARED = "shared"
     EACH = "each"
+
+
+class ReadAs(StrEnum):
+    """How payloads read an input: a file that is copied for them, or a URL that their program opens."""
+
+    FILE = "file"
+    URL = "url"
 
 
 class OutputKind(StrEnum):
@@ -80,13 +91,26 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     `shared`: the same for all events. `each`: `url` names a text file whose line k belongs to event k; a line that is
     itself a URL or path is staged under `name`, and the line's text fills `{line}`.
-    `job:ID/OUTPUT` reads another job's output; it makes the job wait for that one.
+    `job:ID/OUTPUT` reads another job's output; it makes the job wait for that one. `rucio:SCOPE/NAME` is a file of the
+    catalogue that the site asks (`[replicas]`).
     """
 
     name: str  #: of the file in the work directory
     url: str  #: where it is, or `job:ID/OUTPUT`
     kind: InputKind = InputKind.SHARED  #: which events read it
     sha256: str | None = None  #: 64 hex digits that the file must have; None = any
+    #: `url`: the program opens it where the site says; none = `file`, it is copied before the payload starts
+    read: ReadAs | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether the payload's program opens it by a URL, where the site finds a way for that."""
+        return self.read is ReadAs.URL
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether a way to it has to be found: its program opens it, or a catalogue names it."""
+        return self.is_opened or self.url.startswith(CATALOGUE)
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,6 +146,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     retries: int = 2  #: an event that failed 1 + retries times enters the failed set
     priority: int = 0  #: within the campaign, higher first
     site: str | None = None  #: run only there
+    #: the site that the job belongs to: it runs there, unless a ward of the server's hospital lets it run elsewhere
+    home: str | msgspec.UnsetType = msgspec.UNSET
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
 

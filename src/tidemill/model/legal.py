@@ -10,8 +10,20 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from tidemill.model.devices import fault_of
-from tidemill.model.job import EVENTS_MAX, NAME_PATTERN, JobSpec, Resources
+from tidemill.model.far import catalogue_name, url_fault
+from tidemill.model.job import (
+    CATALOGUE,
+    EVENTS_MAX,
+    JOB_INPUT,
+    NAME_PATTERN,
+    Input,
+    InputKind,
+    JobSpec,
+    Resources,
+)
 from tidemill.model.width import check_asked
 
 AFTER_MAX = 1_000
@@ -77,7 +89,12 @@ def shown(value: object) -> str:
 
 def _names_fault(spec: JobSpec) -> Fault | None:
     inputs, outputs = [each.name for each in spec.inputs], [each.name for each in spec.outputs or []]
-    names = [("an app", spec.app), ("a site", spec.site)]
+    home = None if spec.home is msgspec.UNSET else spec.home
+    if home is not None and spec.site is not None:
+        return Fault(
+            "both `site` and `home` are given", "`site` = only there, `home` = there unless it is in a ward"
+        )
+    names = [("an app", spec.app), ("a site", spec.site), ("a site", home)]
     names += [("an input", name) for name in inputs] + [("an output", name) for name in outputs]
     names += [("an application that merges", each.merge) for each in spec.outputs or []]
     for what, name in names:
@@ -95,6 +112,9 @@ def _places_fault(spec: JobSpec) -> Fault | None:
     for each in spec.inputs:
         if each.sha256 is not None and not _DIGEST.fullmatch(each.sha256):
             return Fault(f"`sha256` of input {each.name} is `{shown(each.sha256)}`", "64 hexadecimal digits")
+        far = far_fault(each)
+        if far is not None:
+            return far
     for output in spec.outputs or ():
         places += [
             (f"url of output {output.name}", output.url),
@@ -104,6 +124,37 @@ def _places_fault(spec: JobSpec) -> Fault | None:
         if place is not None and (len(place) > URL_CHARACTERS_MAX or _CONTROL.search(place)):
             return Fault(f"`{what}` holds control characters or more than {URL_CHARACTERS_MAX} characters")
     return None
+
+
+def far_fault(one: Input) -> Fault | None:
+    """What is wrong with an input that a program opens by itself, or that a catalogue names; None = nothing."""
+    if one.url.startswith(CATALOGUE):
+        try:
+            catalogue_name(one.url)
+        except ValueError as error:
+            return Fault(f"url of input {one.name}: {error}", "write `rucio:SCOPE/NAME`")
+        if one.kind is InputKind.EACH:
+            return Fault(
+                f"input {one.name} is of kind `each` and names a file or dataset of the catalogue",
+                "name a text file whose lines are `rucio:SCOPE/NAME`, one for each event (docs/routing.md makes one)",
+            )
+        return None
+    if not one.is_opened or one.kind is InputKind.EACH or one.url.startswith(JOB_INPUT):
+        return None  # what lines and other jobs name is known at the site
+    why = url_fault(one.url)
+    if why is None:
+        return None
+    return Fault(
+        f'input {one.name} has `read = "url"`, and `{_without_secret(one.url)}` cannot be opened: {why}',
+        'write a URL such as `root://HOST//PATH`, or leave `read = "url"` out: the file is copied then',
+    )
+
+
+def _without_secret(url: str) -> str:
+    """A URL in a message: without user, password and query."""
+    scheme, colon, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return shown(scheme + colon + authority.rpartition("@")[2] + slash + path.partition("?")[0])
 
 
 def _texts_fault(spec: JobSpec) -> Fault | None:

@@ -41,10 +41,13 @@ class Sample(NamedTuple):
 
 
 OTHER = "other"
+VIEWS_MAX = 100
+CACHE_KINDS = ("served", "hit", "known", "fetched", "bypass", "again")
 SITES_MAX, ROUTES_MAX, AREAS_MAX, ACCOUNTS_MAX, REMARKS_MAX = 1_000, 200, 100, 100, 200
 TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SITE = Label(most=SITES_MAX, about="the site's name")
 _AREA = Label(most=AREAS_MAX, about="an area of `[[io]]`")
+_CACHE = Label(most=VIEWS_MAX, about="a cache of `[[caches]]`")
 _NODES = Label(("idle", "regular", "ours", "other"))
 _ALLOCATIONS = Label(tuple(str(each) for each in AllocationState))
 _CHANNEL = Label(tuple(str(each) for each in Channel))
@@ -138,6 +141,37 @@ AGENT: dict[str, Metric] = {
         {"state": Label(("used", "reserved", "waiting"))},
     ),
     "tidemill_stage_waiting_jobs": Metric("gauge", "Jobs whose inputs wait for room in the stage"),
+    "tidemill_cache_up": Metric(
+        "gauge", "Whether the cache answers its clients: 1 = it does", {"cache": _CACHE}
+    ),
+    "tidemill_cache_restarts": Metric(
+        "gauge", "Restarts of the cache's server since its supervisor started", {"cache": _CACHE}
+    ),
+    "tidemill_cache_thrashing": Metric(
+        "gauge",
+        "Whether most of what the cache fetches it had before, being too small: 1 = so",
+        {"cache": _CACHE},
+    ),
+    "tidemill_cache_disagrees": Metric(
+        "gauge",
+        "Whether its records and the kernel's counters differ (believe the counters): 1 = so",
+        {"cache": _CACHE},
+    ),
+    "tidemill_cache_opens_total": Metric(
+        "counter", "Times that a file was in use, from its first open to its last close", {"cache": _CACHE}
+    ),
+    "tidemill_cache_lost_records_total": Metric(
+        "counter", "Records of the cache that did not arrive or could not be read", {"cache": _CACHE}
+    ),
+    "tidemill_cache_wire_bytes_total": Metric(
+        "counter", "Bytes on its connections to origins, as the kernel counts them", {"cache": _CACHE}
+    ),
+    "tidemill_cache_bytes_total": Metric(
+        "counter",
+        "Bytes by XCache's records: sent to clients (of them XCache's hits), there before they were asked for, fetched "
+        "in blocks, past the cache, fetched once more",
+        {"cache": _CACHE, "kind": Label(CACHE_KINDS)},
+    ),
     "tidemill_noted_total": Metric(
         "counter",
         "Remarks of pilots on how they do things",
@@ -241,7 +275,7 @@ SERVER: dict[str, Metric] = {
     "tidemill_server_site_state": Metric(
         "gauge",
         "Whether a site is in this state: 1, else 0",
-        {"site": _SITE, "state": Label(("UP", "SILENT", "LOST", "DRAINED"))},
+        {"site": _SITE, "state": Label(("UP", "SILENT", "LOST", "DOWN", "DRAINED"))},
     ),
     "tidemill_server_site_silent_seconds": Metric(
         "gauge", "Seconds since a site was heard, or since the server started", {"site": _SITE}

@@ -17,11 +17,12 @@ from tidemill.model.quantities import (
     percent_text,
     rate_text,
     ratio,
+    share_text,
     short_text,
     times_text,
 )
 from tidemill.report.query import CauseGroup, ReportData, Timeline
-from tidemill.wire.api import AllocationRow, CampaignRow
+from tidemill.wire.api import AllocationRow, CampaignRow, SiteRow, WardRow
 
 BARS_MAX = 12
 GROUPS_MAX = 30
@@ -46,6 +47,8 @@ def page(data: ReportData) -> str:
         _failures(data.failures),
         _allocations(data.allocations),
         _sites(data),
+        _caches(data.sites),
+        _wards(data.wards),
     ]
     return document(data.title, _span(data), "\n".join(parts), made_us=data.made_us)
 
@@ -309,6 +312,58 @@ def _sites(data: ReportData) -> str:
         for site in data.sites
     ]
     return section("Sites", table(["site", "state", "host", "version", "applications"], cells))
+
+
+def _caches(sites: Sequence[SiteRow]) -> str:
+    shown = [(site.name, each) for site in sites for each in site.caches if each.state != "other"]
+    if not shown:
+        return ""
+    cells = []
+    for site, view in shown:
+        total = view.total
+        origin, served = total.fetched + total.bypass, total.served
+        cells.append([
+            view.name, site, view.state, count_text(total.opens), bytes_text(served), bytes_text(origin),
+            bytes_text(view.wire_origin), share_text(total.known, served) if served else "-",
+            f"{origin / served:.2f}" if served else "-", bytes_text(total.again),
+        ])  # fmt: skip
+    heads = [
+        "cache", "site", "state", "opens", "to clients", "from origins", "on the wire", "hits",
+        "origin bytes per client byte", "fetched again",
+    ]  # fmt: skip
+    remarks = [
+        f"<p>{escape(view.name)} at {escape(site)}: {escape(view.believe)}</p>"
+        for site, view in shown
+        if view.believe
+    ]
+    about = (
+        "<p>A hit is a byte that was there before it was asked for; bytes that were prefetched for the same reader are "
+        "not. The kernel counts the bytes on the wire.</p>"
+    )
+    return section("Caches", about + table(heads, cells, right=range(3, 10)) + "".join(remarks))
+
+
+def _wards(rows: Sequence[WardRow]) -> str:
+    """Wards of the hospital: of all campaigns, also in a report on one."""
+    if not rows:
+        return ""
+    heads = [
+        "ward",
+        "admits",
+        "with",
+        "cured",
+        "not cured",
+        "canceled",
+        "went home",
+        "there now",
+        "share cured",
+    ]
+    cells = [
+        [row.ward, row.admits or "-", row.cure or "-",
+         *map(count_text, (row.cured, row.failed, row.canceled, row.home, row.there)), percent_text(row.share)]
+        for row in rows
+    ]  # fmt: skip
+    return section("Hospital, all campaigns", table(heads, cells, right=range(3, 9)))
 
 
 def _cpu_share(row: CampaignRow) -> float | None:

@@ -11,7 +11,7 @@ from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
 from tidemill.model.failure import FailureClass, next_step
-from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow, WardRow
 
 JOBS_MAX = 20_000  #: newest jobs that the timeline is made of
 FAILURES_MAX = 10_000
@@ -55,6 +55,7 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline | None
     allocations: list[AllocationRow]
     sites: list[SiteRow]
+    wards: list[WardRow] = []  #: of the hospital, over all campaigns
 
 
 def gather(
@@ -91,6 +92,7 @@ def gather(
             if (first_us is None or each.at_us >= first_us) and (until_us is None or each.at_us <= until_us)
         ],
         sites=client.sites(),
+        wards=client.wards(),
     )
 
 

@@ -9,6 +9,7 @@ import resource
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,9 +19,11 @@ import msgspec
 import uvicorn
 
 from tidemill import __version__, log
+from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
+from tidemill.model.failure import FailureClass
 from tidemill.model.identity import Identity
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
@@ -31,6 +34,7 @@ from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store
 from tidemill.server.database.upgrade import UpgradePlan, copy_database
+from tidemill.server.hospital import downtimes
 from tidemill.server.identity import access
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
@@ -47,6 +51,7 @@ SOCKET = "api.sock"
 ARCHIVE = "archive"
 LOCK = "server.lock"
 CHECK_SITES_S = 5.0
+ROUNDS_MAX = 10  #: transactions of the hospital between two checks of sites
 GRACE_S = 5
 SWITCH_S = 0.001  #: between threads: with Python's 5 ms a short request waits for each step of a long one
 HANDSHAKE_S = 10.0  #: of TLS, at the start and at the end of a connection
@@ -145,7 +150,30 @@ def rules_of(config: ServerConfig) -> DispatchRules:
         site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
         quotas=config.quotas, archive=Archive(config.archive.dir or config.place / ARCHIVE),
+        data_wait_s=config.data_wait_s, wards=wards_of(config), downtimes=config.downtimes,
     )  # fmt: skip
+
+
+def wards_of(config: ServerConfig) -> tuple[Ward, ...]:
+    """The wards of the hospital. Raises ConfigError for what could never work."""
+    names = [each.name for each in config.wards]
+    if len(set(names)) < len(names) or len(names) > WARDS_MAX:
+        raise ConfigError(
+            f"`wards` names {len(names)} wards", hint=f"at most {WARDS_MAX}, each with a name of its own"
+        )
+    for ward in config.wards:
+        for each in ward.failures:
+            if each not in list(FailureClass):
+                raise ConfigError(
+                    f"ward `{ward.name}` admits `{each}`, which is not a class of failures",
+                    hint=did_you_mean(each, list(FailureClass)),
+                )
+        if ward.waited_s is None and not ward.failures and not ward.home_down:
+            raise ConfigError(
+                f"ward `{ward.name}` admits no job", hint="set `waited_s`, `failures` or `home_down`"
+            )
+    downtimes.check(config.downtimes)
+    return tuple(config.wards)
 
 
 def read_authenticator(config: ServerConfig) -> access.Authenticator:
@@ -240,6 +268,9 @@ async def _serve(
     )  # fmt: skip
     server = _Server(config, api, authenticator)
     tasks = [asyncio.create_task(_watch_sites(api)), asyncio.create_task(keeper.run())]
+    over = threading.Event()
+    if api.dispatcher.rules.downtimes.sources:
+        threading.Thread(target=_watch_downtimes, args=(api, over), name="downtimes", daemon=True).start()
     if authenticator.certificates is not None:
         tasks.append(asyncio.create_task(authenticator.certificates.watch()))
     for listener in listeners:
@@ -253,6 +284,7 @@ async def _serve(
     try:
         await server.serve(sockets=listeners)
     finally:
+        over.set()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -315,10 +347,26 @@ async def _watch_sites(api: Api) -> None:
         await asyncio.sleep(CHECK_SITES_S)
         try:
             await loop.run_in_executor(api.waiters, api.dispatcher.check_sites)
+            await loop.run_in_executor(api.waiters, api.dispatcher.check_downtimes)
+            for _ in range(ROUNDS_MAX):
+                if not (await loop.run_in_executor(api.waiters, api.dispatcher.check_hospital)).more:
+                    break
         except SiteError as error:
             _LOG.warning("sites.unchecked", error=error.message)
         except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
             _LOG.error("sites.unchecked", error=repr(error))
+
+
+def _watch_downtimes(api: Api, over: threading.Event) -> None:
+    """Read the calendars, in a daemon thread: a server that ends does not wait for a slow source."""
+    while not over.is_set():
+        try:
+            api.dispatcher.read_downtimes()
+        except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
+            if not over.is_set():
+                text = error.message if isinstance(error, SiteError) else repr(error)
+                _LOG.warning("downtimes.unread", error=text)
+        over.wait(api.dispatcher.rules.downtimes.every_s)
 
 
 def private_dir(path: Path) -> None:

@@ -25,6 +25,7 @@ from tidemill.site.staff.denials import Denials
 from tidemill.site.staff.stopping import StopControl
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
+from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.metrics import MetricsFile
 from tidemill.site.watch.views import Views
 
@@ -38,12 +39,14 @@ class Agent:
         self.stop = StopControl(site)
         self.offers = Offers(site, machine.shape, denials)
         self.data = SiteData(site, self.offers.preparer)
+        self.offers.profiles.has_read = self.data.stage.routes.learning.traced
         self.fleets = Lifecycle(site, self.offers, self.data.stage, devices=machine.shape.devices)
         self.harvesting = Harvesting(site, machine, batch, self.fleets)
         self.capacity = CapacityMeter(site, self.harvesting)
         self.exchange = Exchange(site, denials)
-        self.views = Views(site, self.harvesting, self.data, denials)
-        self.metrics = MetricsFile(site, self.harvesting, self.data, self.exchange)
+        caches = SiteCaches(site.config.caches, self.offers.profiles.reads)
+        self.views = Views(site, self.harvesting, self.data, denials=denials, caches=caches)
+        self.metrics = MetricsFile(site, self.harvesting, self.data, exchange=self.exchange, caches=caches)
 
     def tick(self) -> bool:
         """Do what is due; whether something happened or is under way that calls for the next tick soon."""
@@ -78,6 +81,7 @@ class Agent:
         self.offers.profiles.heard(fleet, entry.records)
         self.metrics.totals.take(entry.records)
         self.fleets.granting.troubles.heard(entry.records)
+        self.fleets.granting.inputs.heard(entry.records)
 
     def _sync(self) -> None:
         sync, room = self.exchange.sync, self.exchange.intake.room

@@ -7,6 +7,7 @@ parts after `#`, and queries except of HTTP.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -26,6 +27,7 @@ LITERAL = ("root", "roots", "xroot", "xroots")
 """Names are taken as they stand, as xrdcp does; elsewhere they are percent-encoded."""
 
 URL_BYTES_MAX = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HOST = re.compile(r"(?!-)[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}", re.IGNORECASE)
 
@@ -134,8 +136,13 @@ def _without_star(url: str) -> str:
     return url.replace("://*.", "://any.", 1)
 
 
+@functools.lru_cache(maxsize=1000)  # every decision asks for those of all endpoints
+def _prefix(prefix: str) -> _Parts:
+    return _read(_without_star(prefix), Direction.IN)
+
+
 def _covers(prefix: str, parts: _Parts) -> bool:
-    wanted = _read(_without_star(prefix), Direction.IN)
+    wanted = _prefix(prefix)
     if (wanted.scheme, wanted.port) != (parts.scheme, parts.port):
         return False
     if "://*." in prefix:
@@ -154,7 +161,7 @@ def _read(url: str, direction: Direction) -> _Parts:
 
     if len(url.encode(errors="replace")) > URL_BYTES_MAX:
         raise refuse(f"the URL has more than {URL_BYTES_MAX} bytes")
-    if any(ord(c) < 32 or ord(c) == 127 for c in url) or url != url.strip():
+    if _CONTROL.search(url) or url != url.strip():
         raise refuse("the URL holds control characters or blanks at its ends")
     scheme, colon, rest = url.partition("://")
     scheme = scheme.lower()

@@ -37,6 +37,7 @@ from tidemill.wire.staged import ApprovedFile as ApprovedFile
 from tidemill.wire.staged import ImageUse as ImageUse
 from tidemill.wire.staged import IoArea as IoArea
 from tidemill.wire.staged import NamedPaths as NamedPaths
+from tidemill.wire.staged import NodeCacheDef as NodeCacheDef
 from tidemill.wire.staged import Piece as Piece
 from tidemill.wire.staged import SetupDef as SetupDef
 from tidemill.wire.staged import StagedFile as StagedFile
@@ -86,6 +87,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     view: View | None = None  #: what payloads see; None = as a fleet of an older version: their slot alone
     #: trouble of the storage of outputs is waited out for so long, then a pilot drains; None = 300 s
     storage_patience_s: float | None = None
+    #: the cache of each node; None = there is none, or others run it
+    node_cache: NodeCacheDef | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +131,10 @@ class OutputDef(msgspec.Struct, frozen=True, kw_only=True):
 
 class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     """A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
-    that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None."""
+    that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None.
+    `url`, `urls`: the same, of files that the program opens; beside each that is not there `.NAME.url` (`.EVENT.url`)
+    holds the URL, and in the next line the way in words. It is read before each payload: it may change. A URL that has
+    `{node_cache}` for its host is of the node's cache; two more lines are the way to take where that does not run."""
 
     name: str
     kind: str
@@ -137,6 +143,8 @@ class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     sha256: str | None
     bytes: int | None  #: of `path`, where it is a file
+    #: some of its URLs are of the node's cache, which the pilot starts then; None = none is
+    node_cache: bool | None = None
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,7 +356,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="noted
 
     p: str
     s: int
-    topic: str  #: `image`, `stage`, `setup`, `trace`, `io`, `spill`, `memory`
+    topic: str  #: `image`, `stage`, `setup`, `trace`, `io`, `spill`, `memory`, `cache`
     program: int | None
     job: int | None
     mode: str  #: which way was taken, such as `fuse`, `unpack`, `relocate`; `peer`, `shared`

@@ -81,3 +81,19 @@ class ApprovedFile(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     bytes: int
     mtime_ns: int
+
+
+class NodeCacheDef(msgspec.Struct, frozen=True, kw_only=True):
+    """XRootD as the cache of each node: pilots start it when a job reads through it.
+
+    `config` and `authdb` hold `{dir}`, the cache's directory in node memory, and `{report}`, the UDP port on which the
+    pilot hears what it served.
+    """
+
+    name: str
+    program: str  #: `xrootd` by name or path
+    memory_mb: int  #: of the node, in all
+    ram_mb: int  #: part of it for blocks on their way; the rest is for files
+    config: str
+    authdb: str
+    environment: dict[str, str]

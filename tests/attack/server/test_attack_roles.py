@@ -28,6 +28,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "/sites/{name:str}": (ALL, OWN, ALL),
     "/allocations": (NO, ALL, ALL),
     "/nodes": (NO, ALL, ALL),
+    "/hospital": (ALL, ALL, ALL),
     "/transfers": (ALL, NO, ALL),
     "/applications": (ALL, ALL, ALL),
     "/applications/{name:str}": (ALL, ALL, ALL),

@@ -55,6 +55,8 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "GET /v1/counts": ("own", "no", "all"),
     "GET /v1/changes": ("own", "no", "all"),
     "GET /v1/sites": ("all", "own", "all"),
+    "GET /v1/wards": ("all", "all", "all"),
+    "GET /v1/downtimes": ("all", "all", "all"),
     "POST /v1/sites/{name:str}/drain": ("no", "no", "all"),
     "POST /v1/sites/{name:str}/reset-epoch": ("no", "no", "all"),
     "GET /v1/owners": ("own", "no", "all"),

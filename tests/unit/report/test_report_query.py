@@ -13,7 +13,16 @@ from tidemill.model.quantities import bytes_text, duration_text, percent_text, r
 from tidemill.report.html import page
 from tidemill.report.query import ReportData, group_failures, timeline
 from tidemill.report.tables import text_table
-from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, PayloadUsage
+from tidemill.wire.api import (
+    AllocationRow,
+    CacheFigures,
+    CacheView,
+    CampaignRow,
+    FailureRow,
+    JobRow,
+    PayloadUsage,
+    SiteRow,
+)
 
 NOW = 1_800_000_000_000_000
 
@@ -116,6 +125,36 @@ def test_the_page_of_everything_names_its_parts() -> None:
     )
     for part in ("Jobs and events", "Campaigns", "Efficiency", "Failures", "Allocations", "99 %", "80 %"):
         assert part in text
+
+
+def _site(*caches: CacheView) -> SiteRow:
+    return SiteRow(
+        name="here", state="UP", epoch=1, host="h", version="0.1.0", seen_us=NOW, capacity={}, allocations={},
+        applications=[], leased_events=0, caches=list(caches),
+    )  # fmt: skip
+
+
+def test_the_page_shows_what_caches_did_and_which_figure_to_believe() -> None:
+    total = CacheFigures(
+        opens=12_000,
+        served=4 * 10**12,
+        known=3 * 10**12,
+        hit=39 * 10**11,
+        fetched=10**12,
+        bypass=10**12,
+        again=5 * 10**9,
+    )
+    works = CacheView(name="dtn", state="running", total=total, wire_origin=21 * 10**11)
+    odd = CacheView(name="<b>", state="dead", believe="believe the connections & not <i>")
+    text = page(_data(sites=[_site(works, odd, CacheView(name="theirs", state="other"))]))
+    for part in (
+        "<h2>Caches", "12,000", bytes_text(4 * 10**12), bytes_text(2 * 10**12), bytes_text(21 * 10**11),
+        "75 %", ">0.50<", bytes_text(5 * 10**9), "&lt;b&gt; at here: believe the connections &amp; not &lt;i&gt;",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "theirs" not in text  # its own site reports it
+    assert "4000000000000" not in text
+    assert "Caches" not in page(_data(sites=[_site()]))
 
 
 def test_figures_are_well_formed_and_named() -> None:

@@ -29,6 +29,8 @@ ANSWERS: dict[str, Any] = {
     r"/v1/outputs": api.OutputPage,
     r"/v1/counts": api.Counts,
     r"/v1/sites": list[api.SiteRow],
+    r"/v1/wards": list[api.WardRow],
+    r"/v1/downtimes": api.DowntimeList,
     r"/v1/applications": list[api.SiteApplication],
     r"/v1/allocations": list[api.AllocationRow],
     r"/v1/audit": list[api.AuditRow],

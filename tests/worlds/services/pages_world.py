@@ -5,12 +5,14 @@ Everything is told to a real server process by the messages that clients and sit
 
 from __future__ import annotations
 
+import json
 import math
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.worlds.services.server_process import DEADLINE_S, Server, TcpServer
+from tests.worlds.services.server_process import DEADLINE_S, Server, TcpServer, until
 
 from tidemill import clock
 from tidemill.model.application import Parameter, ParameterType
@@ -20,6 +22,8 @@ from tidemill.wire.api import (
     AllocationReport,
     AppOffer,
     BadNode,
+    CacheFigures,
+    CacheView,
     Capacity,
     DeliveredReport,
     DeliverOrder,
@@ -31,6 +35,7 @@ from tidemill.wire.api import (
     LogReport,
     OutputRow,
     PayloadUsage,
+    ReadView,
     SiteView,
     StartCost,
     SubmitReply,
@@ -43,6 +48,13 @@ from tidemill.wire.api import (
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0
+DOWNTIMES = "downtimes.toml"
+DOWNTIME = """[[downtime]]
+site = "{site}"
+start = {start:%Y-%m-%dT%H:%M:%SZ}
+end = {end:%Y-%m-%dT%H:%M:%SZ}
+reason = {reason}
+"""
 USAGE = PayloadUsage(
     payloads=1, wall_us=95_000_000, setup_us=4_000_000, user_us=84_000_000, system_us=2_000_000, rss_kb=640_000,
     read_bytes=48_000_000, write_bytes=9_000_000,
@@ -142,8 +154,31 @@ def tide(nodes: int, *, phase: float, minutes: int = 1_440) -> list[TidePoint]:
     return points
 
 
+def hospital(folder: Path) -> dict[str, Any]:
+    """Keys of a server that treats what belongs to a site which is down, and reads a file of this folder for it."""
+    (folder / DOWNTIMES).write_text(
+        downtime("lmu", -3, 5, "new racks") + downtime("theta", 70, 78, "cooling")
+    )
+    return {
+        "wards": [
+            {"name": "home-down", "home_down": True, "sites": ["lrz"], "cure": {"read": "cache"}},
+            {"name": "starved", "failures": ["memory"], "cure": {"memory_factor": 2.0}},
+        ],
+        "downtimes": {"sources": [{"path": str(folder / DOWNTIMES)}], "every_s": 1},
+    }
+
+
+def downtime(site: str, first_h: float, last_h: float, reason: str) -> str:
+    """An entry of the file, in hours from now."""
+    now = datetime.now(UTC)
+    start, end = now + timedelta(hours=first_h), now + timedelta(hours=last_h)
+    return DOWNTIME.format(site=site, start=start, end=end, reason=json.dumps(reason))
+
+
 class PagesWorld:
     """The server and its sites."""
+
+    downtimes: Path | None = None  #: the file of `hospital`
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -169,7 +204,32 @@ class PagesWorld:
             site.sync()
         self._mc23()
         self._small()
+        if self.downtimes is not None:
+            self._treat()
         self._show()
+
+    def _treat(self) -> None:
+        """Jobs of a site that is down, most of them cured."""
+        self.submit(
+            *[JobSpec(app="analyse", name=f"lmu-{k}", home="lmu", retries=0) for k in range(9)],
+            campaign="lmu-reco",
+            owner="frida",
+        )
+        until(lambda: self._wards()["home-down"]["there"] == 9)
+        for number, lease in enumerate(self.lrz.leases(8)):
+            if number == 2:
+                self.lrz.sync(failed(lease, lease.first, FailureClass.PAYLOAD))
+            else:
+                self._deliver(self.lrz, self.lrz.sync(done(lease)))
+
+    def end_hostile(self) -> None:
+        """Its site shows nothing more: other tests look at the same pages."""
+        self.hostile.sync(view=SiteView())
+
+    def _wards(self) -> dict[str, dict[str, Any]]:
+        status, reply = self.server.call("GET", "/v1/wards")
+        assert status == 200, reply
+        return {each["ward"]: each for each in reply}
 
     def _mc23(self) -> None:
         hits = Output(name="hits", path="hits.root", url="root://store.example.org//mc23/")
@@ -261,11 +321,24 @@ class PagesWorld:
         self.titan.sync(
             view=SiteView(
                 tide=tide(512, phase=0.1), bad_nodes=[bad], bad_nodes_total=1, transfers=moving, transfers_total=2,
-                grants=grants, mode="run",
+                grants=grants, mode="run", caches=caches(now_us), reads=reads(self.long),
             )
         )  # fmt: skip
+        small = CacheView(
+            name="small", url="root://theta-dtn:1094", state="waiting", at_us=now_us, restarts=4,
+            since_us=now_us - 10**12, findings=["xrootd was killed by SIGKILL"], thrashing=True,
+            lost=3, wire_origin=9 * 10**11, unsure=2,
+            believe="believe the connections: they carried 900 GB from origins; XCache's records of closed files "
+            "add up to 700 GB; 3 datagrams were lost",
+            total=CacheFigures(opens=900, served=6 * 10**11, hit=10**11, fetched=7 * 10**11, again=5 * 10**11),
+        )  # fmt: skip
         self.theta.sync(
-            view=SiteView(tide=tide(128, phase=0.5), mode="run", waits_for="a regular job starts at 14:20")
+            view=SiteView(
+                tide=tide(128, phase=0.5),
+                mode="run",
+                waits_for="a regular job starts at 14:20",
+                caches=[small],
+            )
         )
         self.lrz.sync(view=SiteView(tide=tide(64, phase=0.8), mode="observe"))
 
@@ -310,8 +383,20 @@ class PagesWorld:
         view = SiteView(
             tide=tide(4, phase=0.3, minutes=30), bad_nodes=[bad], bad_nodes_total=1, transfers=[moving],
             transfers_total=1, grants=[grant], mode=EVIL, waits_for=EVIL,
+            caches=[
+                CacheView(
+                    name=EVIL, url=EVIL, form=EVIL, state=EVIL, findings=[EVIL], believe=EVIL, since_us=2**62,
+                    total=CacheFigures(opens=2**62, served=1, fetched=2**62), datasets=[CacheFigures(name=EVIL)],
+                )
+            ],
+            reads=[ReadView(job=number, app=EVIL, way=EVIL, place=EVIL, waits=1, wait_log2_us=[0] * 60 + [1])],
         )  # fmt: skip
         site.sync(report, allocation, view=view)
+        self.hostile = site
+        if self.downtimes is not None:
+            with self.downtimes.open("a") as file:
+                file.write(downtime("hostile", 1, 2, EVIL))
+            until(lambda: EVIL in json.dumps(self.server.call("GET", "/v1/downtimes")[1]).replace('\\"', '"'))
         return number
 
     def answer_log(self, site: SiteSide) -> None:
@@ -322,6 +407,41 @@ class PagesWorld:
                 site.sync(
                     LogReport(n=0, request=order.request, found=True, stdout=text, stderr="warning: cold\n")
                 )
+
+
+def caches(now_us: int) -> list[CacheView]:
+    """A cache that does well, and one of another site."""
+    datasets = [
+        CacheFigures(
+            name=f"/store/data/{name}", opens=opens, served=served, hit=served - 10**10, known=known,
+            fetched=served - known, again=again,
+        )
+        for name, opens, served, known, again in (
+            ("mc23/ttbar.13p6TeV.AOD", 41_200, 61 * 10**12, 55 * 10**12, 0),
+            ("mc23/zmumu.13p6TeV.AOD", 9_310, 12 * 10**12, 7 * 10**12, 4 * 10**11),
+        )
+    ]  # fmt: skip
+    names = ("opens", "served", "hit", "known", "fetched", "again")
+    total = CacheFigures(**{name: sum(getattr(each, name) for each in datasets) for name in names})
+    return [
+        CacheView(
+            name="dtn", url="root://titan-dtn01:1094", state="running", at_us=now_us, since_us=now_us - 9 * 10**11,
+            total=total, datasets=datasets, wire_origin=total.fetched + 10**9,
+        ),
+        CacheView(name="region", url="root://cache.region.example:1094", state="other"),
+    ]  # fmt: skip
+
+
+def reads(job: int) -> list[ReadView]:
+    """What two traced payloads read, once from the cache and once past it."""
+    waits = [0] * 8 + [40, 700, 90, 4]
+    far = [0] * 17 + [160, 20]
+    return [
+        ReadView(job=job, app="simulate", way="cache", place="dtn", payloads=3, reads=9_402, bytes=4_810_000_000,
+                 waits=834, wait_us=700_000, wait_log2_us=waits),
+        ReadView(job=job, app="simulate", place="192.0.2.7:1094", payloads=3, reads=512, bytes=61_000_000, waits=180,
+                 wait_us=45_000_000, wait_log2_us=far),
+    ]  # fmt: skip
 
 
 __all__ = ["DEADLINE_S", "EVIL", "PagesWorld", "Path", "TcpServer", "done"]

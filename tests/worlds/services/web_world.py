@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.worlds.services.browser import DESK, Watched, chromium
-from tests.worlds.services.pages_world import PagesWorld
+from tests.worlds.services.pages_world import DOWNTIMES, PagesWorld, hospital
 from tests.worlds.services.server_process import Server
 
 from tidemill.model.job import JobSpec
@@ -58,12 +58,12 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks_file": str(issuer.jwks)}
     server = Server(
         folder / "s", listen=f"127.0.0.1:{port}", secret_file=str(secret), tls=tls,
-        tokens={"issuers": [believed], "leeway_s": 0}, roles={"revoked_file": str(revoked)},
+        tokens={"issuers": [believed], "leeway_s": 0}, roles={"revoked_file": str(revoked)}, **hospital(folder),
     )  # fmt: skip
     try:
         made = World(server.ready())
         made.base, made.ca = f"https://localhost:{port}", ca
-        made.issuer, made.revoked = issuer, revoked
+        made.issuer, made.revoked, made.downtimes = issuer, revoked, folder / DOWNTIMES
         made.fill()
         yield made
     finally:

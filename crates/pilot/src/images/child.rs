@@ -21,6 +21,12 @@ impl Teller {
         let _ = fd::write(self.0.as_fd(), line.as_bytes()); // whoever does not listen is dead
     }
 
+    /// Sleep so long; false when the pilot is gone.
+    pub fn sleep(&self, time_us: u64) -> bool {
+        let mut polls = [Poll::new(self.0.as_fd(), 0)];
+        fd::poll(&mut polls, Some(time_us)).is_ok() && !polls[0].readable()
+    }
+
     /// Sleep until `watched` is readable; false when the pilot is gone.
     pub fn wait(&self, watched: BorrowedFd<'_>) -> bool {
         let mut polls = [Poll::new(watched, READABLE), Poll::new(self.0.as_fd(), 0)];

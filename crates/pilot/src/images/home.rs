@@ -127,7 +127,7 @@ fn try_namespaces(size_mb: u64) -> std::result::Result<(), String> {
 }
 
 /// As real root a mount namespace is enough; others get theirs with a user namespace in which they stay who they are.
-fn enter_namespaces(size_mb: u64) -> Result<PathBuf> {
+pub fn enter_namespaces(size_mb: u64) -> Result<PathBuf> {
     let target = Path::new(SHARED_MEMORY);
     if !target.is_dir() {
         let source = std::io::ErrorKind::NotFound.into();

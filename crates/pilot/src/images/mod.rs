@@ -7,8 +7,8 @@
 //! Reading an image and showing it take long, and squashfuse has to be watched: each is a process of its own (`child`),
 //! and the pilot's loop hears of it. Knows no work: which image is wanted, and in how much memory, others decide.
 
-mod child;
-mod home;
+pub mod child;
+pub mod home;
 mod image;
 
 use std::collections::BTreeMap;

@@ -41,6 +41,7 @@ impl Pilot {
         }
         self.keep.finish(cx)?;
         self.permits.note_usage(cx)?;
+        self.supply.note_cache(cx)?;
         let (reason, message) = cx.life.why();
         let slot_us = cx.slots.occupancy.slot_us(ended_us);
         let busy_us = cx.slots.occupancy.busy_us;

@@ -20,6 +20,7 @@ impl Supply {
         if cx.settings.scratch.is_some() || !cx.life.is_working() {
             return Ok(()); // payloads that span nodes read what all of these see; who leaves starts nothing
         }
+        self.start_cache(cx, jobs)?;
         for &job in jobs {
             let inputs = cx.work.job(job).map(|def| def.inputs.clone());
             for file in inputs.into_iter().flatten().filter_map(|input| staged(&input)) {

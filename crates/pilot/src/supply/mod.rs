@@ -3,6 +3,7 @@
 //! Carries out what the work's binding decides. Images and files want each other (an image's file is brought by the
 //! stage, whose memory is entered with the images), and meet here only. Knows neither permits nor what payloads leave.
 
+mod cache;
 mod files;
 mod images;
 
@@ -11,6 +12,7 @@ use tidemill_stage::Order;
 use tidemill_sys::fd::Poll;
 use tidemill_wire::{Settings, StagedFile, View};
 
+use crate::cache::NodeCache;
 use crate::context::Context;
 use crate::error::PilotError;
 use crate::images::Images;
@@ -37,6 +39,7 @@ const CREDENTIALS: [&str; 8] = [
 pub struct Supply {
     images: Images,
     stage: Stage,
+    cache: NodeCache,
     /// Files that the stage reads from the shared file system, since `take_reads`.
     reads: Vec<StagedFile>,
 }
@@ -47,12 +50,14 @@ impl Supply {
         Supply {
             images: Images::new(settings, isolated),
             stage: Stage::new(asks, &settings.io),
+            cache: NodeCache::new(isolated),
             reads: Vec::new(),
         }
     }
 
     pub fn polls(&self) -> impl Iterator<Item = Poll> + '_ {
-        self.stage.poll().into_iter().chain(self.images.polls())
+        let helpers = self.stage.poll().into_iter().chain(self.cache.poll());
+        helpers.chain(self.images.polls())
     }
 
     pub fn due_us(&self, cx: &Context) -> Option<u64> {
@@ -62,7 +67,8 @@ impl Supply {
     /// What became of images and files. Call before slots are heard: an image that died explains what payloads say.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         self.hear_images(cx)?;
-        self.hear_stage(cx)
+        self.hear_stage(cx)?;
+        self.hear_cache(cx)
     }
 
     /// Do what the binding decided.
@@ -147,6 +153,7 @@ impl Supply {
             note_made(cx, &spec, note)?;
             let monotonic_us = cx.life.deadline_us();
             cx.slots.tell(slot, &ToSlot::Deadline { monotonic_us });
+            cx.slots.tell(slot, &self.cache.message());
         }
         Ok(())
     }
@@ -170,7 +177,9 @@ impl Supply {
 
     /// End images and files; the children that still remove them.
     pub fn leave(&mut self) -> impl Iterator<Item = i32> {
-        [self.stage.leave(), self.images.leave()].into_iter().flatten()
+        [self.stage.leave(), self.images.leave(), self.cache.leave()]
+            .into_iter()
+            .flatten()
     }
 }
 

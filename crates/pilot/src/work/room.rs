@@ -13,6 +13,25 @@ impl Binding {
         self.room = self.room.clone().with_spill(free_mb);
     }
 
+    /// Memory of the largest slot that queued work needs, its images included.
+    pub fn largest_mb(&self) -> u64 {
+        let queued = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
+        let needs = queued.filter_map(|(shape, _)| {
+            let need = self.need(shape).ok()?;
+            Some(need.memory_mb + self.images_mb(shape))
+        });
+        needs.max().unwrap_or(0)
+    }
+
+    /// Keep memory for something that is neither slot, image nor input; false if there is not so much now.
+    pub fn hold_memory(&mut self, memory_mb: u64) -> bool {
+        self.room.hold(memory_mb)
+    }
+
+    pub fn release_memory(&mut self, memory_mb: u64) {
+        self.room.release(memory_mb);
+    }
+
     /// What a slot of this shape takes, or why this node can never have one.
     pub(super) fn need<'a>(&self, shape: &'a Shape) -> Result<Need<'a>, String> {
         let (cores, memory_mb, _) = self.room.whole();

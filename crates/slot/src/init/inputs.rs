@@ -1,6 +1,8 @@
-//! Inputs of a job: copied into the slot's memory once, or shown where the node holds them.
+//! Inputs of a job: copied into the slot's memory once, shown where the node holds them, or opened by their program.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -16,6 +18,10 @@ use crate::Isolated;
 /// Lines of `each` inputs are kept in memory; a longer file is refused.
 const LINES_BYTES_MAX: u64 = 256 << 20;
 const PIECE_BYTES: usize = 4 << 20;
+/// A URL, and in the next line the way in words.
+const URL_BYTES_MAX: u64 = 16 << 10;
+/// URLs of events that are kept.
+const URLS_MAX: usize = 10_000;
 
 /// Why inputs are not there: a failure class and a message.
 #[derive(Debug)]
@@ -45,10 +51,32 @@ impl Lines {
     }
 }
 
+/// The host in a URL that goes through the cache of the node: its port is chosen there.
+const NODE_CACHE: &str = "{node_cache}";
+
+/// Where payloads reach the cache of this node; without an address there is none, and `why`.
+#[derive(Debug, Default)]
+pub(crate) struct NodeCache {
+    pub address: String,
+    pub why: String,
+}
+
+/// A file that the payload's program opens by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Opened {
+    url: String,
+    /// the way in words, such as `directly from root://host`
+    way: String,
+}
+
 /// What of a job's inputs is in the slot.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     copied: bool,
+    /// by name, and by event where each has its own
+    opened: RefCell<BTreeMap<(String, Option<u64>), Opened>>,
+    /// inputs of kind `url` that are here as a file
+    fetched: BTreeSet<String>,
     /// shown by a mount, below `in/JOB`
     shown: Vec<String>,
     lines: BTreeMap<String, Lines>,
@@ -86,6 +114,7 @@ impl Inputs {
                     }
                 }
                 (Some(path), "shared") => copy(place, path, &target, input, go_on)?,
+                (_, "url") => {} // before each payload: its way may change
                 _ => file::make_dir_at(own, &target, 0o755).map_err(wrong)?,
             }
             if let Some(path) = &input.lines {
@@ -98,7 +127,30 @@ impl Inputs {
         Ok(())
     }
 
-    /// Copies the files of events `first..first + count`.
+    /// Reads the URLs that all payloads of the job open, as the site has them now; where it has a copy instead, copies
+    /// that once.
+    pub fn read_urls(&mut self, place: &Place, job: &JobDef, go_on: GoOn<'_>) -> Result<(), InputError> {
+        for input in job.inputs.iter().filter(|input| input.kind == "url") {
+            let from = input.path.as_deref().unwrap_or_default();
+            let key = (input.name.clone(), None);
+            if let Some(opened) = read_url(place, from, input)? {
+                self.opened.get_mut().insert(key, opened);
+                continue;
+            }
+            self.opened.get_mut().remove(&key);
+            if self.fetched.insert(input.name.clone()) {
+                let target = format!("{}/{}", directory(job.job), input.name);
+                let copied = copy(place, from, &target, input, go_on);
+                if copied.is_err() {
+                    self.fetched.remove(&input.name);
+                }
+                copied?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the files of events `first..first + count`, or reads the URLs of those that programs open.
     pub fn copy_each(
         &self,
         place: &Place,
@@ -110,10 +162,64 @@ impl Inputs {
             let from = input.path.as_deref().unwrap_or_default();
             for event in events.0..events.0 + events.1 {
                 let target = format!("{}/{}/{event}", directory(job.job), input.name);
+                if input.kind == "urls" && self.copy_url(place, (from, &target), input, event)? {
+                    continue;
+                }
                 copy(place, &format!("{from}/{event}"), &target, input, go_on)?;
             }
         }
         Ok(())
+    }
+
+    /// Reads the URL of an event, and shows it as `EVENT.url` to payloads that take several; false = it has a file.
+    fn copy_url(
+        &self,
+        place: &Place,
+        (from, target): (&str, &str),
+        input: &InputDef,
+        event: u64,
+    ) -> Result<bool, InputError> {
+        let mut known = self.opened.borrow_mut();
+        let key = (input.name.clone(), Some(event));
+        let Some(opened) = read_url(place, &format!("{from}/{event}"), input)? else {
+            known.remove(&key);
+            return Ok(false);
+        };
+        let mut file = create(place.own.as_fd(), &format!("{target}.url"))
+            .map_err(|error| failed("copy", input, &error))?;
+        let written = file.write_all(opened.url.as_bytes());
+        written.map_err(|source| failed("copy", input, &SysError::new("write", target, source)))?;
+        if known.len() >= URLS_MAX {
+            known.clear(); // those of events that are over: what runs has its URL already
+        }
+        known.insert(key, opened);
+        Ok(true)
+    }
+
+    /// The URL that the payload opens instead of reading a file.
+    pub fn url_of(&self, job: &JobDef, name: &str, event: Option<u64>) -> Option<String> {
+        let input = job.inputs.iter().find(|input| input.name == name)?;
+        let event = match input.kind.as_str() {
+            "url" => None,
+            "urls" => Some(event?),
+            _ => return None,
+        };
+        let known = self.opened.borrow();
+        Some(known.get(&(name.to_owned(), event))?.url.clone())
+    }
+
+    /// By which ways these events read what their program opened, for the evidence of a failure; empty = none did.
+    pub fn ways(&self, (first, count): (u64, u64)) -> String {
+        let its = |event: &Option<u64>| event.is_none_or(|event| event >= first && event - first < count);
+        let known = self.opened.borrow();
+        let mut ways: Vec<String> = known
+            .iter()
+            .filter(|((_, event), _)| its(event))
+            .map(|((name, _), opened)| format!("input `{name}` was read {}", opened.way))
+            .collect();
+        ways.dedup();
+        ways.truncate(3);
+        ways.join(", ")
     }
 
     /// Removes the files of events that are over.
@@ -123,13 +229,22 @@ impl Inputs {
                 let name = format!("{}/{}/{event}", directory(job.job), input.name);
                 // not there: it was never copied, or is gone already
                 let _ = file::remove_at(place.own.as_fd(), &name, false);
+                if input.kind == "urls" {
+                    let _ = file::remove_at(place.own.as_fd(), &format!("{name}.url"), false);
+                }
             }
         }
     }
 
-    /// The first input line of an event.
-    pub fn line(&self, event: u64) -> Option<&str> {
-        self.lines.values().find_map(|lines| lines.of_event(event))
+    /// The first input line of an event, or the URL that stands for it.
+    pub fn line(&self, event: u64) -> Option<Cow<'_, str>> {
+        let mut found = self.lines.iter();
+        let (name, line) = found.find_map(|(name, lines)| Some((name, lines.of_event(event)?)))?;
+        let known = self.opened.borrow();
+        Some(match known.get(&(name.clone(), Some(event))) {
+            Some(opened) => Cow::Owned(opened.url.clone()),
+            None => Cow::Borrowed(line),
+        })
     }
 
     /// Removes everything of the job.
@@ -149,7 +264,7 @@ impl Inputs {
 pub(crate) fn each_files(job: &JobDef) -> impl Iterator<Item = &InputDef> {
     job.inputs
         .iter()
-        .filter(|input| input.kind == "each" && input.path.is_some())
+        .filter(|input| matches!(input.kind.as_str(), "each" | "urls") && input.path.is_some())
 }
 
 /// Where a payload finds an input: a shared file, the file of its one event, or the directory of an `each` input.
@@ -157,8 +272,8 @@ pub(crate) fn path_of(place: &Place, job: &JobDef, name: &str, event: Option<u64
     let input = job.inputs.iter().find(|input| input.name == name)?;
     let path = format!("{}/{}/{}", place.own_path, directory(job.job), input.name);
     Some(match (input.kind.as_str(), &input.path, event) {
-        ("each", None, _) => format!("{path}.lines"),
-        ("each", Some(_), Some(event)) => format!("{path}/{event}"),
+        ("each" | "urls", None, _) => format!("{path}.lines"),
+        ("each" | "urls", Some(_), Some(event)) => format!("{path}/{event}"),
         _ => path,
     })
 }
@@ -232,6 +347,51 @@ fn copy(place: &Place, from: &str, to: &str, input: &InputDef, go_on: GoOn<'_>) 
         .map_err(|source| failed("copy", input, &SysError::new("write", to, source)))
 }
 
+/// What the site wrote beside `path` of a file that programs open, as `.NAME.url`; None = it has a copy of it.
+fn read_url(place: &Place, path: &str, input: &InputDef) -> Result<Option<Opened>, InputError> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or_default();
+    let path = &format!("{folder}/.{name}.url");
+    let source = match file::open_in_root(place.old_root.as_fd(), path) {
+        Err(error) if error.os_error() == 2 => return Ok(None), // ENOENT
+        source => source.map_err(|error| failed("read", input, &error))?,
+    };
+    let mut text = String::new();
+    let read = source.take(URL_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(|source| failed("read", input, &SysError::new("read", path, source)))?;
+    let opened = opened_of(&text, &place.node_cache);
+    opened.map(Some).map_err(|why| InputError {
+        failure: "stage_in",
+        message: format!("input `{}` cannot be read: {why}", input.name),
+    })
+}
+
+/// What to open: where the first way leads through the node's cache and that does not run, the second one.
+fn opened_of(text: &str, cache: &NodeCache) -> Result<Opened, String> {
+    let mut lines = text.lines();
+    let mut next = || lines.next().unwrap_or_default().to_owned();
+    let first = Opened {
+        url: next(),
+        way: next(),
+    };
+    if !first.url.contains(NODE_CACHE) {
+        return Ok(first);
+    }
+    if !cache.address.is_empty() {
+        let url = first.url.replacen(NODE_CACHE, &cache.address, 1);
+        return Ok(Opened { url, ..first });
+    }
+    let why = match cache.why.as_str() {
+        "" => "it was not started",
+        why => why,
+    };
+    let (url, way) = (next(), next());
+    if url.is_empty() {
+        return Err(format!("this node has no cache: {why}"));
+    }
+    let way = format!("{way}, because this node has no cache: {why}");
+    Ok(Opened { url, way })
+}
+
 /// Read-only to payloads twice over: by its mode and by the mount.
 fn create(own: BorrowedFd<'_>, to: &str) -> tidemill_sys::Result<File> {
     let _ = file::remove_at(own, to, false);
@@ -273,6 +433,76 @@ fn read_lines(place: &Place, path: &str, input: &InputDef) -> Result<Lines, Inpu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_replaced_by_the_url_that_its_program_opens() {
+        let inputs = Inputs::default();
+        let (first, second) = (
+            opened_of(
+                "root://c//root://o//a\nthrough cache `c`\n",
+                &NodeCache::default(),
+            )
+            .unwrap(),
+            opened_of("x", &NodeCache::default()).unwrap(),
+        );
+        assert_eq!(first.way, "through cache `c`");
+        assert_eq!((second.url.as_str(), second.way.as_str()), ("x", ""));
+        let mut inputs = Inputs {
+            lines: BTreeMap::from([(
+                "files".to_owned(),
+                Lines {
+                    first: 0,
+                    text: "root://o//a\nroot://o//b\n".to_owned(),
+                    starts: vec![0, 12],
+                },
+            )]),
+            ..inputs
+        };
+        inputs
+            .opened
+            .get_mut()
+            .insert(("files".to_owned(), Some(0)), first);
+        assert_eq!(inputs.line(0).as_deref(), Some("root://c//root://o//a"));
+        assert_eq!(inputs.line(1).as_deref(), Some("root://o//b"));
+        assert_eq!(inputs.ways((0, 1)), "input `files` was read through cache `c`");
+        assert_eq!(inputs.ways((1, 1)), "");
+        let input = InputDef {
+            name: "files".into(),
+            kind: "urls".into(),
+            ..InputDef::default()
+        };
+        let job = JobDef {
+            inputs: vec![input],
+            ..JobDef::default()
+        };
+        let url = |event| inputs.url_of(&job, "files", event);
+        assert_eq!(url(Some(0)).as_deref(), Some("root://c//root://o//a"));
+        assert_eq!((url(Some(1)), url(None)), (None, None));
+    }
+
+    #[test]
+    fn the_url_of_a_node_cache_gets_its_address_or_gives_way_to_the_next() {
+        let text = "root://{node_cache}//root://o//a\nthrough cache `n`\nroot://o//a\ndirectly\n";
+        let running = NodeCache {
+            address: "127.0.0.1:99".into(),
+            ..NodeCache::default()
+        };
+        let missing = NodeCache {
+            why: "`xrootd` is missing".into(),
+            ..NodeCache::default()
+        };
+        let opened = opened_of(text, &running).unwrap();
+        assert_eq!(opened.url, "root://127.0.0.1:99//root://o//a");
+        assert_eq!(opened.way, "through cache `n`");
+        let opened = opened_of(text, &missing).unwrap();
+        assert_eq!(opened.url, "root://o//a");
+        assert_eq!(
+            opened.way,
+            "directly, because this node has no cache: `xrootd` is missing"
+        );
+        let only = "root://{node_cache}//root://o//a\nthrough cache `n`\n";
+        assert!(opened_of(only, &missing).unwrap_err().contains("missing"));
+    }
 
     #[test]
     fn lines_belong_to_events_from_the_first_on() {

@@ -143,14 +143,21 @@ impl Job {
         events: Events,
     ) -> std::result::Result<String, String> {
         let event = (!self.persistent() && events.count == 1).then_some(events.first);
+        let line = self.inputs.line(events.first);
         template.fill(&Values {
             first: events.first,
             count: events.count,
             seed: self.seed(events.first),
-            line: self.inputs.line(events.first),
+            line: line.as_deref(),
             cores: self.program.cores,
-            input: &|name| path_of(place, &self.def, name, event),
+            input: &|name| self.place_of(place, name, event),
         })
+    }
+
+    /// The URL or path of an input.
+    fn place_of(&self, place: &Place, name: &str, event: Option<u64>) -> Option<String> {
+        let url = self.inputs.url_of(&self.def, name, event);
+        url.or_else(|| path_of(place, &self.def, name, event))
     }
 
     pub fn env(&self) -> &Strings {
@@ -160,6 +167,12 @@ impl Job {
     /// Makes the environment; in command mode with what these events add.
     pub fn set_environment(&mut self, place: &Place, events: Option<Events>) -> Result<()> {
         self.env.truncate(self.env_shared);
+        for input in self.def.inputs.iter().filter(|input| input.kind == "url") {
+            if let Some(found) = self.place_of(place, &input.name, None) {
+                self.env
+                    .push(format!("{}={found}", input_variable(&input.name)))?;
+            }
+        }
         if let Some(events) = events {
             self.env.push(format!("TIDEMILL_FIRST={}", events.first))?;
             self.env.push(format!("TIDEMILL_COUNT={}", events.count))?;
@@ -167,7 +180,7 @@ impl Job {
                 .push(format!("TIDEMILL_SEED={}", self.seed(events.first)))?;
             let event = (events.count == 1).then_some(events.first);
             for input in each_files(&self.def) {
-                if let Some(path) = path_of(place, &self.def, &input.name, event) {
+                if let Some(path) = self.place_of(place, &input.name, event) {
                     self.env.push(format!("{}={path}", input_variable(&input.name)))?;
                 }
             }
@@ -179,6 +192,9 @@ impl Job {
     pub fn links(&self, place: &Place, events: Events) -> Vec<(String, String)> {
         let event = (!self.persistent() && events.count == 1).then_some(events.first);
         let link = |input: &tidemill_wire::InputDef| {
+            if self.inputs.url_of(&self.def, &input.name, event).is_some() {
+                return None; // there is no file
+            }
             Some((input.name.clone(), path_of(place, &self.def, &input.name, event)?))
         };
         self.def.inputs.iter().filter_map(link).collect()
@@ -263,8 +279,9 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
         ours.push(("TIDEMILL_OUT", "4".to_owned()));
     }
     env.extend(ours.into_iter().map(|(name, value)| (name.to_owned(), value)));
-    for input in &def.inputs {
-        let per_event = program.mode == "command" && input.kind == "each" && input.path.is_some();
+    for input in def.inputs.iter().filter(|input| input.kind != "url") {
+        let is_each = matches!(input.kind.as_str(), "each" | "urls");
+        let per_event = program.mode == "command" && is_each && input.path.is_some();
         if let Some(path) = path_of(place, def, &input.name, None).filter(|_| !per_event) {
             env.insert(input_variable(&input.name), path);
         }

@@ -40,6 +40,7 @@ use crate::queue::{Events, Queue, Run};
 use crate::{Done, FromSlot, Isolated, SlotSpec, ToSlot};
 use approved::Approved;
 use control::{is_plain, Control, Joiner};
+use inputs::NodeCache;
 use job::Job;
 use payload::{Kind, Payload};
 use permits::Permits;
@@ -340,6 +341,7 @@ impl Init {
             }
             ToSlot::Deadline { monotonic_us } => self.deadline_us = monotonic_us,
             ToSlot::Permit { program, note } => self.permits.permit(program, note, time::monotonic_us()),
+            ToSlot::NodeCache { address, why } => self.scratch.place.node_cache = NodeCache { address, why },
             ToSlot::Forget { job } => self.forget(job),
             ToSlot::Finish => {
                 self.draining.get_or_insert("drain");

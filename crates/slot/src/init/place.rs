@@ -25,6 +25,7 @@ use tidemill_image::{Covering, ImageError};
 use tidemill_sys::{file, landlock, mount, process, security, signal, socket, Result, SysError};
 
 use super::cover::Covers;
+use super::inputs::NodeCache;
 use super::{doors, view};
 use crate::{Isolated, Isolation, SlotImage, SlotSpec};
 
@@ -60,6 +61,7 @@ pub(crate) struct Place {
     pub note: String,
     /// of `SlotSpec::stores`, those that are there
     pub stores: Vec<(PathBuf, OwnedFd)>,
+    pub node_cache: NodeCache,
     /// Landlock rules that payloads keep to, where the kernel has any
     pub rules: Option<OwnedFd>,
     /// where files may change by these rules; None = they do not bound files
@@ -140,6 +142,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         note: String::new(),
         root,
         stores,
+        node_cache: NodeCache::default(),
         rules: None,
         writable: None,
     };
@@ -279,6 +282,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         note: String::new(),
         root,
         stores: open_stores(entry.spec),
+        node_cache: NodeCache::default(),
         rules: None,
         writable: None,
     };

@@ -176,6 +176,7 @@ impl Init {
             let (place, control) = (&self.scratch.place, &mut self.control);
             job.inputs
                 .copy_shared(place, &job.def, &mut || !control.urgent())?;
+            job.inputs.read_urls(place, &job.def, &mut || !control.urgent())?;
             job.inputs
                 .copy_each(place, &job.def, (events.first, count), &mut || !control.urgent())?;
         }
@@ -203,6 +204,7 @@ impl Init {
         let (place, control) = (&self.scratch.place, &mut self.control);
         job.inputs
             .copy_shared(place, &job.def, &mut || !control.urgent())?;
+        job.inputs.read_urls(place, &job.def, &mut || !control.urgent())?;
         let wrong = |what: String| NotStarted::all("payload_setup", what);
         let nothing = Events {
             job: job.def.job,

@@ -134,7 +134,12 @@ impl Init {
     }
 
     /// Reports a failure in a moment, unless the allocation is taken away by then.
-    pub(super) fn fail(&mut self, failed: Failed) {
+    pub(super) fn fail(&mut self, mut failed: Failed) {
+        let job = self.jobs.get(&failed.job);
+        let ways = job.map(|job| job.inputs.ways((failed.first, failed.count)));
+        if let Some(ways) = ways.filter(|ways| !ways.is_empty()) {
+            failed.message = format!("{}; {ways}", failed.message);
+        }
         let now_us = time::monotonic_us();
         if self.taken.pauses(now_us) {
             return self.give_back(events_of(&failed), RUN_AGAIN);

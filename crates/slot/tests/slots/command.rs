@@ -241,6 +241,7 @@ fn input(name: &str, kind: &str, path: Option<&str>, lines: Option<&str>) -> Inp
         first: 0,
         sha256: None,
         bytes: None,
+        node_cache: None,
     }
 }
 

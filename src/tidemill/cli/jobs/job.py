@@ -11,8 +11,9 @@ from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
-    from tidemill.wire.api import FailureRow, JobDetail, JobRow
+    from tidemill.wire.api import FailureRow, JobDetail, JobRow, StayRow
 
+ROUTES_SHOWN = 10
 FAILURES_SHOWN = 5
 LOG_WAIT_S = 30
 
@@ -84,10 +85,22 @@ def show_job(args: Namespace) -> int:
             ],
             right=(0, 3, 4, 5),
         )
+    for stay in detail.stays:
+        show(f"ward         {_stay_text(stay)}")
     _show_failures(detail.failures)
     for output in detail.outputs:
         show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
     return 0
+
+
+def _stay_text(stay: StayRow) -> str:
+    from tidemill import clock
+
+    what = f", with {stay.cure}" if stay.cure else ""
+    at = f" at {stay.site}" if stay.site and stay.outcome != "there" else ""
+    ended = f", {clock.utc_text(stay.ended_us)}" if stay.ended_us else ""
+    outcome = {"there": "in it now", "home": "went home"}.get(stay.outcome, stay.outcome)
+    return f"{stay.ward} from {clock.utc_text(stay.admitted_us)} ({stay.why}){what}: {outcome}{at}{ended}"
 
 
 def _facts(detail: JobDetail) -> list[tuple[str, str]]:
@@ -177,6 +190,8 @@ def explain(args: Namespace) -> int:
                 "waits_for": detail.waits_for,
                 "hint": detail.waits_hint or step,
                 "failure": last,
+                "routes": detail.routes,
+                "stays": detail.stays,
             }
         )
         return 0
@@ -185,8 +200,11 @@ def explain(args: Namespace) -> int:
         show(f"it waits for: {detail.waits_for}")
     if detail.waits_hint:
         show(f"to change it: {detail.waits_hint}")
+    for stay in detail.stays:
+        show(f"the hospital: {_stay_text(stay)}")
     if row.events_leased:
         show(f"{count_text(row.events_leased)} of its events are leased to a site now")
+    _show_routes(detail)
     if last is not None:
         policy = POLICY[last.evidence.failure]
         show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
@@ -202,6 +220,16 @@ def explain(args: Namespace) -> int:
         else:
             show("it is in the archive, and cannot be retried: submit the events that failed as a new job")
     return 0
+
+
+def _show_routes(detail: JobDetail) -> None:
+    """By which ways payloads read what they open."""
+    for each in detail.routes[:ROUTES_SHOWN]:
+        event = "" if each.event is None else f" of event {each.event}"
+        show(f"input {each.name}{event} is read {each.why}")
+    if len(detail.routes) > ROUTES_SHOWN:
+        more = len(detail.routes) - ROUTES_SHOWN
+        show(f"and {more} more inputs: `tidemill job explain --json {detail.row.id}`")
 
 
 def cancel(args: Namespace) -> int:

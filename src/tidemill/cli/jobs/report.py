@@ -14,7 +14,7 @@ from tidemill.model.quantities import count_text, duration_text, percent_text, r
 
 if TYPE_CHECKING:
     from tidemill.report.query import ReportData
-    from tidemill.wire.api import CampaignRow
+    from tidemill.wire.api import CampaignRow, WardRow
 
 
 def define(parser: Parser) -> None:
@@ -62,6 +62,13 @@ def print_tables(data: ReportData) -> None:
         right=(1, 2, 3, 4, 5, 6, 7),
     )
     show("")
+    if data.wards:
+        show_table(
+            ["WARD", "CURE", "CURED", "FAILED", "CANCELED", "WENT HOME", "THERE", "SHARE CURED"],
+            [ward_cells(row) for row in data.wards],
+            right=(2, 3, 4, 5, 6, 7),
+        )
+        show("")
     if not data.failures:
         show("no failures")
         return
@@ -90,6 +97,12 @@ def campaign_cells(row: CampaignRow) -> list[object]:
         rate_text(ratio(row.events_done, seconds or 0)),
         percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),
     ]
+
+
+def ward_cells(row: WardRow) -> list[object]:
+    """A ward of the hospital as cells of a table."""
+    counts = (row.cured, row.failed, row.canceled, row.home, row.there)
+    return [row.ward, row.cure, *map(count_text, counts), percent_text(row.share)]
 
 
 COMMANDS = {"report": Command(define, run, "tidemill report --since 2d --html report.html")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,16 +42,7 @@ def define(parser: Parser) -> None:
         metavar="NAME=VALUE",
         help="a parameter; repeatable (default: the application's)",
     )
-    one.add_argument(
-        "--input", action="append", default=[], metavar="[NAME=]URL", help="a file for all events; repeatable"
-    )
-    one.add_argument(
-        "--each",
-        action="append",
-        default=[],
-        metavar="[NAME=]FILE",
-        help="a text file, line k for event k; repeatable",
-    )
+    _define_inputs(one)
     one.add_argument(
         "--output",
         metavar="DIR",
@@ -69,7 +61,7 @@ def define(parser: Parser) -> None:
     one.add_argument(
         "--wall", type=duration, metavar="T", help="longest time of an event: `90m`, HH:MM:SS (default: none)"
     )
-    one.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
+    _define_place(one)
     one.add_argument(
         "--after", action="append", default=[], metavar="JOB", help="run after this job or campaign"
     )
@@ -92,6 +84,35 @@ def define(parser: Parser) -> None:
         default=0,
         metavar="N",
         help="so many failed events are accepted (default: 0)",
+    )
+
+
+def _define_inputs(one: _ArgumentGroup) -> None:
+    one.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]URL", help="a file for all events; repeatable"
+    )
+    one.add_argument(
+        "--each",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="a text file, line k for event k; repeatable",
+    )
+    one.add_argument(
+        "--open",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an input that the program opens by its URL; repeatable (default: inputs are copied)",
+    )
+
+
+def _define_place(one: _ArgumentGroup) -> None:
+    one.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
+    one.add_argument(
+        "--home-site",
+        metavar="NAME",
+        help="run there, elsewhere only while a ward of the server's hospital has it (default: any site)",
     )
 
 
@@ -240,7 +261,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         name=args.name,
         events=args.events,
         params=_parameters(args, offers),
-        inputs=inputs_of(args.input, args.each),
+        inputs=inputs_of(args.input, args.each, opened=args.open),
         output_dir=_place(args.output, Path()) or default_output(client),
         resources=_resources(args),
         after=[int(each) if each.isdecimal() else each for each in args.after],
@@ -248,6 +269,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         failed_max=args.failed_max,
         deliver=Deliver.COMPLETE if args.deliver == Deliver.COMPLETE else msgspec.UNSET,
         site=args.site,
+        home=args.home_site or msgspec.UNSET,
     )
     check_offered(spec, offers)
     if args.dry_run:
@@ -267,9 +289,12 @@ def default_output(client: Client) -> str | None:
     return str((Path.cwd() / "tidemill-out").absolute())
 
 
-def inputs_of(shared: list[str], each: list[str]) -> list[Input]:
-    """Inputs as typed: `URL`, or `NAME=URL`; paths become absolute and must exist."""
-    from tidemill.model.job import Input, InputKind
+def inputs_of(shared: list[str], each: list[str], *, opened: Sequence[str] = ()) -> list[Input]:
+    """Inputs as typed: `URL`, or `NAME=URL`; paths become absolute and must exist. `opened`: names of those that the
+    program opens by itself."""
+    import msgspec
+
+    from tidemill.model.job import Input, InputKind, ReadAs
 
     result = []
     for kind, texts in ((InputKind.SHARED, shared), (InputKind.EACH, each)):
@@ -277,7 +302,12 @@ def inputs_of(shared: list[str], each: list[str]) -> list[Input]:
             name, separator, url = text.partition("=")
             if not separator or "/" in name:
                 name, url = Path(text).name, text
-            result.append(Input(name=name, url=checked_url(url), kind=kind))
+            read = ReadAs.URL if name in opened else msgspec.UNSET
+            result.append(Input(name=name, url=checked_url(url), kind=kind, read=read))
+    unknown = [name for name in opened if name not in {one.name for one in result}]
+    if unknown:
+        named = ", ".join(f"`{one.name}`" for one in result) or "none"
+        raise ConfigError(f"`--open {unknown[0]}` names no input", hint=f"inputs so far: {named}")
     return result
 
 

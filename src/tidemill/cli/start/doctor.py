@@ -130,7 +130,8 @@ def _available_bytes() -> int:
 
 def _home(home: Path) -> Iterator[Finding]:
     from tidemill.cli.home_parts import check_parts, server_part
-    from tidemill.server.database.mounts import file_system, refuse_network
+    from tidemill.model.file_systems import file_system
+    from tidemill.server.database.mounts import refuse_network
 
     exists = home.exists()
     part = server_part(home)

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -141,14 +142,27 @@ def stop_up(home: Path) -> bool:
     if not up_runs(home):
         return False
     pid = int((home / "up.lock").read_text() or 0)
-    if pid:
-        os.kill(pid, signal.SIGTERM)
     deadline = clock.monotonic_s() + STOP_S
-    while up_runs(home):
-        if clock.monotonic_s() > deadline:
-            raise SiteError(f"process {pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
-        clock.sleep_s(0.02)
+    with contextlib.ExitStack() as stack:
+        process = _opened(pid, stack) if pid else None
+        if pid:
+            os.kill(pid, signal.SIGTERM)
+        # it gives the lock back a moment before it ends
+        while up_runs(home) or (process is not None and not select.select([process], [], [], 0)[0]):
+            if clock.monotonic_s() > deadline:
+                raise SiteError(f"process {pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
+            clock.sleep_s(0.02)
     return True
+
+
+def _opened(pid: int, stack: contextlib.ExitStack) -> int | None:
+    """A descriptor that is readable once the process has ended; None = it has, or this kernel (before 5.3) has none."""
+    try:
+        found = os.pidfd_open(pid)
+    except OSError:
+        return None
+    stack.callback(os.close, found)
+    return found
 
 
 def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:

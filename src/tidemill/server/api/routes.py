@@ -18,7 +18,8 @@ from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, archived, web_pages
+from tidemill.server.hospital import downtimes
+from tidemill.server.read import api_pages, archived, hospital, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -28,6 +29,7 @@ from tidemill.wire.api import (
     AuditRow,
     CampaignRow,
     Counts,
+    DowntimeList,
     DrainRequest,
     FailurePage,
     Health,
@@ -43,6 +45,7 @@ from tidemill.wire.api import (
     SubmitRequest,
     SyncReply,
     SyncRequest,
+    WardRow,
 )
 
 
@@ -255,6 +258,21 @@ def _sites(call: Call) -> list[SiteRow]:
     return [each for each in api_pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
 
 
+def _wards(call: Call) -> list[WardRow]:
+    return hospital.ward_rows(call.session, call.dispatcher.rules.wards)
+
+
+def _downtimes(call: Call) -> DowntimeList:
+    own, dispatcher = call.own(Act.SITES), call.dispatcher
+    found = downtimes.listed(
+        call.session, dispatcher.rules.downtimes, now_us=dispatcher.server_clock.now_us()
+    )
+    found.downtimes = [each for each in found.downtimes if own in (None, each.site)]
+    if own is not None:
+        found.sources = []
+    return found
+
+
 def _applications(call: Call) -> list[SiteApplication]:
     own = call.own(Act.SITES)
     return [each for each in api_pages.applications(call.session) if own in (None, each.site)]
@@ -313,6 +331,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/changes", "State changes as server-sent events", ChangesQuery, None, None, None, Act.READ),
     Route("GET", "/v1/sites", "Sites", NoQuery, None, list[SiteRow], _sites, Act.SITES),
+    Route("GET", "/v1/wards", "Wards of the hospital, with outcomes", NoQuery, None, list[WardRow], _wards, Act.SITES),
+    Route("GET", "/v1/downtimes", "Downtimes of sites", NoQuery, None, DowntimeList, _downtimes, Act.SITES),
     Route(
         "POST", "/v1/sites/{name:str}/drain", "Let a site take no more work, or take work again", NoQuery, DrainRequest,
         ActionReply, lambda call: call.dispatcher.handle_drain(call.at["name"], call.body, call.identity), Act.DRAIN,

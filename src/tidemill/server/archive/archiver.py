@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
@@ -26,6 +27,7 @@ from tidemill.server.database.rows import (
     JOB_BYTES,
     JOB_STATES,
     LEASE_STATES,
+    STAY_OUTCOMES,
     JobKind,
     StoredJob,
     StoredLease,
@@ -51,7 +53,7 @@ JOIN_S = 10.0  #: a file system that hangs does not hold the server up
 NAP_S = 10.0  #: longest pause between two steps of one batch
 _OF_JOBS = (
     "delete_jobs_leases", "delete_jobs_failures", "delete_jobs_outputs", "delete_jobs_deps", "delete_jobs_needs",
-    "delete_jobs_lost_results",
+    "delete_jobs_stays", "delete_jobs_lost_results",
 )  # fmt: skip
 _OF_CAMPAIGNS = (
     "delete_campaign_counts", "delete_campaign_kinds", "delete_campaign_failures", "delete_campaign_subscriptions",
@@ -358,6 +360,7 @@ class _About(NamedTuple):
     sites: dict[int, str]
     specs: dict[int, bytes]
     remarks: list[tuple[int, int, str]]  #: ranges of jobs that do not overlap, ascending
+    stays: dict[int, str]  #: in wards of the hospital, by job: they stand in its remark
 
 
 def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[int, str]) -> None:
@@ -371,7 +374,7 @@ def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict
         for number, body in session.rows("specs_by_id", ids=sorted({job.spec for job in jobs}))
     }
     remarks = sorted(session.rows("remarks_of_jobs", first=min(ids), last=max(ids)))
-    about = _About(kinds, {each[0]: each[1:] for each in named}, sites, specs, remarks)
+    about = _About(kinds, {each[0]: each[1:] for each in named}, sites, specs, remarks, _stays(session, ids))
     of = {job.id: job for job in jobs}
     out.write("jobs", [_job(job, about) for job in jobs])
     leases = [StoredLease(*each) for each in session.rows("leases_of_jobs", ids=ids)]
@@ -405,12 +408,22 @@ def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict
     out.write("outputs", outputs)
 
 
+def _stays(session: Session, ids: list[int]) -> dict[int, str]:
+    wards: dict[int, str] = dict(session.rows("wards"))
+    found: dict[int, list[str]] = defaultdict(list)
+    for job, _, ward, _, why, _, outcome, _, _ in session.rows("stays_of_jobs", ids=ids) if wards else ():
+        found[job].append(f"ward {wards.get(ward, '')} ({why}): {STAY_OUTCOMES[outcome]}")
+    return {job: "; ".join(texts) for job, texts in found.items()}
+
+
 def _job(job: StoredJob, about: _About) -> tuple[Any, ...]:
     kind = about.kinds[job.kind]
     campaign, owner = about.campaigns[kind.campaign]
     at = bisect_right(about.remarks, job.id, key=itemgetter(0)) - 1
     first, count, text = about.remarks[at] if at >= 0 else (0, 0, "")
-    remark = text if job.id < first + count else ""
+    remark = "; ".join(
+        each for each in (text if job.id < first + count else "", about.stays.get(job.id, "")) if each
+    )
     return (
         job.id, campaign, owner, job.name, kind.app, str(JOB_STATES[job.state]), about.sites.get(job.site, ""),
         job.events, job.n_done, job.n_failed, job.done, job.failed, -job.rank, job.seed_base, job.created_us,

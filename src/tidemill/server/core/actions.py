@@ -35,6 +35,7 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.hospital import records
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
@@ -212,6 +213,7 @@ def retry(
         )
     changed = 0
     _forget_lost(work, jobs)
+    outcomes = _outcomes(work, jobs)
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None:
@@ -220,7 +222,7 @@ def retry(
             changed += _go_on(work, job)
         elif job.state in ENDED_WITHOUT_SUCCESS:
             try:
-                changed += _again(work, job)
+                changed += _again(work, job, outcomes.get(number))
             except RequestError:
                 if alone:
                     raise
@@ -233,11 +235,13 @@ def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     is delivered, and the jobs become PARTIAL; how many that were."""
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
-    changed = 0
+    changed, outcomes = 0, _outcomes(work, jobs)
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None or job.state not in ACCEPTABLE or not job.n_done:
             continue
+        if number in outcomes:
+            records.go_on(work, job, outcomes[number])
         work.enter(job, RUNNING)
         job.reason = f"{job.n_done} of {job.events} events are done, and accepted by the owner"
         job.ended_us = None
@@ -267,7 +271,7 @@ def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int
         work.keep_sets(job)
         work.order(job.place, CancelOrder, job=job.id, reason="its owner discards what is kept")
         job.kept = job.home = 0
-        job.place = job.pin
+        job.ward, job.place = 0, job.pin
         changed += 1
     _finish(work, half_life_s)
     return changed
@@ -298,7 +302,13 @@ def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
     return True
 
 
-def _again(work: UnitOfWork, job: StoredJob) -> bool:
+def _outcomes(work: UnitOfWork, jobs: Iterable[int]) -> dict[int, int]:
+    found = [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) is not None and job.ward]
+    return records.outcomes_of(work.session, found) if found else {}
+
+
+def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
+    """Whether a job that has ended runs again. `outcome`: of its stay, where it ended in a ward."""
     spec = work.spec(job)
     waits, why = submission.resolve_after(work, spec, f"job {job.id}", upto=job.id - 1)
     if why:
@@ -312,7 +322,9 @@ def _again(work: UnitOfWork, job: StoredJob) -> bool:
         work.keep_sets(job)
     if not job.kept:
         job.home = job.outputs = 0
-        job.place = job.pin
+        job.ward, job.place = 0, job.pin
+    elif outcome is not None:
+        records.go_on(work, job, outcome)
     is_settled = ending.is_settled(job)
     job.blocked = 0 if is_settled else len(waits)
     if job.blocked:

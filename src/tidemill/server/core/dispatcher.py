@@ -7,16 +7,28 @@ way the request came. Without the network: HTTP and messages call the same verbs
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import NamedTuple, get_args
 
 from tidemill import clock, log
+from tidemill.config.hospital import DATA_WAIT_S, Downtimes, Ward
 from tidemill.config.quotas import Quotas
 from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
 from tidemill.config.tls import MARGIN_S
 from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
-from tidemill.server.core import actions, credential_expiry, quota, rights, silent_sites, submission, sync
+from tidemill.server.core import (
+    actions,
+    credential_expiry,
+    matching,
+    quota,
+    rights,
+    silent_sites,
+    submission,
+    sync,
+)
+from tidemill.server.core.leasing import LeaseRules
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
@@ -25,6 +37,8 @@ from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.hospital import downtimes, records, rounds
+from tidemill.server.hospital.nearness import DataMap
 from tidemill.server.notices.addressees import Addressees
 from tidemill.wire.api import (
     ActionReply,
@@ -55,6 +69,9 @@ class DispatchRules(NamedTuple):
     addressees: Addressees = Addressees()
     quotas: Quotas = Quotas()
     archive: Archive = Archive()
+    data_wait_s: float = DATA_WAIT_S
+    wards: tuple[Ward, ...] = ()
+    downtimes: Downtimes = Downtimes()
 
 
 class Dispatcher:
@@ -68,7 +85,15 @@ class Dispatcher:
         self.meters = Meters()
         self.site_watch = SiteWatch(self.rules.site_lost_s, self.server_clock.monotonic_s)
         self._tallies = audit_log.SyncTallies()
-        self.writer = Writer(store, server_clock=self.server_clock, meters=self.meters, staged=self._tallies)
+        self.writer = Writer(
+            store,
+            server_clock=self.server_clock,
+            meters=self.meters,
+            staged=self._tallies,
+            wards=self.rules.wards,
+        )
+        self._lease_rules = LeaseRules(self.rules.half_life_s, self.rules.data_wait_s, DataMap())
+        self._rounds = rounds.RoundProgress()
 
     def start(self) -> None:
         """Write in a thread from now on."""
@@ -126,7 +151,7 @@ class Dispatcher:
         began_s = clock.monotonic_s()
 
         def act(work: UnitOfWork) -> SyncReply:
-            reply = sync.sync(work, request, half_life_s=self.rules.half_life_s)
+            reply = sync.sync(work, request, rules=self._lease_rules)
             self._tallies.note(work, identity, request)
             return reply
 
@@ -292,3 +317,48 @@ class Dispatcher:
             return silent_sites.lose_all(work, silent, half_life_s=self.rules.half_life_s)
 
         return self.writer.write(act)
+
+    def read_downtimes(self) -> None:
+        """Read the sources of downtimes again, and keep each as it comes; may take as long as the slowest of them."""
+        if not self.writer.is_active:
+            return
+        rules = self.rules.downtimes
+        self.writer.write(lambda work: downtimes.forget_others(work, rules))
+        for reading in downtimes.read_all(rules, now_us=self.server_clock.now_us()):
+            self.writer.write(partial(downtimes.keep, reading=reading))
+
+    def check_downtimes(self) -> list[str]:
+        """Note which sites are down now by the calendar; the sites for which that changed."""
+        is_quiet = not self.rules.downtimes.sources and not any(
+            site.down_us for site in list(self.writer.memory.sites.values())
+        )
+        if not self.writer.is_active or (is_quiet and self.writer.memory.is_loaded):
+            return []
+
+        def act(work: UnitOfWork) -> list[str]:
+            down = downtimes.down_now(work.session, self.rules.downtimes, now_us=work.now_us)
+            return rounds.call_times(work, down)
+
+        return self.writer.write(act)
+
+    def check_hospital(self) -> rounds.RoundResult:
+        """Make a round: admit jobs to wards, and send jobs home. Bounded; with `more`, it is to be called again."""
+        memory = self.writer.memory
+        nothing = rounds.RoundResult(0, 0, False)
+        if not self.writer.is_active or not (self.rules.wards or memory.occupied):
+            return nothing
+        for _ in range(2):  # numbers are used once they are durable
+            if len(self.writer.memory.wards) < len(self.rules.wards):
+                self.writer.write(records.number_wards)
+        silent = self.site_watch.silent([site.name for site in list(memory.sites.values())])
+        world = rounds.RoundWorld(silent, matching.fits)
+
+        def act(work: UnitOfWork) -> rounds.RoundResult:
+            moved = rounds.step(work, self._rounds, world)
+            work.flush()
+            return moved
+
+        moved = self.writer.write(act)
+        if moved.admitted or moved.sent_home:
+            _LOG.info("hospital.round", admitted=moved.admitted, sent_home=moved.sent_home)
+        return moved

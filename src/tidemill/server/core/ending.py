@@ -29,6 +29,7 @@ from tidemill.server.database.rows import (
     clean,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.hospital import records
 from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
 
 EVIDENCE_JOB_MAX = 1_000  #: failures kept per job; more are only counted
@@ -62,7 +63,11 @@ def open_again(work: UnitOfWork, job: StoredJob) -> None:
     """WAITING or RUNNING, and ready to be leased if it has free events."""
     work.enter(job, RUNNING if job.n_done or job.n_failed or job.n_leased else WAITING)
     free = job.events - job.n_done - job.n_failed - job.n_leased
-    job.ready = 1 if free and not job.blocked else 0
+    was_ready, job.ready = job.ready, 1 if free and not job.blocked else 0
+    if job.ready and not was_ready and job.id not in work.given_back:  # one that a site refused waits on
+        job.waits_us = work.now_us
+    if job.ready and job.place < 0:
+        work.memory.occupy(job.kind, -job.place)
     work.touch(job)
 
 
@@ -109,6 +114,8 @@ def end(work: UnitOfWork, job: StoredJob, state: int) -> None:
     work.enter(job, state)
     job.ended_us = work.now_us
     job.ready = job.delivering = job.told = job.ends = 0
+    if job.ward:
+        records.ended(work, job)
     if not job.kept:
         _forget(work, job)
     work.touch(job)
@@ -192,6 +199,8 @@ def complete(work: UnitOfWork, job: StoredJob, lease: StoredLease) -> None:
     work.enter(job, COMPLETED)
     job.ended_us, job.reason = work.now_us, ""
     job.ready = job.told = 0
+    if job.ward:
+        records.ended(work, job)
     _forget(work, job)
     work.completed(job, lease)
     work.ended.append(job.id)

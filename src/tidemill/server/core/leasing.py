@@ -9,6 +9,7 @@ import heapq
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Container
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -28,11 +29,17 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import PassedKinds
+from tidemill.server.hospital import cures, nearness
+from tidemill.wire.api import Cure
 
 WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
 KINDS_FEW = 16  #: up to this many kinds of a campaign are read one after the other
 LEG_FIRST = 2  #: jobs of each of many kinds in the first of LEG_ROUNDS looks
 LEG_ROUNDS = 4
+YOUNG_RANKS_MAX = (
+    16  #: priorities of a campaign that one look passes over, as their jobs wait for a nearer site
+)
+YOUNG_WINDOW = 256  #: jobs that it reads of each but the first
 _ONE = [(0, 1)]
 _ENCODER = msgspec.json.Encoder()
 
@@ -42,27 +49,35 @@ class _Told(msgspec.Struct, frozen=True):
 
     spec: JobSpec
     from_jobs: dict[str, int] = {}
+    cure: Cure | None = None
+
+
+class LeaseRules(NamedTuple):
+    """How work is shared out. `data_wait_s`: a job waits so long for a site that is nearer to its data; `data`: what
+    sites said about data."""
+
+    half_life_s: float
+    data_wait_s: float
+    data: nearness.DataMap
 
 
 class _Terms(NamedTuple):
     """How a site is served in one sync."""
 
-    half_life_s: float
+    rules: LeaseRules
     gate: breakers.BreakerGate
+    data: nearness.DataGate
 
 
 class _Queue(Contender, kw_only=True):
     """What one campaign has for the site."""
 
     kinds: list[JobKind]
-    gate: breakers.BreakerGate
-    after: tuple[int, int] | None = (
-        -(2**62),
-        0,
-    )  #: rank and id up to which its jobs were looked at; None = all were
+    terms: _Terms
+    after: nearness.Place | None = (-(2**62), 0, 0)  #: up to which its jobs were looked at; None = all were
 
 
-def lease(work: UnitOfWork, site: Site, ranges_max: int, half_life_s: float) -> bool:
+def lease(work: UnitOfWork, site: Site, ranges_max: int, rules: LeaseRules) -> bool:
     """Lease what the site wants, at most `ranges_max` ranges; whether there was more for it. Payloads that span nodes
     wait long for nodes, so that they have a budget of their own."""
     capacity = site.capacity
@@ -70,10 +85,14 @@ def lease(work: UnitOfWork, site: Site, ranges_max: int, half_life_s: float) -> 
         return False
     ranges_max = min(ranges_max, capacity.want_ranges_max)
     passed = work.memory.passed.setdefault(site.id, PassedKinds())
-    terms = _Terms(half_life_s, breakers.BreakerGate(site, passed, work.now_us))
+    too_young = work.memory.data_passed.setdefault(site.id, {})
+    data = nearness.DataGate(too_young, now_us=work.now_us, wait_s=rules.data_wait_s)
+    terms = _Terms(rules, breakers.BreakerGate(site, passed, work.now_us), data)
+    rules.data.hear(site)
     left, more = _lease(work, site, ranges_max, terms, wide=False)
     _, more_wide = _lease(work, site, left, terms, wide=True)
     terms.gate.close()
+    data.close(work.memory.open.of_kind)
     return more or more_wide
 
 
@@ -124,20 +143,55 @@ def _queues(work: UnitOfWork, site: Site, terms: _Terms, *, wide: bool) -> list[
     for number in work.memory.open.of_kind:
         if bool(kinds[number].nodes) is not wide:
             continue
-        if not terms.gate.admits_kind(number, kinds[number].app):
+        if not terms.gate.admits_kind(number, kinds[number].app) or not terms.data.admits_kind(number):
             continue
-        if matching.obstacle(site, kinds[number]) is None:
+        if matching.obstacle(site, kinds[number]) is None and _places(work, site, kinds[number]):
             by_campaign[kinds[number].campaign][number] = kinds[number]
+            terms.data.tiers[number] = _tier(work, site, kinds[number], terms.rules.data)
     rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
-    accounts = owner_accounts(work, {row[5] for row in rows}, terms.half_life_s)
+    accounts = owner_accounts(work, {row[5] for row in rows}, terms.rules.half_life_s)
     return [
         _Queue(
             campaign, shares,
-            matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=terms.half_life_s),
-            accounts[owner], kinds=list(by_campaign[campaign].values()), gate=terms.gate,
+            matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=terms.rules.half_life_s),
+            accounts[owner], kinds=list(by_campaign[campaign].values()), terms=terms,
         )
         for campaign, _, shares, used, at_us, owner in rows
     ]  # fmt: skip
+
+
+def _places(work: UnitOfWork, site: Site, kind: JobKind) -> list[int]:
+    """Where jobs of a kind stand that the site may have: those of a home are at it, or in wards."""
+    if not kind.home_site:
+        return [0, site.id]
+    wards = work.memory.wards
+    return [site.id] + [
+        -number
+        for number in sorted(work.memory.occupied.get(kind.id, ()))
+        if number in wards
+        and cures.may_have(wards[number], site, kind)
+        and matching.fits(site, cures.kind_in(wards[number], site, kind))
+    ]
+
+
+def _tier(work: UnitOfWork, site: Site, kind: JobKind, data: nearness.DataMap) -> nearness.Tier:
+    """How the site stands to the data of a kind."""
+    sites = work.memory.sites
+
+    def is_fit(number: int) -> bool:
+        other = sites.get(number)  # one that joined in a transaction that was undone is not there
+        return (
+            other is not None and matching.fits(other, kind) and breakers.met(other, kind.app, None) is None
+        )
+
+    return data.tier(site, kind, is_fit)
+
+
+def _asked(work: UnitOfWork, site: Site, job: StoredJob) -> JobKind:
+    """What a job asks of the site, with the cure of its ward."""
+    kind = work.memory.kinds[job.kind]
+    ward = work.memory.wards.get(job.ward) if job.ward else None
+    return kind if ward is None else cures.kind_in(ward, site, kind)
 
 
 def owner_accounts(work: UnitOfWork, names: set[str], half_life_s: float) -> dict[str, OwnerAccount]:
@@ -150,21 +204,40 @@ def owner_accounts(work: UnitOfWork, names: set[str], half_life_s: float) -> dic
 
 
 def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
-    """The campaign's next jobs for the site, after those that were looked at before, which are all leased by now."""
-    jobs = _next_jobs(work, site, queue, window)
+    """The campaign's next jobs for the site, after those that were looked at before, which are all leased by now.
+
+    Thousands may wait for a nearer site: those of a priority are passed over as soon as one is too young, as the jobs
+    behind it are younger, so that older ones of lower priority are found."""
+    candidates: list[Candidate] = []
+    for _ in range(YOUNG_RANKS_MAX):
+        jobs = _next_jobs(work, site, queue, window)
+        candidates = _candidates(work, site, queue, jobs)
+        passed = queue.terms.data.after_young(queue.after, jobs)
+        if passed is None:
+            break
+        queue.after, window = passed, min(window, YOUNG_WINDOW)
+        if candidates:
+            break
+    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates, queue.owner)
+
+
+def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJob]) -> list[Candidate]:
+    """Those of the jobs that the site may have now."""
     specs = work.specs(job.spec for job in jobs)
     candidates = []
-    cost: dict[tuple[int, int], float] = {}
-    gate = queue.gate
+    cost: dict[tuple[int, int, int], float] = {}
+    gate, data = queue.terms.gate, queue.terms.data
     for job in jobs:
         if job.refused and _is_refused(work, site, job):
             continue
         if job.deliveries and not (site.capacity and site.capacity.keeps):
             continue  # an agent of an older version would write over what is delivered
-        key = (job.kind, job.spec)
+        if not data.admits(job.kind, since_us=job.waits_since_us, is_bound=job.place == site.id):
+            continue
+        key = (job.kind, job.spec, job.ward)
         event_core_s = cost.get(key)
         if event_core_s is None:
-            kind = work.memory.kinds[job.kind]
+            kind = _asked(work, site, job)
             estimate = specs[job.spec].resources.event_s
             seconds = matching.event_s(site, kind, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
@@ -180,7 +253,7 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
             continue
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
-    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates, queue.owner)
+    return candidates
 
 
 def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
@@ -189,24 +262,26 @@ def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list
         return []
     if len(queue.kinds) > KINDS_FEW:
         return _next_of_many(work, site, queue, window)
-    rank, number = queue.after
+    tiers = queue.terms.data.tiers
     limit = max(16, -(-window // len(queue.kinds)))
-    jobs: list[StoredJob] = []
-    ends: list[tuple[int, int]] = []
+    jobs: list[tuple[nearness.Place, StoredJob]] = []
+    ends: list[nearness.Place] = []
     for kind in queue.kinds:
-        for place in (0, site.id):
+        tier = tiers[kind.id]
+        rank, number = nearness.leg_after(queue.after, tier)
+        for place in _places(work, site, kind):
             rows = work.session.rows(
                 "jobs_ready", kind=kind.id, place=place, rank=rank, id=number, limit=limit
             )
             found = work.adopt(rows)
-            jobs += found
+            jobs += [((job.rank, tier, job.id), job) for job in found]
             if len(rows) == limit:
-                ends.append((found[-1].rank, found[-1].id))
-    jobs.sort(key=lambda job: (job.rank, job.id))
+                ends.append((found[-1].rank, tier, found[-1].id))
+    jobs.sort(key=itemgetter(0))
     queue.after = min(ends, default=None)
     if queue.after is not None:
-        jobs = jobs[: bisect_right(jobs, queue.after, key=lambda job: (job.rank, job.id))]
-    return [job for job in jobs if job.ready]
+        jobs = jobs[: bisect_right(jobs, queue.after, key=itemgetter(0))]
+    return [job for _, job in jobs if job.ready]
 
 
 def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
@@ -216,16 +291,19 @@ def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> l
     """
     assert queue.after is not None
     limit = max(LEG_FIRST, -(-window // len(queue.kinds)))
-    legs = {(kind.id, place): queue.after for kind in queue.kinds for place in (0, site.id)}
-    found: list[tuple[int, int]] = []
-    cut: dict[tuple[int, int], tuple[int, int]] = {}
+    tiers, start = queue.terms.data.tiers, queue.after
+    legs = {(kind.id, place): start for kind in queue.kinds for place in _places(work, site, kind)}
+    found: list[nearness.Place] = []
+    cut: dict[tuple[int, int], nearness.Place] = {}
     for _ in range(LEG_ROUNDS):
-        text = _ENCODER.encode([(*leg, *after) for leg, after in legs.items()]).decode()
+        from_ = [(*leg, *nearness.leg_after(after, tiers[leg[0]])) for leg, after in legs.items()]
+        text = _ENCODER.encode(from_).decode()
         counts: Counter[tuple[int, int]] = Counter()
         for kind, place, rank, number in work.session.rows("ready_of_legs", legs=text, limit=limit):
-            found.append((rank, number))
+            at = (rank, tiers[kind], number)
+            found.append(at)
             counts[(kind, place)] += 1
-            cut[(kind, place)] = max((rank, number), cut.get((kind, place), queue.after))
+            cut[(kind, place)] = max(at, cut.get((kind, place), start))
         for leg in legs:
             if counts[leg] < limit:
                 cut.pop(leg, None)
@@ -241,8 +319,8 @@ def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> l
     if len(found) > window:
         found = found[:window]
         queue.after = found[-1]
-    work.load(number for _, number in found)
-    return [job for _, number in found if (job := work.jobs[number]).ready]
+    work.load(number for _, _, number in found)
+    return [job for _, _, number in found if (job := work.jobs[number]).ready]
 
 
 def _is_refused(work: UnitOfWork, site: Site, job: StoredJob) -> bool:
@@ -258,12 +336,13 @@ def _is_refused(work: UnitOfWork, site: Site, job: StoredJob) -> bool:
 
 def _elsewhere(work: UnitOfWork, job: StoredJob, refused: Container[int]) -> bool:
     """Whether a site that has not refused the job could take it."""
-    if job.place:
+    if job.place > 0:
         return False
-    kind = work.memory.kinds[job.kind]
+    kind, ward = work.memory.kinds[job.kind], work.memory.wards.get(job.ward)
     return any(
         site.id not in refused
-        and matching.obstacle(site, kind) is None
+        and (ward is None or cures.may_have(ward, site, kind))
+        and matching.fits(site, _asked(work, site, job))
         and breakers.met(site, kind.app, work.spec(job)) is None
         for site in work.memory.sites.values()
     )
@@ -272,7 +351,7 @@ def _elsewhere(work: UnitOfWork, job: StoredJob, refused: Container[int]) -> boo
 def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
     if not ranges:
         return
-    specs = _resolved(work, [work.jobs[each.job] for each in ranges])
+    specs = _resolved(work, site, [work.jobs[each.job] for each in ranges])
     ranges = [each for each in ranges if each.job in specs]
     if not ranges:
         return
@@ -281,13 +360,13 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         for row in work.session.rows("campaign_owners", ids=sorted({each.campaign for each in ranges}))
     )
     outputs: dict[tuple[int, int], bool] = {}
-    kinds = {work.jobs[each.job].kind for each in ranges}
-    slots = {number: matching.slot_cores(site, work.memory.kinds[number]) for number in kinds}
+    slots: dict[tuple[int, int], int] = {}
     number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
     ends: dict[int, None] = {}
     for each in ranges:
         job = work.jobs[each.job]
-        cores = slots[job.kind]
+        cores = slots.get((job.kind, job.ward)) or matching.slot_cores(site, _asked(work, site, job))
+        slots[(job.kind, job.ward)] = cores
         lease = StoredLease(
             job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
             each.core_s / each.count / cores, "",
@@ -295,7 +374,7 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         work.lease(lease)
         told = job.told == site.id
         said = specs[job.id]
-        spec = (None, {}) if told else (said.spec, said.from_jobs)
+        spec = (None, {}, None) if told else (said.spec, said.from_jobs, said.cure)
         work.lease_order(site, lease, names[each.campaign], job, spec)
         number += 1
         job.told = site.id
@@ -317,6 +396,13 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         if key not in outputs:
             outputs[key] = _has_outputs(site, specs[job_id].spec)
         _leased(work, site, job, outputs[key])
+
+
+def _cure(work: UnitOfWork, site: Site, job: StoredJob) -> Cure | None:
+    """The cure with which the site gets a job of a ward; None for one that it does not treat."""
+    ward = work.memory.wards.get(job.ward) if job.ward else None
+    kind = work.memory.kinds[job.kind]
+    return cures.cure_of(ward) if ward is not None and cures.treats(ward, site, kind) else None
 
 
 def _leased(work: UnitOfWork, site: Site, job: StoredJob, has_outputs: bool) -> None:
@@ -341,20 +427,16 @@ def _has_outputs(site: Site, spec: JobSpec) -> bool:
 # ---- inputs that are other jobs' outputs ------------------------------------------------------------------------
 
 
-def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
+def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, _Told]:
     """Specs as sites get them. A job whose input is not there fails, and is left out."""
+    opens = site.capacity is not None and site.capacity.opens
     found: dict[int, _Told] = {}
     asking: dict[int, list[StoredJob]] = defaultdict(list)
     for job in jobs:
         if job.id in found:
             continue
-        spec = work.spec(job)
-        if (
-            spec.deliver is not msgspec.UNSET
-        ):  # only the server asks for it, and agents of older versions refuse it
-            spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET)
-        found[job.id] = _Told(spec)
-        for each in spec.inputs:
+        found[job.id] = _as_told(work, site, job, opens=opens)
+        for each in found[job.id].spec.inputs:
             named = job_input(each.url)
             if named is not None:
                 asking[named[0]].append(job)
@@ -364,7 +446,7 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
     for job_id, name, url, _, sha256, _ in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
-        told = _told(found[job.id].spec, outputs)
+        told = msgspec.structs.replace(_told(found[job.id].spec, outputs), cure=found[job.id].cure)
         bad = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
         if bad:
             del found[job.id]
@@ -374,6 +456,21 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
         else:
             found[job.id] = told
     return found
+
+
+def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _Told:
+    """A job as the site gets it, but for inputs that are other jobs' outputs: with the cure of its ward, and without
+    what the site may not know: agents of older versions refuse keys that are new to them. `opens`: it knows inputs that
+    programs open; others get files."""
+    spec, cure = work.spec(job), _cure(work, site, job)
+    if spec.deliver is not msgspec.UNSET or spec.home is not msgspec.UNSET:  # only the server asks for them
+        spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET)
+    if cure is not None:
+        spec = cures.cured_spec(spec, work.memory.wards[job.ward], site, work.memory.kinds[job.kind])
+    if not opens and any(each.read is not msgspec.UNSET for each in spec.inputs):
+        inputs = [msgspec.structs.replace(each, read=msgspec.UNSET) for each in spec.inputs]
+        spec = msgspec.structs.replace(spec, inputs=inputs)
+    return _Told(spec, cure=cure)
 
 
 def _told(spec: JobSpec, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> _Told:

@@ -246,7 +246,14 @@ def obstacle(site: Site, kind: JobKind) -> str | None:
     too_wide = width_obstacle(site, kind)
     if too_wide is not None:
         return too_wide[0]
+    if site.down_us:
+        return "site_downtime"
     return "site_drained" if site.drained else None
+
+
+def fits(site: Site, kind: JobKind) -> bool:
+    """Whether a site could run a kind of jobs now."""
+    return obstacle(site, kind) is None
 
 
 def width_obstacle(site: Site, kind: JobKind) -> tuple[str, str] | None:

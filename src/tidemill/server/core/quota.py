@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemill.config.quotas import Quotas
-from tidemill.server.database.rows import JOB_BYTES, KindKey
+from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.writer_memory import alike
 from tidemill.server.errors import QuotaError
 
 
@@ -31,8 +32,8 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
         has.jobs + wanted.jobs,
         f"jobs of `{owner}` that have not ended",
     )
-    ids = {key: _kind_id(work, key) for key in wanted.kinds}
-    opened = sum(number not in work.memory.open.of_kind for number in ids.values())
+    ids = {key: _kind_id(work, key) for key in {alike(each) for each in wanted.kinds}}
+    opened = sum(not work.memory.open.is_open(key) for key in ids)
     what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
     _within(quotas.open_kinds_max, "open_kinds_max", has.kinds + opened if opened else 0, what)
     fresh = sum(number == 0 for number in ids.values())
@@ -50,7 +51,9 @@ def check_again(work: UnitOfWork, owner: str, kinds: Sequence[int], quotas: Quot
     has = work.memory.work_of(owner)
     what = f"jobs of `{owner}` that have not ended"
     _within(quotas.open_jobs_max, "open_jobs_max", has.jobs + len(kinds), what)
-    opened = sum(number not in work.memory.open.of_kind for number in set(kinds))
+    work.memory.find_kinds(work.session, kinds)
+    keys = {alike(key_of(work.memory.kinds[each])) for each in kinds if each in work.memory.kinds}
+    opened = sum(not work.memory.open.is_open(key) for key in keys)
     what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
     _within(quotas.open_kinds_max, "open_kinds_max", has.kinds + opened if opened else 0, what)
 
@@ -61,11 +64,12 @@ def stored_bytes(jobs: int, spec_bytes: int) -> int:
 
 
 def _kind_id(work: UnitOfWork, key: KindKey) -> int:
-    """The number of a kind; 0 = it is new."""
+    """The number of a kind, or of one that differs in its data only; 0 = it is new."""
     found = work.memory.kind_ids.get(key)
     if found is None and key[0]:
-        names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
-        rows = work.session.rows("kind_by_key", **dict(zip(names, key, strict=True)))
+        words = dict(zip(KIND_COLUMNS, key, strict=True))
+        del words["data"]
+        rows = work.session.rows("kind_alike", **words)
         found = int(rows[0][0]) if rows else None
     return found or 0
 

@@ -15,7 +15,7 @@ from tidemill import log
 from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import traces
-from tidemill.server.core import ending
+from tidemill.server.core import ending, matching
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
     ACTIVE,
@@ -30,6 +30,7 @@ from tidemill.server.database.rows import (
     clean,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
+from tidemill.server.hospital import records
 from tidemill.wire.api import (
     AllocationReport,
     DeliveredReport,
@@ -219,12 +220,31 @@ def _failure(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: Failu
         return
     kept = work.sets(job)
     undone = kept.undone(report.first, report.first + report.count)
-    if undone:
+    if undone and not _rescued(work, job, lease, report, undone):
         for piece in undone:
             kept.failed.add(*piece)
         _take_from_leases(work, job, lease, undone)
         work.keep_sets(job)
         job.reason = clean(report.evidence.message)
+
+
+def _rescued(
+    work: UnitOfWork,
+    job: StoredJob,
+    lease: StoredLease,
+    report: FailureReport,
+    undone: list[tuple[int, int]],
+) -> bool:
+    """Whether these events run again in a ward of the hospital instead of entering the failed set."""
+    if not work.memory.kinds[job.kind].home_site or lease.state != ACTIVE:
+        return False
+    held = sum(end - first for piece in undone for first, end in work.sets(job).leased.within(*piece))
+    failed = records.FailedEvents(lease.site, str(report.evidence.failure), job.n_leased - held)
+    if not records.rescue(work, job, failed, fits=matching.fits):
+        return False
+    _take_from_leases(work, job, lease, undone)
+    work.keep_sets(job)
+    return True
 
 
 def _release(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: ReleaseReport) -> None:
@@ -235,7 +255,7 @@ def _release(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: Relea
         return
     _return(work, job, lease, (report.first, report.first + report.count), report.reason)
     if not job.n_leased and job.home and not job.kept and not job.ends:
-        job.home, job.place, job.told = 0, job.pin, 0
+        job.home, job.place, job.told = 0, job.berth, 0
     if report.evidence is not None:
         _refused(work, job, lease.site, report.evidence)
 
@@ -248,9 +268,14 @@ def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) ->
     job.refused = refusals.noted(job.refused, site, own=is_own, now_us=work.now_us)
     if is_own:
         job.refusals += 1
-        if job.refusals >= REFUSALS_MAX:
-            text = f"given back {job.refusals} times with a failure, the last time: {evidence.message}"
-            ending.fail(work, job, text)
+        if job.refusals < REFUSALS_MAX:
+            return
+        failed = records.FailedEvents(site, str(evidence.failure), job.n_leased)
+        if records.rescue(work, job, failed, fits=matching.fits):
+            job.refusals = 0
+            return
+        text = f"given back {job.refusals} times with a failure, the last time: {evidence.message}"
+        ending.fail(work, job, text)
 
 
 def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[int, int], reason: str) -> None:

@@ -112,7 +112,7 @@ def lose_kept(work: UnitOfWork, job: StoredJob) -> None:
             kept.done.remove(first, end)
         work.keep_sets(job)
     job.home = job.outputs = job.kept = 0
-    job.place, job.told = job.pin, 0
+    job.place, job.told = job.berth, 0
 
 
 def take_back(work: UnitOfWork, site: Site, dropped: Container[int]) -> None:
@@ -167,7 +167,7 @@ def _lease_again(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLeas
     """Take a lost lease up again if no other site has any of its events; whether that was so."""
     kept = work.sets(job)
     rest = kept.undone(lease.first, lease.end)
-    elsewhere = job.place not in (0, site.id) or kept.leased.touches(lease.first, lease.end)
+    elsewhere = job.place not in (0, site.id, job.berth) or kept.leased.touches(lease.first, lease.end)
     if not rest or elsewhere or lease.part or job.delivering:
         return 0
     for first, end in rest:

@@ -40,8 +40,18 @@ def _write(work: UnitOfWork, site: Site) -> None:
     work.session.run(
         "update_site", id=site.id, epoch=site.epoch, host=site.host, version=site.version, acked=site.acked,
         ordered=site.ordered, seen_us=site.seen_us, lost=site.lost,
-        capacity="" if site.capacity is None else text_of(site.capacity), allocations=text_of(site.allocations),
+        capacity=_capacity(site), allocations=text_of(site.allocations),
     )  # fmt: skip
+
+
+def _capacity(site: Site) -> str:
+    """What is stored of a site's capacity: without what its caches hold, which is long; the next sync repeats it."""
+    if site.capacity is None:
+        return ""
+    holds, site.capacity.holds = site.capacity.holds, []
+    text = text_of(site.capacity)
+    site.capacity.holds = holds
+    return text
 
 
 def text_of(value: object) -> str:

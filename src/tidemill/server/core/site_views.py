@@ -5,18 +5,32 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Container
+from typing import Any
 
 import msgspec
 
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import TIDE_POINTS_MAX, VIEW_ROWS_MAX, BadNode, SiteView, TidePoint, TransferView
+from tidemill.wire.api import (
+    TIDE_POINTS_MAX,
+    VIEW_ROWS_MAX,
+    BadNode,
+    CacheFigures,
+    CacheView,
+    RouteView,
+    SiteView,
+    TidePoint,
+    TransferView,
+)
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of ours
 TEXT_MAX = 500
 TEXTS_MAX = 5
+DATASETS_MAX = 20
+BINS_MAX = 64
+NUMBER_MAX = 2**62
 NODES_MAX = 1e9
 BINS = 240  #: steps that a drawing of the tide has
 _ENCODER = msgspec.json.Encoder()
@@ -33,8 +47,20 @@ def keep(work: UnitOfWork, site: Site, view: SiteView) -> None:
     }
     work.session.many("upsert_tide", list(points.values()))
     work.session.run("prune_tide", site=site.id, before=now - MINUTES_KEPT)
-    body = _ENCODER.encode(_bounded(view))
+    body = _ENCODER.encode(within_range(_bounded(view)))
     work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=body)
+
+
+def within_range(value: Any) -> Any:
+    """The same with every whole number between -NUMBER_MAX and NUMBER_MAX: pages divide them and show them as dates."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return min(max(value, -NUMBER_MAX), NUMBER_MAX)
+    if isinstance(value, list):
+        return [within_range(each) for each in value]
+    if isinstance(value, msgspec.Struct):
+        changed = {name: within_range(getattr(value, name)) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **changed)
+    return value
 
 
 def _legal(point: TidePoint) -> bool:
@@ -69,7 +95,33 @@ def _bounded(view: SiteView) -> SiteView:
         ],
         mode=_short(view.mode), waits_for=_short(view.waits_for), stopped=_short(view.stopped),
         denied=[_short(each) for each in view.denied[:VIEW_ROWS_MAX]],
+        routes=[
+            msgspec.structs.replace(
+                each, name=_short(each.name), way=_short(each.way), url=_short(each.url), why=_short(each.why)
+            )
+            for each in view.routes[:VIEW_ROWS_MAX]
+        ],
+        caches=[_cache(each) for each in view.caches[:VIEW_ROWS_MAX]],
+        reads=[
+            msgspec.structs.replace(
+                each, app=_short(each.app), way=_short(each.way), place=_short(each.place),
+                wait_log2_us=each.wait_log2_us[:BINS_MAX],
+            )
+            for each in view.reads[:VIEW_ROWS_MAX]
+        ],
     )  # fmt: skip
+
+
+def _cache(each: CacheView) -> CacheView:
+    return msgspec.structs.replace(
+        each, name=_short(each.name), url=_short(each.url), form=_short(each.form), state=_short(each.state),
+        findings=_shorts(each.findings), believe=_short(each.believe), total=_figures(each.total),
+        datasets=[_figures(row) for row in each.datasets[:DATASETS_MAX]],
+    )  # fmt: skip
+
+
+def _figures(each: CacheFigures) -> CacheFigures:
+    return msgspec.structs.replace(each, name=_short(each.name))
 
 
 def _short(text: str) -> str:
@@ -93,6 +145,12 @@ def awaited_inputs(session: Session, job: int, having: Container[int]) -> tuple[
             if each.job == job and each.waits_for:
                 return site, each.waits_for
     return None
+
+
+def routes_of(session: Session, job: int, having: Container[int]) -> list[RouteView]:
+    """By which ways payloads of a job read what they open, as the sites that had it said last."""
+    views = ((site, view) for site, (_, view) in told(session).items() if site in having)
+    return [each for _, view in views for each in view.routes if each.job == job]
 
 
 class TideSeries(msgspec.Struct, frozen=True):

@@ -22,9 +22,19 @@ from tidemill.server.archive import lookup
 from tidemill.server.core import ending, leasing, quota, rights, site_records
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.matching import decayed
-from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, KindKey, clean, kind_of
+from tidemill.server.database.rows import (
+    CANCELED,
+    FAILED,
+    KIND_COLUMNS,
+    RUNNING,
+    WAITING,
+    KindKey,
+    clean,
+    kind_of,
+)
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.hospital.datasets import datasets_of, origin_of
 from tidemill.server.notices import tables
 from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
 
@@ -33,6 +43,9 @@ CHECKING_S_MAX = 0.5
 """For the parameters of one request: what is left then is checked by the sites alone. 10,000 different jobs with a text
 of 1,000 characters for the pattern `.{0,1000}` take 0.1 s, the largest values of the slowest patterns 0.1 s each."""
 
+DATA_KINDS_MAX = 128  #: of a campaign: jobs of further datasets are told apart by the host of their data only
+ORIGIN_KINDS_MAX = 160  #: of a campaign: from then on data of further jobs are not looked at
+OWNER_DATA_KINDS_MAX = 1_000  #: open at once: every sync has to look at all of them
 KEY_MAX = 200
 SHARES_MAX = 1e6
 SPEC_IDS_MAX = 200_000  #: specifications whose numbers the writer remembers; about 100 bytes each
@@ -230,8 +243,8 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
     wanted = quota.QuotaDemand(
         request.owner, campaign, submission.jobs,
         spec_bytes=sum(len(each.body) for each in submission.shared),
-        kinds=list({kind_key(campaign, each.spec): None for each in submission.shared}),
-        sites={each.spec.site for each in submission.shared if each.spec.site is not None},
+        kinds=list({kind_key(campaign, each.spec, home=_home_id(work, each.spec)): None for each in submission.shared}),
+        sites={name for each in submission.shared if (name := place_of(each.spec))},
     )  # fmt: skip
     quota.check(work, wanted, quotas)
 
@@ -241,13 +254,23 @@ def spec_digest(owner: str, digest: bytes) -> bytes:
     return hashlib.sha256(owner.encode() + b"\0" + digest).digest()[:16] if owner else digest
 
 
-def kind_key(campaign: int, spec: JobSpec) -> KindKey:
-    """What makes the kind of a job."""
+def place_of(spec: JobSpec) -> str:
+    """The site that a job names: the only one, or its home; empty = none."""
+    return spec.site or spec.home or ""
+
+
+def _home_id(work: UnitOfWork, spec: JobSpec) -> int:
+    """The number of the home; 0 = none, -1 = a site not seen before."""
+    return work.memory.site_ids.get(spec.home, -1) if spec.home else 0
+
+
+def kind_key(campaign: int, spec: JobSpec, *, home: int = 0, data: str = "") -> KindKey:
+    """What makes the kind of a job. `home`: the number of its home; `data`: its datasets as text."""
     need = spec.resources
     devices = {name: number for name, number in sorted((need.devices or {}).items()) if number}
     text = _ENCODER.encode(devices).decode()
     nodes, ranks = need.width or (0, 0)
-    return campaign, spec.app or "", need.cores or 0, need.memory_mb or 0, text, nodes, ranks
+    return campaign, spec.app or "", need.cores or 0, need.memory_mb or 0, text, nodes, ranks, home, data
 
 
 def _check_offered(work: UnitOfWork, specs: list[SharedSpec]) -> None:
@@ -398,6 +421,8 @@ class _Plan:
         self._is_new = campaign[1] == 0
         self._new_specs: list[tuple[int, bytes, bytes]] = []
         self._next_spec: int | None = None
+        self._data_kinds: int | None = None  #: of the campaign
+        self._open_data_kinds = 0  #: of its owner
 
     def insert(self, first: int) -> None:
         """Insert the jobs from number `first` on."""
@@ -475,18 +500,20 @@ class _Plan:
     def _place(self, shared: SharedSpec) -> tuple[int, int, int]:
         """Kind, stored spec and pin of the jobs that share a spec."""
         work, spec = self._work, shared.spec
-        pin = 0
-        if spec.site is not None:
-            pin = site_records.site_id(work, spec.site, named_by=self._request.owner)
-        return self._kind(spec), self._spec(shared), pin
+        pin, name = 0, place_of(spec)
+        if name:
+            pin = site_records.site_id(work, name, named_by=self._request.owner)
+        return self._kind(spec, home=pin if spec.home else 0), self._spec(shared), pin
 
-    def _kind(self, spec: JobSpec) -> int:
-        key = kind_key(self._campaign, spec)
+    def _kind(self, spec: JobSpec, *, home: int) -> int:
         work = self._work
+        key = kind_key(self._campaign, spec, home=home)
+        datasets = datasets_of(spec.inputs) if spec.inputs else []
+        if datasets:
+            key = self._by_data(key, datasets)
         found = work.memory.kind_ids.get(key)
         if found is None:
-            names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
-            words = dict(zip(names, key, strict=True))
+            words = dict(zip(KIND_COLUMNS, key, strict=True))
             rows = work.session.rows("kind_by_key", **words)  # one without open jobs is not in memory
             found = int((rows or work.session.rows("insert_kind", **words))[0][0])
             kind = kind_of((found, *key))
@@ -495,6 +522,29 @@ class _Plan:
             else:
                 work.memory.add_kind(kind)
         return found
+
+    def _by_data(self, key: KindKey, datasets: list[str]) -> KindKey:
+        """The key of a kind with its data: as far as the campaign and its owner have not too many such kinds."""
+        memory, session = self._work.memory, self._work.session
+        origins = sorted({origin_of(each) for each in datasets})
+        for places, most in ((datasets, DATA_KINDS_MAX), (origins, ORIGIN_KINDS_MAX)):
+            found: KindKey = (*key[:-1], _ENCODER.encode(places).decode())
+            if found in memory.kind_ids:
+                return found
+            if self._data_kinds is None:
+                self._data_kinds = int(session.rows("data_kinds_in", campaign=self._campaign)[0][0])
+                owner = memory.owners[self._campaign]
+                self._open_data_kinds = sum(
+                    bool(each.data) and memory.owners.get(each.campaign) == owner
+                    for each in memory.kinds.values()
+                )
+            if session.rows("kind_by_key", **dict(zip(KIND_COLUMNS, found, strict=True))):
+                return found
+            if self._data_kinds < most and self._open_data_kinds < OWNER_DATA_KINDS_MAX:
+                self._data_kinds += 1
+                self._open_data_kinds += 1
+                return found
+        return key
 
     def _spec(self, shared: SharedSpec) -> int:
         """The number of a specification. Owners share none: who pays for it is who is credited when it goes."""

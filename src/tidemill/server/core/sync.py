@@ -15,9 +15,11 @@ from tidemill import log
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
 from tidemill.server.core import breakers, ending, leasing, settling, silent_sites, site_records, site_views
+from tidemill.server.core.leasing import LeaseRules
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.hospital import nearness
 from tidemill.wire.api import (
     EPOCH_JUMP_MAX,
     ORDER_JUMP_MAX,
@@ -45,7 +47,7 @@ _ORDERS = msgspec.json.Decoder(list[Order])
 _NAME = re.compile(NAME_PATTERN)
 
 
-def sync(work: UnitOfWork, request: SyncRequest, *, half_life_s: float) -> SyncReply:
+def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncReply:
     """Apply the reports, and answer with the orders that the site does not have."""
     site = _admit(work, request)
     if not -1 < site.ordered - request.have < ORDER_JUMP_MAX:
@@ -64,9 +66,9 @@ def sync(work: UnitOfWork, request: SyncRequest, *, half_life_s: float) -> SyncR
         site_views.keep(work, site, request.view)
     pending = _pending(work, site, request.have, returned=returned)
     room = min(LEASES_MAX, PENDING_MAX - len(pending) - len(work.new_orders(site.id)))
-    more = leasing.lease(work, site, room, half_life_s)
+    more = leasing.lease(work, site, room, rules)
     ending.pass_on(work)
-    leasing.charge(work, half_life_s)
+    leasing.charge(work, rules.half_life_s)
     work.flush()
     site_records.keep(work, site)
     orders = pending + work.new_orders(site.id)
@@ -121,6 +123,7 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
         )
     site.epoch, site.host, site.version = request.epoch, request.host, request.version
     request.capacity.troubles = breakers.bounded(request.capacity.troubles)
+    nearness.bounded(request.capacity)
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from tidemill import clock, log
+from tidemill.config.hospital import Ward
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
@@ -47,7 +48,15 @@ class Staged(Protocol):
 class Writer:
     """Holds the store's writing connection; `close` it. Raises ConfigError if another server writes already."""
 
-    def __init__(self, store: Store, *, server_clock: ServerClock, meters: Meters, staged: Staged) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        server_clock: ServerClock,
+        meters: Meters,
+        staged: Staged,
+        wards: Sequence[Ward] = (),
+    ) -> None:
         store.check()
         self._session: Session = store.writer()
         self._term = 0
@@ -57,7 +66,8 @@ class Writer:
                 "another server writes to this database",
                 hint="stop it first; for two servers set `pair = true` in both server.toml (docs/pairs.md)",
             )
-        self.memory = WriterMemory()
+        self._wards = wards
+        self.memory = WriterMemory(wards)
         self._clock, self._meters, self._staged = server_clock, meters, staged
         self._queue: queue.Queue[_Entry | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
@@ -263,7 +273,7 @@ class Writer:
         self._session.begin()
         term = getattr(self._session, "term", 0)
         if term != self._term:  # the other server of the pair may have written since
-            self.memory, self._term = WriterMemory(), term
+            self.memory, self._term = WriterMemory(self._wards), term
             self._staged.forget()
         self.memory.load(self._session)
 
@@ -294,7 +304,7 @@ class Writer:
         self.memory.undo()
 
     def _forget(self) -> None:
-        self.memory = WriterMemory()
+        self.memory = WriterMemory(self._wards)
         self._staged.forget()
         try:
             self._session.rollback()

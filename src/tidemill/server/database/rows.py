@@ -22,6 +22,9 @@ JOB_EDGES = frozenset((STATE_CODES[before], STATE_CODES[after]) for before, afte
 LEASE_EDGES = frozenset(
     (LEASE_STATES.index(before), LEASE_STATES.index(after)) for before, after in LEASE_TRANSITIONS
 )
+STAY_OUTCOMES = ("there", "cured", "failed", "canceled", "home")
+"""How a stay in a ward of the hospital ends; `home`: the job went back."""
+
 REASON_MAX = 1_000
 JOB_BYTES = 300
 """Of a job in the database besides its specification: measured, 290 with its indexes in SQLite."""
@@ -30,7 +33,8 @@ USAGE_SUM_MAX = 2**61  #: of what is added to a sum of usage; two of them still 
 
 
 class StoredJob(msgspec.Struct, gc=False):
-    """A row of `jobs`; fields in the order of `jobs_by_id`. `place`: the only site that may have it (pin or home)."""
+    """A row of `jobs`; fields in the order of `jobs_by_id`. `place`: the only site that may have it (pin, or
+    where its outputs are); less than 0 = the sites of that ward may."""
 
     id: int
     kind: int
@@ -69,6 +73,19 @@ class StoredJob(msgspec.Struct, gc=False):
     sent: str = ""  #: events whose outputs are delivered but for those of merge steps
     deliveries: int = 0  #: that left files
     ends: int = 0  #: the state that it gets once what is done is delivered; 0 = it goes on
+    ward: int = 0  #: the ward in which it is; 0 = in none
+    moves: int = 0  #: times that it was admitted to a ward
+    waits_us: int = 0  #: since when it waits, where that is later than its creation
+
+    @property
+    def waits_since_us(self) -> int:
+        """Since when it waits for a site."""
+        return max(self.created_us, self.waits_us)
+
+    @property
+    def berth(self) -> int:
+        """Its `place` while no site holds outputs of it: its ward, else its pin."""
+        return -self.ward if self.ward else self.pin
 
 
 class StoredLease(msgspec.Struct, gc=False):
@@ -95,7 +112,8 @@ class StoredLease(msgspec.Struct, gc=False):
 
 class JobKind(msgspec.Struct, frozen=True):
     """Jobs that any site treats alike. 0 and '' = the application's figure; app '' = an ad-hoc command. `nodes` and
-    `ranks` are those of a payload that spans nodes, 0 = an ordinary one."""
+    `ranks` are those of a payload that spans nodes, 0 = an ordinary one. `home_site`: the site to which its jobs belong
+    and go unless they are in a ward, 0 = none; `data`: the datasets that they read, as JSON, '' = not known."""
 
     id: int
     campaign: int
@@ -105,6 +123,13 @@ class JobKind(msgspec.Struct, frozen=True):
     devices: dict[str, int]
     nodes: int = 0
     ranks: int = 0
+    home_site: int = 0
+    data: str = ""
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that its jobs read."""
+        return msgspec.json.decode(self.data, type=list[str]) if self.data else []
 
     @property
     def width(self) -> Width | None:
@@ -112,20 +137,25 @@ class JobKind(msgspec.Struct, frozen=True):
         return Width(self.nodes, self.ranks) if self.nodes else None
 
 
-KindKey = tuple[int, str, int, int, str, int, int]
-"""What makes a kind: campaign, application, cores, memory, devices as text, nodes, ranks."""
+KindKey = tuple[int, str, int, int, str, int, int, int, str]
+"""What makes a kind: campaign, application, cores, memory, devices as text, nodes, ranks, home, data as text."""
+
+KIND_COLUMNS = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks", "home", "data")
 
 
 def kind_of(row: tuple[Any, ...]) -> JobKind:
     """A row of `kinds`, decoded."""
-    number, campaign, app, cores, memory_mb, devices, nodes, ranks = row
-    return JobKind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), nodes, ranks)
+    number, campaign, app, cores, memory_mb, devices, *rest = row
+    return JobKind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), *rest)
 
 
 def key_of(kind: JobKind) -> KindKey:
     """What makes a kind, of one that is known."""
     devices = msgspec.json.encode(kind.devices).decode()
-    return (kind.campaign, kind.app, kind.cores, kind.memory_mb, devices, kind.nodes, kind.ranks)
+    return (
+        kind.campaign, kind.app, kind.cores, kind.memory_mb, devices, kind.nodes, kind.ranks, kind.home_site,
+        kind.data,
+    )  # fmt: skip
 
 
 class Site(msgspec.Struct):
@@ -146,6 +176,8 @@ class Site(msgspec.Struct):
     drained: int = 0
     drain_reason: str = ""
     named_by: str = ""  #: owner of the job that named it before it joined
+    down_us: int = 0  #: until when the calendar says that it is down, from shortly before; 0 = it is not
+    down_reason: str = ""
 
 
 def site_of(row: tuple[Any, ...]) -> Site:

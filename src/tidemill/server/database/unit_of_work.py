@@ -33,7 +33,7 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import Session
 from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.server.errors import WrongEdgeError
-from tidemill.wire.api import Change, LeaseOrder, Order, PayloadUsage
+from tidemill.wire.api import Change, Cure, LeaseOrder, Order, PayloadUsage
 
 FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
 SPECS_CACHED_MAX = 20_000
@@ -42,7 +42,7 @@ HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site h
 _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
     "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
-    "outputs", "told", "usage", "kept", "delivered", "sent", "deliveries", "ends",
+    "outputs", "told", "usage", "kept", "delivered", "sent", "deliveries", "ends", "ward", "moves", "waits_us",
 )  # fmt: skip
 _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
@@ -95,6 +95,7 @@ class UnitOfWork:
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
         self.failures: dict[tuple[int, str], int] = defaultdict(int)
         self._grown: dict[tuple[int, str], int] = defaultdict(int)
+        self._tallies: Counter[str] = Counter()
         self._changes: list[StoredJob] = []
         self._progressed: set[int] = set()  #: of those, the ones whose state is what it was
         self.changes: list[Change] = []  #: the state changes that were written
@@ -231,15 +232,16 @@ class UnitOfWork:
         lease: StoredLease,
         campaign: tuple[str, str],
         job: StoredJob,
-        spec: tuple[JobSpec | None, dict[str, int]],
+        spec: tuple[JobSpec | None, dict[str, int], Cure | None],
     ) -> None:
-        """The order of a new lease; `campaign`: its name and owner; `spec`: with the jobs that its inputs are of."""
+        """The order of a new lease; `campaign`: its name and owner; `spec`: with the jobs that its inputs are of, and
+        the cure with which the site gets it."""
         site.ordered += 1
         self._orders[site.id].append(
             LeaseOrder(
                 n=site.ordered, lease=lease.lease, job=lease.job, first=lease.first, count=lease.count,
                 campaign=campaign[0], owner=campaign[1], seed_base=job.seed_base, spec=spec[0],
-                from_jobs=spec[1],
+                from_jobs=spec[1], cure=spec[2],
             )
         )  # fmt: skip
 
@@ -260,6 +262,10 @@ class UnitOfWork:
         self._grown[(campaign, "campaigns")] += int(is_new)
         self._grown[(campaign, "jobs")] += jobs
         self._grown[(campaign, "events")] += events
+
+    def tally(self, name: str, change: int) -> None:
+        """Change one of the sums over everything."""
+        self._tallies[name] += change
 
     # ---- flush -----------------------------------------------------------------------------------------------
 
@@ -367,7 +373,7 @@ class UnitOfWork:
     def _flush_totals(self) -> None:
         """Add to the sums over everything there ever was, of all and of each owner."""
         changes: Counter[tuple[int, str]] = Counter(self._grown)
-        of_all: Counter[str] = Counter()
+        of_all: Counter[str] = Counter(self._tallies)
         for (kind, state, site), jobs in self._counts.items():
             changes[(self.memory.kinds[kind].campaign, f"state/{state}")] += jobs
             if site:
@@ -405,7 +411,7 @@ class UnitOfWork:
             Change(
                 number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]], job=job.id,
                 state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
-                progress=job.id in self._progressed,
+                progress=job.id in self._progressed, ward=self._ward_name(job.ward),
             )
             for number, job in enumerate(self._changes, first)
         ]  # fmt: skip
@@ -413,6 +419,10 @@ class UnitOfWork:
         slowest = self.session.rows("slowest_follower")[0][0]
         told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
         self.session.run("prune_changes", before=min(after - self._kept.always, told))
+
+    def _ward_name(self, ward: int) -> str:
+        found = self.memory.wards.get(ward) if ward else None
+        return found.name if found is not None else ""
 
 
 def _enter_lease(lease: StoredLease, state: int) -> None:

@@ -7,11 +7,13 @@ states only. A request that is refused is undone alone, at the cost of what it c
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from tidemill.config.hospital import Ward
 from tidemill.model.job import JobSpec
 from tidemill.server.database.rows import (
     RUNNING,
@@ -42,12 +44,19 @@ class OpenJobs:
 
     def __init__(self) -> None:
         self.of_kind: dict[int, dict[tuple[int, int], int]] = {}
+        self._alike: Counter[KindKey] = (
+            Counter()
+        )  #: kinds that differ in the data that they read only, as one
         self._sums: dict[int, tuple[int, int]] = {}  #: jobs and kinds by campaign
 
     @property
     def campaigns(self) -> Iterable[int]:
         """Numbers of the campaigns with jobs that have not ended."""
         return self._sums.keys()
+
+    def is_open(self, key: KindKey) -> bool:
+        """Whether jobs of a kind have not ended, whatever data they read (see `alike`)."""
+        return key in self._alike
 
     def work_of(self, campaigns: Iterable[int]) -> OpenWork:
         """Sums over campaigns."""
@@ -62,7 +71,7 @@ class OpenJobs:
         total, kinds = self._sums.get(kind.campaign, (0, 0))
         if of_kind is None:
             of_kind = self.of_kind[kind.id] = {}
-            kinds += 1
+            kinds += self._differs(kind, 1)
         number = of_kind.get((state, site), 0) + jobs
         if number:
             of_kind[(state, site)] = number
@@ -70,11 +79,25 @@ class OpenJobs:
             del of_kind[(state, site)]
         if not of_kind:
             del self.of_kind[kind.id]
-            kinds -= 1
+            kinds -= self._differs(kind, -1)
         if kinds:
             self._sums[kind.campaign] = (total + jobs, kinds)
         else:
             self._sums.pop(kind.campaign, None)
+
+    def _differs(self, kind: JobKind, change: int) -> int:
+        """1 if no other open kind is like this one but for the data that its jobs read: for quotas they are one."""
+        key = alike(key_of(kind))
+        self._alike[key] += change
+        left = self._alike[key]
+        if not left:
+            del self._alike[key]
+        return int(left == (1 if change > 0 else 0))
+
+
+def alike(key: KindKey) -> KindKey:
+    """The key of a kind without the data that its jobs read."""
+    return (*key[:-1], "")
 
 
 class _Changes(msgspec.Struct):
@@ -99,7 +122,11 @@ class PassedKinds(msgspec.Struct):
 class WriterMemory:
     """What the writer remembers between transactions. `begin` a request; `undo` it or go on; `settle` at the commit."""
 
-    def __init__(self) -> None:
+    def __init__(self, ward_rules: Sequence[Ward] = ()) -> None:
+        self.ward_rules = ward_rules  #: of server.toml
+        self.wards: dict[int, Ward] = {}  #: by their numbers, in the order of server.toml
+        self.occupied: dict[int, set[int]] = {}  #: wards in which jobs of a kind may wait
+        self.data_passed: dict[int, dict[int, int]] = {}  #: by site: until when kinds are not read
         self.sites: dict[int, Site] = {}
         self.site_ids: dict[str, int] = {}
         self.kinds: dict[
@@ -133,7 +160,21 @@ class WriterMemory:
             site = site_of(row)
             self.sites[site.id] = site
             self.site_ids[site.name] = site.id
+        for number, until_us, reason in session.rows("down_sites"):
+            if number in self.sites:
+                self.sites[number].down_us, self.sites[number].down_reason = until_us, reason
+        self._load_wards(session)
         self.is_loaded = True
+
+    def _load_wards(self, session: Session) -> None:
+        homed = [kind.id for kind in self.kinds.values() if kind.home_site]
+        if not homed and not self.ward_rules:
+            return
+        numbers: dict[str, int] = {name: number for number, name in session.rows("wards")}
+        self.wards = {numbers[each.name]: each for each in self.ward_rules if each.name in numbers}
+        for kind in homed if numbers else ():
+            for (place,) in session.rows("wards_of_kind", kind=kind):
+                self.occupy(kind, -place)
 
     # ---- one request -----------------------------------------------------------------------------------------
 
@@ -183,6 +224,10 @@ class WriterMemory:
                 self._changes.counts.append((kind, state, site, jobs))
                 if number not in self.open.of_kind:
                     self._idle.add(number)
+
+    def occupy(self, kind: int, ward: int) -> None:
+        """Jobs of the kind may wait in the ward. After an undo this may not be so: a scan finds none."""
+        self.occupied.setdefault(kind, set()).add(ward)
 
     def add_kind(self, kind: JobKind) -> None:
         """A new kind."""
@@ -235,5 +280,6 @@ class WriterMemory:
 
     def _drop_kind(self, number: int) -> None:
         kind = self.kinds.pop(number, None)
+        self.occupied.pop(number, None)
         if kind is not None:
             self.kind_ids.pop(key_of(kind), None)

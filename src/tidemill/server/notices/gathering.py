@@ -23,7 +23,9 @@ FAILED_MIN = 10  #: failed events before a share of them means anything
 AGAIN = 0.5  #: a share that fell below this part of its limit is reported again when it rises
 _FINAL = frozenset(str(state) for state in JOB_FINAL)
 _COMPLETED = "COMPLETED"
-TOLD_SITE_STATES = frozenset({"UP", "DRAINED", "LOST"})  #: a site that is SILENT may yet be heard again
+TOLD_SITE_STATES = frozenset(
+    {"UP", "DRAINED", "LOST", "DOWN"}
+)  #: a site that is SILENT may yet be heard again
 
 
 class Body(msgspec.Struct, kw_only=True, omit_defaults=True):

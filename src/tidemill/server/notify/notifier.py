@@ -17,6 +17,7 @@ from tidemill.config.notify import Notify
 from tidemill.errors import SiteError, TidemillError
 from tidemill.model.notification import Subscription
 from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.rows import Site
 from tidemill.server.database.store import Session, Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices import gathering, tables
@@ -41,6 +42,16 @@ PRUNE_S = 600.0
 CLOSE_S = 5.0
 TRIES_MIN = 3
 _LOG = log.Log("notify")
+
+
+def _state_of(site: Site) -> tuple[str, str]:
+    """A site's state as notices tell it, and why."""
+    if site.lost:
+        return "LOST", ""
+    if site.down_us:
+        until = f"until {clock.utc_text(site.down_us)}"
+        return "DOWN", f"{site.down_reason}, {until}" if site.down_reason else until
+    return ("DRAINED" if site.drained else "UP"), site.drain_reason
 
 
 class Gatherer:
@@ -151,15 +162,7 @@ class Gatherer:
         for key in self._load():  # those who were notified that a site is away are notified that it is back
             if key.what == Occasion.SITE and key.subject in wants:
                 wants[key.subject].add(key.target)
-        now = [
-            gathering.SiteNow(
-                site.name,
-                "LOST" if site.lost else "DRAINED" if site.drained else "UP",
-                "" if site.lost else site.drain_reason,
-            )
-            for site in rows
-            if site.epoch
-        ]
+        now = [gathering.SiteNow(site.name, *_state_of(site)) for site in rows if site.epoch]
         changed = gathering.take_sites(self._load(), now, wants, clock.now_us())
         if changed:
             self._keep(changed)

@@ -23,7 +23,7 @@ EXAMPLE_MAX = 400
 SUBJECT_MAX = 150
 _ORDER = ("FAILED", "PARTIAL", "CANCELED", "COMPLETED", "RUNNING", "WAITING")
 _BAD = ("FAILED", "PARTIAL", "CANCELED")
-_SITES = {"DRAINED": "drained", "LOST": "lost", "UP": "up again"}
+_SITES = {"DRAINED": "drained", "DOWN": "in a downtime", "LOST": "lost", "UP": "up again"}
 
 
 def subject(digest: Digest) -> str:
@@ -187,6 +187,8 @@ def _commands(campaign: str, figures: CampaignFigures | None, *, outputs: bool) 
 
 _MEANS = {
     "DRAINED": "It gets no more work. What it had is finished or given back; jobs go on at other sites.",
+    "DOWN": "It gets no new work until the downtime ends. What runs there goes on. Jobs that belong there wait, or are "
+    "treated elsewhere if a ward admits them.",
     "LOST": "It has been silent for too long. Its work was given to others; nothing that was kept is lost.",
     "UP": "It gets work again.",
 }

@@ -36,6 +36,7 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.hospital import records
 from tidemill.server.read import archived, listing
 from tidemill.server.read.listing import TOP, Filter, Leg
 from tidemill.server.read.waiting import HINTS, Cause, Known, after_texts, waits_for
@@ -85,7 +86,11 @@ def kinds_of(session: Session, jobs: Iterable[StoredJob]) -> dict[int, JobKind]:
 
 def sites(session: Session) -> list[Site]:
     """All sites, those included that are only named by jobs."""
-    return [site_of(row) for row in session.rows("sites")]
+    found = [site_of(row) for row in session.rows("sites")]
+    down = {row[0]: row[1:] for row in session.rows("down_sites")}
+    for each in found:
+        each.down_us, each.down_reason = down.get(each.id, (0, ""))
+    return found
 
 
 def jobs(
@@ -188,7 +193,7 @@ def job(
         session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
     )
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
-    more = Known(spec, after_texts(deps, names, spec), silent, leases)
+    more = Known(spec, after_texts(deps, names, spec), silent, leases, _ward_of(session, found))
     cause, hint = waits_for(found, kind, all_sites, more)
     having = {each.site for each in leases if each.state == ACTIVE}
     room = site_views.awaited_inputs(session, number, having) if cause is Cause.RUNNING else None
@@ -201,7 +206,17 @@ def job(
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
         waits_hint=hint, remark=_remark(session, number), kept=_kept(found, of_site),
+        routes=site_views.routes_of(session, number, {each.site for each in leases})
+        if any(each.is_routed for each in spec.inputs)
+        else [],
+        stays=records.stays_of(session, [number]).get(number, []),
     )  # fmt: skip
+
+
+def _ward_of(session: Session, job: StoredJob) -> str:
+    """The name of the ward in which a job waits; empty = it waits in none."""
+    wards: dict[int, str] = dict(session.rows("wards")) if job.place < 0 else {}
+    return wards.get(job.ward, "")
 
 
 def _remark(session: Session, number: int) -> str:
@@ -389,19 +404,24 @@ def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
 
 def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True) -> list[SiteRow]:
     """Sites that have joined. `silent`: those that have not been heard for a while. Leased events are counted over all
-    running jobs: without `counts_leased` they are 0."""
+    running jobs: without `counts_leased` they are 0, and no caches are shown."""
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
         running = {row[0] for row in session.rows("kinds_running")}
     for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
         leased[site] += int(events)
+    views = site_views.told(session) if counts_leased else {}
+    caches = {
+        site: [msgspec.structs.replace(each, datasets=[]) for each in view.caches]
+        for site, (_, view) in views.items()
+    }
     return [
         SiteRow(
             name=site.name, state=_state(site, silent), epoch=site.epoch,
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
-            remarks=unused_patterns(site),
+            remarks=unused_patterns(site), caches=caches.get(site.id, []),
         )
         for site in sites(session)
         if site.capacity is not None
@@ -438,6 +458,8 @@ def _state(site: Site, silent: set[str]) -> str:
         return "LOST"
     if site.name in silent:
         return "SILENT"
+    if site.down_us:
+        return "DOWN"
     return "DRAINED" if site.drained else "UP"
 
 

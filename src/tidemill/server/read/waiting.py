@@ -38,6 +38,8 @@ class Cause(StrEnum):
     SITE_PINNED_UNFIT = "site_pinned_unfit"
     SITE_SILENT = "site_silent"
     SITE_DRAINED = "site_drained"
+    SITE_DOWNTIME = "site_downtime"
+    IN_WARD = "in_ward"
     SITE_TROUBLE = "site_trouble"
     SITE_REFUSED = "site_refused"
     SITE_WANTS_NOTHING = "site_wants_nothing"
@@ -62,6 +64,8 @@ HINTS = {
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
     Cause.SITE_SILENT: "every site that could run it is silent: see their agents",
     Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
+    Cause.SITE_DOWNTIME: "the sites that could run it are in a downtime: `tidemill downtimes` lists them",
+    Cause.IN_WARD: "it is treated away from its home site: it starts when a site of the ward has room",
     Cause.SITE_TROUBLE: "it waits for the sites that could run it to end a trouble of their own; it goes on by itself",
     Cause.SITE_REFUSED: "the sites that could run it gave it back for causes of their own, and get it again later",
     Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
@@ -82,6 +86,7 @@ class Known(NamedTuple):
     after: Sequence[str] = ()
     silent: AbstractSet[str] = frozenset()
     leases: Sequence[StoredLease] = ()
+    ward: str = ""  #: in which it waits
 
 
 def waits_for(
@@ -106,10 +111,7 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
     joined = [site for site in sites if site.capacity is not None]
     if not job.ready:
         return _at_work(job, joined, kind, known)
-    if job.place:
-        found = _pinned(next((site for site in joined if site.id == job.place), None), kind, known.silent)
-    else:
-        found = _anywhere(joined, kind, known.silent)
+    found = _placed(job, joined, kind, known)
     if found[0] not in (Cause.SITE_WANTS_NOTHING, Cause.FAIR_SHARE):
         return found
     awake = [site for site in joined if job.place in (0, site.id) and matching.obstacle(site, kind) is None]
@@ -123,6 +125,15 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
     if held and not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in free):
         return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in free[:5])
     return found
+
+
+def _placed(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
+    """Of a job that is ready: by where it may run."""
+    if job.place < 0:
+        return Cause.IN_WARD, known.ward
+    if job.place:
+        return _pinned(next((site for site in joined if site.id == job.place), None), kind, known.silent)
+    return _anywhere(joined, kind, known.silent)
 
 
 def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
@@ -165,7 +176,11 @@ def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tu
     if not joined:
         return Cause.NO_SITE, ""
     obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
-    fits = [site for site in joined if obstacles[site.name] in (None, Cause.SITE_SILENT, Cause.SITE_DRAINED)]
+    fits = [
+        site
+        for site in joined
+        if obstacles[site.name] in (None, Cause.SITE_SILENT, Cause.SITE_DRAINED, Cause.SITE_DOWNTIME)
+    ]
     if not fits:
         causes = (
             *(Cause.TOO_FEW_NODES, Cause.NO_LAUNCHER, Cause.WIDTH_NOT_ALLOWED),
@@ -176,7 +191,10 @@ def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tu
     heard = [site for site in fits if not site.lost and site.name not in silent]
     if not heard:
         return Cause.SITE_SILENT, ", ".join(site.name for site in fits[:5])
-    awake = [site for site in heard if not site.drained]
+    awake = [site for site in heard if not site.drained and not site.down_us]
+    down = [site for site in heard if site.down_us]
+    if not awake and down:
+        return Cause.SITE_DOWNTIME, ", ".join(_down(site) for site in down[:5])
     if not awake:
         return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in heard[:5])
     if not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in awake):
@@ -219,6 +237,8 @@ def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple
         return Cause.SITE_PINNED_SILENT, site.name
     if obstacle == Cause.SITE_DRAINED:
         return Cause.SITE_DRAINED, _drained(site)
+    if obstacle == Cause.SITE_DOWNTIME:
+        return Cause.SITE_DOWNTIME, _down(site)
     if obstacle is not None:
         why = matching.width_obstacle(site, kind)
         if obstacle == Cause.RESOURCES_TOO_LARGE:
@@ -231,6 +251,10 @@ def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple
 
 def _drained(site: Site) -> str:
     return f"{site.name}: {site.drain_reason}"
+
+
+def _down(site: Site) -> str:
+    return f"{site.name}: {site.down_reason or 'downtime'}, until {clock.utc_text(site.down_us)}"
 
 
 def after_texts(rows: list[tuple[int, int, int, int]], names: dict[int, str], spec: JobSpec) -> list[str]:

@@ -9,12 +9,12 @@ COPY jobs (id, kind, spec, state, site, pin, place, ready, rank, events, seed_ba
 
 -- name: jobs_by_id
 -- Whole rows, in the order of records.Job.
-SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends
+SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us
 FROM jobs WHERE id {in:ids};
 
 -- name: jobs_ready
 -- The next jobs to lease of one kind and place, by priority, then age: a scan of the head of an index.
-SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends
+SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us
 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
 -- name: ready_of_legs [sqlite]
@@ -31,9 +31,9 @@ FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS bigint) AS pla
 CROSS JOIN LATERAL (
   SELECT jobs.rank, jobs.id FROM jobs WHERE jobs.ready = 1 AND jobs.kind = leg.kind AND jobs.place = leg.place AND (jobs.rank, jobs.id) > (leg.rank, leg.id) ORDER BY jobs.rank, jobs.id LIMIT :limit) AS found;
 
--- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text, kept smallint, delivered text, sent text, deliveries bigint, ends smallint)
+-- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text, kept smallint, delivered text, sent text, deliveries bigint, ends smallint, ward bigint, moves bigint, waits_us bigint)
 -- Write back everything of a job that can change.
-UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage, kept = v.kept, delivered = v.delivered, sent = v.sent, deliveries = v.deliveries, ends = v.ends
+UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage, kept = v.kept, delivered = v.delivered, sent = v.sent, deliveries = v.deliveries, ends = v.ends, ward = v.ward, moves = v.moves, waits_us = v.waits_us
 FROM v WHERE jobs.id = v.id;
 
 -- name: lease_jobs many(id bigint, site bigint, home smallint, place bigint, started_us bigint)
@@ -122,28 +122,44 @@ SELECT id, body FROM specs WHERE id {in:ids};
 
 -- name: insert_kind
 -- A kind of jobs not seen before.
-INSERT INTO kinds (id, campaign, app, cores, memory_mb, devices, nodes, ranks)
-SELECT COALESCE(MAX(id), 0) + 1, :campaign, :app, :cores, :memory_mb, :devices, :nodes, :ranks FROM kinds RETURNING id;
+INSERT INTO kinds (id, campaign, app, cores, memory_mb, devices, nodes, ranks, home, data)
+SELECT COALESCE(MAX(id), 0) + 1, :campaign, :app, :cores, :memory_mb, :devices, :nodes, :ranks, :home, :data FROM kinds RETURNING id;
 
 -- name: kinds_by_id
 -- These kinds.
-SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds WHERE id {in:ids};
+SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks, home, data FROM kinds WHERE id {in:ids};
 
 -- name: kind_by_key
 -- A kind that there may be already.
-SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :cores AND memory_mb = :memory_mb AND devices = :devices AND nodes = :nodes AND ranks = :ranks;
+SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :cores AND memory_mb = :memory_mb AND devices = :devices AND nodes = :nodes AND ranks = :ranks AND home = :home AND data = :data;
 
 -- name: open_kinds
 -- Kinds with jobs that have not ended.
-SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds WHERE id IN (SELECT kind FROM counts WHERE state <= 1 AND jobs > 0);
+SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks, home, data FROM kinds WHERE id IN (SELECT kind FROM counts WHERE state <= 1 AND jobs > 0);
 
 -- name: open_counts
 -- Counters of jobs that have not ended.
 SELECT kind, state, site, jobs FROM counts WHERE state <= 1 AND jobs > 0;
 
+-- name: kind_alike
+-- A kind that differs at most in the data that its jobs read.
+SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :cores AND memory_mb = :memory_mb AND devices = :devices AND nodes = :nodes AND ranks = :ranks AND home = :home LIMIT 1;
+
 -- name: kinds_in
--- How many kinds a campaign has, whatever has become of their jobs.
-SELECT COUNT(*) FROM kinds WHERE campaign = :campaign;
+-- How many kinds a campaign has but for the data that they read, whatever has become of their jobs.
+SELECT COUNT(*) FROM (SELECT DISTINCT app, cores, memory_mb, devices, nodes, ranks, home FROM kinds WHERE campaign = :campaign) AS alike;
+
+-- name: data_kinds_in
+-- How many kinds of a campaign are told apart by their data.
+SELECT COUNT(*) FROM kinds WHERE campaign = :campaign AND data <> '';
+
+-- name: wards_of_kind
+-- The places of a kind's jobs that wait in wards: a range of an index.
+SELECT DISTINCT place FROM jobs WHERE ready = 1 AND kind = :kind AND place < 0;
+
+-- name: ready_in
+-- The head of a kind's jobs that wait at a place, after a rank and id: what the hospital asks of them.
+SELECT id, rank, created_us, moves FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
 -- name: add_counts many(kind bigint, state smallint, site bigint, jobs bigint)
 -- Change the counters of jobs.

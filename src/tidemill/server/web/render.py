@@ -25,7 +25,8 @@ NAVIGATION = (
     ("/", "Overview", Act.SITES), ("/jobs", "Jobs", Act.READ), ("/campaigns", "Campaigns", Act.READ),
     ("/failures", "Failures", Act.READ), ("/sites", "Sites", Act.SITES),
     ("/allocations", "Allocations", Act.ALLOCATIONS), ("/nodes", "Bad nodes", Act.ALLOCATIONS),
-    ("/transfers", "Transfers", Act.READ), ("/applications", "Applications", Act.SITES),
+    ("/hospital", "Hospital", Act.SITES), ("/transfers", "Transfers", Act.READ),
+    ("/caches", "Caches", Act.SITES), ("/applications", "Applications", Act.SITES),
 )  # fmt: skip
 
 

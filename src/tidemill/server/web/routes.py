@@ -21,7 +21,7 @@ from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
-from tidemill.server.web import campaigns, home, jobs, sites
+from tidemill.server.web import caches, campaigns, home, hospital, jobs, sites
 from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
 from tidemill.server.web.query import AddressQuery, own_path, with_values
@@ -61,9 +61,11 @@ PAGES = (
     Page("/failures", home.failures),
     Page("/sites", sites.listing),
     Page("/sites/{name:str}", sites.site),
+    Page("/hospital", hospital.overview),
     Page("/allocations", sites.allocations),
     Page("/nodes", sites.nodes),
     Page("/transfers", sites.transfers),
+    Page("/caches", caches.listing),
     Page("/applications", sites.applications),
     Page("/applications/{name:str}", sites.application),
 )

@@ -11,6 +11,7 @@ from tidemill.model.quantities import (
     coarse_text,
     count_text,
     figure_text,
+    percent_text,
     share_text,
     span_text,
 )
@@ -23,7 +24,7 @@ LAST_S = 253_402_300_799  #: the last second of the year 9999
 STATES = {
     "WAITING": ("idle", "…"), "RUNNING": ("main", "▶"), "COMPLETED": ("good", "✓"), "PARTIAL": ("warn", "◐"),
     "FAILED": ("bad", "✗"), "CANCELED": ("soft", "⊘"),
-    "UP": ("good", "✓"), "SILENT": ("warn", "?"), "LOST": ("bad", "✗"), "DRAINED": ("warn", "‖"),
+    "UP": ("good", "✓"), "SILENT": ("warn", "?"), "LOST": ("bad", "✗"), "DOWN": ("warn", "⊖"), "DRAINED": ("warn", "‖"),
     "INTENDED": ("idle", "…"), "QUEUED": ("idle", "…"), "ACTIVE": ("main", "▶"), "SETTLED": ("good", "✓"),
     "RELEASED": ("soft", "↩"),
 }  # fmt: skip
@@ -72,5 +73,6 @@ def reason(row: JobRow) -> str:
 
 FILTERS = {
     "count": count_text, "figure": figure_text, "size": bytes_text, "span": span_text, "utc": utc, "share": share_text,
+    "percent": percent_text,
     "state": state, "code": code, "reason": reason,
 }  # fmt: skip

@@ -8,7 +8,7 @@ something are read in turn, so that what it costs does not grow with nodes. File
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from tidemill.files import read_bounded, write_durable
 from tidemill.image.profile import (
     AreaFinder,
     Profile,
+    RemoteReads,
     bounded,
     encode_profile,
     merge,
@@ -34,6 +35,7 @@ from tidemill.log import Log
 from tidemill.model.application import Application
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
 from tidemill.node.fleet import work_files
+from tidemill.site.applications.job_reads import JobReads
 from tidemill.wire.api import AppOffer, StartCost
 from tidemill.wire.node import IndexEntry, Noted, Program, Record
 
@@ -107,6 +109,8 @@ class _Search(msgspec.Struct):
     areas: dict[str, list[str]]
     costs: dict[Version, StartCost] = {}
     found: set[Pilot] = set()  #: whose profiles were read
+    reads: list[tuple[IndexEntry, str, list[RemoteReads], int]] = []
+    #: payload, application, what it read, connections that were not counted
 
 
 class Profiles:
@@ -117,6 +121,8 @@ class Profiles:
     ) -> None:
         self.directory = directory
         self.areas: dict[str, list[str]] = {name: list(each) for name, each in (areas or {}).items()}
+        self.reads = JobReads()
+        self.has_read: Callable[[IndexEntry, int], None] | None = None  #: called for each payload: bytes
         self._fleets = fleets
         self._costs: dict[Version, StartCost | None] = {}
         self._marks: dict[Version, int] = {}
@@ -224,6 +230,10 @@ class Profiles:
                 self._marks[key] = self._marks.get(key, 0) + 1
                 changed = True
                 _log.info("profile.known", app=key.app, version=key.version, runs=cost.runs, ops=cost.ops)
+        for entry, app, reads, missed in found.reads:
+            self.reads.take(entry.job, app, reads)
+            if self.has_read is not None and not missed:
+                self.has_read(entry, sum(each.bytes for each in reads))
         return changed
 
     def _search(self, look: _Search) -> _Search:
@@ -238,10 +248,12 @@ class Profiles:
             except SiteError as error:  # network file systems show it later
                 _log.warning("profile.unreadable", bundle=str(bundle), reason=error.message)
                 continue
-            for version, profile in profiles:
+            for version, profile, entry in profiles:
                 look.found.add(pilot)
                 if version is not None and profile is not None:
                     found.setdefault(version, []).append(profile)
+                    if profile.reads:
+                        look.reads.append((entry, version.app, profile.reads, profile.reads_missed))
             taken[key] = tail.offset
         for version, several in found.items():
             try:
@@ -258,14 +270,15 @@ class Profiles:
 
     def _read(
         self, fleet: Path, bundle: Path, tail: IndexTail
-    ) -> list[tuple[Version | None, Profile | None]]:
-        """The new profiles of a bundle; those without an application, or damaged, as None. Raises SiteError."""
+    ) -> list[tuple[Version | None, Profile | None, IndexEntry]]:
+        """The new profiles of a bundle; those without an application, or damaged, as None; and whose they are.
+        Raises SiteError."""
         try:
             entries = [entry for entry in tail.read() if entry.kind == "profile" and entry.length]
         except ProtocolError as error:
             _log.warning("profile.damaged", bundle=str(bundle), reason=error.message)
             return []
-        return [self._collect(fleet, bundle, entry) for entry in entries]
+        return [(*self._collect(fleet, bundle, entry), entry) for entry in entries]
 
     def _bundles_of(self, pilots: Iterable[Pilot]) -> list[tuple[Pilot, Path]]:
         wanted = set(pilots)

@@ -22,6 +22,7 @@ from tidemill.model.application import (
     Parameter,
 )
 from tidemill.model.devices import merged
+from tidemill.model.far import OPENED
 from tidemill.model.job import JobSpec, Output, OutputKind, Width
 from tidemill.model.parameter import check_value
 from tidemill.model.width import check_allowed, check_asked, check_place
@@ -41,6 +42,16 @@ from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, NamedPa
 
 CHUNK_MAX = 1_000_000
 """Events per range where nothing else limits them."""
+
+CLIENT_ENVIRONMENT = {
+    # a server that went is asked again for 5 s at a time, not 120: a cache that restarts costs seconds; what hangs ends
+    # within two minutes, and the event is tried by another way
+    "XRD_CONNECTIONWINDOW": "5",
+    "XRD_CONNECTIONRETRY": "5",
+    "XRD_REQUESTTIMEOUT": "120",
+    "XRD_STREAMTIMEOUT": "60",
+}
+"""Of payloads whose program opens inputs: defaults that application and job may set otherwise."""
 
 PROGRAMS_MAX = 10_000
 COMMANDS_MAX = 1_000
@@ -141,12 +152,26 @@ class Preparer:
             job=job.id,
             program=program.program,
             argv=argv,
-            env=spec.env,
+            env=self._client_environment(spec, program) | spec.env,
             params=params,
             seed_base=job.seed_base,
             events=spec.events,
             inputs=inputs,
         )
+
+    def opening(self, spec: JobSpec) -> tuple[list[str], str]:
+        """Schemes of URLs that the job's program opens, and why its payloads reach no network (empty = they do). Raises
+        JobError."""
+        app = self._approved(spec).app
+        needed = app.network if app.network is not None else app.batch_commands or None
+        if network_of(self._config, needed) == "open" or spec.resources.width is not None:
+            why = ""
+        elif app.network is None:
+            why = "its payloads have no network here: neither the application nor the site permits it (`network`)"
+        else:
+            why = "the application says `network = false`"
+        opens: list[str] = list(OPENED if spec.app is None else app.opens)
+        return opens, why
 
     def outputs(self, spec: JobSpec) -> list[Output]:
         """The outputs of a job, stdout included where it is kept. Raises JobError."""
@@ -338,6 +363,12 @@ class Preparer:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
         needed = {} if app.container is None else environment_of(app.container, getpass.getuser, os.getuid())
         return {**needed, **passed, **app.environment}
+
+    def _client_environment(self, spec: JobSpec, program: Program) -> dict[str, str]:
+        """What clients of far files need to give up in time; the application's own settings win."""
+        if not any(each.is_opened for each in spec.inputs):
+            return {}
+        return {name: value for name, value in CLIENT_ENVIRONMENT.items() if name not in program.env}
 
     def _cores_of_rank(self, spec: JobSpec, approved: Approved) -> int | None:
         """What `{cores}` is for a payload that spans nodes; None = the slot fills it in."""

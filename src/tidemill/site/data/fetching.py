@@ -53,13 +53,14 @@ _log = Log("stage")
 
 class WantedFile(NamedTuple):
     """A file that a job reads, at `path`. `roots`: where it may lie, if it is one of this site. `with_digest`: nodes
-    exchange it by its digest."""
+    exchange it by its digest. `adler32`: that a catalogue says; empty = none does."""
 
     url: str
     sha256: str | None
     roots: Roots
     path: Path
     with_digest: bool = False
+    adler32: str = ""
 
 
 class StageContent(NamedTuple):
@@ -86,6 +87,7 @@ class StageContents:
     ) -> None:
         """`copiers` None = the thread that asks copies large files, too."""
         self.lock = threading.Lock()
+        self.has_come: Callable[[str, int, float], None] = lambda url, size_bytes, seconds: None
         self._config = config
         self._cache = cache
         self._budget = budget
@@ -309,6 +311,7 @@ class StageContents:
             if outcome is not None:
                 outcome.check()
                 if outcome.moved is not None:
+                    self.has_come(wanted.url, outcome.moved.size_bytes, outcome.seconds)
                     self._sizes.pop(key, None)
                     self._stay_fresh(wanted.url)
                     origin = (wanted.url, outcome.version, outcome.moved.sha256)
@@ -344,7 +347,10 @@ class StageContents:
             direction=Direction.IN,
             url=wanted.url,
             path=str(self._cache.path(name)),
-            expect={} if wanted.sha256 is None else {"sha256": wanted.sha256},
+            expect={
+                **({} if wanted.sha256 is None else {"sha256": wanted.sha256}),
+                **({"adler32": wanted.adler32} if wanted.adler32 else {}),
+            },
             look=look,
             bytes_max=bytes_max,
         )

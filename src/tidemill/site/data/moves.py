@@ -80,6 +80,7 @@ class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     no_space: bool = False
     is_told: bool = True
+    seconds: float = 0.0  #: that a file took to come, all tries together; 0 = not measured
 
     def check(self) -> None:
         """Raise TransferError if it failed."""
@@ -327,7 +328,7 @@ def make(
     but the digest of a file that came."""
     shown = order.url.partition("?")[0]
     path = Path(order.path)
-    version = ""
+    version, seconds = "", 0.0
     try:
         if order.direction is Direction.OUT:
             moved = mover.put(path, order.url, watch, before=order.before, known=order.known)
@@ -338,7 +339,9 @@ def make(
             if order.look or is_too_large or version == order.version:
                 return MoveOutcome(id=order.id, version=version, size_bytes=size, is_told=found.is_told)
             path.unlink(missing_ok=True)  # of an agent that died before it took it over
+            begun_s = clock.monotonic_s()
             moved = mover.get(order.url, path, watch, expect=order.expect, bytes_max=order.bytes_max)
+            seconds = clock.monotonic_s() - begun_s
             has_come()
             moved = mover.sum_up(path, moved, watch)
     except TooLargeError:
@@ -357,7 +360,7 @@ def make(
         tries=moved.tries,
         checked=moved.checked,
     )
-    return MoveOutcome(id=order.id, version=version, moved=moved)
+    return MoveOutcome(id=order.id, version=version, moved=moved, seconds=seconds)
 
 
 def _failed(order: MoveOrder, error: TidemillError) -> MoveOutcome:

@@ -22,6 +22,7 @@ import msgspec
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE
 from tidemill.files import read_bounded
+from tidemill.site.data.routing import Opening
 from tidemill.transfer.file import APART, Roots
 
 MANIFESTS = ".tidemill"
@@ -30,10 +31,12 @@ _NAME_CHARACTERS_MAX = 120
 
 
 class Reader(NamedTuple):
-    """Who reads inputs. `from_jobs`: those that were `job:ID/OUTPUT`, as the server says: name of the input -> job."""
+    """Who reads inputs. `from_jobs`: those that were `job:ID/OUTPUT`, as the server says: name of the input -> job;
+    `opening`: by which program."""
 
     owner: str = ""
     from_jobs: Mapping[str, int] = {}
+    opening: Opening = Opening()
 
 
 NOBODY = Reader()

@@ -69,6 +69,7 @@ class SiteData:
         if now_s >= self._next_tidy_s:
             self._next_tidy_s = now_s + TIDY_S
             self.stage.tidy()
+            self.stage.routes.links.write()
         return jobs
 
     def figures(self) -> DataFigures:
@@ -87,6 +88,7 @@ class SiteData:
         return bool(self.under_way) or self._moves.is_busy
 
     def close(self) -> None:
-        """Start no move any more, end those that run, and deliveries."""
+        """Start no move any more, end those that run, and deliveries; keep what was learned."""
+        self.stage.routes.links.write(at_once=True)
         self.deliveries.close()
         self._moves.close()

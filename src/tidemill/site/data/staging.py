@@ -7,6 +7,7 @@
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
     SITE/stage/JOB/.NAME.sha256  its copy's digest (hard link)
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
+    SITE/stage/JOB/.NAME.url, NAME.d/.E.url  what programs open instead of reading a file (see `routing`)
     SITE/stage/JOB/NAME.lines the text of an `each` input: line k belongs to event k
 
 A job gets its inputs in steps: sizes are asked for, room for all that is missing is reserved (`budget`), contents are
@@ -27,10 +28,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from tidemill import clock
+from tidemill.cache.routing.links import NAME as LINKS
+from tidemill.cache.routing.links import RouteLinks
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
 from tidemill.files import sync_directory
+from tidemill.lines import KnownLines, NumberedLines
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
@@ -40,8 +46,10 @@ from tidemill.site.data.budget import NO_ROOM, StageBudget, StageRoom, StageSpac
 from tidemill.site.data.cache import CacheLimits, DataCache
 from tidemill.site.data.fetching import StageContent, StageContents, WantedFile, digest_file, digest_of
 from tidemill.site.data.moves import Moves, MovesPendingError
+from tidemill.site.data.opened import OpenedInputs, OpenedJob
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
 from tidemill.site.data.remote_outputs import OutgoingFiles
+from tidemill.site.data.routing import InputRoutes, is_far
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction, NoSpaceError, of_os_error
@@ -49,7 +57,10 @@ from tidemill.transfer.file import is_location, local_path
 from tidemill.wire.node import InputDef
 
 LINES_BYTES_MAX = 256 << 20
-"""Read whole by a helper thread; 100 bytes for each of 2.6 million events."""
+"""100 bytes for each of 2.6 million events."""
+
+LINES_LOOKED_AT = 1000
+"""Where none of the first lines names a file, no line does."""
 
 STAGED_BYTES_MIN = 1 << 20
 """Smaller inputs are read by each slot (crates/pilot/src/supply/files.rs): their digest is not needed."""
@@ -134,6 +145,9 @@ class Stage:
         self.budget = StageBudget(StageRoom(config.stage_bytes_max, config.stage_files_max))
         self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
         self._lock = self._contents.lock
+        self.routes = InputRoutes(config, RouteLinks(directory.parent / LINKS, config.routing.probe_s))
+        self._contents.has_come = self.routes.links.note_moved
+        self._opened = OpenedInputs(self.routes, self._contents)
         self.copiers = copiers
         self.outgoing = OutgoingFiles()
         self._config = config
@@ -148,6 +162,7 @@ class Stage:
         self._next_admit_s = 0.0
         self._admitted: set[int] = set()
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
+        self._lines = KnownLines()
         self._is_swept = False
         self._may_be_leftovers = True  #: parts of transfers that nobody goes on with
 
@@ -167,11 +182,20 @@ class Stage:
         step = _Step(job, self._directory / str(job), is_begun, reader)
         with self._attempt(job, f"stage inputs of job {job} in `{step.directory}`", is_begun=is_begun):
             step.directory.mkdir(mode=0o700, exist_ok=True)
-            self._have(step, [self._wanted(step, each) for each in spec.inputs], spec)
+            self.routes.begin(job, spec.inputs)
+            self._have(step, self._all_wanted(step, spec), spec)
             each_files = self._event_files(step, spec, events)
             if each_files:
                 self._have_events(step, spec, each_files)
-            return [_described(step.directory, each) for each in spec.inputs]
+            self._settle(step, spec, events)
+            self.routes.links.write()
+            return [
+                msgspec.structs.replace(
+                    _described(step.directory, each),
+                    node_cache=self.routes.is_by_node(job, each.name) or None,
+                )
+                for each in spec.inputs
+            ]
 
     def check_places(self, spec: JobSpec, owner: str) -> None:
         """Raise TransferError or SiteError (lasting) if an output would go where this site writes nothing: before
@@ -248,7 +272,8 @@ class Stage:
         """Remove the files of events that are over, so that their copies make room."""
         for folder in (self._directory / str(job)).glob("*.d"):
             for path in list(folder.iterdir()):
-                if path.name.isdecimal() and int(path.name) not in needed:
+                name = path.name.removeprefix(".").removesuffix(".url")
+                if name.isdecimal() and int(name) not in needed:
                     path.unlink(missing_ok=True)
         with self._lock:
             self.cache.unlinked()
@@ -256,6 +281,7 @@ class Stage:
     def release(self, job: int) -> None:
         """The job wants nothing more: what is reserved for it alone is given to others, what comes for it alone is
         broken off."""
+        self.routes.forget(job)
         with self._lock:
             self.budget.withdraw(job)
             self.cache.let_go(job)
@@ -506,6 +532,37 @@ class Stage:
                 raise NoRoomError
             self._make_room()
 
+    def _all_wanted(self, step: _Step, spec: JobSpec) -> list[WantedFile]:
+        """The files that the job itself names; for those that programs open a URL is laid out instead. Raises
+        MovesPendingError while the size of one is asked for."""
+        wanted: list[WantedFile] = []
+        awaits: list[str] = []
+        for one in spec.inputs:
+            if one.kind is not InputKind.SHARED or not self._is_routed(step, one):
+                wanted.append(self._wanted(step, one))
+                continue
+            found = self._opened.shared(self._opened_job(step), one, step.directory / one.name, awaits)
+            wanted += [] if found is None else [found]
+        if awaits:
+            raise MovesPendingError(awaits)
+        return wanted
+
+    def _is_routed(self, step: _Step, one: Input) -> bool:
+        """An output of another job that lies here is a file like any other."""
+        return one.is_routed and (is_far(one.url) or one.name not in step.reader.from_jobs)
+
+    def _opened_job(self, step: _Step) -> OpenedJob:
+        return OpenedJob(step.job, step.reader, self._places.of(step.reader.owner))
+
+    def _settle(self, step: _Step, spec: JobSpec, events: list[tuple[int, int]]) -> None:
+        """Where a copy has come, no URL is opened any more."""
+        for one in spec.inputs:
+            if one.kind is InputKind.SHARED and one.is_routed:
+                self._opened.settle(step.directory / one.name)
+            elif one.is_opened and (step.directory / f"{one.name}.d").is_dir():
+                for event in (event for first, end in events for event in range(first, end)):
+                    self._opened.settle(step.directory / f"{one.name}.d" / str(event))
+
     def _wanted(self, step: _Step, one: Input) -> WantedFile:
         """What the job itself names: an output of an earlier job may be another owner's."""
         is_shared = one.kind is InputKind.SHARED
@@ -526,19 +583,32 @@ class Stage:
         for one in spec.inputs:
             if one.kind is InputKind.SHARED:
                 continue
-            lines = _lines(one, step.directory)
+            lines = self._lines_of(one, step.directory)
             _check_lines(one, lines, events)
-            if not any(is_location(line.strip()) for line in lines[:1000]):
+            if not any(is_location(line) or is_far(line) for line in lines.read(0, LINES_LOOKED_AT)):
                 continue
             folder = step.directory / f"{one.name}.d"
             folder.mkdir(mode=0o700, exist_ok=True)
-            roots = self._places.of(step.reader.owner)
-            for first, end in events:
-                for event in range(first, end):
-                    line = lines[event].strip()
-                    wanted = WantedFile(line, None, roots, folder / str(event))
-                    files.setdefault(event, []).extend([wanted] if is_location(line) else [])
+            of = self._opened_job(step)
+            named = {
+                event: line
+                for first, end in events
+                for event, line in enumerate(lines.read(first, end), first)
+            }
+            self.routes.prepare(list(named.values()))
+            for event, line in named.items():
+                known = files.setdefault(event, [])
+                if is_location(line) or is_far(line):
+                    wanted = self._opened.each(of, one, (event, line), folder / str(event))
+                    known += [] if wanted is None else [wanted]
         return [files[event] for event in sorted(files)]
+
+    def _lines_of(self, one: Input, directory: Path) -> NumberedLines:
+        """The lines of an `each` input, one for each event."""
+        path = directory / f"{one.name}.lines"
+        if path.stat().st_size > LINES_BYTES_MAX:
+            raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
+        return self._lines.of(path)
 
     def _have(self, step: _Step, wanted: list[WantedFile], spec: JobSpec) -> None:
         """Have the files that a job names at their paths."""
@@ -601,12 +671,13 @@ class Stage:
         try:
             return self._contents.inspect(wanted, awaits)
         except SiteError as error:
+            self._opened.pass_over(wanted, error)
             raise _named(error, step.reader, spec, wanted) from error
 
     def _bring(self, step: _Step, contents: list[StageContent]) -> None:
         """Have contents with room at their paths. Raises MovesPendingError while they come."""
         awaits: list[str] = []
-        found = [(each, self._contents.bring(each, awaits)) for each in contents]
+        found = [(each, self._brought(each, awaits)) for each in contents]
         if awaits:
             raise MovesPendingError(awaits)
         for content, name in found:
@@ -622,6 +693,13 @@ class Stage:
                 _link(digest_file(self._files / name), digest_file(path))
         if awaits:
             raise MovesPendingError(awaits)
+
+    def _brought(self, content: StageContent, awaits: list[str]) -> str | None:
+        try:
+            return self._contents.bring(content, awaits)
+        except SiteError as error:
+            self._opened.pass_over(content.wanted, error)
+            raise
 
 
 def _parts_key(job: int) -> str:
@@ -659,19 +737,11 @@ def _named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) 
     return error
 
 
-def _lines(one: Input, directory: Path) -> list[str]:
-    """The lines of an `each` input, one for each event."""
-    path = directory / f"{one.name}.lines"
-    if path.stat().st_size > LINES_BYTES_MAX:
-        raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()
-
-
-def _check_lines(one: Input, lines: list[str], events: list[tuple[int, int]]) -> None:
+def _check_lines(one: Input, lines: NumberedLines, events: list[tuple[int, int]]) -> None:
     for first, end in events:
-        if end > len(lines):
+        if end > lines.count:
             raise SiteError(
-                f"`{one.url}` has {len(lines)} lines, event {max(first, len(lines))} has none",
+                f"`{one.url}` has {lines.count} lines, event {max(first, lines.count)} has none",
                 hint="an `each` input needs one line for each event, empty ones included",
                 transient=False,
             )
@@ -682,8 +752,11 @@ def _described(directory: Path, one: Input) -> InputDef:
     if one.kind is not InputKind.SHARED:
         folder = directory / f"{one.name}.d"
         lines = directory / f"{one.name}.lines"
-        return _definition(one.name, "each", path=folder if folder.exists() else None, lines=lines)
+        kind = "urls" if one.is_opened else "each"
+        return _definition(one.name, kind, path=folder if folder.exists() else None, lines=lines)
     path = directory / one.name
+    if one.is_opened and not path.exists():
+        return _definition(one.name, "url", path=path)
     size = path.stat().st_size
     sha256 = one.sha256
     if sha256 is None and size >= STAGED_BYTES_MIN:

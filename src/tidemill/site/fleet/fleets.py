@@ -14,6 +14,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission
+from tidemill.cache.engine.nodeform import node_definition
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.log import Log
@@ -29,7 +30,7 @@ from tidemill.site.fleet.lead import Lead, NoLead, Serving
 from tidemill.site.fleet.mailbox import Mailbox, adopt
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
-from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Record, Settings
+from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, NodeCacheDef, Program, Record, Settings
 
 BATCH_COMMANDS = [
     *("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sacct"),
@@ -115,6 +116,7 @@ class Fleets:
         self.open: dict[str, OpenFleet] = {}
         self._devices = devices or {}
         self.io = IoShares(config)
+        self._node_cache = _node_cache(config)
         self._directory.mkdir(mode=0o700, exist_ok=True)
 
     @property
@@ -191,6 +193,7 @@ class Fleets:
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
                 view=view_of(self._directory.parent, config),
                 storage_patience_s=config.storage_patience_s,
+                node_cache=self._node_cache,
             ),
         )
         fleet = create_fleet(self._directory / record.name, manifest)
@@ -412,3 +415,14 @@ def _isolation(config: SiteConfig) -> str:
     if config.isolation == "off":
         return "off"
     return "required" if config.serves_others and not config.allow_unisolated else "preferred"
+
+
+def _node_cache(config: SiteConfig) -> NodeCacheDef | None:
+    """The cache that pilots run on their nodes. Raises ConfigError."""
+    found = [each for each in map(node_definition, config.caches) if each is not None]
+    if len(found) > 1:
+        raise ConfigError(
+            f"`[[caches]]`: `{found[0].name}` and `{found[1].name}` are both to run on each node",
+            hint="a node has one cache: give it the origins of both",
+        )
+    return found[0] if found else None

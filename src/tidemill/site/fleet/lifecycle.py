@@ -87,6 +87,7 @@ class Lifecycle:
         for entry in entries:
             if opened.mailbox is not None:
                 opened.mailbox.take(entry.records)
+            entry.far = self.granting.inputs.attributed(entry.records)
             self._log.apply(entry)
             heard(opened.record.name, entry)
         return bool(entries)

@@ -5,12 +5,15 @@ Inputs are staged ahead of the events as far as the stage has room (`budget`): w
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
 import msgspec
 
 from tidemill import clock
+from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.errors import TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind
@@ -18,13 +21,15 @@ from tidemill.model.quantities import duration_text
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import Reader
+from tidemill.site.data.routing import Opening
 from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
+from tidemill.site.data.way_learning import learner
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.workload import WaitingLoad
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import load_key
-from tidemill.wire.node import InputDef
+from tidemill.wire.node import Failed, InputDef, Noted, Record
 
 STAGED_EVENTS_PER_STEP = 500
 BEGUN_MAX = 1000
@@ -141,6 +146,32 @@ class StagedInputs:
         """Whether inputs of this job are being copied, or come: what came of that is still to be taken."""
         known = self._jobs.get(job)
         return known is not None and (known.under_way is not None or bool(known.awaits))
+
+    def attributed(self, records: Sequence[Record]) -> dict[int, FarTrouble]:
+        """What is known of the ways by which failed payloads read far files, by the record's place."""
+        return self._stage.routes.reads.attributed(records)
+
+    def heard(self, records: Iterable[Record]) -> None:
+        """Events that failed: what their program opens is laid out again, by another way, before they are granted. So
+        is a shared input as soon as it is known how long payloads wait for it: another way may be quicker."""
+        records = list(records)
+        for number in self._stage.routes.learning.heard(records):
+            job, known = self._log.pool.state.jobs.get(number), self._jobs.get(number)
+            if job is not None and known is not None and _opens_shared(job):
+                known.staged = IntervalSet()
+        for record in records:
+            if type(record) is Noted and record.topic == "cache":
+                self._stage.routes.heard_node(record)
+            job = self._log.pool.state.jobs.get(record.job) if type(record) is Failed else None
+            known = None if job is None else self._jobs.get(job.id)
+            if job is None or known is None or not any(each.is_opened for each in job.spec.inputs):
+                continue
+            assert type(record) is Failed
+            self._stage.routes.doubt(job.id)
+            if _opens_shared(job):
+                known.staged = IntervalSet()
+            else:
+                known.staged.remove(record.first, record.first + record.count)
 
     def of(self, job: int) -> list[InputDef]:
         """The inputs of a job that `is_ready`."""
@@ -281,7 +312,7 @@ class StagedInputs:
 
     def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
         if job.id < s.STEP_BASE:
-            reader = Reader(job.owner, job.from_jobs)
+            reader = Reader(job.owner, job.from_jobs, self._opening(job))
             return self._executor.submit(
                 self._stage.stage, job.id, job.spec, events, reader, bool(job.grants)
             )
@@ -291,6 +322,20 @@ class StagedInputs:
         parts = sorted(owner.parts, key=lambda part: part.first)
         executor = self._stage.copiers or self._executor
         return executor.submit(self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory)
+
+    def _opening(self, job: s.SiteJob) -> Opening:
+        """By which program the job's inputs are read, and which tries have failed."""
+        if not any(each.is_opened for each in job.spec.inputs):
+            return Opening()
+        opens, why_closed = self._preparer.opening(job.spec)
+        ready = [(each.first, each.count) for each in job.ready]
+        failures = Counter(job.failures) + Counter(job.far)
+        asked = "its ward reads through the cache" if job.cure_read == "cache" else ""
+        return Opening(opens, why_closed, failures, ready, learner(job.spec), asked)
+
+
+def _opens_shared(job: s.SiteJob) -> bool:
+    return any(each.is_opened and each.kind is InputKind.SHARED for each in job.spec.inputs)
 
 
 def _common(one: IntervalSet, other: IntervalSet) -> IntervalSet:

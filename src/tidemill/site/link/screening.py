@@ -24,6 +24,7 @@ from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
 
 NUMBER_MAX = 1 << 62
+CURE_READS = ("", "file", "cache")  #: how a cure may ask that inputs are read
 OWNER_CHARACTERS_MAX = 200
 REASON_CHARACTERS_MAX = 500
 DONE_CHARACTERS_MAX = 4_000_000
@@ -239,6 +240,8 @@ def _lease_fault(order: api.LeaseOrder) -> str | None:
         return f"`{legal.shown(order.owner)}` is no name of a submitter"
     if order.seed_base >= 2**31 or order.first + order.count > EVENTS_MAX:
         return "its events or seeds are beyond what a campaign may have"
+    if order.cure is not None and not (legal.is_name(order.cure.ward) and order.cure.read in CURE_READS):
+        return f"its cure in ward `{legal.shown(order.cure.ward)}` is not legal"
     return None
 
 
@@ -263,7 +266,12 @@ def _done_fault(done: str) -> str | None:
 def _stripped(order: api.LeaseOrder) -> api.LeaseOrder:
     """What the log needs of a lease that is refused."""
     return msgspec.structs.replace(
-        order, spec=None, owner=_line(order.owner), campaign=legal.shown(order.campaign), from_jobs={}
+        order,
+        spec=None,
+        owner=_line(order.owner),
+        campaign=legal.shown(order.campaign),
+        from_jobs={},
+        cure=None,
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tidemill import clock
+from tidemill.config.transfer import Endpoint
 from tidemill.model.state import AllocationState
 from tidemill.site.applications.memory import largest_slot_mb
 from tidemill.site.nodes.harvesting import Harvesting
+from tidemill.site.nodes.holdings import CacheHoldings
 from tidemill.site.state.served_site import ServedSite
-from tidemill.wire.api import Capacity
+from tidemill.wire.api import NEAR_MAX, Capacity, NearData
 
 SYNCS_AHEAD = 3
 """At least what is done in this number of syncs is kept leased ahead."""
@@ -72,6 +76,16 @@ class Throughput:
         return self.rate
 
 
+def near(endpoints: Sequence[Endpoint]) -> list[NearData]:
+    """What data the site is near to, by its own word. A pattern for hosts names no place."""
+    told = [
+        NearData(each.url, each.near_s_per_gb)
+        for each in endpoints
+        if each.near_s_per_gb is not None and "*" not in each.url
+    ]
+    return sorted(told, key=lambda each: each.s_per_gb)[:NEAR_MAX]
+
+
 class CapacityMeter:
     """Measures what the site can take. Slots are those of the machine as it was when the agent started."""
 
@@ -80,6 +94,7 @@ class CapacityMeter:
         self._harvesting = harvesting
         self._shape = harvesting.machine.shape
         self._throughput = Throughput()
+        self._holdings = CacheHoldings(site.config.caches)
 
     def measure(self, *, sync_s: float, room: int, more: bool) -> Capacity:
         """The capacity now. `sync_s`: pause between two syncs; `room`: ranges that the agent accepts now; `more`: the
@@ -106,6 +121,9 @@ class CapacityMeter:
             launcher=machine.launcher,
             troubles=self._harvesting.fleets.granting.troubles.shown(),
             keeps=True,
+            opens=True,
+            near=near(config.endpoints),
+            holds=self._holdings.now(),
         )
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:

@@ -13,12 +13,22 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.site.state.site_state import UndonePiece
 from tidemill.wire.node import Failed
 
 FRUITLESS_MAX = 50
 """A job gives back its work after so many failures that do not count, without any success between."""
+
+FAR_SAID_MAX = 10
+"""An event may fail so often by a trouble of the way to its far input that only the payload's output tells of."""
+
+FAR_SEEN_MAX = 100
+"""... and so often by one that the site saw itself."""
+
+FAR_EVENTS_MAX = 1000
+"""Events of one failed range of which that is counted."""
 
 RETURNS_MAX = 10
 """... or after so many pilots in turn that could not fit it into the time or memory they had."""
@@ -63,6 +73,15 @@ def failure_class(name: str) -> FailureClass:
         return FailureClass(name)
     except ValueError:
         return FailureClass.PAYLOAD
+
+
+def is_of_the_way(far: FarTrouble | None, undone: list[tuple[int, int]], before: Mapping[int, int]) -> bool:
+    """Whether a failure is a trouble of the way to a far input, and counts against no event. `before`: how often each
+    event failed so; a payload that always prints an error of the network fails in the end."""
+    if far is None or not far.is_sites:
+        return False
+    most = max((before.get(first, 0) for first, _ in undone), default=0)
+    return most < (FAR_SEEN_MAX if far.is_seen else FAR_SAID_MAX)
 
 
 def decide(

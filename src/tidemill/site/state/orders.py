@@ -50,6 +50,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     if order.spec is not None:
         settlement.specify(job, order.spec)
         job.from_jobs = order.from_jobs
+        job.cure_read = "" if order.cure is None else order.cure.read
     if job.stopping:  # its owner retries it before it is stopped
         settlement.let_go(job)
     end = order.first + order.count
@@ -76,6 +77,8 @@ def _forgive(job: s.SiteJob, first: int, end: int) -> None:
     """A new lease of failed events is a new start for them: their owner retries them."""
     if job.failures:
         job.failures = {event: n for event, n in job.failures.items() if not first <= event < end}
+    if job.far:
+        job.far = {event: n for event, n in job.far.items() if not first <= event < end}
     job.fruitless = 0
 
 

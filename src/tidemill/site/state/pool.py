@@ -106,7 +106,7 @@ class WorkPool:
         fleet = self._fleet(entry.fleet)
         fleet.offsets.update(entry.offsets)
         fleet.records += len(entry.records)
-        BatchOfRecords(self.settlement, fleet).take(entry.records)
+        BatchOfRecords(self.settlement, fleet).take(entry.records, entry.far)
 
     def _fleet_finished(self, entry: s.FleetFinished) -> None:
         fleet = self._fleet(entry.fleet)

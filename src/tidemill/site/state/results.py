@@ -7,21 +7,25 @@ outputs counts for what is open. Reports of one batch are joined where that lose
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.failures import (
+    FAR_EVENTS_MAX,
     FRUITLESS_MAX,
     REPORTED_MAX,
     RETURNS_MAX,
+    RetryVerdict,
     decide,
     explain,
     failure_class,
+    is_of_the_way,
 )
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import node
@@ -40,6 +44,7 @@ NOTES_SHOWN = 5
 RATE_WALL_S_MAX = 3600.0
 """... or at so many payload seconds."""
 
+NOTHING_FAR: Mapping[int, FarTrouble] = {}
 RANGES_MAX = 2_000  #: in one report of what ran
 
 
@@ -52,6 +57,7 @@ class BatchOfRecords:
         self._jobs = settlement.state.jobs
         self._plain: dict[int, tuple[s.SiteJob, IntervalSet, PayloadUsage]] = {}
         self._ran = Ran()
+        self._far: FarTrouble | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             node.Done: self._done,
             node.Failed: self._failed,
@@ -61,10 +67,11 @@ class BatchOfRecords:
             node.Noted: self._noted,
         }
 
-    def take(self, records: list[node.Record]) -> None:
-        """Apply the records, then report what is kept without outputs, joined."""
+    def take(self, records: list[node.Record], far: Mapping[int, FarTrouble] = NOTHING_FAR) -> None:
+        """Apply the records, then report what is kept without outputs, joined. `far`: see `Read`."""
         seen = self._fleet.seen
-        for record in records:
+        for at, record in enumerate(records):
+            self._far = far.get(at)
             numbers = seen.get(record.p)
             if numbers is None:
                 numbers = seen[record.p] = IntervalSet()
@@ -99,7 +106,7 @@ class BatchOfRecords:
             job.done.add(at, until)
             taken[1].add(at, until)
         if undone:
-            job.fruitless = job.returns = 0
+            _succeeded(job, first, end)
             _add(taken[2], record)
 
     def _done_with_outputs(self, job: s.SiteJob, record: node.Done) -> None:
@@ -107,7 +114,7 @@ class BatchOfRecords:
         if not job.open.covers(first, end):
             self._again(job, self._free(job, first, end))
             return
-        job.fruitless = job.returns = 0
+        _succeeded(job, first, end)
         job.parts.append(s.KeptPart(first, record.count, self._fleet.name, record.outputs))
         job.done.add(first, end)
         usage = PayloadUsage()
@@ -126,14 +133,9 @@ class BatchOfRecords:
         if not undone:
             return
         failure, message = _why(job, record)
-        verdict = decide(
-            failure,
-            undone,
-            culprit=record.event,
-            failures=job.failures,
-            retries=job.spec.retries,
-        )
-        evidence = self._evidence(record, failure, message)
+        is_sites = is_of_the_way(self._far, undone, job.far)
+        verdict = self._verdict(job, record, undone, None if is_sites else failure)
+        evidence = self._evidence(record, failure, message, is_sites=is_sites)
         for event in verdict.counted:
             job.failures[event] = job.failures.get(event, 0) + 1
         if job.id >= s.STEP_BASE and verdict.failed:
@@ -146,10 +148,9 @@ class BatchOfRecords:
             self._report(job, record, evidence)
         if not verdict.counted:
             job.fruitless += 1
+        self._settlement.make_ready(job, verdict.again)
         if job.fruitless > FRUITLESS_MAX and failure is not FailureClass.PREEMPTED:
             self._give_back(job, evidence)
-            return
-        self._settlement.make_ready(job, verdict.again)
 
     def _returned(self, record: node.Returned) -> None:
         """The lead gives it to another pilot. Only work that pilot after pilot cannot fit in is taken from it."""
@@ -269,7 +270,24 @@ class BatchOfRecords:
         allocation = self._settlement.state.allocations.get(allocation_of(pilot))
         return [] if allocation is None else allocation.notes[-NOTES_SHOWN:]
 
-    def _evidence(self, record: node.Failed, failure: FailureClass, message: str) -> Evidence:
+    def _verdict(
+        self,
+        job: s.SiteJob,
+        record: node.Failed,
+        undone: list[tuple[int, int]],
+        failure: FailureClass | None,
+    ) -> RetryVerdict:
+        """What becomes of the events; `failure`: None = the way to a far input is to blame."""
+        if failure is None:
+            _note_far(job, undone)
+            return RetryVerdict([s.UndonePiece(at, until - at) for at, until in undone], [], [])
+        return decide(failure, undone, culprit=record.event, failures=job.failures, retries=job.spec.retries)
+
+    def _evidence(
+        self, record: node.Failed, failure: FailureClass, message: str, *, is_sites: bool
+    ) -> Evidence:
+        if self._far is not None:
+            message = f"{message}; {self._far.text}"
         return Evidence(
             failure=failure,
             message=message,
@@ -280,7 +298,7 @@ class BatchOfRecords:
             allocation=allocation_of(record.p),
             at_us=record.at_us,
             notes=self._notes(record.p),
-            fault=self._fault(record.job, failure),
+            fault=FaultKind.SITE.value if is_sites else self._fault(record.job, failure),
         )
 
     def _fault(self, number: int, failure: FailureClass) -> str:
@@ -344,6 +362,21 @@ def _why(job: s.SiteJob, record: node.Failed) -> tuple[FailureClass, str]:
     failure = failure_class(record.failure)
     is_wide = job.spec.resources.width is not None
     return explain(record, failure) if is_wide else (failure, record.message)
+
+
+def _succeeded(job: s.SiteJob, first: int, end: int) -> None:
+    """Events are kept: what failed before counts no more for what is to come."""
+    job.fruitless = job.returns = 0
+    if job.far:
+        job.far = {event: n for event, n in job.far.items() if not first <= event < end}
+
+
+def _note_far(job: s.SiteJob, undone: list[tuple[int, int]]) -> None:
+    left = FAR_EVENTS_MAX
+    for first, end in undone:
+        for event in range(first, min(end, first + left)):
+            job.far[event] = job.far.get(event, 0) + 1
+        left -= min(left, end - first)
 
 
 def _unready(job: s.SiteJob, first: int, end: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
@@ -78,6 +79,7 @@ class SiteJob(msgspec.Struct, kw_only=True):
     ready: list[UndonePiece] = []
     grants: dict[int, GrantState] = {}
     failures: dict[int, int] = {}  #: event -> failures that counted
+    far: dict[int, int] = {}  #: event -> failures that were trouble of the way on which it read a far file
     fruitless: int = 0  #: failures that do not count, since the last success
     returns: int = 0  #: pilots that returned work because it does not fit, since the last success
     returned_by: str = ""  #: the last of them
@@ -88,6 +90,9 @@ class SiteJob(msgspec.Struct, kw_only=True):
     from_jobs: dict[
         str, int
     ] = {}  #: inputs that are outputs of earlier jobs, as the server says: name -> job
+    cure_read: str = (
+        ""  #: how a ward of the server's hospital wants inputs read: `file`, `cache`; empty = as it asks
+    )
     stopping: bool = False  #: nothing more of it is run; what its pilots have finished still comes
     terms: DeliveryTerms = DeliveryTerms()  #: of its delivery, if there is one
 
@@ -240,6 +245,7 @@ class Read(msgspec.Struct, tag_field="e", tag="read", kw_only=True):
     fleet: str
     offsets: dict[str, int]
     records: list[Record]
+    far: dict[int, FarTrouble] = {}  #: of failed ones that read far files, by their place in `records`
 
 
 class Refused(msgspec.Struct, tag_field="e", tag="refused", kw_only=True):

@@ -25,6 +25,7 @@ from tidemill.site.link.exchange import Exchange
 from tidemill.site.nodes.harvesting import HarvestCounts, Harvesting
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import SiteState
+from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.exporter import listener_of
 from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.site.watch.views import node_counts
@@ -38,11 +39,20 @@ _log = Log("metrics")
 class MetricsFile:
     """Writes the file when it is time, and serves the same text to a Prometheus that may scrape it."""
 
-    def __init__(self, site: ServedSite, harvesting: Harvesting, data: SiteData, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        site: ServedSite,
+        harvesting: Harvesting,
+        data: SiteData,
+        *,
+        exchange: Exchange,
+        caches: SiteCaches,
+    ) -> None:
         config = site.config
         path = site.directory / "metrics.prom"
         self._paths = [path, *([config.metrics.textfile] if config.metrics.textfile else [])]
         self._site, self._harvesting, self._data, self._exchange = site, harvesting, data, exchange
+        self._caches = caches
         self.totals = RecordTotals()
         self._pause_s = BEATS * config.heartbeat_s
         self._next_s = 0.0
@@ -86,6 +96,7 @@ class MetricsFile:
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
             *_of_io(harvesting.fleets.io),
             *_of_data(self._data.figures()),
+            *self._caches.samples(),
         ]
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)

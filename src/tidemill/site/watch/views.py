@@ -21,11 +21,13 @@ from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import SiteState
+from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
     BadNode,
     GrantView,
+    RouteView,
     SiteView,
     TidePoint,
     TransferView,
@@ -86,9 +88,18 @@ class TideSamples:
 class Views:
     """When to send a view, and what is in it."""
 
-    def __init__(self, site: ServedSite, harvesting: Harvesting, data: SiteData, denials: Denials) -> None:
+    def __init__(
+        self,
+        site: ServedSite,
+        harvesting: Harvesting,
+        data: SiteData,
+        *,
+        denials: Denials,
+        caches: SiteCaches,
+    ) -> None:
+        self._caches = caches
         self._site, self._harvesting, self._denials = site, harvesting, denials
-        self._machine = harvesting.machine
+        self._machine, self._data = harvesting.machine, data
         self._granting, self._deliveries = harvesting.fleets.granting, data.deliveries
         self._tide = TideSamples()
         self._next_sample_s = 0.0
@@ -141,7 +152,10 @@ class Views:
             mode=self._site.config.mode,
             waits_for=(self._harvesting.waits_for or "")[:TEXT_MAX],
             stopped=state.stop.reason[:TEXT_MAX] if state.stop is not None else "",
+            routes=list(self._routes())[:VIEW_ROWS_MAX],
             denied=[name[:TEXT_MAX] for name in self._denials.names()[:VIEW_ROWS_MAX]],
+            caches=self._caches.views()[:VIEW_ROWS_MAX],
+            reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
         )  # fmt: skip
         if view == self._received:
             return None
@@ -166,6 +180,17 @@ class Views:
         for job, tries, under_way in self._deliveries.standing():
             if job in state.jobs:
                 yield _outputs(job, state.jobs[job].spec, tries, under_way)
+
+    def _routes(self) -> Iterator[RouteView]:
+        """Of the newest jobs first, ended ones too: of one with many inputs some are shown."""
+        for job, rows in reversed(self._data.stage.routes.all_rows(VIEW_ROWS_MAX).items()):
+            for row in rows:
+                noted = self._data.stage.routes.reads.noted(row.via, row.at_us, row.until_us)
+                why = f"{row.why}. Since then: {noted}" if noted else row.why
+                yield RouteView(
+                    job=job, name=row.name, event=row.event, way=row.way, url=row.url[:TEXT_MAX],
+                    why=why[:TEXT_MAX],
+                )  # fmt: skip
 
     def _grants(self) -> Iterator[GrantView]:
         for line in self._machine.ledger.lines:

@@ -116,7 +116,7 @@ def test_parts_are_told_in_work_files_when_demands_change(tmp_path: Path) -> Non
 def _settings(shares: IoShares, name: str) -> Settings:
     text = {field: 0 for field in Settings.__struct_fields__} | {
         "stop_files": [], "isolation": "preferred", "affinity": "none", "network": "open", "mask": [],
-        "batch_commands": [],
+        "batch_commands": [], "node_cache": None,
         "images": "auto", "peers": True, "spill": None, "scratch": None, "fast_dir": None, "view": None,
         "io": msgspec.to_builtins(shares.first(name)),
     }  # fmt: skip

@@ -1,0 +1,85 @@
+"""File descriptors of a cache: what it needs, what the system gives, and what its process really has."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from pathlib import Path
+
+from tidemill.errors import ConfigError
+
+PER_FILE = 3
+"""Of a file that a client has open: the data, its `.cinfo`, and the client's connection (measured with 5.5.3: two
+descriptors for a file whatever the number of its readers, one for each client)."""
+BESIDES = 200
+"""Log, sockets, event loops and connections to origins (measured: 21 at rest)."""
+_OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
+
+
+def needed(files_open_max: int) -> int:
+    """Descriptors for so many open files."""
+    return PER_FILE * files_open_max + BESIDES
+
+
+def files_possible(descriptors: int) -> int:
+    """Open files that so many descriptors allow."""
+    return max(0, (descriptors - BESIDES) // PER_FILE)
+
+
+def hard_limit() -> int:
+    """What this process may raise its limit to."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 1 << 30 if hard == resource.RLIM_INFINITY else hard
+
+
+def raise_limit(files_open_max: int) -> int:
+    """Raise the limit of this process and those that it starts to what so many files need; the limit.
+
+    Raises ConfigError where the system allows less.
+    """
+    wanted, hard = needed(files_open_max), hard_limit()
+    if hard < wanted:
+        raise ConfigError(
+            f"`files_open_max = {files_open_max}` needs {wanted} descriptors, and this system allows {hard}",
+            hint=f"set `files_open_max = {files_possible(hard)}`, or have the limit raised (`ulimit -Hn`, "
+            "LimitNOFILE= of the systemd unit, /etc/security/limits.conf)",
+        )
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return wanted
+    return hard if soft == resource.RLIM_INFINITY else soft
+
+
+def limit_of(pid: int) -> int | None:
+    """The limit that a process really has; None where the process is gone."""
+    try:
+        return parse_limits(Path(f"/proc/{pid}/limits").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+
+
+def parse_limits(text: str) -> int | None:
+    """The soft limit of open files in /proc/PID/limits; None where it is not told."""
+    found = _OPEN_FILES.search(text)
+    if found is None:
+        return None
+    return 1 << 30 if found[1] == "unlimited" else int(found[1][:18])
+
+
+def used_by(pid: int) -> int | None:
+    """Descriptors that a process has open; None where that is not told."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 -- names only
+    except OSError:
+        return None
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory of a process; None where that is not told."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") if pages.isdecimal() else None

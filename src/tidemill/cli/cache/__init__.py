@@ -1,0 +1,1 @@
+"""`tidemill cache VERB`: one file for each verb."""

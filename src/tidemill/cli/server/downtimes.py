@@ -1,0 +1,98 @@
+"""`tidemill downtimes list|check`: when sites are out of service, and what a file of downtimes says."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Literal
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, Parser, client_of
+from tidemill.cli.terminal import hint, say, show_json, show_table
+from tidemill.errors import ConfigError
+
+Format = Literal["toml", "ical", "cric"]
+SUFFIXES: dict[str, Format] = {".ics": "ical", ".ical": "ical", ".json": "cric"}
+
+
+def define_list(parser: Parser) -> None:
+    """`downtimes list` has no options of its own."""
+
+
+def define_check(parser: Parser) -> None:
+    """Options of `downtimes check`."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="file with downtimes")
+    parser.add_argument(
+        "--format",
+        choices=["toml", "ical", "cric"],
+        help="format of the file (default: by its name: `.ics` = ical, `.json` = cric, else toml)",
+    )
+    parser.add_argument(
+        "--site", default="", metavar="NAME", help="site that all entries concern (default: entries name it)"
+    )
+
+
+def list_downtimes(args: Namespace) -> int:
+    """Print the downtimes that the server knows, and sources that it cannot read."""
+    found = client_of(args).downtimes()
+    if args.json:
+        show_json(found)
+        return 0
+    for each in found.sources:
+        if each.error:
+            at = clock.utc_text(each.read_us) if each.read_us else "never"
+            hint(f"{each.source}: {each.error} (last read: {at})")
+    if not found.downtimes:
+        say("no downtime is announced")
+        return 0
+    show_table(
+        ["SITE", "FROM", "UNTIL", "NOW", "REASON"],
+        [
+            [
+                row.site,
+                clock.utc_text(row.start_us),
+                clock.utc_text(row.end_us),
+                "down" if row.is_now else "-",
+                row.reason,
+            ]
+            for row in found.downtimes
+        ],
+    )
+    return 0
+
+
+def check(args: Namespace) -> int:
+    """Print what a file of downtimes says, and what of it is left out."""
+    from tidemill.config.hospital import DowntimeSource
+    from tidemill.server.hospital import downtimes
+
+    kind: Format = args.format or SUFFIXES.get(args.file.suffix.lower(), "toml")
+    site = args.site or ("(the site)" if kind == "ical" else "")
+    source = DowntimeSource(path=args.file, format=kind, site=site)
+    now_us = clock.now_us()
+    try:
+        calendar = downtimes.parse(downtimes.read(source, []), source, now_us=now_us)
+    except ConfigError as error:
+        raise ConfigError(f"`{args.file}`: {error.message}", hint=error.hint) from error
+    rows = downtimes.rows_of(calendar.downtimes, str(args.file), now_us=now_us, lead_s=0)
+    if args.json:
+        show_json({"downtimes": rows, "problems": calendar.problems})
+        return 0
+    show_table(
+        ["SITE", "FROM", "UNTIL", "NOW", "REASON"],
+        [
+            [each.site, clock.utc_text(each.start_us), clock.utc_text(each.end_us), "down" if each.is_now else "-",
+             each.reason]
+            for each in rows
+        ],
+    )  # fmt: skip
+    for problem in calendar.problems:
+        hint(problem)
+    say(f"{len(rows)} downtime{'' if len(rows) == 1 else 's'} to come or now")
+    return 0
+
+
+COMMANDS = {
+    "downtimes list": Command(define_list, list_downtimes, "tidemill downtimes list"),
+    "downtimes check": Command(define_check, check, "tidemill downtimes check downtimes.toml"),
+}

@@ -1,0 +1,183 @@
+"""`cache.toml`: a block cache in front of far storage, which is XRootD's XCache with a configuration of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tidemill.config.keys import Duration, Size, doc
+
+RAM_BYTES_MIN = 1 << 30
+"""XrdPfc 5.5.3 refuses less (`pfc.ram`)."""
+FLUSH_BLOCKS_MIN = 100
+"""XrdPfc 5.5.3 refuses less (`pfc.flush`)."""
+
+
+class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[space]`: bytes of files in the cache."""
+
+    max: Annotated[Size, doc("Bytes of cached files above which the least recently used are removed")]
+    nominal: Annotated[
+        Size | None,
+        doc(
+            "Bytes of cached files that remain after such a purge; none = 90 % of `max`. Between two purges the cache may exceed `max`"
+        ),
+    ] = None
+    base: Annotated[
+        Size | None,
+        doc(
+            "When the whole disk is fuller than `disk_high`, files are removed down to this; none = 50 % of `max`"
+        ),
+    ] = None
+    disk_low: Annotated[
+        float,
+        msgspec.Meta(gt=0, lt=1),
+        doc("The share of the whole disk to which such a purge tries to come"),
+    ] = 0.93
+    disk_high: Annotated[
+        float,
+        msgspec.Meta(gt=0, lt=1),
+        doc("The share of the whole disk, other files included, above which the cache shrinks"),
+    ] = 0.96
+    purge_interval_s: Annotated[
+        Duration, msgspec.Meta(ge=60, le=3600), doc("Time between two polls of the space in use")
+    ] = 60.0
+
+
+class CacheCredential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[credential]`: what the cache shows to origins. Clients of the cache never see it."""
+
+    certificate: Annotated[
+        Path | None, doc("A proxy certificate with its key (PEM, mode 0600); none = the cache shows none")
+    ] = None
+    token_file: Annotated[
+        Path | None, doc("File (mode 0600) with a bearer token; origins must be `roots://`: tokens need TLS")
+    ] = None
+    ca: Annotated[
+        Path | None, doc("Directory of certification authorities, as X509_CERT_DIR; none = the system's")
+    ] = None
+
+
+class CacheTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tls]`: clients connect by TLS (`roots://`), and plain connections are refused."""
+
+    certificate: Annotated[Path | None, doc("The cache's certificate (PEM); none = no TLS")] = None
+    key: Annotated[Path | None, doc("Its key (PEM, mode 0600)")] = None
+    ca: Annotated[
+        Path | None,
+        doc(
+            "Directory of certification authorities of clients, as X509_CERT_DIR: clients need a proxy certificate of "
+            "one of them; none = they need none"
+        ),
+    ] = None
+
+
+class CacheTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tokens]`: clients show a bearer token besides being on the list of hosts. Needs `[tls]`."""
+
+    issuers: Annotated[
+        list[str], doc("Issuers of tokens that may read (`https://...`); empty = no token is asked for")
+    ] = []
+    audiences: Annotated[
+        list[str], doc("Audiences (`aud`) that such a token must have; empty = the cache's own address")
+    ] = []
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cache: `CACHE/cache.toml`. `tidemill cache init` writes one."""
+
+    origins: Annotated[
+        list[str],
+        doc(
+            "What the cache may read: `root://HOST:PORT//DIRECTORY/`, with `roots` for TLS. Everything else is "
+            "refused, also another port of the same host. A host is written exactly as in the URLs of inputs"
+        ),
+    ]
+    space: Annotated[CacheSpace, doc("How large the cache may get")]
+    port: Annotated[
+        int, msgspec.Meta(ge=1, le=65535), doc("Port for clients, on all addresses of the host")
+    ] = 1094
+    clients: Annotated[
+        list[str],
+        doc(
+            "Hosts that may read, besides this one: names, addresses, `*.site.example`, `10.1.*`; a `*` in a name "
+            "needs a DNS that knows the hosts' addresses"
+        ),
+    ] = []
+    data: Annotated[
+        Path | None, doc("Directory of the cached files, on a local disk; none = `data` beside this file")
+    ] = None
+    one_namespace: Annotated[
+        bool,
+        doc(
+            "All origins serve the same file under the same path, so that a file is cached once, whatever origin it "
+            "came from. XCache knows files by their path alone: without this, paths of two origins must not overlap"
+        ),
+    ] = False
+    redirects_max: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=16),
+        doc(
+            "How often an origin may send the cache on to another server for a file; 0 = never. A redirected cache "
+            "reads from a server that `origins` need not name: allow it for redirectors that you trust"
+        ),
+    ] = 0
+    block_bytes: Annotated[
+        Size,
+        msgspec.Meta(ge=4096, le=512 << 20, multiple_of=4096),
+        doc(
+            "What is fetched at a time. Smaller blocks waste less on sparse reads, larger ones need fewer round trips"
+        ),
+    ] = 1 << 20
+    prefetch_blocks: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=128),
+        doc("Blocks that are read ahead of an open file; 0 = none, for sparse reads of large files"),
+    ] = 10
+    ram_bytes: Annotated[
+        Size, msgspec.Meta(ge=RAM_BYTES_MIN, le=256 << 30), doc("Memory for blocks on their way to the disk")
+    ] = RAM_BYTES_MIN
+    flush_blocks: Annotated[
+        int,
+        msgspec.Meta(ge=FLUSH_BLOCKS_MIN, le=100_000),
+        doc(
+            "Blocks of a file after which what is on disk is recorded: a crash loses at most these, per open file"
+        ),
+    ] = FLUSH_BLOCKS_MIN
+    files_open_max: Annotated[
+        int,
+        msgspec.Meta(ge=10, le=80_000),
+        doc(
+            "Files that clients may have open at a time; each takes 3 descriptors, and the process must have them"
+        ),
+    ] = 1000
+    origin_wait_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1, le=600),
+        doc("Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails"),
+    ] = 10.0
+    origin_stall_s: Annotated[
+        Duration, msgspec.Meta(ge=5, le=3600), doc("Longest wait for an origin's answer to a request")
+    ] = 60.0
+    restart_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=10, le=3600),
+        doc("Longest time that payloads wait for a cache that is restarting, before their reads fail"),
+    ] = 120.0
+    hang_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=5, le=3600),
+        doc("Time without an answer after which xrootd is killed and restarted"),
+    ] = 180.0
+    network_data: Annotated[
+        bool,
+        doc(
+            "`data` may lie on a network file system. Every block is then written and read over that network too, "
+            "and only one host may run the cache"
+        ),
+    ] = False
+    credential: Annotated[CacheCredential, doc("What the cache shows to origins")] = CacheCredential()
+    tls: Annotated[CacheTls, doc("TLS for clients")] = CacheTls()
+    tokens: Annotated[CacheTokens, doc("Tokens of clients")] = CacheTokens()

@@ -1,0 +1,118 @@
+"""`[[wards]]` and `[downtimes]` of server.toml: where jobs are treated that wait or fail at home; downtimes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from tidemill.config.keys import Duration, doc
+
+WARDS_MAX = 20
+SOURCES_MAX = 50
+DATA_WAIT_S = 300.0
+
+
+class WardCure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`cure` of a ward: gentler settings for the jobs that are treated there."""
+
+    memory_factor: Annotated[
+        float, msgspec.Meta(ge=1, le=64), doc("A slot gets so many times the memory that the job asks for")
+    ] = 1.0
+    read: Annotated[
+        Literal["", "file", "cache"],
+        doc(
+            "How inputs are read: `file` = staged whole, `cache` = through the treating site's cache; empty = as the "
+            "job asks"
+        ),
+    ] = ""
+    whole_node: Annotated[bool, doc("A node runs one payload of the job at a time")] = False
+
+    @property
+    def text(self) -> str:
+        """What it changes, for people; empty = nothing."""
+        parts = [f"memory x {self.memory_factor:g}"] if self.memory_factor > 1 else []
+        parts += {"file": ["inputs staged whole"], "cache": ["read through the cache"]}.get(self.read, [])
+        parts += ["one payload per node"] if self.whole_node else []
+        return ", ".join(parts)
+
+
+class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[wards]]`: which jobs that have a home become eligible at other sites, and with which settings. The first ward
+    that admits a job takes it."""
+
+    name: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"),
+        doc("Name: letters, digits and `._+-`"),
+    ]
+    waited_s: Annotated[
+        Annotated[Duration, msgspec.Meta(ge=0)] | None,
+        doc("Admits jobs that have waited so long for their home site; none = waiting admits nobody"),
+    ] = None
+    failures: Annotated[
+        list[str],
+        doc(
+            "Admits jobs whose events failed for good in one of these classes, such as `memory`: the events run again "
+            "here instead"
+        ),
+    ] = []
+    home_down: Annotated[
+        bool, doc("Admits jobs whose home site is in a downtime or silent, and sends them home afterwards")
+    ] = False
+    sites: Annotated[list[str], doc("Sites that treat the jobs; empty = every site but their home")] = []
+    moves_max: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=100),
+        doc("Times that a job is moved into wards, at most: one that was moved so often stays where it is"),
+    ] = 2
+    cure: Annotated[WardCure, doc("Gentler settings")] = WardCure()
+
+
+class DowntimeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[downtimes.sources]]`: a file or an https address with downtimes."""
+
+    path: Annotated[Path | None, doc("File to read; none = `url`")] = None
+    url: Annotated[str, doc("`https` address to read, on one of `downtimes.hosts`; empty = `path`")] = ""
+    format: Annotated[
+        Literal["toml", "ical", "cric"],
+        doc("`toml` = Tidemill's own (docs/hospital.md), `ical` = RFC 5545, `cric` = JSON as CRIC answers"),
+    ] = "toml"
+    site: Annotated[str, doc("Every entry concerns this site; empty = entries name it (`ical` needs it)")] = (
+        ""
+    )
+    names: Annotated[
+        dict[str, str],
+        doc("What the source calls a site -> what it is called here, such as `LRZ-LMU = 'lmu'`"),
+    ] = {}
+    services: Annotated[
+        list[str],
+        doc(
+            "Of `cric` only entries that affect one of these services count, such as `CE`; entries that name none "
+            "always do; empty = all count"
+        ),
+    ] = []
+    ca: Annotated[
+        Path | None, doc("Certification authorities for `url`: a PEM file; none = the system's")
+    ] = None
+
+    @property
+    def key(self) -> str:
+        """How the source is called in listings."""
+        return str(self.path) if self.path is not None else self.url
+
+
+class Downtimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[downtimes]`: when sites are out of service."""
+
+    sources: Annotated[list[DowntimeSource], doc("Where downtimes are read from")] = []
+    hosts: Annotated[list[str], doc("Hosts from which `url` may be read; nothing else is asked")] = []
+    every_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Pause between two readings")] = 300.0
+    lead_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0, le=7 * 86400),
+        doc(
+            "A site counts as down so long before a downtime begins: it gets no new work, and its queue moves"
+        ),
+    ] = 1800.0

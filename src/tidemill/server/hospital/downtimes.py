@@ -1,0 +1,352 @@
+"""Downtimes in three formats, where they are read from, and what the database keeps of them.
+
+A source that cannot be read changes nothing: what it said last holds on, and listings say since when.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidemill import config as config_files
+from tidemill import log
+from tidemill.config.hospital import SOURCES_MAX, Downtimes, DowntimeSource
+from tidemill.errors import UNDECODABLE, ConfigError, SiteError, TidemillError
+from tidemill.net.addresses import socket_to
+from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
+from tidemill.server.database.store import Session
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.hospital import ical
+from tidemill.server.hospital.entries import (
+    Calendar,
+    Downtime,
+    Entry,
+    Parsed,
+    down_at,
+    settled,
+    shown,
+    zone_of,
+)
+from tidemill.wire.api import CalendarRow, DowntimeList, DowntimeRow
+
+BYTES_MAX = 5_000_000
+READ_S = 30.0
+AT_ONCE = 10  #: servers that are asked at the same time
+ROWS_MAX = 100_000  #: of a CRIC answer or a file of our own
+OUT_OF_SERVICE = {"OUTAGE", ""}  #: severities of CRIC with which a site takes no work
+_NAMES = ("site", "rcsite", "rc_site", "atlas_site", "name")
+_LOG = log.Log("server")
+_BODY = msgspec.json.Decoder(list[Downtime])
+
+
+class _OwnRow(msgspec.Struct, forbid_unknown_fields=True):
+    start: datetime
+    site: str = ""
+    end: datetime | None = None
+    reason: str = ""
+
+
+class _OwnFile(msgspec.Struct, forbid_unknown_fields=True):
+    downtime: list[_OwnRow] = []
+    zone: str = ""
+
+
+# ---- formats -----------------------------------------------------------------------------------------------------
+
+
+def parse(text: str, source: DowntimeSource, *, now_us: int) -> Calendar:
+    """What a source's text says. Raises ConfigError for what cannot be read as a whole."""
+    now = datetime.fromtimestamp(now_us / 1e6, UTC)
+    if source.format == "ical":
+        if not source.site:
+            raise ConfigError("an `ical` source names no sites", hint="say with `site` whose calendar it is")
+        parsed = ical.parse(text, site=source.site, now=now)
+    elif source.format == "cric":
+        parsed = _cric(text, source)
+    else:
+        parsed = _own(text, source.site)
+    entries = [each._replace(site=source.names.get(each.site, each.site)) for each in parsed.entries]
+    return settled(Parsed(entries, parsed.problems), now_us=now_us)
+
+
+def _own(text: str, site: str) -> Parsed:
+    try:
+        told = msgspec.convert(config_files.parse_toml(text), _OwnFile)
+        zone: tzinfo | None = zone_of(told.zone) if told.zone else None
+    except UNDECODABLE as error:
+        raise ConfigError(f"it is not a file of downtimes: {error}") from error
+    found = Parsed([], [])
+    for row in told.downtime[:ROWS_MAX]:
+        name = site or row.site
+        moments = [row.start] if row.end is None else [row.start, row.end]
+        if not name:
+            found.problems.append(f"downtime from {row.start} names no site, and is left out")
+        elif any(each.tzinfo is None for each in moments) and zone is None:
+            found.problems.append(
+                f"downtime of `{shown(name)}` from {row.start} names no time zone, and is left out: set `zone`, or "
+                "write `2026-11-25T08:00:00+01:00`"
+            )
+        else:
+            begin, *end = (
+                _us(each if each.tzinfo is not None else each.replace(tzinfo=zone)) for each in moments
+            )
+            found.entries.append(Entry(name, begin, end[0] if end else None, row.reason))
+    return found
+
+
+def _us(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _cric(text: str, source: DowntimeSource) -> Parsed:
+    """JSON of CRIC, or of AGIS before it. Times are UTC.
+
+    The shapes are those that programs of experiments read: by site and then by entry (wlcg-cric, in a notebook of
+    CERN's transfer monitoring); records with `rc_site` in a list or by their number (in the collector of ePIC's
+    production); lists of records by site (AGIS, in ATLAS's Switcher).
+    """
+    try:
+        told = msgspec.json.decode(text.encode())
+    except UNDECODABLE as error:
+        raise ConfigError(f"it is not JSON: {error}") from error
+    if not isinstance(told, list | dict):
+        raise ConfigError("it holds neither a list nor a table of downtimes")
+    found = Parsed([], [])
+    for number, (name, row) in enumerate(_cric_rows(told), 1):
+        if number > ROWS_MAX:
+            raise ConfigError(f"it holds more than {ROWS_MAX} downtimes")
+        try:
+            entry = _cric_entry(row, source, name)
+        except (ValueError, OverflowError) as error:
+            found.problems.append(f"downtime number {number} is left out: {error}")
+            continue
+        if entry is not None:
+            found.entries.append(entry)
+    return found
+
+
+def _cric_rows(told: list[Any] | dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each record, with the site's name where that is the key of it or of the table that it stands in."""
+    if isinstance(told, list):
+        yield from (("", each) for each in told)
+        return
+    for key, value in told.items():
+        if isinstance(value, list):
+            yield from ((key, each) for each in value)
+        elif isinstance(value, dict) and value and all(isinstance(each, dict) for each in value.values()):
+            yield from ((key, each) for each in value.values())
+        elif value != {}:  # a site without downtimes
+            yield "", value
+
+
+def _cric_services(row: dict[str, Any]) -> set[str]:
+    """What a record says is out of service, in lower case: a text, a list of texts, or of records with `type`."""
+    told = row.get("affected_services") or row.get("services") or ""
+    if isinstance(told, str):
+        return {each.lower() for each in re.split(r"[\s,;]+", told) if each}
+    words: set[str] = set()
+    for each in told if isinstance(told, list) else ():
+        names = (each.get("type"), each.get("name")) if isinstance(each, dict) else (each,)
+        words.update(name.lower() for name in names if isinstance(name, str))
+    return words
+
+
+def _cric_entry(row: Any, source: DowntimeSource, key: str) -> Entry | None:
+    if not isinstance(row, dict):
+        raise ValueError("it is not a record")  # noqa: TRY004 - of foreign content, as all that is wrong there
+    if str(row.get("severity") or "").upper() not in OUT_OF_SERVICE:
+        return None  # such as WARNING: it works on
+    services = _cric_services(row)
+    if source.services and services and not services & {each.lower() for each in source.services}:
+        return None  # what jobs need works on
+    names = (row[each] for each in _NAMES if isinstance(row.get(each), str) and row[each])
+    name = source.site or next(names, "") or key
+    if not name:
+        raise ValueError("it names no site")
+    start = _cric_time(row.get("start_time"))
+    if start is None:
+        raise ValueError("it has no `start_time`")
+    return Entry(name, start, _cric_time(row.get("end_time")), str(row.get("description") or ""))
+
+
+def _cric_time(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"`{shown(str(value))}` is not a time")  # noqa: TRY004 - the same
+    found = datetime.fromisoformat(value)
+    return _us(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def check(rules: Downtimes) -> None:
+    """Raises ConfigError for sources that could never be read."""
+    if len(rules.sources) > SOURCES_MAX:
+        raise ConfigError(f"`downtimes.sources` names {len(rules.sources)} sources, at most {SOURCES_MAX}")
+    for each in rules.sources:
+        if (each.path is None) == (not each.url):
+            raise ConfigError("a source of downtimes has either `path` or `url`", hint="set one of them")
+        if each.url:
+            check_url(each.url, rules.hosts)
+        if each.format == "ical" and not each.site:
+            raise ConfigError(f"`{each.key}` is a calendar of no site", hint="set `site`")
+
+
+def check_url(url: str, hosts: list[str]) -> None:
+    """Raises ConfigError for an address that is not read."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or parts.username is not None or parts.hostname is None:
+        raise ConfigError(f"`{shown(url)}` is not an https address without credentials")
+    if parts.hostname not in hosts:
+        raise ConfigError(
+            f"host `{parts.hostname}` is not one of `downtimes.hosts`",
+            hint="add it there if downtimes may come from it",
+        )
+
+
+def read(source: DowntimeSource, hosts: list[str]) -> str:
+    """A source's text. Raises ConfigError, or SiteError for one that does not answer now."""
+    if source.path is not None:
+        try:
+            with source.path.open("rb") as file:
+                content = file.read(BYTES_MAX + 1)
+        except OSError as error:
+            raise ConfigError(f"`{source.path}` cannot be read: {error.strerror}") from error
+    else:
+        check_url(source.url, hosts)
+        content = _fetched(source)
+    if len(content) > BYTES_MAX:
+        raise ConfigError(f"it is longer than {BYTES_MAX} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _fetched(source: DowntimeSource) -> bytes:
+    """The page there. Redirections are not followed: they may lead to a host that is not allowed. Raises SiteError."""
+    parts = urlsplit(source.url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    bound = TimeLimit(READ_S)
+    try:
+        tls = ssl.create_default_context(cafile=None if source.ca is None else str(source.ca))
+        host, port = parts.hostname or "", parts.port or 443
+        server = HttpServer(
+            host, port, timeout_s=READ_S, tls=tls, connect=partial(socket_to, host, port, private=True)
+        )
+        with closing(server.ask("GET", path, headers={}, bound=bound)) as answer:
+            content = answer.body(BYTES_MAX + 1)
+    except (ExchangeError, OSError, ValueError) as error:
+        raise SiteError(f"{source.url} does not answer: {error}") from error
+    if answer.status != 200:
+        raise SiteError(f"{source.url} answers {answer.status} {answer.reason}")
+    return content
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What came of reading one source. `calendar` None = nothing could be read: what it said last holds."""
+
+    source: str
+    calendar: list[Downtime] | None
+    error: str
+
+
+def read_all(rules: Downtimes, *, now_us: int) -> Iterator[Reading]:
+    """Read every source; none of them holds up the others with what is wrong with it. Files come first, then those that
+    answer, as they answer. Threads that wait for a server end with this process."""
+    for each in rules.sources:
+        if each.path is not None:
+            yield _reading(each, rules.hosts, now_us)
+    far = [each for each in rules.sources if each.path is None]
+    for first in range(0, len(far), AT_ONCE):
+        found: SimpleQueue[Reading] = SimpleQueue()
+        asked = far[first : first + AT_ONCE]
+        for each in asked:
+            threading.Thread(target=_read_into, args=(found, each, rules.hosts, now_us), daemon=True).start()
+        for _ in asked:
+            yield found.get()
+
+
+def _read_into(found: SimpleQueue[Reading], source: DowntimeSource, hosts: list[str], now_us: int) -> None:
+    found.put(_reading(source, hosts, now_us))
+
+
+def _reading(source: DowntimeSource, hosts: list[str], now_us: int) -> Reading:
+    try:
+        calendar = parse(read(source, hosts), source, now_us=now_us)
+    except TidemillError as error:
+        return Reading(source.key, None, shown(error.message))
+    except Exception as error:  # noqa: BLE001 - foreign content: what is wrong with it holds up no other source
+        _LOG.error("downtimes.unreadable", source=source.key, error=repr(error)[:500])
+        return Reading(source.key, None, shown(repr(error)))
+    return Reading(source.key, calendar.downtimes, "; ".join(calendar.problems)[:2000])
+
+
+# ---- what the database keeps -------------------------------------------------------------------------------------
+
+
+def keep(work: UnitOfWork, reading: Reading) -> None:
+    """Keep what was read. Of a source that could not be read the last calendar stays, with what is wrong now."""
+    old = next((row for row in work.session.rows("calendars") if row[0] == reading.source), None)
+    if reading.calendar is None:
+        read_us, body = (0, b"[]") if old is None else (old[1], bytes(old[3]))
+    else:
+        read_us, body = work.now_us, msgspec.json.encode(reading.calendar)
+    work.session.run(
+        "upsert_calendar", source=reading.source, read_us=read_us, error=reading.error, body=body
+    )
+
+
+def forget_others(work: UnitOfWork, rules: Downtimes) -> None:
+    """Drop what sources said that server.toml names no more."""
+    named = {each.key for each in rules.sources}
+    for row in work.session.rows("calendars"):
+        if row[0] not in named:
+            work.session.run("delete_calendar", source=row[0])
+
+
+def down_now(session: Session, rules: Downtimes, *, now_us: int) -> dict[str, tuple[int, str]]:
+    """The sites that are down now by all calendars together: until when, and why. What a source said that server.toml
+    names no more does not count."""
+    named = {each.key for each in rules.sources}
+    found = [
+        each for row in session.rows("calendars") if row[0] in named for each in _BODY.decode(bytes(row[3]))
+    ]
+    return down_at(found, now_us=now_us, lead_s=rules.lead_s)
+
+
+def listed(session: Session, asked: Downtimes, *, now_us: int) -> DowntimeList:
+    """Every downtime that is not over, and every source."""
+    rows: list[DowntimeRow] = []
+    sources: list[CalendarRow] = []
+    named = {each.key for each in asked.sources}
+    for source, read_us, error, body in session.rows("calendars"):
+        if source not in named:
+            continue
+        left = [each for each in _BODY.decode(bytes(body)) if each.end_us > now_us]
+        sources.append(CalendarRow(source=source, read_us=read_us, error=error, entries=len(left)))
+        rows += rows_of(left, source, now_us=now_us, lead_s=asked.lead_s)
+    return DowntimeList(downtimes=sorted(rows, key=lambda row: (row.start_us, row.site)), sources=sources)
+
+
+def rows_of(downtimes: list[Downtime], source: str, *, now_us: int, lead_s: float) -> list[DowntimeRow]:
+    """Downtimes of a source as rows of a listing."""
+    return [
+        DowntimeRow(
+            site=each.site, start_us=each.start_us, end_us=each.end_us, reason=each.reason, source=source,
+            is_now=each.start_us - int(lead_s * 1e6) <= now_us < each.end_us,
+        )
+        for each in downtimes
+    ]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Which datasets the caches of this site hold, from the summaries that their supervisors write.
+
+Reads one file for each cache, once a minute at most: never the files of a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tidemill import log
+from tidemill.cache.contents.record import held, read_contents
+from tidemill.cache.engine import directory as places
+from tidemill.cache.engine.configuration import origins_of
+from tidemill.cache.engine.state import is_supervised, read_state
+from tidemill.config.caching import SiteCache
+from tidemill.errors import TidemillError
+from tidemill.site.nodes.background_reading import BackgroundReading
+from tidemill.wire.api import HOLDS_MAX, HeldData
+
+READ_S = 60.0
+HUNG_S = 600.0
+"""What a directory held is forgotten when it has not answered for so long."""
+_log = log.Log("site")
+
+
+class CacheHoldings:
+    """What the running caches hold of which this site has the directory."""
+
+    def __init__(
+        self, caches: Sequence[SiteCache], *, read: Callable[[Path], list[tuple[str, float]]] | None = None
+    ) -> None:
+        """`read`: what the cache in a directory holds."""
+        self._readings: list[BackgroundReading[list[tuple[str, float]]]] = [
+            BackgroundReading(partial(read or holdings, each.directory), [], every_s=READ_S)
+            for each in caches
+            if each.directory is not None
+        ]
+
+    def now(self) -> list[HeldData]:
+        """The largest datasets, with the share of each that is cached."""
+        shares: dict[str, float] = {}
+        for reading in self._readings:
+            held_here = reading.now()
+            for dataset, share in held_here if reading.under_way_s < HUNG_S else ():
+                shares[dataset] = max(share, shares.get(dataset, 0.0))
+        return [HeldData(dataset, share) for dataset, share in shares.items()][:HOLDS_MAX]
+
+
+def holdings(directory: Path) -> list[tuple[str, float]]:
+    """The datasets in a cache, the largest first; none of one that does not run, or whose files cannot be read."""
+    try:
+        state = read_state(directory)
+        if state is None or not is_supervised(directory, state):
+            return []
+        contents = read_contents(directory)
+        return [] if contents is None else held(contents, origins_of(places.read_cache(directory)))
+    except (TidemillError, OSError) as error:
+        _log.warning("cache.holdings", directory=str(directory), reason=str(error))
+        return []

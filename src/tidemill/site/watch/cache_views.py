@@ -1,0 +1,147 @@
+"""The caches of a site as the server shows them: what their supervisors wrote down, and where payloads reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidemill import clock
+from tidemill.cache.engine.state import is_supervised, read_state
+from tidemill.cache.figures.collector import read_sums
+from tidemill.cache.figures.ledger import CacheLedger, Sums, believe, is_thrashing
+from tidemill.config.caching import SiteCache
+from tidemill.errors import TidemillError
+from tidemill.model.metrics import CACHE_KINDS, Sample
+from tidemill.model.quantities import span_text
+from tidemill.net.names import HostNames
+from tidemill.site.applications.job_reads import JobReads
+from tidemill.site.nodes.background_reading import BackgroundReading
+from tidemill.wire.api import CacheFigures, CacheView, ReadView
+
+DATASETS_MAX = 20
+VIEW_S = 10.0
+HUNG_S = 30.0
+PORT = 1094
+
+
+class SiteCaches:
+    """Views of the caches that a site names, and of what its traced payloads read."""
+
+    def __init__(
+        self,
+        caches: Sequence[SiteCache],
+        reads: JobReads,
+        *,
+        names: HostNames | None = None,
+        view: Callable[[SiteCache], CacheView] | None = None,
+    ) -> None:
+        """`names`: where addresses of caches are looked up; `view`: what the files of a cache say.
+
+        An agent's tick waits neither for a name server nor for a file system.
+        """
+        self._caches, self._reads = list(caches), reads
+        self._names = names or HostNames()
+        self._readings = [
+            BackgroundReading(partial(view or view_of, each), _unread(each), every_s=VIEW_S)
+            for each in caches
+        ]
+
+    def views(self) -> list[CacheView]:
+        """All of them, as their directories said a few seconds ago; one whose file system hangs is unknown."""
+        found = []
+        for reading in self._readings:
+            view = reading.now()
+            hung_s = reading.under_way_s
+            if hung_s > HUNG_S:
+                text = f"its directory has not answered for {span_text(hung_s)}: the file system may hang"
+                view = msgspec.structs.replace(view, state="unknown", findings=[text])
+            found.append(view)
+        return found
+
+    def reads(self) -> Iterator[ReadView]:
+        """What jobs read from caches and from elsewhere, those first that were traced last."""
+        return self._reads.rows(self._addresses())
+
+    def samples(self) -> Iterator[Sample]:
+        """Metrics of the caches that this site runs."""
+        for each in self.views():
+            if each.state != "other":
+                yield from _samples(each)
+
+    def _addresses(self) -> dict[tuple[str, int], tuple[str, str]]:
+        """By which address and port payloads reach which cache: the way's name and the cache's. Reads of a cache whose
+        address is not known yet are shown by their address."""
+        found = {}
+        for each in self._caches:
+            parts = urlsplit(each.url)
+            for address in self._names.addresses(parts.hostname or ""):
+                found[address, parts.port or PORT] = (_way(each), each.name)
+        return found
+
+
+def _samples(view: CacheView) -> Iterator[Sample]:
+    label = ("cache", view.name)
+    yield Sample("tidemill_cache_up", float(view.state == "running"), (label,))
+    yield Sample("tidemill_cache_restarts", view.restarts, (label,))
+    yield Sample("tidemill_cache_thrashing", float(view.thrashing), (label,))
+    yield Sample("tidemill_cache_disagrees", float(bool(view.believe)), (label,))
+    yield Sample("tidemill_cache_opens_total", view.total.opens, (label,))
+    yield Sample("tidemill_cache_lost_records_total", view.lost + view.unread, (label,))
+    yield Sample("tidemill_cache_wire_bytes_total", view.wire_origin, (label,))
+    for kind in CACHE_KINDS:
+        yield Sample("tidemill_cache_bytes_total", getattr(view.total, kind), (label, ("kind", kind)))
+
+
+def _unread(cache: SiteCache) -> CacheView:
+    state = "other" if cache.directory is None else "unknown"
+    return CacheView(name=cache.name, url=cache.url, form=cache.form, state=state)
+
+
+def _way(cache: SiteCache) -> str:
+    return "node" if cache.form == "node" else "cache"
+
+
+def view_of(cache: SiteCache) -> CacheView:
+    """A cache as its files say; one without a directory is run by others."""
+    if cache.directory is None:
+        return _unread(cache)
+    state, at_us, restarts, findings = _state(cache.directory)
+    try:
+        sums = read_sums(cache.directory)
+    except TidemillError as error:
+        sums, findings = None, [*findings, error.message]
+    if sums is None:
+        sums = CacheLedger()
+    return CacheView(
+        name=cache.name, url=cache.url, form=cache.form, state=state, at_us=at_us, restarts=restarts, findings=findings,
+        since_us=sums.since_us, total=_figures("", sums.total), datasets=_datasets(sums),
+        wire_origin=sums.wire_origin_bytes, lost=sums.lost, unread=sums.malformed, unsure=sums.total.unsure,
+        believe=believe(sums), thrashing=is_thrashing(sums.recent(clock.now_s(), 2)),
+    )  # fmt: skip
+
+
+def _state(directory: Path) -> tuple[str, int, int, list[str]]:
+    try:
+        found = read_state(directory)
+        if found is None:
+            return "stopped", 0, 0, []
+        alive = is_supervised(directory, found)
+    except (TidemillError, OSError) as error:
+        return "unknown", 0, 0, [str(error)]
+    phase = found.phase if alive or found.phase == "stopped" else "dead"
+    return phase, found.at_us, found.restarts, [each.found for each in found.findings]
+
+
+def _datasets(sums: CacheLedger) -> list[CacheFigures]:
+    return [_figures(name, each) for name, each in sums.busiest(DATASETS_MAX)]
+
+
+def _figures(name: str, sums: Sums) -> CacheFigures:
+    return CacheFigures(
+        name=name, opens=sums.opens, served=sums.served_bytes, hit=sums.hit_bytes, known=sums.known_bytes,
+        fetched=sums.fetched_bytes, bypass=sums.bypass_bytes, again=sums.again_bytes,
+    )  # fmt: skip

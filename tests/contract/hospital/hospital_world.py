@@ -1,0 +1,69 @@
+"""A server with wards, and sites that fall silent, for tests of the hospital on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tests.contract.server_world import SIM, Site, World
+
+from tidemill.clock import now_us
+from tidemill.config.hospital import Ward, WardCure
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.core.server_clock import ServerClock
+from tidemill.server.database.store import Store
+from tidemill.server.read import hospital
+from tidemill.wire.api import WardRow
+
+HOME = msgspec.structs.replace(SIM, home="home")
+AWAY = Ward(name="away", home_down=True, sites=["a", "b"], moves_max=2)
+SLOW = Ward(name="slow", waited_s=0.0, sites=["a"])
+MEMORY = Ward(
+    name="memory", failures=["memory"], sites=["a"], cure=WardCure(memory_factor=2, whole_node=True, read="cache"),
+    moves_max=1,
+)  # fmt: skip
+
+
+class Hospital(World):
+    """A world with wards."""
+
+    def __init__(self, store: Store, *wards: Ward, **rules: Any) -> None:
+        super().__init__(store)
+        self.rules = DispatchRules(site_lost_s=600, wards=wards, **rules)
+        self.wall_us = now_us()
+        self.again()
+        self.round()
+
+    def pass_time(self, seconds: float) -> None:
+        """The server is a while older."""
+        self.now_s += seconds
+        self.wall_us += int(seconds * 1e6)
+
+    def round(self) -> None:
+        """As the server does every few seconds."""
+        self.dispatcher.check_sites()
+        self.dispatcher.check_downtimes()
+        while self.dispatcher.check_hospital().more:
+            pass
+
+    def rows(self) -> dict[str, WardRow]:
+        return {row.ward: row for row in hospital.ward_rows(self.reader, self.rules.wards)}
+
+    def again(self) -> None:
+        """The server is started again."""
+        self.dispatcher.close()
+        timed = ServerClock(monotonic_s=lambda: self.now_s, wall_us=lambda: self.wall_us)
+        self.dispatcher = Dispatcher(self.store, self.rules, server_clock=timed)
+
+
+def make(worlds: list[Hospital], store: Store, *wards: Ward, **rules: Any) -> Hospital:
+    worlds.append(Hospital(store, *wards, **rules))
+    return worlds[-1]
+
+
+def lose(world: Hospital, *heard: Site) -> None:
+    """The sites that are not heard are silent for so long that they are lost."""
+    world.now_s += 700
+    for each in heard:
+        each.sync(want=0)
+    world.round()

@@ -1,0 +1,42 @@
+"""`up --stop` returns when the process has ended, not when it gives its lock back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tidemill.cli.start.up import stop_up
+
+HOLDER = """
+import fcntl, os, signal, sys, time
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.write(str(os.getpid()))
+lock.flush()
+
+def end(*_):
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    time.sleep(0.5)  # an interpreter takes a while to end
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+print("held", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_a_stopped_up_has_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "up.lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+
+        assert stop_up(tmp_path)
+
+        assert holder.poll() == 0
+
+
+def test_nothing_is_stopped_where_nothing_runs(tmp_path: Path) -> None:
+    assert not stop_up(tmp_path)

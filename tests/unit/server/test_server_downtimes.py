@@ -1,0 +1,332 @@
+"""Calendars of sites: what is understood, what is left out and said, and what hostile ones cost."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.config.hospital import Downtimes, DowntimeSource
+from tidemill.errors import ConfigError
+from tidemill.server.hospital import downtimes
+from tidemill.server.hospital.entries import ENTRIES_MAX, LONGEST_DAYS, Calendar, Downtime, down_at
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+NOW_US = int(NOW.timestamp() * 1e6)
+HOUR_US = 3_600_000_000
+
+
+def ical(*events: str, head: str = "BEGIN:VCALENDAR") -> Calendar:
+    blocks = "".join(f"BEGIN:VEVENT\r\n{each}\r\nEND:VEVENT\r\n" for each in events)
+    text = f"{head}\r\nVERSION:2.0\r\n{blocks}END:VCALENDAR\r\n"
+    return downtimes.parse(text, DowntimeSource(format="ical", site="lmu", path=Path("x")), now_us=NOW_US)
+
+
+def own(text: str, site: str = "") -> Calendar:
+    return downtimes.parse(text, DowntimeSource(site=site, path=Path("x")), now_us=NOW_US)
+
+
+def cric(text: str, **names: str) -> Calendar:
+    source = DowntimeSource(format="cric", names=names, path=Path("x"))
+    return downtimes.parse(text, source, now_us=NOW_US)
+
+
+def times(calendar: Calendar) -> list[tuple[str, str]]:
+    def text(at_us: int) -> str:
+        return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%m-%dT%H:%M")
+
+    return [(text(each.start_us), text(each.end_us)) for each in calendar.downtimes]
+
+
+def test_times_in_utc_in_a_zone_and_of_whole_days() -> None:
+    found = ical(
+        "SUMMARY:power\\, cooling\r\nDTSTART:20261125T080000Z\r\nDTEND:20261125T100000Z",
+        "DTSTART;TZID=Europe/Berlin:20261126T080000\r\nDURATION:PT2H30M",
+        "DTSTART;VALUE=DATE:20261128",
+        'DTSTART;VALUE=DATE;TZID="Europe/Berlin":20261201\r\nDTEND;VALUE=DATE;TZID=Europe/Berlin:20261203',
+    )
+    assert times(found) == [
+        ("11-25T08:00", "11-25T10:00"), ("11-26T07:00", "11-26T09:30"), ("11-28T00:00", "11-29T00:00"),
+        ("11-30T23:00", "12-02T23:00"),
+    ]  # fmt: skip
+    assert found.downtimes[0].reason == "power, cooling"
+    assert not found.problems
+
+
+def test_lines_that_are_folded_and_events_that_are_canceled() -> None:
+    found = ical(
+        "SUMMARY:long \r\n text\r\nDTSTART:2026112\r\n 5T080000Z\r\nDURATION:P1D",
+        "STATUS:CANCELLED\r\nDTSTART:20261126T080000Z\r\nDURATION:P1D",
+    )
+    assert [each.reason for each in found.downtimes] == ["long text"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "starts"),
+    [
+        ("FREQ=DAILY;COUNT=3", ["11-23", "11-24", "11-25"]),
+        ("FREQ=DAILY;INTERVAL=10;UNTIL=20261214", ["11-23", "12-03", "12-13"]),
+        ("FREQ=WEEKLY;BYDAY=MO,TH;COUNT=4", ["11-23", "11-26", "11-30", "12-03"]),
+        ("FREQ=MONTHLY;BYDAY=1TU;COUNT=3", ["12-01", "01-05", "02-02"]),
+        ("FREQ=MONTHLY;BYDAY=-1FR;UNTIL=20261231T000000Z", ["11-27", "12-25"]),
+        ("FREQ=MONTHLY;BYMONTHDAY=31;COUNT=2", ["12-31", "01-31"]),
+    ],
+)
+def test_rules_that_repeat(rule: str, starts: list[str]) -> None:
+    found = ical(f"DTSTART:20261123T060000Z\r\nDURATION:PT1H\r\nRRULE:{rule}")
+    assert [start for start, _ in times(found)] == [f"{each}T06:00" for each in starts]
+
+
+def test_a_rule_keeps_its_wall_clock_when_clocks_change_and_may_leave_days_out() -> None:
+    text = "DTSTART;TZID=Europe/Berlin:20270322T090000\r\nDURATION:PT1H\r\nRRULE:FREQ=WEEKLY;COUNT=3\r\n"
+    found = ical(text + "EXDATE;TZID=Europe/Berlin:20270405T090000")
+    assert [start for start, _ in times(found)] == ["03-22T08:00", "03-29T07:00"]
+
+
+def test_an_endless_rule_of_years_ago_is_cut_at_the_horizon() -> None:
+    found = ical("DTSTART:19700101T000000Z\r\nDURATION:PT1H\r\nRRULE:FREQ=DAILY")
+    assert 395 < len(found.downtimes) <= 402
+    assert found.downtimes[0].end_us > NOW_US
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ("DTSTART:20261125T080000\r\nDURATION:PT1H", "names no time zone"),
+        ("DTSTART;TZID=Nowhere/City:20261125T080000\r\nDURATION:PT1H", "not a time zone"),
+        ("DTSTART;TZID=../../etc/passwd:20261125T080000\r\nDURATION:PT1H", "not a time zone"),
+        ("DTSTART:20261325T080000Z\r\nDURATION:PT1H", "month"),
+        ("DURATION:PT1H", "no DTSTART"),
+        ("DTSTART:20261125T080000Z\r\nDURATION:P", "DURATION"),
+        ("DTSTART:20261125T080000Z\r\nDURATION:PT1H\r\nRRULE:FREQ=SECONDLY", "not understood"),
+        ("DTSTART:20261125T080000Z\r\nDURATION:PT1H\r\nRRULE:FREQ=DAILY;BYSETPOS=1", "not understood"),
+        ("DTSTART:20261125T080000Z\r\nDURATION:PT1H\r\nRRULE:FREQ=DAILY;INTERVAL=0", "not understood"),
+        ("DTSTART:20261125T080000Z\r\nDURATION:PT1H\r\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1", "not understood"),
+        ("DTSTART:19000101T000000Z\r\nDURATION:PT1H\r\nRRULE:FREQ=DAILY;COUNT=99999999", "occurrences"),
+        ("DTSTART:20261125T080000Z\r\nDTEND:20261124T080000Z", "ends before it begins"),
+        ("DTSTART:20261125T080000Z", "has no end"),
+        ("DTSTART:20261125T080000Z\r\nDTEND:20991124T080000Z", "lasts longer"),
+    ],
+)
+def test_what_is_not_understood_is_named_and_the_others_count(event: str, why: str) -> None:
+    found = ical(event, "DTSTART:20261222T080000Z\r\nDURATION:PT1H" if "no end" not in why else event)
+    assert any(why in each for each in found.problems)
+    assert found.downtimes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "BEGIN:VCALENDAR\nBEGIN:VEVENT\n",
+        "BEGIN:VCALENDAR\nEND:VEVENT\n",
+        "BEGIN:VCALENDAR\n\0\n",
+    ],
+)
+def test_what_is_no_calendar_is_refused_as_a_whole(text: str) -> None:
+    source = DowntimeSource(format="ical", site="lmu", path=Path("x"))
+    with pytest.raises(ConfigError):
+        downtimes.parse(text, source, now_us=NOW_US)
+
+
+def test_overlaps_are_one_downtime_and_one_without_an_end_counts_for_a_bounded_time() -> None:
+    found = own(
+        '[[downtime]]\nsite="a"\nstart=2026-11-25T08:00:00Z\nend=2026-11-25T12:00:00Z\nreason="power"\n'
+        '[[downtime]]\nsite="a"\nstart=2026-11-25T10:00:00Z\nend=2026-11-25T14:00:00Z\nreason="network"\n'
+        '[[downtime]]\nsite="b"\nstart=2026-11-25T10:00:00Z\n'
+    )
+    one, endless = found.downtimes
+    assert (one.site, one.reason, one.end_us - one.start_us) == ("a", "power; network", 6 * HOUR_US)
+    assert endless.end_us - endless.start_us == LONGEST_DAYS * 24 * HOUR_US
+    assert "has no end" in found.problems[0]
+
+
+def test_own_files_name_a_zone_or_are_told() -> None:
+    text = '[[downtime]]\nsite="a"\nstart=2026-11-25T08:00:00\nend=2026-11-25T09:00:00\n'
+    assert "names no time zone" in own(text).problems[0]
+    assert times(own('zone="Europe/Berlin"\n' + text)) == [("11-25T07:00", "11-25T08:00")]
+    for bad in ("downtime = 3", '[[downtime]]\nsight="a"\nstart=2026-11-25T08:00:00Z', 'zone="Moon/Base"'):
+        with pytest.raises(ConfigError):
+            own(bad)
+    assert "names no site" in own("[[downtime]]\nstart=2026-11-25T08:00:00Z").problems[0]
+
+
+RECORD = (
+    '{"severity": "OUTAGE", "classification": "SCHEDULED", "start_time": "2026-11-25T08:00:00", '
+    '"end_time": "2026-11-25T09:00:00.000", "description": "cooling", "info_url": "https://x", '
+    '"affected_services": "XRootD, webdav", "rc_site": "LRZ-LMU"}'
+)
+NAMELESS = RECORD.replace(', "rc_site": "LRZ-LMU"', "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"LRZ-LMU": {{"4711": {NAMELESS}, "4712": {NAMELESS.replace("OUTAGE", "WARNING")}}}, "QUIET": {{}}}}',
+        f"[{RECORD}, {RECORD.replace('OUTAGE', 'WARNING')}]",
+        f'{{"17": {RECORD}}}',
+        f'{{"LRZ-LMU": [{NAMELESS.replace("affected_services", "services")}], "QUIET": []}}',
+    ],
+    ids=["by site and entry", "list", "by number", "lists by site"],
+)
+def test_answers_of_cric_in_the_shapes_that_its_users_read(text: str) -> None:
+    found = cric(text, **{"LRZ-LMU": "lmu"})
+    assert [(each.site, each.reason) for each in found.downtimes] == [("lmu", "cooling")]
+    assert times(found) == [("11-25T08:00", "11-25T09:00")]
+    assert found.problems == []
+
+
+def test_answers_that_are_none_of_crics_are_named_or_refused() -> None:
+    assert len(cric('[3, {"site": "a"}, {"start_time": "x", "site": "a"}]').problems) == 3
+    assert "is not a time" in cric('[{"start_time": 17, "site": "a"}]').problems[0]
+    for bad in ("3", "{", '"x"'):
+        with pytest.raises(ConfigError):
+            cric(bad)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ['"CE, SRM"', '["SRM", "CE"]', '[{"type": "SRM", "name": "se1"}, {"type": "CE", "name": "ce1"}]'],
+    ids=["text", "list", "records"],
+)
+def test_an_outage_of_services_that_jobs_do_not_need_moves_no_queue(told: str) -> None:
+    text = f"[{RECORD}]".replace('"XRootD, webdav"', told)
+    found = [
+        downtimes.parse(text, DowntimeSource(format="cric", path=Path("x"), services=services), now_us=NOW_US)
+        for services in ([], ["ce"], ["perfSONAR"])
+    ]
+    assert [len(each.downtimes) for each in found] == [1, 1, 0]
+    silent = f"[{RECORD}]".replace('"XRootD, webdav"', "null")
+    source = DowntimeSource(format="cric", path=Path("x"), services=["CE"])
+    assert len(downtimes.parse(silent, source, now_us=NOW_US).downtimes) == 1, "it may concern all"
+
+
+def test_huge_files_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "big.ics"
+    path.write_text("BEGIN:VCALENDAR\n" + "X" * downtimes.BYTES_MAX)
+    with pytest.raises(ConfigError, match="longer than"):
+        downtimes.read(DowntimeSource(path=path), [])
+    rows = ",".join(
+        f'{{"site": "s{k}", "start_time": "2026-11-25T08:00:00", "end_time": "2026-11-25T09:00:00"}}'
+        for k in range(3000)
+    )
+    found = cric(f"[{rows}]")
+    assert len(found.downtimes) == ENTRIES_MAX
+    assert "the next 1000 are kept" in found.problems[-1]
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        downtimes.read(DowntimeSource(path=path), [])
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://cric.example.org/x", "not an https address"),
+        ("https://user:secret@cric.example.org/x", "not an https address"),
+        ("https://evil.example.org/x", "not one of `downtimes.hosts`"),
+        ("file:///etc/passwd", "not an https address"),
+    ],
+)
+def test_only_allowed_addresses_are_read(url: str, why: str) -> None:
+    rules = Downtimes(sources=[DowntimeSource(url=url)], hosts=["cric.example.org"])
+    with pytest.raises(ConfigError, match=why):
+        downtimes.check(rules)
+    with pytest.raises(ConfigError, match=why):
+        downtimes.read(rules.sources[0], rules.hosts)
+
+
+def test_a_source_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    good = tmp_path / "good.toml"
+    good.write_text('[[downtime]]\nsite="a"\nstart=2026-11-25T08:00:00Z\nend=2026-11-25T12:00:00Z')
+    rules = Downtimes(sources=[DowntimeSource(path=tmp_path / "none.toml"), DowntimeSource(path=good)])
+    bad, read = downtimes.read_all(rules, now_us=NOW_US)
+    assert bad.calendar is None
+    assert "cannot be read" in bad.error
+    assert read.calendar is not None
+    assert [each.site for each in read.calendar] == ["a"]
+
+
+def test_a_site_is_down_from_shortly_before_until_the_end_of_all_that_follow_at_once() -> None:
+    calendar = [
+        Downtime("a", NOW_US + HOUR_US, NOW_US + 2 * HOUR_US, "x"), Downtime("b", NOW_US - HOUR_US, NOW_US, "over"),
+        Downtime("a", NOW_US + 2 * HOUR_US, NOW_US + 5 * HOUR_US, "y"),
+    ]  # fmt: skip
+    assert down_at(calendar, now_us=NOW_US, lead_s=3599) == {}
+    assert down_at(calendar, now_us=NOW_US, lead_s=3600) == {"a": (NOW_US + 5 * HOUR_US, "x")}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=DAILY;INTERVAL=7;BYDAY=MO",  # begins on a Sunday: no day ever
+        "FREQ=MONTHLY;INTERVAL=12;BYMONTHDAY=31",  # of each February
+        "FREQ=DAILY;COUNT=4999",
+    ],
+)
+def test_a_calendar_of_ten_thousand_slow_rules_is_given_up_soon(rule: str) -> None:
+    event = f"DTSTART:20150201T000000Z\r\nDURATION:PT1H\r\nRRULE:{rule}"
+    with pytest.raises(ConfigError, match="more than 200000 days"):  # without the bound it takes minutes
+        ical(*[event] * 9_000)
+
+
+def test_a_calendar_of_ten_megabytes_is_refused_by_its_size_alone(tmp_path: Path) -> None:
+    path = tmp_path / "big.ics"
+    path.write_bytes(b"BEGIN:VCALENDAR\n" + b"X-FILL:" + b"x" * 10_000_000 + b"\nEND:VCALENDAR\n")
+    (reading,) = downtimes.read_all(
+        Downtimes(sources=[DowntimeSource(path=path, format="ical", site="a")]), now_us=NOW_US
+    )
+    assert reading.calendar is None
+    assert "longer than 5000000 bytes" in reading.error
+
+
+def test_a_server_that_never_answers_is_asked_beside_the_other_sources(tmp_path: Path) -> None:
+    path = tmp_path / "d.toml"
+    path.write_text("[[downtime]]\nsite = 'a'\nstart = 2026-11-25T08:00:00Z\nend = 2026-11-25T09:00:00Z\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://localhost:{silent.getsockname()[1]}/x"
+        rules = Downtimes(sources=[DowntimeSource(url=url), DowntimeSource(path=path)], hosts=["localhost"])
+        first = next(downtimes.read_all(rules, now_us=NOW_US))
+        assert (first.source, len(first.calendar or [])) == (str(path), 1)
+
+
+def test_texts_with_separators_of_unicode_and_parameters_with_several_values_are_read(tmp_path: Path) -> None:
+    found = ical(
+        "SUMMARY:power\u2028and\x85cooling\r\nDTSTART:20261125T080000Z\r\nDURATION:PT1H",
+        'ATTENDEE;MEMBER="mailto:a@x","mailto:b@x";X-NOTE="x;y":mailto:c@x\r\nDTSTART:20261126T080000Z\r\n'
+        "DURATION:PT1H",
+    )
+    assert times(found) == [("11-25T08:00", "11-25T09:00"), ("11-26T08:00", "11-26T09:00")]
+    assert (found.downtimes[0].reason, found.problems) == ("power and cooling", [])
+    path = tmp_path / "marked.ics"
+    path.write_bytes("\ufeffBEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n".encode())
+    source = DowntimeSource(format="ical", site="lmu", path=path)
+    assert downtimes.read(source, []).startswith("BEGIN:VCALENDAR")
+
+
+def test_a_line_of_one_calendar_cannot_hide_the_sources_that_follow(tmp_path: Path) -> None:
+    (tmp_path / "odd.ics").write_text('BEGIN:VCALENDAR\nX-P;A="x;y":v\nEND:VCALENDAR\n')
+    (tmp_path / "own.toml").write_text('[[downtime]]\nsite = "a"\nstart = 2026-11-25T08:00:00Z\n')
+    sources = [
+        DowntimeSource(format="ical", site="lmu", path=tmp_path / "odd.ics"),
+        DowntimeSource(path=tmp_path / "own.toml"),
+    ]
+    found = list(downtimes.read_all(Downtimes(sources=sources), now_us=NOW_US))
+    assert [each.calendar is not None for each in found] == [True, True]
+
+
+@given(st.text(alphabet=st.sampled_from(list('BEGIN:VT;=",X-\r\n \t\u2028\ufeff0129Z'))), st.text())
+def test_no_content_ends_the_reading_with_anything_but_a_sentence(text: str, other: str) -> None:
+    for content in (f"BEGIN:VCALENDAR\n{text}\nEND:VCALENDAR\n", text, other):
+        for source in (
+            DowntimeSource(format="ical", site="s", path=Path("x")),
+            DowntimeSource(format="cric", path=Path("x")),
+            DowntimeSource(path=Path("x")),
+        ):
+            with suppress(ConfigError):
+                downtimes.parse(content, source, now_us=NOW_US)

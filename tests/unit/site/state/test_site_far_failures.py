@@ -1,0 +1,104 @@
+"""Failures by a trouble of the way to a far input count against no event, a bounded number of times."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.cache.routing.attribution import FarTrouble
+from tidemill.model.failure import FaultKind
+from tidemill.model.job import JobSpec
+from tidemill.site.state import site_state as s
+from tidemill.site.state.failures import FAR_SAID_MAX, FRUITLESS_MAX
+from tidemill.site.state.pool import WorkPool
+from tidemill.wire.api import FailureReport, LeaseOrder, ReleaseReport
+from tidemill.wire.node import Failed, Grant
+
+SEEN = FarTrouble(text="cache `dtn` does not run now", is_sites=True, is_seen=True)
+SAID = FarTrouble(text="the origin does not answer", is_sites=True)
+OTHER = FarTrouble(text="the origin has no such file")
+
+
+class FailingJob:
+    """A job of some events, each without a retry, whose payloads all fail."""
+
+    def __init__(self, events: int = 1) -> None:
+        self.pool = WorkPool(s.SiteState(site="here"))
+        self.records = 0
+        spec = JobSpec(app="a", events=events, retries=0)
+        order = LeaseOrder(n=1, lease=1, job=7, first=0, count=events, campaign="c", seed_base=0, spec=spec)
+        self.pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+        self.pool.apply(s.FleetOpened(fleet="e1-1", at_us=0))
+        self.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+
+    @property
+    def job(self) -> s.SiteJob:
+        return self.pool.state.jobs[7]
+
+    def fail(self, far: FarTrouble | None) -> None:
+        """Grant what is ready, and have it fail."""
+        for piece in list(self.job.ready):
+            number = self.pool.state.next_grant
+            grant = Grant(grant=number, job=7, first=piece.first, count=piece.count, chunk_max=None)
+            self.pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+            self.records += 1
+            record = Failed(
+                p="a1.0.i1", s=self.records, grant=number, job=7, first=piece.first, count=piece.count, event=None,
+                failure="payload", message="exit status 54", exit_status=54, signal=None, stderr_tail="", slot=0,
+                at_us=0, wall_us=1, user_us=0, system_us=0,
+            )  # fmt: skip
+            entry = s.Read(fleet="e1-1", offsets={}, records=[record], far={} if far is None else {0: far})
+            text = msgspec.json.encode(entry, enc_hook=s.encode_hook)
+            self.pool.apply(msgspec.json.decode(text, type=s.Entry, dec_hook=s.decode_hook))
+
+    def failures(self) -> list[FailureReport]:
+        return [each for each in self.pool.state.reports if isinstance(each, FailureReport)]
+
+
+def test_a_trouble_that_the_site_saw_fails_no_event_and_is_told_as_the_sites() -> None:
+    it = FailingJob()
+    it.fail(SEEN)
+
+    (report,) = it.failures()
+    assert not report.final
+    assert report.evidence.message == "exit status 54; cache `dtn` does not run now"
+    assert report.evidence.fault == FaultKind.SITE
+    assert (it.job.failures, it.job.far) == ({}, {0: 1})
+    assert [piece.count for piece in it.job.ready] == [1]
+
+
+def test_a_range_is_not_split_for_a_trouble_of_its_way() -> None:
+    it = FailingJob(8)
+    it.fail(SEEN)
+    assert [(each.first, each.count) for each in it.job.ready] == [(0, 8)]
+
+
+def test_a_program_that_always_prints_an_error_of_the_network_fails_in_the_end() -> None:
+    it = FailingJob()
+    for _ in range(FAR_SAID_MAX):
+        it.fail(SAID)
+    assert not any(each.final for each in it.failures())
+    it.fail(SAID)
+    assert [each.final for each in it.failures()][-1]
+
+
+def test_a_trouble_that_stays_gives_the_work_back_to_the_last_event_and_fails_nothing() -> None:
+    it = FailingJob()
+    for _ in range(FRUITLESS_MAX):
+        it.fail(SEEN)
+    assert not any(isinstance(each, ReleaseReport) for each in it.pool.state.reports)
+    it.fail(SEEN)
+
+    assert not any(each.final for each in it.failures())
+    (released,) = [each for each in it.pool.state.reports if isinstance(each, ReleaseReport)]
+    assert (released.first, released.count) == (0, 1)
+    assert released.evidence is not None
+    assert released.evidence.fault == FaultKind.SITE
+
+
+def test_what_is_the_jobs_own_is_told_and_counts() -> None:
+    it = FailingJob()
+    it.fail(OTHER)
+    (report,) = it.failures()
+    assert report.final
+    assert report.evidence.message == "exit status 54; the origin has no such file"
+    assert report.evidence.fault == ""
