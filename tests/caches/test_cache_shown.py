@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from tests.worlds.home.metrics_text import OF_CACHES
 from tests.worlds.home.world import World, world
 from tests.worlds.services.cache_world import CacheWorld, far
 
@@ -131,7 +132,7 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
         f'tidemill_cache_bytes_total{{site="here",cache="dtn",kind="served"}} {EVENTS * DATA_BYTES}'
         in metrics
     )
-    for name in dashboard_metrics():
+    for name in dashboard_metrics() | OF_CACHES:
         assert f'\n{name}{{site="here",cache="dtn"' in metrics, name
 
 

@@ -22,7 +22,8 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     nominal: Annotated[
         Size | None,
         doc(
-            "Bytes of cached files that remain after such a purge; none = 90 % of `max`. Between two purges the cache may exceed `max`"
+            "Bytes of cached files that remain after such a purge; none = 90 % of `max`. "
+            "Between two purges the cache may exceed `max`"
         ),
     ] = None
     base: Annotated[
@@ -156,7 +157,9 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     origin_wait_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
-        doc("Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails"),
+        doc(
+            "Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails"
+        ),
     ] = 10.0
     origin_stall_s: Annotated[
         Duration, msgspec.Meta(ge=5, le=3600), doc("Longest wait for an origin's answer to a request")

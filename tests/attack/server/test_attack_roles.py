@@ -30,6 +30,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "/nodes": (NO, ALL, ALL),
     "/hospital": (ALL, ALL, ALL),
     "/transfers": (ALL, NO, ALL),
+    "/caches": (ALL, NO, ALL),
     "/applications": (ALL, ALL, ALL),
     "/applications/{name:str}": (ALL, ALL, ALL),
     # beside the pages

@@ -22,7 +22,7 @@ from tidemill.wire import api
 LIMITS = OrderLimits()
 HONEST: dict[str, dict[str, Any]] = {
     "lease": {"lease": 9, "job": 2, "first": 0, "count": 5, "campaign": "c", "seed_base": 0, "owner": "ada",
-              "spec": {"app": "sim", "events": 5}, "from_jobs": {}},
+              "spec": {"app": "sim", "events": 5}, "from_jobs": {}, "cure": {"ward": "far-data", "read": "cache"}},
     "cancel": {"job": 1, "reason": "x", "keep": True},
     "discard": {"job": 1, "first": 0, "count": 1},
     "deliver": {"job": 1, "done": "0-4", "fresh": "2-4", "merge": True, "delivery": 1},

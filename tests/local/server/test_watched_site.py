@@ -14,7 +14,15 @@ from typing import Any
 import draw_dashboard
 import msgspec
 import pytest
-from tests.worlds.home.metrics_text import OF_BROKER, OF_CLUSTER, OF_IMAGES, families, of_site, samples
+from tests.worlds.home.metrics_text import (
+    OF_BROKER,
+    OF_CACHES,
+    OF_CLUSTER,
+    OF_IMAGES,
+    families,
+    of_site,
+    samples,
+)
 from tests.worlds.home.watched_world import BUSY_SITE, SECRETS, Watched, watched
 from tests.worlds.services.mail_world import free_port
 
@@ -111,12 +119,12 @@ def test_every_sample_of_server_and_agent_keeps_the_contract(world: Watched) -> 
 
 
 def test_every_metric_of_the_contract_is_served(world: Watched) -> None:
-    """Those of a cluster: test_site_harvest_slurm.py, on a real Slurm; of a broker and images: metrics_text.py."""
+    """Those of a cluster: test_site_harvest_slurm.py, on a real Slurm; of a broker, caches and images: metrics_text."""
 
     def missing() -> set[str]:
         return set(ALL) - families(server_text(world) + agent_text(world))
 
-    world.until(lambda: missing() <= OF_CLUSTER | OF_BROKER | OF_IMAGES, "all metrics are served")
+    world.until(lambda: missing() <= OF_CLUSTER | OF_BROKER | OF_CACHES | OF_IMAGES, "all metrics are served")
 
 
 def test_metrics_are_for_those_who_know_the_secret(world: Watched) -> None:
@@ -246,8 +254,9 @@ def test_a_real_prometheus_scrapes_all_and_answers_every_query_of_the_dashboard(
     for counter in ("tidemill_server_requests_total", "tidemill_failures_total", "tidemill_events_total"):
         rate = f"rate({counter}[10s])"
         world.until(lambda rate=rate: bool(ask(world, prometheus, rate)), f"two scrapes: {rate}")  # type: ignore[misc]
-    # The embedded batch system shows no nodes, nobody waits for us, there is no grant and no plan
+    # The embedded batch system shows no nodes, nobody waits for us, there is no grant, no plan and no cache
     silent = {"Nodes", "Waits of others because of us", "Grants", "Why no more nodes are asked for"}
+    silent |= {"Bytes of caches", "Hits without prefetch", "Caches that do not answer, or are too small"}
     empty = set()
     for panel, expression in queries():
         asked = expression.replace("$__rate_interval", "10s").replace("$site", ".*")

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -37,12 +37,15 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
         def serve() -> None:
             for reply in replies:
                 connection, _ = listener.accept()
-                with connection:
+                with connection, suppress(ConnectionError):  # the client hangs up when it has heard enough
                     connection.recv(1 << 20)
                     if callable(reply):
                         reply(connection)
                     else:
                         connection.sendall(reply)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1 << 20):  # a close with bytes unread would be a reset, not an end
+                        pass
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidemill.model.metrics import Sample, family
+from tidemill.model.metrics import AGENT, Sample, family
 
 #: the embedded batch system need not serve them: it has no nodes that others use, no plan and no grant
 OF_CLUSTER = {
@@ -13,6 +13,8 @@ OF_CLUSTER = {
 }  # fmt: skip
 #: there is no message queue here: unit/server/test_server_gateway.py and test_amqp_gateway.py have one
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
+#: no cache here: tests/caches/test_cache_shown.py has one
+OF_CACHES = {each for each in AGENT if each.startswith("tidemill_cache_")}
 #: pilots have nothing to remark here: tests/images/test_image_campaign.py has images to remark on
 OF_IMAGES = {"tidemill_noted_total"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from argparse import ArgumentTypeError, Namespace
@@ -176,8 +177,7 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
     values = msgspec.to_builtins(read, enc_hook=str)
     rows: list[tuple[str, Any, str]] = []
     for key in config.describe(type(read)):
-        table, dot, name = key.key.rpartition(".")
-        value = (values[table] if dot else values)[name]
+        value = functools.reduce(lambda table, name: table[name], key.key.split("."), values)
         line = lines.get(key.key)
         rows.append((key.key, value, "default" if line is None else f"{path.name}:{line}"))
     return rows
