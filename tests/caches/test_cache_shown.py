@@ -20,7 +20,7 @@ from tests.worlds.services.cache_world import CacheWorld, far
 
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, ReadAs, Resources
 from tidemill.model.quantities import bytes_text
-from tidemill.wire.api import CacheView
+from tidemill.wire.far import CacheView
 
 __all__ = ["far"]
 

@@ -25,10 +25,10 @@ from tidemill.wire.api import (
     ForgetOrder,
     OutputRow,
     ReleaseReport,
-    RouteView,
     SiteView,
     SubmitRequest,
 )
+from tidemill.wire.far import RouteView
 
 # ---- schema ------------------------------------------------------------------------------------------------------
 

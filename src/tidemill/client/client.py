@@ -34,7 +34,6 @@ from tidemill.wire.api import (
     CampaignRow,
     Change,
     Counts,
-    DowntimeList,
     FailurePage,
     FailureRow,
     Health,
@@ -52,9 +51,9 @@ from tidemill.wire.api import (
     SiteRow,
     SubmitReply,
     SubmitRequest,
-    WardRow,
 )
 from tidemill.wire.credentials import Credentials
+from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.http import BusyError, Connection, NotFoundError
 
 T = TypeVar("T")

@@ -22,7 +22,8 @@ from tidemill.model.quantities import (
     times_text,
 )
 from tidemill.report.query import CauseGroup, ReportData, Timeline
-from tidemill.wire.api import AllocationRow, CampaignRow, SiteRow, WardRow
+from tidemill.wire.api import AllocationRow, CampaignRow, SiteRow
+from tidemill.wire.hospital import WardRow
 
 BARS_MAX = 12
 GROUPS_MAX = 30

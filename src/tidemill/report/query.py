@@ -11,7 +11,8 @@ from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
 from tidemill.model.failure import FailureClass, next_step
-from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow, WardRow
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow
+from tidemill.wire.hospital import WardRow
 
 JOBS_MAX = 20_000  #: newest jobs that the timeline is made of
 FAILURES_MAX = 10_000

@@ -17,6 +17,8 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
+from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
+from tidemill.wire.hospital import Cure, StayRow
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -165,62 +167,6 @@ class JobDetail(msgspec.Struct, kw_only=True):
     kept: KeptOutputs | None = None  #: outputs that are not delivered; None = there are none
     routes: list[RouteView] = []  #: by which ways its payloads read what they open, as its sites said last
     stays: list[StayRow] = []  #: in wards of the hospital, in their order
-
-
-class StayRow(msgspec.Struct, kw_only=True):
-    """A job's stay in a ward. `outcome`: `there`, `cured`, `failed`, `canceled` or `home` (it went back)."""
-
-    ward: str
-    cure: str  #: what was changed; empty = nothing
-    why: str  #: it was admitted
-    admitted_us: int
-    outcome: str
-    site: str  #: that treated it
-    ended_us: int | None
-
-
-class WardRow(msgspec.Struct, kw_only=True):
-    """A ward with the outcomes of all stays there ever were. `share`: cured, of those that ended there; None = none."""
-
-    ward: str
-    sites: list[str]  #: that treat; empty = every site but the job's home
-    cure: str
-    admits: str
-    moves_max: int
-    there: int
-    cured: int
-    failed: int
-    canceled: int
-    home: int
-    share: float | None
-    is_open: bool = True  #: False: server.toml does not name it any more
-
-
-class DowntimeRow(msgspec.Struct, kw_only=True):
-    """A downtime of a site. `is_now`: the site counts as down for it now, from shortly before it begins."""
-
-    site: str
-    start_us: int
-    end_us: int
-    reason: str
-    source: str
-    is_now: bool = False
-
-
-class CalendarRow(msgspec.Struct, kw_only=True):
-    """A source of downtimes, and what is wrong with it. `entries`: that end in the future."""
-
-    source: str
-    read_us: int
-    error: str
-    entries: int
-
-
-class DowntimeList(msgspec.Struct, kw_only=True):
-    """Answer of `GET /v1/downtimes`."""
-
-    downtimes: list[DowntimeRow]
-    sources: list[CalendarRow]
 
 
 class KeptOutputs(msgspec.Struct, kw_only=True):
@@ -469,31 +415,6 @@ class AppOffer(msgspec.Struct, kw_only=True):
     setup: list[str] = []  #: shell lines whose environment they get
 
 
-class NearData(msgspec.Struct, frozen=True, array_like=True):
-    """Data that a site is near to: URLs that begin with `prefix`, and the seconds that a gigabyte takes from there."""
-
-    prefix: str
-    s_per_gb: float  #: measured; 0 = it is local
-
-
-class HeldData(msgspec.Struct, frozen=True, array_like=True):
-    """A dataset (a directory of URLs) of which a site's caches hold a share, 0 to 1."""
-
-    dataset: str
-    share: float
-
-
-class Cure(msgspec.Struct, frozen=True, kw_only=True):
-    """Gentler settings with which a job of a ward runs at this site. Memory and cores stand in the order's `spec`."""
-
-    ward: str
-    memory_factor: float = 1.0
-    read: str = (
-        ""  #: `file` = inputs are staged whole, `cache` = read through the site's cache; empty = as it asks
-    )
-    whole_node: bool = False  #: one payload on a node
-
-
 class Capacity(msgspec.Struct, kw_only=True):
     """What the site could take now. `want_core_s`: more leased work, in core-seconds; 0 = none. `event_s`: measured
     seconds per event by application. `wide_core_s`: the same for payloads that span nodes, at most `wide_nodes_max` of
@@ -728,18 +649,6 @@ class TransferView(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
 
 
-class RouteView(msgspec.Struct, frozen=True, kw_only=True):
-    """By which way payloads of a job read an input that their program opens. `event` None = all of them; `url`: what
-    they open, without a query; `way`: `direct`, `cache`, `node` or `stage`."""
-
-    job: int
-    name: str
-    event: int | None = None
-    way: str = ""
-    url: str = ""
-    why: str = ""
-
-
 class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     """A grant of the centre, in node-hours."""
 
@@ -748,57 +657,6 @@ class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     used: float
     open: float  #: what running and waiting allocations may still use
     left: float
-
-
-class CacheFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of a cache, or of a dataset in it. `served` (with `hit` and `bypass`): XCache's own counts;
-    `known` were there before they were asked for; `fetched` came in blocks, `again` of them not for the first time."""
-
-    name: str = ""  #: of the dataset
-    opens: int = 0
-    served: int = 0
-    hit: int = 0
-    known: int = 0
-    fetched: int = 0
-    bypass: int = 0
-    again: int = 0
-
-
-class CacheView(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache of a site. `state`: `running`, `waiting`, `stopped`, ..., `other` = another site runs it, `unknown`."""
-
-    name: str
-    url: str = ""
-    form: str = "shared"
-    state: str = "unknown"
-    at_us: int = 0  #: of the state
-    restarts: int = 0
-    findings: list[str] = []
-    since_us: int = 0  #: of the sums
-    total: CacheFigures = CacheFigures()
-    datasets: list[CacheFigures] = []  #: those of which most was served
-    wire_origin: int = 0  #: bytes on connections to origins, by the kernel
-    lost: int = 0  #: records that did not arrive
-    unread: int = 0  #: records that could not be read
-    unsure: int = 0  #: records of files of which it is not known what was there before
-    believe: str = ""  #: which figures to believe, empty = they agree
-    thrashing: bool = False
-
-
-class ReadView(msgspec.Struct, frozen=True, kw_only=True):
-    """What traced payloads of a job read from one place. `way`: `cache`, `node` or `direct`; `place`: the cache's name,
-    or address and port. A wait is the time from a request to the first bytes of its reply."""
-
-    job: int
-    app: str = ""
-    way: str = "direct"
-    place: str = ""
-    payloads: int = 0
-    reads: int = 0
-    bytes: int = 0
-    waits: int = 0
-    wait_us: int = 0
-    wait_log2_us: list[int] = []  #: waits of less than 2, 4, 8, ... microseconds
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Store
 from tidemill.server.read import hospital
-from tidemill.wire.api import WardRow
+from tidemill.wire.hospital import WardRow
 
 HOME = msgspec.structs.replace(SIM, home="home")
 AWAY = Ward(name="away", home_down=True, sites=["a", "b"], moves_max=2)

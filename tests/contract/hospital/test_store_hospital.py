@@ -16,7 +16,8 @@ from tidemill.model.job import Input, JobSpec, Resources
 from tidemill.server.database.store import Store
 from tidemill.server.hospital import downtimes
 from tidemill.server.read import hospital
-from tidemill.wire.api import Capacity, FailureReport, HeldData, LeaseOrder, NearData
+from tidemill.wire.api import Capacity, FailureReport, LeaseOrder
+from tidemill.wire.far import HeldData, NearData
 
 
 def test_a_job_with_a_home_goes_there_only_and_its_site_never_learns_of_the_key(

@@ -9,7 +9,8 @@ from tidemill.model.identity import LOCAL
 from tidemill.server.web import caches, hospital, jobs, sites
 from tidemill.server.web.query import AddressQuery
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import CacheFigures, CacheView, ReadView, RouteView, SiteView
+from tidemill.wire.api import SiteView
+from tidemill.wire.far import CacheFigures, CacheView, ReadView, RouteView
 
 HUGE = 10**400
 NEGATIVE = -(10**400)

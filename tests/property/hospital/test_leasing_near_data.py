@@ -14,7 +14,8 @@ from tests.contract.server_world import Site, leases
 
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.database.store import Store
-from tidemill.wire.api import Capacity, NearData
+from tidemill.wire.api import Capacity
+from tidemill.wire.far import NearData
 
 WAIT_S, STEP_S, YOUNG_STEPS = 600.0, 60.0, 12
 PLACES = {"near": "root://near:1//d/f", "also near": "root://near:1//e/f", "unknown": "root://else:1//d/f"}

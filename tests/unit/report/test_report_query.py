@@ -13,16 +13,8 @@ from tidemill.model.quantities import bytes_text, duration_text, percent_text, r
 from tidemill.report.html import page
 from tidemill.report.query import ReportData, group_failures, timeline
 from tidemill.report.tables import text_table
-from tidemill.wire.api import (
-    AllocationRow,
-    CacheFigures,
-    CacheView,
-    CampaignRow,
-    FailureRow,
-    JobRow,
-    PayloadUsage,
-    SiteRow,
-)
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, PayloadUsage, SiteRow
+from tidemill.wire.far import CacheFigures, CacheView
 
 NOW = 1_800_000_000_000_000
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.wire import api
+from tidemill.wire import api, hospital
 
 #: Sets the title, clears the screen, colours by C1, turns the direction, ends the line in three ways, deletes, forges.
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\x85\x7f\rover\nerror: forged"
@@ -29,8 +29,8 @@ ANSWERS: dict[str, Any] = {
     r"/v1/outputs": api.OutputPage,
     r"/v1/counts": api.Counts,
     r"/v1/sites": list[api.SiteRow],
-    r"/v1/wards": list[api.WardRow],
-    r"/v1/downtimes": api.DowntimeList,
+    r"/v1/wards": list[hospital.WardRow],
+    r"/v1/downtimes": hospital.DowntimeList,
     r"/v1/applications": list[api.SiteApplication],
     r"/v1/allocations": list[api.AllocationRow],
     r"/v1/audit": list[api.AuditRow],

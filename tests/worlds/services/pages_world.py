@@ -22,8 +22,6 @@ from tidemill.wire.api import (
     AllocationReport,
     AppOffer,
     BadNode,
-    CacheFigures,
-    CacheView,
     Capacity,
     DeliveredReport,
     DeliverOrder,
@@ -35,7 +33,6 @@ from tidemill.wire.api import (
     LogReport,
     OutputRow,
     PayloadUsage,
-    ReadView,
     SiteView,
     StartCost,
     SubmitReply,
@@ -45,6 +42,7 @@ from tidemill.wire.api import (
     TidePoint,
     TransferView,
 )
+from tidemill.wire.far import CacheFigures, CacheView, ReadView
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0

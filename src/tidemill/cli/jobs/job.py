@@ -11,7 +11,8 @@ from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
-    from tidemill.wire.api import FailureRow, JobDetail, JobRow, StayRow
+    from tidemill.wire.api import FailureRow, JobDetail, JobRow
+    from tidemill.wire.hospital import StayRow
 
 ROUTES_SHOWN = 10
 FAILURES_SHOWN = 5

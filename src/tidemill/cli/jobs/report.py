@@ -14,7 +14,8 @@ from tidemill.model.quantities import count_text, duration_text, percent_text, r
 
 if TYPE_CHECKING:
     from tidemill.report.query import ReportData
-    from tidemill.wire.api import CampaignRow, WardRow
+    from tidemill.wire.api import CampaignRow
+    from tidemill.wire.hospital import WardRow
 
 
 def define(parser: Parser) -> None:

@@ -29,7 +29,6 @@ from tidemill.wire.api import (
     AuditRow,
     CampaignRow,
     Counts,
-    DowntimeList,
     DrainRequest,
     FailurePage,
     Health,
@@ -45,8 +44,8 @@ from tidemill.wire.api import (
     SubmitRequest,
     SyncReply,
     SyncRequest,
-    WardRow,
 )
+from tidemill.wire.hospital import DowntimeList, WardRow
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -30,7 +30,7 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import PassedKinds
 from tidemill.server.hospital import cures, nearness
-from tidemill.wire.api import Cure
+from tidemill.wire.hospital import Cure
 
 WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
 KINDS_FEW = 16  #: up to this many kinds of a campaign are read one after the other

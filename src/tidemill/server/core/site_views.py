@@ -12,17 +12,8 @@ import msgspec
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import (
-    TIDE_POINTS_MAX,
-    VIEW_ROWS_MAX,
-    BadNode,
-    CacheFigures,
-    CacheView,
-    RouteView,
-    SiteView,
-    TidePoint,
-    TransferView,
-)
+from tidemill.wire.api import TIDE_POINTS_MAX, VIEW_ROWS_MAX, BadNode, SiteView, TidePoint, TransferView
+from tidemill.wire.far import CacheFigures, CacheView, RouteView
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of ours

@@ -33,7 +33,8 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import Session
 from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.server.errors import WrongEdgeError
-from tidemill.wire.api import Change, Cure, LeaseOrder, Order, PayloadUsage
+from tidemill.wire.api import Change, LeaseOrder, Order, PayloadUsage
+from tidemill.wire.hospital import Cure
 
 FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
 SPECS_CACHED_MAX = 20_000

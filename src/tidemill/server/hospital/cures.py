@@ -10,7 +10,7 @@ from tidemill.config.hospital import Ward
 from tidemill.model.application import DEFAULT_MEMORY_MB
 from tidemill.model.job import JobSpec
 from tidemill.server.database.rows import JobKind, Site
-from tidemill.wire.api import Cure
+from tidemill.wire.hospital import Cure
 
 
 def treats(ward: Ward, site: Site, kind: JobKind) -> bool:

@@ -37,7 +37,7 @@ from tidemill.server.hospital.entries import (
     shown,
     zone_of,
 )
-from tidemill.wire.api import CalendarRow, DowntimeList, DowntimeRow
+from tidemill.wire.hospital import CalendarRow, DowntimeList, DowntimeRow
 
 BYTES_MAX = 5_000_000
 READ_S = 30.0

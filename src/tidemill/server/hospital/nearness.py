@@ -15,7 +15,8 @@ from typing import Protocol
 
 from tidemill.server.database.rows import JobKind, Site
 from tidemill.server.hospital.datasets import DATASET_CHARACTERS_MAX, parents, spelled
-from tidemill.wire.api import HOLDS_MAX, NEAR_MAX, Capacity, HeldData, NearData
+from tidemill.wire.api import HOLDS_MAX, NEAR_MAX, Capacity
+from tidemill.wire.far import HeldData, NearData
 
 HELD_S_PER_GB = 10.0  #: of data that a cache holds in part, where the site has not measured the rest
 COST_MAX = 1e6

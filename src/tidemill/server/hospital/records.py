@@ -22,7 +22,7 @@ from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.hospital import cures
 from tidemill.server.hospital.admission import Admission, Patient, admission
-from tidemill.wire.api import StayRow
+from tidemill.wire.hospital import StayRow
 
 Fits = Callable[[Site, JobKind], bool]
 """Whether a site could run a kind of jobs now."""

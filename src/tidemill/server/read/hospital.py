@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tidemill.config.hospital import Ward
 from tidemill.server.database.store import Session
 from tidemill.server.hospital import admission, records
-from tidemill.wire.api import WardRow
+from tidemill.wire.hospital import WardRow
 
 
 def ward_rows(session: Session, rules: Sequence[Ward]) -> list[WardRow]:

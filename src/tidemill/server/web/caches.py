@@ -9,7 +9,7 @@ from tidemill.model.identity import Act
 from tidemill.model.quantities import duration_text
 from tidemill.server.read import web_pages
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import CacheFigures, CacheView, ReadView
+from tidemill.wire.far import CacheFigures, CacheView, ReadView
 
 READS_SHOWN = 100
 

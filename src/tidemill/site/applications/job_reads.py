@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tidemill.image.profile import RemoteReads, added_bins
-from tidemill.wire.api import ReadView
+from tidemill.wire.far import ReadView
 
 JOBS_MAX = 100
 """Jobs of which the reads are kept: those that were traced last."""

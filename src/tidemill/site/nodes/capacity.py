@@ -13,7 +13,8 @@ from tidemill.site.applications.memory import largest_slot_mb
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.nodes.holdings import CacheHoldings
 from tidemill.site.state.served_site import ServedSite
-from tidemill.wire.api import NEAR_MAX, Capacity, NearData
+from tidemill.wire.api import NEAR_MAX, Capacity
+from tidemill.wire.far import NearData
 
 SYNCS_AHEAD = 3
 """At least what is done in this number of syncs is kept leased ahead."""

@@ -17,7 +17,8 @@ from tidemill.cache.engine.state import is_supervised, read_state
 from tidemill.config.caching import SiteCache
 from tidemill.errors import TidemillError
 from tidemill.site.nodes.background_reading import BackgroundReading
-from tidemill.wire.api import HOLDS_MAX, HeldData
+from tidemill.wire.api import HOLDS_MAX
+from tidemill.wire.far import HeldData
 
 READ_S = 60.0
 HUNG_S = 600.0

@@ -20,7 +20,7 @@ from tidemill.model.quantities import span_text
 from tidemill.net.names import HostNames
 from tidemill.site.applications.job_reads import JobReads
 from tidemill.site.nodes.background_reading import BackgroundReading
-from tidemill.wire.api import CacheFigures, CacheView, ReadView
+from tidemill.wire.far import CacheFigures, CacheView, ReadView
 
 DATASETS_MAX = 20
 VIEW_S = 10.0

@@ -27,11 +27,11 @@ from tidemill.wire.api import (
     VIEW_ROWS_MAX,
     BadNode,
     GrantView,
-    RouteView,
     SiteView,
     TidePoint,
     TransferView,
 )
+from tidemill.wire.far import RouteView
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0

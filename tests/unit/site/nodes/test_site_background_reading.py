@@ -12,7 +12,7 @@ from tidemill.site.applications.job_reads import JobReads
 from tidemill.site.nodes.background_reading import BackgroundReading
 from tidemill.site.nodes.holdings import CacheHoldings, holdings
 from tidemill.site.watch.cache_views import SiteCaches, view_of
-from tidemill.wire.api import CacheView
+from tidemill.wire.far import CacheView
 
 
 def test_a_reading_that_hangs_is_begun_once_and_its_last_value_holds() -> None:

@@ -8,7 +8,7 @@ import msgspec
 from tests.worlds.services.cached_files import running_cache
 
 from tidemill.site.nodes.holdings import CacheHoldings
-from tidemill.wire.api import HeldData
+from tidemill.wire.far import HeldData
 
 
 def test_a_site_reports_what_its_running_caches_hold(tmp_path: Path) -> None:
