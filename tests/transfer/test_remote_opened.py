@@ -94,7 +94,7 @@ def test_a_file_that_only_the_site_may_read_is_opened_through_the_cache(
 def test_a_way_that_fails_is_named_in_the_evidence_and_the_retry_takes_another(
     origin: Server, folder: Path, short_path: Path
 ) -> None:
-    """The cache answers, and has nothing: a server that is no proxy."""
+    """The cache's address belongs to an XRootD server without a proxy: it answers, and has no files."""
     (folder / "broken").mkdir(mode=0o711, exist_ok=True)
     broken = Server("root", folder / "broken")
     try:

@@ -10,7 +10,7 @@ use crate::filter::{
     argument, jump, step, ALLOW, ARCHITECTURE, ARCHITECTURE_AT, EQUAL, LOAD, NUMBER_AT, RETURN, TRACE,
 };
 
-/// Addresses that are told apart; what is read from others counts as one without an address.
+/// Addresses that are counted separately; reads from any further address count together, under no address.
 const PEERS_MAX: usize = 256;
 /// Waits of 2^39 us (6 days) and more count as such.
 const WAITS: usize = 40;

@@ -3,8 +3,8 @@
 //! No filter knows beforehand which descriptors will be connections, and one that stops at every read would make a program
 //! that reads files several times slower. So a thread that connects is made to install one more filter, for that
 //! descriptor, before its own call: by seccomp(2), with the filter in a page that it was made to map. A filter stays
-//! for good, also in the programs that this one starts: a descriptor of the same number that is no connection then
-//! stops for nothing.
+//! for good, also in the programs that this one starts: there, a call on a file with the same descriptor number is
+//! stopped in vain.
 
 use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::{time, Result};

@@ -1,4 +1,4 @@
-"""`cache.toml`: a block cache in front of far storage, which is XRootD's XCache with a configuration of ours."""
+"""`cache.toml`: a block cache in front of far storage. XRootD's XCache runs it, as Tidemill configures it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Path | None, doc("Certification authorities: a PEM file or a directory; none = the system's")
     ] = None
     silence_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("A reply that sends nothing for so long is given up")
+        Duration, msgspec.Meta(ge=0.1), doc("Give up a reply when the server sends nothing for this time")
     ] = 20.0
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
     rucio: Annotated[Rucio, doc("The Rucio server that knows `rucio:SCOPE/NAME`")] = Rucio()
     keep_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("What Rucio said about a file is used for so long")
+        Duration, msgspec.Meta(ge=1), doc("Reuse Rucio's answer about a file for this time")
     ] = 600.0
 
 

@@ -18,7 +18,7 @@ class WardCure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`cure` of a ward: gentler settings for the jobs that are treated there."""
 
     memory_factor: Annotated[
-        float, msgspec.Meta(ge=1, le=64), doc("A slot gets so many times the memory that the job asks for")
+        float, msgspec.Meta(ge=1, le=64), doc("Factor on the memory that the job asks for")
     ] = 1.0
     read: Annotated[
         Literal["", "file", "cache"],
@@ -49,17 +49,17 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ]
     waited_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0)] | None,
-        doc("Admits jobs that have waited so long for their home site; none = waiting admits nobody"),
+        doc("Admit jobs that have waited this long for their home site; none = do not admit by waiting"),
     ] = None
     failures: Annotated[
         list[str],
         doc(
-            "Admits jobs whose events failed for good in one of these classes, such as `memory`: the events run again "
+            "Admit jobs whose events failed for good in one of these classes, such as `memory`: the events run again "
             "here instead"
         ),
     ] = []
     home_down: Annotated[
-        bool, doc("Admits jobs whose home site is in a downtime or silent, and sends them home afterwards")
+        bool, doc("Admit jobs whose home site is down or silent, and send them home afterwards")
     ] = False
     sites: Annotated[list[str], doc("Sites that treat the jobs; empty = every site but their home")] = []
     moves_max: Annotated[
@@ -113,6 +113,6 @@ class Downtimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Duration,
         msgspec.Meta(ge=0, le=7 * 86400),
         doc(
-            "A site counts as down so long before a downtime begins: it gets no new work, and its queue moves"
+            "Treat a site as down from this time before a downtime begins: it gets no new work, and its queue moves"
         ),
     ] = 1800.0

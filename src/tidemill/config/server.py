@@ -63,7 +63,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     data_wait_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("A job waits so long for a site that is nearer to its data, then any site that fits may have it"),
+        doc("Time for which a job waits for a site nearer to its data; then any site that fits may run it"),
     ] = DATA_WAIT_S
     wards: Annotated[
         list[Ward], doc("The hospital: where jobs with a `home` are treated that wait or fail there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -67,3 +68,17 @@ def lose(world: Hospital, *heard: Site) -> None:
     for each in heard:
         each.sync(want=0)
     world.round()
+
+
+def bounce(
+    world: Hospital, home: Site, other: Site, *, times: int, then: Callable[[], None] | None = None
+) -> None:
+    """Each site in turn is lost while the job waits for it; `then` comes after each turn."""
+    for _ in range(times):
+        home.sync(want=0)
+        other.sync(want=0)
+        world.round()
+        lose(world, other)
+        if then is not None:
+            then()
+            other.sync(want=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, SLOW, Hospital, lose, make
+from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, SLOW, Hospital, bounce, lose, make
 from tests.contract.server_world import SIM, Site, done, failed, leases, release_of
 
 from tidemill.config.hospital import Downtimes, DowntimeSource
@@ -83,11 +83,7 @@ def test_a_job_is_moved_no_more_often_than_the_ward_allows(open_worlds: list[Hos
     world = make(open_worlds, store, AWAY)
     (job,) = world.submit(HOME)
     home, other = Site(world, "home"), Site(world, "a")
-    for _ in range(4):
-        home.sync(want=0)
-        other.sync(want=0)
-        world.round()
-        lose(world, other)
+    bounce(world, home, other, times=4)
     assert len(world.job(job).stays) == AWAY.moves_max
     assert leases(other.sync()) == [], "it has used up its moves, and waits at home"
     assert [each.job for each in leases(home.sync())] == [job]

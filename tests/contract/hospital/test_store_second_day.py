@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, Hospital, lose, make
+from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, Hospital, bounce, lose, make
 from tests.contract.server_world import Site, done, leases
 
 from tidemill.config.hospital import Downtimes, DowntimeSource, Ward
@@ -134,13 +134,7 @@ def test_moves_are_counted_over_restarts_and_retries(open_worlds: list[Hospital]
     world = make(open_worlds, store, AWAY)
     (job,) = world.submit(HOME)
     home, other = Site(world, "home"), Site(world, "a")
-    for _ in range(4):
-        home.sync(want=0)
-        other.sync(want=0)
-        world.round()
-        lose(world, other)
-        world.again()
-        other.sync(want=0)
+    bounce(world, home, other, times=4, then=world.again)
     assert len(world.job(job).stays) == AWAY.moves_max
     world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
     world.dispatcher.handle_retry(ActionRequest(jobs=[job]))

@@ -93,7 +93,7 @@ def test_datagrams_that_do_not_arrive_are_counted(dropped: set[int]) -> None:
     assert sequences.lost == max(0, before) + len([each for each in dropped if first < each < last])
 
 
-def test_a_restarted_server_begins_anew_and_what_comes_late_is_not_lost() -> None:
+def test_a_restarted_server_starts_from_zero_and_late_records_are_counted() -> None:
     sequences = Sequences()
     for number in (1, 2, 3):
         sequences.take("one", number)

@@ -69,7 +69,7 @@ impl Supply {
         Ok(())
     }
 
-    /// There will be none: payloads go the next way, and the site is told why.
+    /// The node gets no cache: its payloads use the next way, and the site is told the reason.
     fn refuse_cache(&mut self, cx: &mut Context, why: &str) -> Result<(), PilotError> {
         if self.cache.is_over() {
             return Ok(());

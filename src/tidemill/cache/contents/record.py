@@ -83,7 +83,7 @@ class ContentsScan:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the file at hand."""
+        """Stop after the current file."""
         self._stop.set()
         self._thread.join(5.0)
 

@@ -34,12 +34,12 @@ CONFIG = "cache.toml"
 PARTS = ("run", "run/admin", "log", "figures")
 DATA_NOTE = "data.json"
 DATA_MARK = ".tidemill-cache"
-"""In the directory of cached files: the mark that the note names. XCache heeds files with a `.cinfo` only."""
+"""In the directory of cached files: the mark that the note names. XCache looks at files with a `.cinfo` only."""
 DATA_TRIAL = ".tidemill-writes"
 """There for a moment, to see whether the cache can write."""
 NOTE_BYTES_MAX = 10_000
 LOCK_TRIES, LOCK_PAUSE_S = 10, 0.05
-"""An agent or `status` that asks whether a cache runs holds the lock for a moment: that is no other supervisor."""
+"""An agent or `status` that asks whether a cache runs holds the lock for a moment, and is not a supervisor."""
 FREE_BYTES_MIN = 100_000_000
 """Below this a cache does not start: XrdPfc itself refuses below 10 MB."""
 

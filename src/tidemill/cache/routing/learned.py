@@ -47,8 +47,8 @@ class Learned(msgspec.Struct, frozen=True):
 
 
 class LearnedReads(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learned for a file. `fraction`: the part of it that is read; `part_bytes`: so many bytes, where the
-    part is not known; `waits`: seconds of one read, by `way_key`."""
+    """What was learned for a file. `fraction`: the part of it that is read; `part_bytes`: the bytes that are read,
+    where the file's size is not known; `waits`: seconds of one read, by `way_key`."""
 
     fraction: Learned | None = None
     part_bytes: Learned | None = None
@@ -61,7 +61,7 @@ def way_key(via: str, place: str) -> str:
 
 
 def note_part(apps: dict[str, AppReads], app: str, sample: ReadSample) -> None:
-    """A payload has read so many bytes of a file."""
+    """Add how much of a file a payload has read."""
     if not _is_sound(sample):
         return
     known = _app(apps, app)

@@ -1,9 +1,9 @@
 """What a site measured towards origins and caches: round trips and throughput; and what its payloads showed.
 
-    SITE/links.json     kept over restarts; loses nothing that is not measured again
+    SITE/links.json     kept over restarts; what is lost with it is measured again
 
-A place is measured by one connection in `probe_s`, whoever asks how often, and by the moves that were made anyway. The
-round trip is that of a first message, not of the connection alone: a proxy on the way accepts at once.
+A place is measured by at most one connection in `probe_s`, however often its figures are asked for, and by the moves
+that are made anyway. The round trip is that of a first message, not of the connection alone: a proxy accepts at once.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     GET  /auth/userpass | /auth/x509   a token, for an hour; a JWT needs no login
     POST /replicas/list                one line of JSON for each file, as a stream
 
-For Rucio 41.5. Tested against a real one (tests/rucio), but for lists that break off or lose stores amid the reply:
+For Rucio 41.5. Tested against a real one (tests/rucio), except for lists that break off or lose stores halfway:
 tests/unit/cache imitates those. What the reply means:
 
-    a store in `states` and not in `rses`   the server lost its database amid the list: ask again
+    a store in `states` and not in `rses`   the server lost its database during the list: ask again
     `states` empty                          no store has the file available now
     no line                                 no such file
     401 CannotAuthenticate                  another token; 401 AccessDenied: the account may not

@@ -43,7 +43,7 @@ CHECKING_S_MAX = 0.5
 """For the parameters of one request: what is left then is checked by the sites alone. 10,000 different jobs with a text
 of 1,000 characters for the pattern `.{0,1000}` take 0.1 s, the largest values of the slowest patterns 0.1 s each."""
 
-DATA_KINDS_MAX = 128  #: of a campaign: jobs of further datasets are told apart by the host of their data only
+DATA_KINDS_MAX = 128  #: of a campaign: beyond it, jobs are sorted by the host of their data alone
 ORIGIN_KINDS_MAX = 160  #: of a campaign: from then on data of further jobs are not looked at
 OWNER_DATA_KINDS_MAX = 1_000  #: open at once: every sync has to look at all of them
 KEY_MAX = 200

@@ -104,7 +104,7 @@ def _when(at_us: int) -> str:
     try:
         return clock.utc_text(at_us)
     except (ValueError, OverflowError, OSError):
-        return "a time that is no date"
+        return "a time that cannot be read as a date"
 
 
 def _merged(downtimes: list[Downtime]) -> list[Downtime]:

@@ -150,7 +150,7 @@ SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :core
 SELECT COUNT(*) FROM (SELECT DISTINCT app, cores, memory_mb, devices, nodes, ranks, home FROM kinds WHERE campaign = :campaign) AS alike;
 
 -- name: data_kinds_in
--- How many kinds of a campaign are told apart by their data.
+-- Number of a campaign's kinds that differ in their data.
 SELECT COUNT(*) FROM kinds WHERE campaign = :campaign AND data <> '';
 
 -- name: wards_of_kind
