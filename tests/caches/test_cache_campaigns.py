@@ -144,7 +144,7 @@ def test_a_cache_that_is_killed_and_an_origin_that_goes_away_fail_no_event_and_a
         far.line.tell("cut")
         it.wait_for(lambda: "does not answer" in job.evidence(), "the origin is named", LIMIT_S)
         time.sleep(AWAY_S)  # nothing fails meanwhile
-        assert job.detail().row.events_failed == 0
+        assert job.detail().row.events_failed == 0, [each for each in job.detail().failures if each.final]
         far.origin.start()
         far.line.tell("accept")
 

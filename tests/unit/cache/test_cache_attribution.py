@@ -100,6 +100,8 @@ def test_a_cache_without_a_supervisor_and_a_place_that_is_down_are_seen() -> Non
         ("[ERROR] Operation expired", "the origin does not answer the cache", True),
         ("[3007] Unable to open; too many open files", "the cache is out of descriptors", True),
         ("[ERROR] Received corrupted data", "checksum", True),
+        ("[3013] Unable to open /root:/h:1094/d/f6; operation not supported", "ended the cache's connection", True),
+        ("[3013] Unable to query; unsupported", "reads from `root://` and `roots://` only", False),
         ("[3011] No such file", "the origin has no such file", False),
         ("[3010] permission denied", "the cache may not read this", False),
     ],
@@ -114,7 +116,13 @@ def test_without_a_cache_on_the_way_none_is_blamed() -> None:
     direct = refusal("Run: [FATAL] Connection error: (source)", through_cache=False)
     assert direct is not None
     assert direct.cause == "the origin does not answer"
-    for errors in ("[3010]", "[3013]", "too many open files", "no space left"):
+    for errors in (
+        "[3010]",
+        "[3013]",
+        "[3013] open; operation not supported",
+        "too many open files",
+        "no space left",
+    ):
         told = refusal(errors, through_cache=False)
         assert told is not None
         assert "cache" not in told.cause

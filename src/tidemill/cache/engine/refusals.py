@@ -25,12 +25,13 @@ class ReadRefusal(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """`direct`: the sentence where no cache was on the way; empty = the same."""
+    """`direct`: the sentence where no cache was on the way; empty = the same. `of_caches`: with a cache only."""
 
     pattern: re.Pattern[str]
     cause: str
     direct: str = ""
     is_sites: bool = False
+    of_caches: bool = False
 
 
 def _of(pattern: str) -> re.Pattern[str]:
@@ -49,6 +50,13 @@ _CAUSES: list[_Cause] = [
         _of(r"is disallowed|\[3010\]"),
         "the cache may not read this: the URL is not on the list `origins` in cache.toml",
         "the origin does not permit this read",
+    ),
+    _Cause(  # seen with 5.5.3 when the origin ends a connection during its handshake
+        _of(r"\[3013\][^\n]{0,500}operation not supported"),
+        "the origin ended the cache's connection before a file could be opened; if this repeats, the "
+        "URL is neither `root://` nor `roots://`, and the cache cannot read it",
+        is_sites=True,
+        of_caches=True,
     ),
     _Cause(
         _of(r"\[3013\]|unsupported|not supported"),
@@ -92,7 +100,7 @@ def refusal(errors: str, *, through_cache: bool = True) -> ReadRefusal | None:
     """Why a read failed, from what XRootD's client printed; None where that is not known."""
     text = errors[-CHARS_MAX:]
     for each in _CAUSES:
-        if each.pattern.search(text):
+        if (through_cache or not each.of_caches) and each.pattern.search(text):
             cause = each.cause if through_cache else each.direct or each.cause
             return ReadRefusal(cause, each.is_sites)
     return None
