@@ -101,6 +101,7 @@ def test_a_cache_without_a_supervisor_and_a_place_that_is_down_are_seen() -> Non
         ("[3007] Unable to open; too many open files", "the cache is out of descriptors", True),
         ("[ERROR] Received corrupted data", "checksum", True),
         ("[3013] Unable to open /root:/h:1094/d/f6; operation not supported", "ended the cache's connection", True),
+        ("[ERROR] Server responded with an error: [3005] Unable to open /f; bad file", "could not read this", True),
         ("[3013] Unable to query; unsupported", "reads from `root://` and `roots://` only", False),
         ("[3011] No such file", "the origin has no such file", False),
         ("[3010] permission denied", "the cache may not read this", False),

@@ -93,6 +93,12 @@ _CAUSES: list[_Cause] = [
         "the origin or the cache refused a credential",
         "the origin refused a credential",
     ),
+    _Cause(  # when an origin goes away during an exchange, the cache hands on whatever number its own client had last
+        _of(r"responded with an error: \[30\d\d\]"),
+        "the cache could not read this from the origin",
+        is_sites=True,
+        of_caches=True,
+    ),
 ]
 
 
