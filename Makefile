@@ -35,9 +35,9 @@ OPTIONS_images := $(TWO)
 OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
-# The fastest first. Clusters and services mostly wait: two groups beside each other.
-ORDER := test-postgresql test-browser+test-containers test-rabbitmq+test-transfer test-caches+test-rucio test-images+test-gridengine test-pbs+test-slurm \
-  test-local test-attack test-fault
+# Clusters and services mostly wait: two lanes beside each other, of about the same length.
+ORDER := test-postgresql test-rabbitmq,test-browser+test-transfer test-caches+test-gridengine,test-rucio \
+  test-slurm+test-pbs,test-images,test-containers test-local test-attack test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
 
