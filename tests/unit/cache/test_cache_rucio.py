@@ -37,7 +37,7 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
         def serve() -> None:
             for reply in replies:
                 connection, _ = listener.accept()
-                with connection, suppress(ConnectionError):  # the client hangs up when it has heard enough
+                with connection, suppress(OSError):  # the client hangs up when it has heard enough
                     connection.recv(1 << 20)
                     if callable(reply):
                         reply(connection)
