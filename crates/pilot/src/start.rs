@@ -17,6 +17,7 @@ use crate::lead::mailbox::Mailbox;
 use crate::lead::process::LeadProcess;
 use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
+use crate::monitor::Monitor;
 use crate::node::cgroups::Groups;
 use crate::node::place::Affinity;
 use crate::node::room::Room;
@@ -25,7 +26,7 @@ use crate::node::{self, facts, spill};
 use crate::options::Options;
 use crate::permits::usage::UsageMeter;
 use crate::permits::Permits;
-use crate::pilot::Pilot;
+use crate::pilot::{Parts, Pilot};
 use crate::report::{Records, Report};
 use crate::slots::{self, Slots};
 use crate::supply::Supply;
@@ -80,6 +81,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         return Ok(None);
     }
     let identity_name = pilot.clone();
+    let monitor = Monitor::start(&settings, (&node, &pilot), &options.fleet, (files, now_us))?;
     let identity = Identity {
         pilot,
         allocation: options.allocation.clone(),
@@ -91,6 +93,12 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
     let keep = keeper(options, &settings, (identity_name, bundle))?;
     let permits = permits(&settings, files, now_us);
+    let parts = Parts {
+        supply,
+        keep,
+        permits,
+        monitor,
+    };
     let cx = Context {
         now_us,
         life: Life::new(&options.fleet, &settings, ends_us, now_us),
@@ -102,7 +110,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         isolation,
         settings,
     };
-    Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
+    Ok(Some(Pilot::new(cx, parts, lead_process)))
 }
 
 /// No slots yet; those to come get limits by control groups where such are delegated, and no payload spans nodes. What is

@@ -77,6 +77,10 @@ impl Lead {
                         self.usage(key, &usage, now);
                         Ok(())
                     }
+                    PilotMessage::Sampled(sampled) => {
+                        self.monitor.take(&self.ledger.pilot(key).id, sampled);
+                        Ok(())
+                    }
                     PilotMessage::Beat(_) => Ok(()),
                     PilotMessage::Hello(_) => Err(String::from("it said hello twice")),
                 }

@@ -3,8 +3,10 @@
 //! Knows no work, no slot and no lead.
 
 pub mod cgroups;
+pub mod counters;
 pub mod facts;
 pub mod gpus;
+pub mod kernel_texts;
 #[cfg(test)]
 pub mod machines;
 pub mod place;

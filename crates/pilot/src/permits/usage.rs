@@ -1,24 +1,22 @@
 //! What this node did to the areas of shared file systems that have a budget, by its kernel's counters.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tidemill_sys::machine;
 use tidemill_sys::mountinfo::{self, Mount};
 use tidemill_wire::{IoArea, StagedFile, Usage};
 
-use crate::permits::counters::{self, Counted};
+use crate::node::counters::{self, Counted};
+use crate::node::kernel_texts::{lustre_name, KernelTexts};
 
 /// Counters are read so often: no request of them reaches a shared file system.
 const EVERY_US: u64 = 10_000_000;
-/// A text of counters that is longer is cut.
-const TEXT_BYTES_MAX: usize = 8 << 20;
-const LUSTRE: [&str; 2] = ["proc/fs/lustre", "sys/kernel/debug/lustre"];
 
 /// Reads counters when it is time, and adds up starts meanwhile.
 #[derive(Default)]
 pub struct UsageMeter {
-    root: PathBuf,
+    kernel: KernelTexts,
     areas: Vec<IoArea>,
     before: BTreeMap<String, Counted>,
     starts: BTreeMap<u64, i64>,
@@ -32,7 +30,7 @@ impl UsageMeter {
     pub fn new(root: &Path, areas: &[IoArea], now_us: u64) -> Self {
         let bounded = |area: &&IoArea| area.ops_per_s.is_some() || area.bytes_per_s.is_some();
         let mut meter = UsageMeter {
-            root: root.to_owned(),
+            kernel: KernelTexts::below(root),
             areas: areas.iter().filter(bounded).cloned().collect(),
             read_us: now_us,
             ..UsageMeter::default()
@@ -86,8 +84,8 @@ impl UsageMeter {
         if self.areas.is_empty() {
             return found;
         }
-        let mounts = mountinfo::mounts(&self.text("proc/self/mountinfo"));
-        let nfs = counters::nfs(&self.text("proc/self/mountstats"));
+        let mounts = mountinfo::mounts(&self.kernel.text("proc/self/mountinfo"));
+        let nfs = counters::nfs(&self.kernel.text("proc/self/mountstats"));
         let devices = self.device_bytes(&mounts);
         for area in &self.areas {
             let mut sum: Option<Counted> = None;
@@ -100,9 +98,11 @@ impl UsageMeter {
                 let counted = match mount.kind.as_str() {
                     "nfs" | "nfs4" => nfs
                         .iter()
-                        .find(|(device, _)| *device == mount.source)
-                        .map(|each| each.1),
-                    "lustre" => self.lustre(&mount.source),
+                        .find(|each| each.device == mount.source)
+                        .map(|each| each.counted),
+                    "lustre" => lustre_name(&mount.source)
+                        .and_then(|name| self.kernel.lustre(name))
+                        .map(|found| found.counted()),
                     _ => devices
                         .iter()
                         .find(|(device, _)| *device == mount.device)
@@ -122,65 +122,13 @@ impl UsageMeter {
         found
     }
 
-    /// `MGS:/FSNAME[/SUBDIRECTORY]`: requests of its metadata clients, else calls of its mounts.
-    fn lustre(&self, source: &str) -> Option<Counted> {
-        let name = source.rsplit_once(":/")?.1.split('/').next()?;
-        let mut sum: Option<Counted> = None;
-        let mut requests: Option<u64> = None;
-        for base in LUSTRE {
-            for text in self.texts(&format!("{base}/llite"), name, "stats") {
-                sum.get_or_insert_with(Counted::default)
-                    .add(counters::llite(&text));
-            }
-            for text in self.texts(&format!("{base}/mdc"), name, "md_stats") {
-                *requests.get_or_insert(0) += counters::lustre_md(&text);
-            }
-            if sum.is_some() || requests.is_some() {
-                break;
-            }
-        }
-        if let Some(ops) = requests {
-            sum.get_or_insert_with(Counted::default).ops = Some(ops);
-        }
-        sum
-    }
-
-    /// The texts of DIRECTORY/NAME-*/FILE.
-    fn texts(&self, directory: &str, name: &str, file: &str) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.root.join(directory)) else {
-            return Vec::new();
-        };
-        let prefix = format!("{name}-");
-        entries
-            .filter_map(Result::ok)
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-            .map(|entry| {
-                self.text(&format!(
-                    "{directory}/{}/{file}",
-                    entry.file_name().to_string_lossy()
-                ))
-            })
-            .filter(|text| !text.is_empty())
-            .collect()
-    }
-
     fn device_bytes(&self, mounts: &[Mount]) -> Vec<(String, u64)> {
-        let groups = machine::control_groups_of(&self.text("proc/self/cgroup"), mounts);
+        let groups = machine::control_groups_of(&self.kernel.text("proc/self/cgroup"), mounts);
         let Some((_, group)) = groups.iter().find(|(controllers, _)| controllers.is_empty()) else {
             return Vec::new();
         };
         let path = group.join("io.stat");
-        counters::cgroup_io(&self.text(path.to_string_lossy().trim_start_matches('/')))
-    }
-
-    /// A text of the kernel; empty where there is none for us.
-    fn text(&self, path: &str) -> String {
-        use std::io::Read;
-        let mut bytes = Vec::new();
-        if let Ok(file) = std::fs::File::open(self.root.join(path)) {
-            let _ = file.take(TEXT_BYTES_MAX as u64).read_to_end(&mut bytes); // what was read until then counts
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
+        counters::cgroup_io(&self.kernel.text(path.to_string_lossy().trim_start_matches('/')))
     }
 }
 
