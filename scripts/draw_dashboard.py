@@ -1,6 +1,6 @@
 """Write deploy/grafana-dashboard.json: one row of panels per question; `--check` says whether it is up to date.
 
-Every query is checked against `model/metrics.py`, and run by a real Prometheus, in the tests.
+Every query is checked against `model/metrics`, and run by a real Prometheus, in the tests.
 """
 
 from __future__ import annotations

@@ -663,8 +663,8 @@ pub struct Usage {
     pub starts: BTreeMap<String, i64>,
 }
 
-/// What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it is
-/// dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`.
+/// What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it
+/// is dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
     /// the pilot; the lead fills it in

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.files import names_in
-from tidemill.model.monitoring import QUANTITIES
+from tidemill.model.metrics.nodes import QUANTITIES
 from tidemill.node.framed import FramedTail
 from tidemill.wire.monitoring import MountUse
 from tidemill.wire.node import FIGURES, MOUNT_FIGURES, Sampled
@@ -57,7 +57,9 @@ class MonitorFiles:
     def read(self) -> list[Sampled]:
         """New samples, at most READ_BYTES_MAX bytes of each file. Raises SiteError; a file that cannot be read is tried
         again by the next call."""
-        names = [name for name in sorted(names_in(self._directory) or [], key=_order) if _NAME.fullmatch(name)]
+        names = [
+            name for name in sorted(names_in(self._directory) or [], key=_order) if _NAME.fullmatch(name)
+        ]
         self._tails = {
             name: self._tails.get(name) or FramedTail(self._directory / name, _decode_sampled, refuse=_ignore)
             for name in names
@@ -159,12 +161,16 @@ def mounts_of(sampled: Sampled) -> list[MountUse]:
 
     def use(mount: str, row: list[int | None]) -> MountUse:
         found = dict(zip(MOUNT_FIGURES, row, strict=False))
-        rates = [found.get(name) for name in MOUNT_FIGURES[:-1]]
+
+        def rate(name: str) -> float | None:
+            value = found.get(name)
+            return None if value is None else rounded(value / over_s)
+
         rtt_us = found.get("rtt_us")
         return MountUse(
-            mount,
-            *(None if each is None else rounded(each / over_s) for each in rates),
-            None if rtt_us is None else rtt_us / 1e6,
-        )
+            mount=mount, ops_per_s=rate("ops"), retransmissions_per_s=rate("again"),
+            read_bytes_per_s=rate("read_bytes"), write_bytes_per_s=rate("write_bytes"),
+            rtt_s=None if rtt_us is None else rounded(rtt_us / 1e6),
+        )  # fmt: skip
 
     return [use(mount, row) for mount, row in sorted(sampled.mounts.items())]

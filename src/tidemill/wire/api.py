@@ -17,6 +17,7 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
+from tidemill.wire.monitoring import AllocationSamples
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -818,6 +819,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     routes: list[RouteView] = []  #: of the jobs whose inputs were laid out last
     caches: list[CacheView] = []
     reads: list[ReadView] = []  #: of the jobs that were traced last
+    samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):

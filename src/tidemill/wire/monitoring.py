@@ -9,7 +9,7 @@ VIEW_SAMPLES_MAX = 2_000  #: of one sync, means included
 
 
 class NodePoint(msgspec.Struct, frozen=True, array_like=True):
-    """One sample. `values` are in the order of `QUANTITIES` (`model/monitoring`); None, or behind their end, = unknown."""
+    """One sample. `values` are as `QUANTITIES` of `model/metrics/nodes`; None, or behind their end = unknown."""
 
     at_us: int  #: end of the interval
     over_us: int  #: its length

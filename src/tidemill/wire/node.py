@@ -542,14 +542,16 @@ MOUNT_FIGURES = ("ops", "again", "read_bytes", "write_bytes", "rtt_us")
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="sampled"):
-    """What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it is
-    dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`."""
+    """What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it
+    is dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`."""
 
     p: str  #: the pilot; the lead fills it in
     node: str
     at_us: int  #: end of the interval, microseconds since 1970
     over_us: int  #: its length
-    figures: list[int | None]  #: as FIGURES; None or behind its end = unknown here, or a counter that went back
+    figures: list[
+        int | None
+    ]  #: as FIGURES; None or behind its end = unknown here, or a counter that went back
     #: busy share of each core as a digit, tenths rounded down; of more than 128 cores neighbours share one
     cores: str
     mounts: dict[str, list[int | None]]  #: by mount point, those few that were used most; as MOUNT_FIGURES

@@ -48,7 +48,8 @@ fn stat(ticks: [u64; 3]) -> String {
     let all: u64 = ticks.iter().sum();
     let mut text = format!("cpu  {all} 0 0 {} 0 0 0 0 0 0\n", 3000 - all);
     for (core, busy) in ticks.iter().enumerate() {
-        text += &format!("cpu{core} {busy} 0 0 {} 0 0 0 0 0 0\n", 1000 - busy);
+        let idle = if all == 0 { 0 } else { 1000 - busy };
+        text += &format!("cpu{core} {busy} 0 0 {idle} 0 0 0 0 0 0\n");
     }
     text
 }

@@ -20,7 +20,11 @@ class Quantity(NamedTuple):
 
 def _cpu(mode: str, about: str) -> Quantity:
     return Quantity(
-        f"cpu_{mode}", "ratio", f"CPU time of all cores: {about}", "tidemill_node_cpu_ratio", (("mode", mode),)
+        f"cpu_{mode}",
+        "ratio",
+        f"CPU time of all cores: {about}",
+        "tidemill_node_cpu_ratio",
+        (("mode", mode),),
     )
 
 
@@ -87,3 +91,16 @@ QUANTITIES: tuple[Quantity, ...] = (
 """In the order in which sites send their values: a later version adds at the end."""
 
 PLACES = {each.name: place for place, each in enumerate(QUANTITIES)}
+
+FAMILIES = {
+    "tidemill_node_cpu_ratio": "CPU time of all cores, by what they did",
+    "tidemill_node_pressure_ratio": "Time for which some, or all, processes waited for a resource (PSI)",
+    "tidemill_node_memory_bytes": "Memory; `page_cache` without files in memory, `swap` is swap space in use",
+    "tidemill_node_swap_pages_per_second": "Pages swapped in and out",
+    "tidemill_node_network_bytes_per_second": "Bytes of physical network interfaces",
+    "tidemill_node_network_packets_per_second": "Packets of physical network interfaces",
+    "tidemill_node_disk_bytes_per_second": "Bytes of local disks",
+    "tidemill_node_nfs_bytes_per_second": "Bytes from and to NFS servers",
+    "tidemill_node_lustre_bytes_per_second": "Bytes read from and written to Lustre",
+}
+"""What metrics mean that stand for several quantities."""
