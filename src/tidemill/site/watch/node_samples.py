@@ -7,7 +7,7 @@ SAMPLES_MAX of them while the server is away. What is lost with the agent is los
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from tidemill.model.metrics.nodes import QUANTITIES
 from tidemill.model.state import AllocationState
 from tidemill.node.journal import allocation_of
 from tidemill.node.monitor import MonitorFiles, mounts_of, rounded, values_of
-from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.site_state import SiteState
 from tidemill.wire.monitoring import (
     NODES_SHOWN_MAX,
     VIEW_SAMPLES_MAX,
@@ -134,9 +134,10 @@ def _series(node: str, entries: list[_Entry]) -> NodeSeries:
 class NodeSamples:
     """Reads what leads and pilots wrote, and keeps it for the server and for the metrics."""
 
-    def __init__(self, site: ServedSite) -> None:
-        self._site = site
-        self.interval_s = site.config.monitor_interval_s
+    def __init__(self, fleets: Path, interval_s: float, state: Callable[[], SiteState]) -> None:
+        """`fleets`: the directory of the fleets; `state`: of the site, as it stands."""
+        self._directory, self._state = fleets, state
+        self.interval_s = interval_s
         self.backlog = Backlog()
         self._files: dict[str, MonitorFiles] = {}
         self._means: dict[str, Means] = {}
@@ -152,10 +153,11 @@ class NodeSamples:
         if not self.interval_s or now_s < self._next_s:
             return
         self._next_s = now_s + min(READ_S_MAX, max(READ_S_MIN, self.interval_s / 3))
-        state = self._site.state
-        open_fleets = [each.name for each in state.fleets.values() if each.finished_us is None]
-        directory = self._site.fleets_dir
-        self._files = {name: self._files.get(name) or _files_of(directory / name) for name in open_fleets}
+        open_fleets = [each.name for each in self._state().fleets.values() if each.finished_us is None]
+        self._files = {
+            name: self._files.get(name) or MonitorFiles(self._directory / name / "monitor")
+            for name in open_fleets
+        }
         for name, files in self._files.items():
             try:
                 self._take(files.read(), now_s)
@@ -168,7 +170,7 @@ class NodeSamples:
         self._forget(now_s)
 
     def _take(self, samples: Iterable[Sampled], now_s: float) -> None:
-        running = self._site.state.allocations
+        running = self._state().allocations
         nodes = sum(map(len, self._latest.values()))
         for sampled in samples:
             name = allocation_of(sampled.p)
@@ -202,7 +204,7 @@ class NodeSamples:
         for name, latest in list(self._latest.items()):
             for node in [node for node, (at_s, _) in latest.items() if at_s < limit_s]:
                 del latest[node]
-            allocation = self._site.state.allocations.get(name)
+            allocation = self._state().allocations.get(name)
             if not latest and (allocation is None or allocation.state is not AllocationState.ACTIVE):
                 self._shown_total -= len(self._shown.pop(name, ()))
                 del self._latest[name]
@@ -223,7 +225,3 @@ class NodeSamples:
             known = [value for row in values if (value := row[place]) is not None]
             if known:
                 yield Sample(each.metric, sum(known) / len(known), each.labels)
-
-
-def _files_of(fleet: Path) -> MonitorFiles:
-    return MonitorFiles(fleet / "monitor")
