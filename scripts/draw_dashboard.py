@@ -130,6 +130,30 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Nodes",
+        (
+            Panel("CPU of nodes", "percentunit", "Mean over the nodes that pilots measure", (
+                (f'sum by (mode) (tidemill_node_cpu_ratio{{mode!="idle",{S}}})', "{{mode}}"),
+            )),
+            Panel("Pressure", "percentunit", "Time for which processes waited for a resource", (
+                (f'tidemill_node_pressure_ratio{{kind="some",{S}}}', "{{site}} {{resource}}"),
+            )),
+            Panel("Memory of nodes", "bytes", "Mean over nodes", (
+                (f"tidemill_node_memory_bytes{SITE}", "{{site}} {{state}}"),
+            )),
+            Panel("Network of nodes", "Bps", "Mean over nodes", (
+                (f"tidemill_node_network_bytes_per_second{SITE}", "{{site}} {{direction}}"),
+            )),
+            Panel("NFS and Lustre from nodes", "Bps", "Mean over nodes", (
+                (f"tidemill_node_nfs_bytes_per_second{SITE}", "{{site}} NFS {{direction}}"),
+                (f"tidemill_node_lustre_bytes_per_second{SITE}", "{{site}} Lustre {{direction}}"),
+            )),
+            Panel("NFS round trip", "s", "Mean of requests, over nodes", (
+                (f"tidemill_node_nfs_round_trip_seconds{SITE}", "{{site}}"),
+            )),
+        ),
+    ),
+    (
         "Caches",
         (
             Panel("Caches that do not answer, or are too small", "short", "1 = so", (

@@ -64,7 +64,7 @@ class MonitorFiles:
             name: self._tails.get(name) or FramedTail(self._directory / name, _decode_sampled, refuse=_ignore)
             for name in names
         }
-        start = self._turn % max(1, len(names))
+        start = self._turn % len(names) if len(names) > FILES_MAX else 0
         chosen = (names[start:] + names[:start])[:FILES_MAX]
         self._turn = start + len(chosen)
         found: list[Sampled] = []
