@@ -19,15 +19,16 @@ from tests.worlds.services.web_world import SECRET, Opens, World, a_job, log_in
 PAGES = {
     "overview": "/", "jobs": "/jobs", "job": "/jobs/1", "job-evil": "/jobs/{evil}", "job-stuck": "/jobs/{stuck}",
     "campaigns": "/campaigns", "campaign": "/campaigns/mc23-ttbar", "failures": "/failures", "sites": "/sites",
-    "site": "/sites/titan", "site-1h": "/sites/titan?span=1h", "allocations": "/allocations", "nodes": "/nodes",
+    "site": "/sites/titan", "site-1h": "/sites/titan?span=1h", "allocations": "/allocations",
+    "allocation": "/allocations/tm-titan-7", "allocation-none": "/allocations/tm-titan-1", "nodes": "/nodes",
     "hospital": "/hospital",
     "transfers": "/transfers", "applications": "/applications", "application": "/applications/simulate",
     "caches": "/caches",
     "search": "/search?q=mc23", "search-none": "/search?q=nothing-is-called-so", "job-none": "/jobs/99999",
 }  # fmt: skip
-#: What docs/web.md, docs/caches-figures.md and docs/hospital.md show: eight at most, each a look of its own.
+#: What pages of docs/ show, such as docs/web.md: nine at most, each a look of its own.
 SHOTS = {
-    "light": ("overview", "jobs", "job", "caches", "hospital"),
+    "light": ("overview", "jobs", "job", "caches", "hospital", "allocation"),
     "dark": ("site",),
     "phone": ("overview", "job"),
 }
@@ -138,6 +139,8 @@ def test_a_site_sees_itself_and_no_jobs(web: World, opens: Opens) -> None:
     for path in ("/jobs", f"/jobs/{web.long}", "/campaigns", "/failures", "/transfers"):
         assert titan.go(path).status == 403, path
     assert titan.go("/sites/theta").status == 404
+    titan.go("/allocations/tm-titan-7")
+    assert titan.page.locator("svg.lines").count() > 10
     assert not titan.troubles
 
 

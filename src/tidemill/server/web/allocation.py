@@ -32,13 +32,13 @@ class Panel(NamedTuple):
 PANELS = (
     Panel("CPU in programs", "User and nice time of all cores", ("cpu_user", "cpu_nice")),
     Panel("CPU in the kernel", "System time of all cores", ("cpu_system",)),
-    Panel("Waiting for input and output", "Iowait time of all cores", ("cpu_iowait",)),
+    Panel("I/O wait", "Time for which cores were idle and input or output was under way", ("cpu_iowait",)),
     Panel("CPU stolen by the host", "Of a virtual machine", ("cpu_steal",)),
     Panel("Load", "Load average of one minute", ("load1",)),
     Panel("Running processes", "", ("running",)),
     Panel("CPU pressure", "Time for which some processes waited for a core", ("pressure_cpu_some",)),
     Panel("Memory pressure", "Time for which some processes waited for memory", ("pressure_memory_some",)),
-    Panel("Input/output pressure", "Time for which some processes waited for storage", ("pressure_io_some",)),
+    Panel("I/O pressure", "Time for which some processes waited for storage", ("pressure_io_some",)),
     Panel("Memory in use", "Without page cache", ("memory_used",)),
     Panel("Page cache", "", ("page_cache",)),
     Panel("Swapped pages", "In and out, per second", ("swap_in", "swap_out")),
@@ -126,9 +126,12 @@ def _drawn(panel: Panel, found: SampleReply, span: tuple[float, float]) -> Drawn
         return None
     unit = QUANTITIES[places[0]].unit
     text = _texts(unit)
-    top = 1.0 if unit == "ratio" else nice_ceiling(max([*values, *(value for _, value in mean.points)]))
-    if unit == "ratio" and max(values) < 0.1:
-        top = nice_ceiling(max(max(values), 0.01))
+    highest = max([*values, *(value for _, value in mean.points)])
+    top = (
+        1.0
+        if unit == "ratio" and highest > 0.6
+        else nice_ceiling(max(highest, 0.01 if unit == "ratio" else 0.0))
+    )
     latest = [line.points[-1][1] for line in members if line.points]
     now = mean.points[-1][1] if mean.points else sum(latest) / len(latest)
     title = f"{panel.title}: {len(members)} nodes, mean {text(now)}, highest {text(max(values))}"
