@@ -299,7 +299,8 @@ class PagesWorld:
             ["ACTIVE", "ACTIVE", "QUEUED", "COMPLETED", "COMPLETED", "FAILED", "CANCELED"] * 4
         ):
             report = AllocationReport(
-                n=0, name=f"tm-titan-{k}", batch_id=str(4_100_000 + k), state=state, nodes=6 if k == 7 else 1 + k % 8, cores=16,
+                n=0, name=f"tm-titan-{k}", batch_id=str(4_100_000 + k), state=state,
+                nodes=len(NODES) if k == 7 else 1 + k % 8, cores=16,
                 at_us=now_us - (k + 1) * 311_000_000, reason="" if state != "FAILED" else "node failure",
                 busy_us=90 * (k + 1), slot_us=100 * (k + 1),
             )  # fmt: skip

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tidemill_sys::process;
 use tidemill_wire::{frame, Sampled, SegmentLog};
 
 use super::gpu_use::GpuUse;
@@ -10,6 +11,8 @@ use super::reading::Reading;
 use crate::aside::Served;
 use crate::node::kernel_texts::KernelTexts;
 
+/// In /proc/PID/comm.
+const NAME: &std::ffi::CStr = c"tidemill-sample";
 /// Of a pilot's own file; half a day at 30 s.
 const SEGMENT_BYTES_MAX: u64 = 512 << 10;
 
@@ -60,6 +63,7 @@ impl Sampler {
 
 /// Measure whenever the pilot asks for it, until it is gone.
 pub fn serve(mut served: Served, node: &str, file: Option<OwnFile>) {
+    process::set_name(NAME);
     let mut sampler = Sampler::new(Path::new("/"), node);
     let log = |own: &OwnFile| SegmentLog::new(&own.directory, &own.pilot, SEGMENT_BYTES_MAX);
     let mut own = file.map(|own| (log(&own), own.pilot));
