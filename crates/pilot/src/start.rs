@@ -80,8 +80,6 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         give_up(&mut records, (Reason::Idle, message.to_owned()))?;
         return Ok(None);
     }
-    let identity_name = pilot.clone();
-    let monitor = Monitor::start(&settings, (&node, &pilot), &options.fleet, (files, now_us))?;
     let identity = Identity {
         pilot,
         allocation: options.allocation.clone(),
@@ -89,16 +87,9 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         node,
         secret,
     };
+    let parts = parts(options, &settings, &identity, (bundle, files, now_us))?;
     let lead = source(options, &settings, identity, (files, incarnation, now_us))?;
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
-    let keep = keeper(options, &settings, (identity_name, bundle))?;
-    let permits = permits(&settings, files, now_us);
-    let parts = Parts {
-        supply,
-        keep,
-        permits,
-        monitor,
-    };
     let cx = Context {
         now_us,
         life: Life::new(&options.fleet, &settings, ends_us, now_us),
@@ -110,7 +101,20 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         isolation,
         settings,
     };
-    Ok(Some(Pilot::new(cx, parts, lead_process)))
+    Ok(Some(Pilot::new(cx, supply, parts, lead_process)))
+}
+
+fn parts(
+    options: &Options,
+    settings: &Settings,
+    who: &Identity,
+    (bundle, files, now_us): (Bundle, bool, u64),
+) -> Result<Parts, PilotError> {
+    Ok(Parts {
+        monitor: Monitor::start(settings, (&who.node, &who.pilot), &options.fleet, (files, now_us))?,
+        keep: keeper(options, settings, (who.pilot.clone(), bundle))?,
+        permits: permits(settings, files, now_us),
+    })
 }
 
 /// No slots yet; those to come get limits by control groups where such are delegated, and no payload spans nodes. What is

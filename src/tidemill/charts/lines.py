@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 600, 200
 GAPS = 3.0  #: a line breaks where points are missing for longer than so many usual distances
 
 
-class Line(NamedTuple):
+class TimeLine(NamedTuple):
     """Times and values, by time."""
 
     name: str
@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 def lines(
-    members: Sequence[Line], mean: Line | None, *, span: tuple[float, float], top: float, title: str
+    members: Sequence[TimeLine], mean: TimeLine | None, *, span: tuple[float, float], top: float, title: str
 ) -> str:
     """A drawing that fills its place. `span`: first and last time; `top`: the value of its upper edge."""
     rows = [f'<path class="grid" d="M0 {HEIGHT * k // 4}H{WIDTH}"/>' for k in range(5)]

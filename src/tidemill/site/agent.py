@@ -68,7 +68,7 @@ class Agent:
         self.fleets.write()
         changed |= self.harvesting.step(self._demand(), contested=contested)
         self.views.sample()
-        self.node_samples.step()
+        self.node_samples.step(now_s=clock.monotonic_s(), now_us=clock.now_us())
         changed |= self.fleets.tend(self._heard)
         self.site.log.commit()
         self._sync()

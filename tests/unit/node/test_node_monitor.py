@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from tidemill.model.metrics.nodes import PLACES, QUANTITIES
-from tidemill.node import monitor
 from tidemill.node.framed import frame
 from tidemill.node.monitor import MonitorFiles, mounts_of, values_of
 from tidemill.wire.node import FIGURES, Sampled
@@ -104,13 +103,10 @@ def test_a_sample_that_no_pilot_writes_is_left_out_and_the_next_is_read(
     assert [each.node for each in MonitorFiles(tmp_path).read()] == ["good"]
 
 
-def test_of_many_files_some_are_read_at_once_and_all_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "FILES_MAX", 2)
+def test_of_many_files_some_are_read_at_once_and_all_in_turn(tmp_path: Path) -> None:
     for k in range(5):
         (tmp_path / f"a{k}.r0.i1.1.log").write_bytes(line(sampled(f"n{k}")))
-    files = MonitorFiles(tmp_path)
+    files = MonitorFiles(tmp_path, files_max=2)
     found = [[each.node for each in files.read()] for _ in range(3)]
     assert [len(each) for each in found] == [2, 2, 1]
     assert sorted(node for each in found for node in each) == ["n0", "n1", "n2", "n3", "n4"]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from tidemill.model.metrics.nodes import PLACES, QUANTITIES
-from tidemill.server.monitoring import window
 from tidemill.server.monitoring.window import SERIES_MAX, SampleWindow
 from tidemill.wire.monitoring import NODES_SHOWN_MAX, AllocationSamples, MountUse, NodePoint, NodeSeries
 
@@ -59,18 +56,16 @@ def test_a_node_keeps_its_last_samples_and_an_allocation_its_first_nodes() -> No
     assert (len(node.points), node.points[0].at_us) == (SERIES_MAX, 10_000_000)
 
 
-def test_too_much_in_all_takes_the_place_of_what_was_heard_of_longest_ago(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(window, "POINTS_MAX", 10)
-    held = SampleWindow()
+def test_too_much_in_all_takes_the_place_of_what_was_heard_of_longest_ago() -> None:
+    held = SampleWindow(points_max=6)
     for name in ("a", "b", "a", "c"):
-        held.take("s", [sent(name, {"n": [point(1), point(2)]}, [point(1)])])
+        held.take("s", [sent(name, {"n": [point(1)]}, [point(1)])])
     assert held.has("s") == {"a", "c"}
-    monkeypatch.setattr(window, "ALLOCATIONS_MAX", 1)
-    held.take("s", [sent("d", {"n": [point(1)]})])
-    assert held.has("s") == {"d"}
-    assert held._points == 1
+    few = SampleWindow(allocations_max=1)
+    for name in ("a", "b"):
+        few.take("s", [sent(name, {"n": [point(1)]})])
+    assert few.has("s") == {"b"}
+    assert few._points == 1
 
 
 def test_what_no_agent_sends_is_left_out() -> None:

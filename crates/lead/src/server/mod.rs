@@ -191,8 +191,7 @@ impl Lead {
             manifest,
         };
         lead.know_pilots();
-        let io = lead.manifest.settings.io.clone();
-        lead.set_budget(&io, now);
+        lead.set_budget(&lead.manifest.settings.io.clone(), now);
         while lead.work_at <= now {
             lead.look_for_work(now);
         }

@@ -36,20 +36,19 @@ pub struct Pilot {
     lead_process: Option<LeadProcess>,
 }
 
-/// The parts that a pilot is started with.
+/// Parts that a pilot is started with.
 pub struct Parts {
-    pub supply: Supply,
     pub keep: Keeper,
     pub permits: Permits,
     pub monitor: Monitor,
 }
 
 impl Pilot {
-    pub fn new(cx: Context, parts: Parts, lead_process: Option<LeadProcess>) -> Self {
+    pub fn new(cx: Context, supply: Supply, parts: Parts, lead_process: Option<LeadProcess>) -> Self {
         Pilot {
             asking: Asking::new(&cx.settings),
             cx,
-            supply: parts.supply,
+            supply,
             keep: parts.keep,
             permits: parts.permits,
             monitor: parts.monitor,

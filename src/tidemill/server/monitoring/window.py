@@ -63,7 +63,8 @@ class _Allocation:
 class SampleWindow:
     """Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, points_max: int = POINTS_MAX, allocations_max: int = ALLOCATIONS_MAX) -> None:
+        self._points_max, self._allocations_max = points_max, allocations_max
         self._lock = threading.Lock()
         self._allocations: dict[tuple[str, str], _Allocation] = {}  #: those heard of last at the end
         self._points = 0
@@ -85,8 +86,8 @@ class SampleWindow:
                     if series.node and _is_text(series.node):
                         self._add(kept, series)
                 self._points += kept.points
-            while len(self._allocations) > ALLOCATIONS_MAX or (
-                self._points > POINTS_MAX and len(self._allocations) > 1
+            while len(self._allocations) > self._allocations_max or (
+                self._points > self._points_max and len(self._allocations) > 1
             ):
                 oldest = self._allocations.pop(next(iter(self._allocations)))
                 self._points -= oldest.points

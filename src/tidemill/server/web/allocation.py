@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from tidemill.charts.lines import Line, lines
+from tidemill.charts.lines import TimeLine, lines
 from tidemill.charts.time import clock_marks, nice_ceiling
 from tidemill.model.identity import Act
 from tidemill.model.metrics.nodes import PLACES, QUANTITIES
@@ -119,8 +119,8 @@ def charts(found: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
 def _drawn(panel: Panel, found: SampleReply, span: tuple[float, float]) -> Drawn | None:
     places = [PLACES[name] for name in panel.quantities]
     step_s = max((span[1] - span[0]) / STEPS_MAX, 1e-3)
-    members = [Line(each.node, _thinned(_sums(each.points, places), step_s)) for each in found.nodes]
-    mean = Line("mean of all nodes", _thinned(_sums(found.mean, places), step_s))
+    members = [TimeLine(each.node, _thinned(_sums(each.points, places), step_s)) for each in found.nodes]
+    mean = TimeLine("mean of all nodes", _thinned(_sums(found.mean, places), step_s))
     values = [value for line in members for _, value in line.points]
     if not values or (panel.quantities[0] in RARE and not any(values)):
         return None

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemill import clock
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.model.metrics import Sample
@@ -86,7 +85,7 @@ class _Entry(NamedTuple):
     mounts: tuple[MountUse, ...] = ()
 
 
-class Backlog:
+class UnsentSamples:
     """Samples that the server does not have yet, the oldest first; the oldest go where there are too many. Pure."""
 
     def __init__(self) -> None:
@@ -138,7 +137,7 @@ class NodeSamples:
         """`fleets`: the directory of the fleets; `state`: of the site, as it stands."""
         self._directory, self._state = fleets, state
         self.interval_s = interval_s
-        self.backlog = Backlog()
+        self.unsent = UnsentSamples()
         self._files: dict[str, MonitorFiles] = {}
         self._means: dict[str, Means] = {}
         self._latest: dict[str, dict[str, tuple[float, Values]]] = {}  #: by allocation and node
@@ -147,9 +146,8 @@ class NodeSamples:
         self._next_s = 0.0
         self._total = 0
 
-    def step(self) -> None:
-        """Read what is new when it is time. Cost: an open of two files for each fleet with a lead."""
-        now_s = clock.monotonic_s()
+    def step(self, *, now_s: float, now_us: int) -> None:
+        """Read what is new when it is time, by both clocks. Cost: an open of two files for each fleet with a lead."""
         if not self.interval_s or now_s < self._next_s:
             return
         self._next_s = now_s + min(READ_S_MAX, max(READ_S_MIN, self.interval_s / 3))
@@ -163,10 +161,9 @@ class NodeSamples:
                 self._take(files.read(), now_s)
             except TidemillError as error:
                 _log.warning("monitor.unreadable", fleet=name, reason=error.message)
-        now_us = clock.now_us()
         for allocation, means in self._means.items():
             for point in means.complete(now_us):
-                self.backlog.add(allocation, "", point)
+                self.unsent.add(allocation, "", point)
         self._forget(now_s)
 
     def _take(self, samples: Iterable[Sampled], now_s: float) -> None:
@@ -184,7 +181,7 @@ class NodeSamples:
                 latest[sampled.node] = (now_s, values)
             self._means.setdefault(name, Means(int(self.interval_s * 1e6))).add(sampled.at_us, values)
             if self._is_shown(name, sampled.node):
-                self.backlog.add(
+                self.unsent.add(
                     name, sampled.node, NodePoint(sampled.at_us, sampled.over_us, values), sampled
                 )
 
@@ -212,7 +209,7 @@ class NodeSamples:
 
     def take(self) -> list[AllocationSamples]:
         """What the server does not have, for the next view."""
-        return self.backlog.take({name: len(latest) for name, latest in self._latest.items()})
+        return self.unsent.take({name: len(latest) for name, latest in self._latest.items()})
 
     def samples(self) -> Iterator[Sample]:
         """Metrics: means over the nodes that were heard in the last intervals."""

@@ -179,7 +179,7 @@ class Views:
             return
         if is_received:
             self._tide.received(self._sent.tide)
-            self._nodes.backlog.received()
+            self._nodes.unsent.received()
             self._received = self._sent
         else:
             self._next_view_s = 0.0

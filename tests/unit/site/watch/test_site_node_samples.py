@@ -8,14 +8,13 @@ import msgspec
 import pytest
 from tests.unit.node.test_node_monitor import line, sampled
 
-from tidemill import clock
 from tidemill.model.metrics import wrong
 from tidemill.model.metrics.nodes import PLACES
 from tidemill.model.state import AllocationState
 from tidemill.site.state import site_state as s
 from tidemill.site.watch import node_samples
-from tidemill.site.watch.node_samples import Backlog, Means, NodeSamples
-from tidemill.wire.monitoring import VIEW_SAMPLES_MAX, NodePoint
+from tidemill.site.watch.node_samples import Means, NodeSamples, UnsentSamples
+from tidemill.wire.monitoring import NODES_SHOWN_MAX, VIEW_SAMPLES_MAX, NodePoint
 from tidemill.wire.node import Sampled
 
 S = 1_000_000
@@ -46,10 +45,8 @@ def test_a_clock_that_is_far_off_does_not_fill_the_memory() -> None:
     assert len(list(means.complete(10**15))) == node_samples.BINS_MAX
 
 
-def test_what_the_server_did_not_answer_is_sent_again_and_the_oldest_goes_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    backlog = Backlog()
+def test_what_the_server_did_not_answer_is_sent_again_and_the_oldest_goes_first() -> None:
+    backlog = UnsentSamples()
     for at in range(3):
         backlog.add("a", "n", NodePoint(at, 1, []), sampled())
     backlog.add("a", "", NodePoint(7, 1, []))
@@ -93,18 +90,18 @@ def write(directory: Path, *found: Sampled) -> None:
 
 
 class Clock:
-    """Both clocks, moved by hand."""
+    """An agent's step at a time, which is moved by hand."""
 
     def __init__(self) -> None:
         self.s = 1000.0
 
+    def step(self, it: NodeSamples) -> None:
+        it.step(now_s=self.s, now_us=int(self.s * 1e6))
+
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    it = Clock()
-    monkeypatch.setattr(clock, "monotonic_s", lambda: it.s)
-    monkeypatch.setattr(clock, "now_us", lambda: int(it.s * 1e6))
-    return it
+def now() -> Clock:
+    return Clock()
 
 
 def of(node: str, at_s: float, cpu: float, *, allocation: str = "a") -> Sampled:
@@ -113,24 +110,27 @@ def of(node: str, at_s: float, cpu: float, *, allocation: str = "a") -> Sampled:
 
 
 def test_nodes_of_running_allocations_are_shown_up_to_a_bound_and_all_count_in_the_mean(
-    tmp_path: Path, state: s.SiteState, now: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, state: s.SiteState, now: Clock
 ) -> None:
-    monkeypatch.setattr(node_samples, "NODES_SHOWN_MAX", 2)
     it = NodeSamples(tmp_path, 10.0, lambda: state)
-    write(tmp_path, *(of(f"n{k}", 1001, 0.2 * k) for k in range(5)), of("forged", 1001, 1.0, allocation="b"))
-    it.step()
+    write(
+        tmp_path,
+        *(of(f"n{k:02}", 1001, k % 5 / 5) for k in range(100)),
+        of("forged", 1001, 1.0, allocation="b"),
+    )
+    now.step(it)
     (found,) = it.take()
-    assert (found.allocation, found.nodes_total) == ("a", 5)
-    assert [each.node for each in found.nodes] == ["n0", "n1"]
+    assert (found.allocation, found.nodes_total) == ("a", 100)
+    assert [each.node for each in found.nodes] == [f"n{k:02}" for k in range(NODES_SHOWN_MAX)]
     assert found.mean == []
     metrics = list(it.samples())
     assert wrong(metrics) == []
     told = {(each.name, each.labels): each.value for each in metrics}
-    assert told["tidemill_node_sampled_nodes", ()] == 5
+    assert told["tidemill_node_sampled_nodes", ()] == 100
     assert told["tidemill_node_cpu_ratio", (("mode", "user"),)] == pytest.approx(0.4)
-    it.backlog.received()
+    it.unsent.received()
     now.s = 1020.0
-    it.step()
+    now.step(it)
     ((mean,),) = [each.mean for each in it.take()]
     assert (mean.at_us, mean.values[CPU]) == (1010 * S, 0.4)
 
@@ -140,15 +140,15 @@ def test_nodes_that_are_silent_leave_the_metrics_and_an_allocation_that_ended_th
 ) -> None:
     it = NodeSamples(tmp_path, 10.0, lambda: state)
     write(tmp_path, of("n0", 1001, 0.5))
-    it.step()
+    now.step(it)
     now.s += 31
-    it.step()
+    now.step(it)
     assert {each.name: each.value for each in it.samples()}["tidemill_node_sampled_nodes"] == 0
     assert it._means
     state.allocations["a"].state = AllocationState.COMPLETED
-    it.step()
+    now.step(it)
     now.s += 31
-    it.step()
+    now.step(it)
     assert (it._means, it._latest, it._shown, it._shown_total) == ({}, {}, {}, 0)
 
 
@@ -157,7 +157,7 @@ def test_a_site_that_does_not_want_it_reads_and_counts_nothing(
 ) -> None:
     write(tmp_path, of("n0", 1001, 0.5))
     it = NodeSamples(tmp_path, 0.0, lambda: state)
-    it.step()
+    now.step(it)
     assert it.take() == list(it.samples()) == []
 
 
@@ -167,5 +167,5 @@ def test_a_monitor_that_cannot_be_read_is_a_warning_and_no_more(
     (tmp_path / "e1-1").mkdir()
     (tmp_path / "e1-1" / "monitor").write_text("a file")
     it = NodeSamples(tmp_path, 10.0, lambda: state)
-    it.step()
+    now.step(it)
     assert it.take() == []
