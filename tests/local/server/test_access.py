@@ -403,16 +403,16 @@ def ran(world: World) -> int:
     lease = next(each for each in reply["orders"] if each["t"] == "lease" and each["job"] == number)
     assert lease["owner"] == "ada"
     allocation = {
-        "t": "allocation", "n": 1, "name": "td-1", "batch_id": "4711", "state": "RUNNING", "nodes": 2, "cores": 8,
+        "t": "allocation", "n": 2, "name": "td-1", "batch_id": "4711", "state": "RUNNING", "nodes": 2, "cores": 8,
         "at_us": 2_000, "reason": "", "busy_us": 0, "slot_us": 0, "hosts": ["nid01.hpc.example", "nid02.hpc.example"],
         "started_us": 1_000_000_000, "ended_us": 0,
     }  # fmt: skip
     usage = {"payloads": 1, "wall_us": 5}
     reports = [
         allocation,
-        {"t": "ran", "n": 2, "allocation": "td-1", "ran": [[number, "0-4", -1], [other, "0-9", -1]]},
+        {"t": "ran", "n": 3, "allocation": "td-1", "ran": [[number, "0-4", -1], [other, "0-9", -1]]},
         {
-            "t": "done", "n": 3, "lease": lease["lease"], "job": number, "first": 0, "count": 5, "outputs": False,
+            "t": "done", "n": 4, "lease": lease["lease"], "job": number, "first": 0, "count": 5, "outputs": False,
             "usage": usage,
         },
     ]  # fmt: skip
