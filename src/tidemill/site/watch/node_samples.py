@@ -36,6 +36,7 @@ READ_S_MAX = 10.0
 READ_S_MIN = 0.5
 NODES_MAX = 50_000  #: whose last values are kept for the metrics
 BINS_MAX = 16  #: intervals of one allocation whose mean is not complete yet
+AHEAD_MAX = 2  #: intervals that a node's clock may be ahead of ours
 STALE_INTERVALS = 3.0
 Values = Sequence[float | None]
 _log = Log("monitor")
@@ -49,10 +50,14 @@ class Means:
         self._bins: dict[int, tuple[list[float], list[int]]] = {}
         self._closed = -1
 
-    def add(self, at_us: int, values: Values) -> None:
-        """A node's sample; one that comes after its interval's mean was told counts no more."""
-        number = at_us // self._interval_us
-        if number <= self._closed or (number not in self._bins and len(self._bins) >= BINS_MAX):
+    def add(self, at_us: int, values: Values, *, now_us: int) -> None:
+        """A node's sample; one that comes after its interval's mean was told, or from the future, counts no more."""
+        number, present = at_us // self._interval_us, now_us // self._interval_us
+        if self._closed > present + AHEAD_MAX:
+            self._closed = -1  # our clock was set back
+        if not self._closed < number <= present + AHEAD_MAX:
+            return
+        if number not in self._bins and len(self._bins) >= BINS_MAX:
             return
         sums, counts = self._bins.setdefault(number, ([0.0] * len(QUANTITIES), [0] * len(QUANTITIES)))
         for place, value in enumerate(values):
@@ -158,7 +163,7 @@ class NodeSamples:
         }
         for name, files in self._files.items():
             try:
-                self._take(files.read(), now_s)
+                self._take(files.read(), now_s, now_us)
             except TidemillError as error:
                 _log.warning("monitor.unreadable", fleet=name, reason=error.message)
         for allocation, means in self._means.items():
@@ -166,7 +171,7 @@ class NodeSamples:
                 self.unsent.add(allocation, "", point)
         self._forget(now_s)
 
-    def _take(self, samples: Iterable[Sampled], now_s: float) -> None:
+    def _take(self, samples: Iterable[Sampled], now_s: float, now_us: int) -> None:
         running = self._state().allocations
         nodes = sum(map(len, self._latest.values()))
         for sampled in samples:
@@ -179,7 +184,9 @@ class NodeSamples:
             if sampled.node in latest or nodes < NODES_MAX:
                 nodes += sampled.node not in latest
                 latest[sampled.node] = (now_s, values)
-            self._means.setdefault(name, Means(int(self.interval_s * 1e6))).add(sampled.at_us, values)
+            self._means.setdefault(name, Means(int(self.interval_s * 1e6))).add(
+                sampled.at_us, values, now_us=now_us
+            )
             if self._is_shown(name, sampled.node):
                 self.unsent.add(
                     name, sampled.node, NodePoint(sampled.at_us, sampled.over_us, values), sampled

@@ -28,21 +28,29 @@ def values(cpu: float | None) -> list[float | None]:
 def test_a_mean_is_told_an_interval_after_its_own_and_what_comes_later_is_not_in_it() -> None:
     means = Means(10 * S)
     for at, cpu in ((1, 0.2), (9, 0.4), (12, 1.0), (5, None)):
-        means.add(at * S, values(cpu))
+        means.add(at * S, values(cpu), now_us=12 * S)
     assert list(means.complete(19 * S)) == []
     (first,) = means.complete(20 * S)
     assert (first.at_us, first.over_us, first.values[CPU]) == (10 * S, 10 * S, 0.3)
     assert first.values[0 if CPU else 1] is None
-    means.add(3 * S, values(0.9))
+    means.add(3 * S, values(0.9), now_us=20 * S)
     (second,) = means.complete(30 * S)
     assert (second.at_us, second.values[CPU]) == (20 * S, 1.0)
 
 
-def test_a_clock_that_is_far_off_does_not_fill_the_memory() -> None:
+def test_a_nodes_clock_that_is_far_off_counts_in_no_mean_and_one_of_ours_that_was_set_back_stops_none() -> (
+    None
+):
     means = Means(S)
     for at in range(1000):
-        means.add(at * S, values(1.0))
-    assert len(list(means.complete(10**15))) == node_samples.BINS_MAX
+        means.add(at * S, values(1.0), now_us=500 * S)
+    found = list(means.complete(10**15))
+    assert len(found) == node_samples.BINS_MAX
+    means.add(900 * S, values(0.5), now_us=900 * S)
+    assert len(list(means.complete(902 * S))) == 1
+    means.add(10 * S, values(0.7), now_us=10 * S)
+    (again,) = means.complete(12 * S)
+    assert again.values[CPU] == 0.7
 
 
 def test_what_the_server_did_not_answer_is_sent_again_and_the_oldest_goes_first() -> None:
