@@ -1,7 +1,7 @@
 //! How busy GPUs are: NVIDIA's by its own program, at most once a minute and with a time limit; AMD's by files.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tidemill_sys::fd;
@@ -26,20 +26,20 @@ const QUERY: [&str; 2] = [
 pub struct GpuUse {
     found: Vec<(u64, u64)>,
     asked_us: Option<u64>,
-    program: Option<PathBuf>,
-    /// one that hangs is not started again
-    hangs: bool,
+    program: Program,
+}
+
+/// nvidia-smi. It is looked for where there is a driver only: a directory of PATH may be on a file system that hangs.
+#[derive(Debug, Default)]
+enum Program {
+    #[default]
+    Unknown,
+    At(PathBuf),
+    /// there is none, or it hangs and is not started again
+    None,
 }
 
 impl GpuUse {
-    /// With nvidia-smi of our PATH, or without it.
-    pub fn new() -> Self {
-        GpuUse {
-            program: find_program("nvidia-smi".as_ref(), path_places()),
-            ..GpuUse::default()
-        }
-    }
-
     /// Number, mean use in percent and memory in MB; nothing where there is no GPU, or nobody says.
     pub fn figures(&mut self, kernel: &KernelTexts, now_us: u64) -> Vec<(&'static str, u64)> {
         let found = if kernel.exists("proc/driver/nvidia/gpus") {
@@ -62,24 +62,29 @@ impl GpuUse {
     }
 
     fn of_nvidia(&mut self, now_us: u64) -> Vec<(u64, u64)> {
+        if let Program::Unknown = self.program {
+            let found = find_program("nvidia-smi".as_ref(), path_places());
+            self.program = found.map_or(Program::None, Program::At);
+        }
         let is_due = self.asked_us.is_none_or(|asked_us| now_us >= asked_us + PAUSE_US);
-        if let Some(program) = self.program.as_ref().filter(|_| is_due && !self.hangs) {
+        if let (Program::At(path), true) = (&self.program, is_due) {
             self.asked_us = Some(now_us);
-            match ask(program) {
-                Some(text) => self.found = nvidia(&text),
-                None => (self.found, self.hangs) = (Vec::new(), true),
+            let answer = ask(path, LIMIT_US);
+            if answer.is_none() {
+                self.program = Program::None;
             }
+            self.found = answer.map(|text| nvidia(&text)).unwrap_or_default();
         }
         self.found.clone()
     }
 }
 
 /// What it prints; None: it did not end in time.
-fn ask(program: &PathBuf) -> Option<String> {
+fn ask(program: &Path, limit_us: u64) -> Option<String> {
     let mut command = Command::new(program);
     command.args(QUERY).stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
-    let until_us = monotonic_us() + LIMIT_US;
+    let until_us = monotonic_us() + limit_us;
     while matches!(child.try_wait(), Ok(None)) {
         if monotonic_us() >= until_us {
             let _ = child.kill(); // nobody waits for one that the kernel holds
@@ -127,8 +132,6 @@ fn of_amd(kernel: &KernelTexts) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn write(root: &Path, path: &str, text: &str) {
@@ -144,20 +147,35 @@ mod tests {
         );
     }
 
+    fn program(root: &Path, script: &str) -> PathBuf {
+        let path = root.join("nvidia-smi");
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn one_that_hangs_is_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let began_us = monotonic_us();
+        assert_eq!(
+            ask(&program(root.path(), "#!/bin/sh\nexec sleep 60\n"), 100_000),
+            None
+        );
+        assert!(monotonic_us() - began_us < 10_000_000);
+    }
+
     #[test]
     fn it_is_asked_once_a_minute() {
         let root = tempfile::tempdir().unwrap();
         let log = root.path().join("log");
         std::fs::create_dir_all(root.path().join("proc/driver/nvidia/gpus")).unwrap();
-        let program = root.path().join("nvidia-smi");
         let script = format!(
             "#!/bin/sh\necho x >>{}\necho '40, 100'\necho '60, 300'\n",
             log.display()
         );
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let mut gpus = GpuUse {
-            program: Some(program),
+            program: Program::At(program(root.path(), &script)),
             ..GpuUse::default()
         };
         let kernel = KernelTexts::below(root.path());

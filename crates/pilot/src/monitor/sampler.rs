@@ -43,7 +43,7 @@ pub struct Sampler {
 impl Sampler {
     /// Begins with a reading. `root` is where /proc and /sys are.
     pub fn new(root: &Path, node: &str) -> Self {
-        let (kernel, mut gpus) = (KernelTexts::below(root), GpuUse::new());
+        let (kernel, mut gpus) = (KernelTexts::below(root), GpuUse::default());
         Sampler {
             last: Reading::take(&kernel, &mut gpus),
             node: node.to_owned(),
