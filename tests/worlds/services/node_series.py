@@ -12,12 +12,20 @@ EVERY_US = 30_000_000
 
 
 def samples(
-    allocation: str, nodes: list[str], *, until_us: int, points: int = 50, slow: str = ""
+    allocation: str,
+    nodes: list[str],
+    *,
+    until_us: int,
+    points: int = 50,
+    slow: str = "",
+    every_us: int = EVERY_US,
 ) -> AllocationSamples:
     """`slow`: a node that waits for its storage."""
     series = [
         NodeSeries(
-            node=node, points=[_point(k, at, until_us, points, is_slow=node == slow) for at in range(points)],
+            node=node, points=[
+                _point(k, points - 1 - at, until_us, every_us, is_slow=node == slow) for at in range(points)
+            ],
             cores="98" * 8 if node != slow else "3141" * 4,
             mounts=[MountUse("/cvmfs/sw", 210.0, 0.0, 4e6, 0.0, 0.0007)],
         )
@@ -25,7 +33,7 @@ def samples(
     ]  # fmt: skip
     mean = [
         NodePoint(
-            series[0].points[at].at_us, EVERY_US,
+            series[0].points[at].at_us, every_us,
             [_mean([each.points[at].values[k] for each in series]) for k in range(len(QUANTITIES))],
         )
         for at in range(points)
@@ -38,7 +46,8 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _point(node: int, at: int, until_us: int, points: int, *, is_slow: bool) -> NodePoint:
+def _point(node: int, ago: int, until_us: int, every_us: int, *, is_slow: bool) -> NodePoint:
+    at = 49 - ago
     wave = 0.5 + 0.5 * math.sin(at / 9 + node / 3)
     ramp = min(1.0, (at - node / 2) / 8) if at > node / 2 else 0.0
     user = ramp * ((0.42 if is_slow else 0.9) + 0.06 * wave)
@@ -56,5 +65,5 @@ def _point(node: int, at: int, until_us: int, points: int, *, is_slow: bool) -> 
         "nfs_ops": 40 + 4e3 * start, "nfs_retransmissions": 0.0, "nfs_read": 8e5 + 2e8 * start, "nfs_write": 2e5,
         "nfs_rtt": (0.021 if is_slow else 0.0007) * (1 + wave),
     }  # fmt: skip
-    at_us = until_us - (points - 1 - at) * EVERY_US - node * 1_700_000
-    return NodePoint(at_us, EVERY_US, [found.get(each.name) for each in QUANTITIES])
+    at_us = until_us - ago * every_us - node * 1_700_000
+    return NodePoint(at_us, every_us, [found.get(each.name) for each in QUANTITIES])
