@@ -19,6 +19,7 @@ use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
 use crate::monitor::Monitor;
 use crate::node::cgroups::Groups;
+use crate::node::kernel_texts::KernelTexts;
 use crate::node::place::Affinity;
 use crate::node::room::Room;
 use crate::node::signals::Signals;
@@ -38,7 +39,7 @@ const INCARNATIONS_MAX: u64 = 10_000;
 /// Read what there is to know and prepare everything; nothing has been asked for yet. None: it has left at once.
 pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
-    node::close_to_tracers()?;
+    let kernel = node::close_to_tracers()?;
     let mut facts = facts::read(&node::environ())?;
     let rank = options.rank.unwrap_or(facts.rank);
     if is_late(options) {
@@ -87,7 +88,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         node,
         secret,
     };
-    let parts = parts(options, &settings, &identity, (bundle, files, now_us))?;
+    let parts = parts(options, &settings, &identity, (bundle, kernel, files, now_us))?;
     let lead = source(options, &settings, identity, (files, incarnation, now_us))?;
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
     let cx = Context {
@@ -108,12 +109,17 @@ fn parts(
     options: &Options,
     settings: &Settings,
     who: &Identity,
-    (bundle, files, now_us): (Bundle, bool, u64),
+    (bundle, kernel, files, now_us): (Bundle, KernelTexts, bool, u64),
 ) -> Result<Parts, PilotError> {
     Ok(Parts {
-        monitor: Monitor::start(settings, (&who.node, &who.pilot), &options.fleet, (files, now_us))?,
+        monitor: Monitor::start(
+            settings,
+            (&who.node, &who.pilot),
+            &options.fleet,
+            (&kernel, files, now_us),
+        )?,
         keep: keeper(options, settings, (who.pilot.clone(), bundle))?,
-        permits: permits(settings, files, now_us),
+        permits: permits(settings, kernel, files, now_us),
     })
 }
 
@@ -203,13 +209,13 @@ fn joined(first: String, more: Vec<String>) -> String {
 }
 
 /// Without a lead, the manifest tells the share of each allocation.
-fn permits(settings: &Settings, files: bool, now_us: u64) -> Permits {
+fn permits(settings: &Settings, kernel: KernelTexts, files: bool, now_us: u64) -> Permits {
     let own = files.then(|| {
         let mut budget = Budget::default();
         budget.set(&settings.io, now_us);
         budget
     });
-    Permits::new(own, UsageMeter::new(Path::new("/"), &settings.io, now_us), now_us)
+    Permits::new(own, UsageMeter::new(kernel, &settings.io, now_us), now_us)
 }
 
 /// The binding, with what the site says of memory and of places besides it.

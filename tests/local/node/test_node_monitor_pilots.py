@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests.worlds.home.processes import snapshot
 from tests.worlds.node.pilot_fleet import Field, field, grants, job, program
 
@@ -115,3 +119,32 @@ def test_a_fleet_that_does_not_want_it_measures_nothing(tmp_path: Path) -> None:
         pilot = it.pilot("--cores", "1")
         assert it.ended(pilot) == 0, it.tails()
         assert not (it.fleet.directory / "monitor").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_pilot_of_an_ordinary_user_keeps_the_counters_of_mounts_open() -> None:
+    """The kernel shows them to root and to the owner of a dumpable process only, and a pilot is not dumpable."""
+    nobody = 65_534
+    with tempfile.TemporaryDirectory(prefix="tm-monitor-", dir="/tmp") as folder:
+        base = Path(folder)
+        base.chmod(0o755)
+        with field(base, monitor_interval_s=0.2, idle_s=60.0) as it:
+            it.node = Path(shutil.copy(it.node, base / "tidemill-node"))
+            it.prefix = ["setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups", "--"]
+            for path in (base, *base.rglob("*")):
+                os.chown(path, nobody, nobody)
+            it.lead()
+            pilot = it.pilot("--cores", "1")
+            samples = Samples(it)
+            it.until(lambda: len(samples.of()) >= 2, "it measures")
+            (child,) = measuring(pilot.pid)
+            open_now = subprocess.run(
+                ["cat", f"/proc/{child}/mountstats"],
+                user=nobody,
+                group=nobody,
+                check=False,
+                capture_output=True,
+            )
+            assert b"Permission denied" in open_now.stderr
+            links = [str(each.readlink()) for each in Path(f"/proc/{child}/fd").iterdir()]
+            assert [each for each in links if each.endswith("/mountstats")], links

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
 
 use lexopt::prelude::*;
 use tidemill_sys::fd;
@@ -11,6 +10,7 @@ use tidemill_wire::{frame, log, Sampled, FIGURES};
 
 use super::sampler::Sampler;
 use crate::error::PilotError;
+use crate::node::kernel_texts::KernelTexts;
 
 const USAGE: &str = "\
 usage: tidemill-node monitor [--once] [--rounds N] [--pause-s S] [--interval-s S] [--json]
@@ -90,7 +90,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Asked>, PilotErr
 }
 
 fn measure(asked: &Asked) -> String {
-    let mut sampler = Sampler::new(Path::new("/"), &crate::node::host());
+    let mut sampler = Sampler::new(KernelTexts::open(), &crate::node::host());
     let (mut line, mut last) = (Vec::new(), Sampled::default());
     let mut cpu_us = 0;
     for _ in 0..asked.rounds {

@@ -12,6 +12,7 @@ mod sampler;
 mod tests;
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::path::Path;
 
 use tidemill_sys::fd::Poll;
@@ -20,6 +21,7 @@ use tidemill_wire::{PilotMessage, Sampled, Settings};
 use crate::aside::Aside;
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
+use crate::node::kernel_texts::KernelTexts;
 use crate::time::seconds_us;
 use sampler::{Measure, Measured, OwnFile};
 
@@ -49,7 +51,7 @@ impl Monitor {
         settings: &Settings,
         (node, pilot): (&str, &str),
         fleet: &Path,
-        (files, now_us): (bool, u64),
+        (kernel, files, now_us): (&KernelTexts, bool, u64),
     ) -> Result<Self, PilotError> {
         let interval_us = seconds_us(settings.monitor_interval_s.unwrap_or(0.0));
         if interval_us == 0 {
@@ -59,11 +61,12 @@ impl Monitor {
             directory: fleet.join("monitor"),
             pilot: pilot.to_owned(),
         });
-        let node = node.to_owned();
+        let (node, kernel) = (node.to_owned(), kernel.clone());
         let interval_us = interval_us.max(INTERVAL_US_MIN);
+        let kept: Vec<RawFd> = kernel.descriptor().into_iter().collect();
         Ok(Monitor {
-            aside: Some(Aside::start(&[], move |served| {
-                sampler::serve(served, &node, file);
+            aside: Some(Aside::start(&kept, move |served| {
+                sampler::serve(served, (kernel, &node), file);
             })?),
             interval_us,
             next_us: now_us + interval_us,

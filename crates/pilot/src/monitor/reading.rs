@@ -91,7 +91,7 @@ impl Reading {
     }
 
     fn read_storage(&mut self, kernel: &KernelTexts) {
-        for mount in counters::nfs(&kernel.text("proc/self/mountstats")) {
+        for mount in counters::nfs(&kernel.mount_counts()) {
             let counts = vec![
                 mount.ops,
                 mount.sent,

@@ -1,6 +1,6 @@
 //! The child that measures: it alone waits for a program that asks GPUs, and for the file system that its file is on.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tidemill_sys::process;
@@ -41,9 +41,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins with a reading. `root` is where /proc and /sys are.
-    pub fn new(root: &Path, node: &str) -> Self {
-        let (kernel, mut gpus) = (KernelTexts::below(root), GpuUse::default());
+    /// Begins with a reading.
+    pub fn new(kernel: KernelTexts, node: &str) -> Self {
+        let mut gpus = GpuUse::default();
         Sampler {
             last: Reading::take(&kernel, &mut gpus),
             node: node.to_owned(),
@@ -62,9 +62,9 @@ impl Sampler {
 }
 
 /// Measure whenever the pilot asks for it, until it is gone.
-pub fn serve(mut served: Served, node: &str, file: Option<OwnFile>) {
+pub fn serve(mut served: Served, (kernel, node): (KernelTexts, &str), file: Option<OwnFile>) {
     process::set_name(NAME);
-    let mut sampler = Sampler::new(Path::new("/"), node);
+    let mut sampler = Sampler::new(kernel, node);
     let log = |own: &OwnFile| SegmentLog::new(&own.directory, &own.pilot, SEGMENT_BYTES_MAX);
     let mut own = file.map(|own| (log(&own), own.pilot));
     while served.next::<Measure>().is_some() {

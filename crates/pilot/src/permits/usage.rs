@@ -1,7 +1,6 @@
 //! What this node did to the areas of shared file systems that have a budget, by its kernel's counters.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use tidemill_sys::machine;
 use tidemill_sys::mountinfo::{self, Mount};
@@ -26,11 +25,11 @@ pub struct UsageMeter {
 }
 
 impl UsageMeter {
-    /// `root` is where /proc and /sys are. Nothing is read where no area has a budget.
-    pub fn new(root: &Path, areas: &[IoArea], now_us: u64) -> Self {
+    /// Nothing is read where no area has a budget.
+    pub fn new(kernel: KernelTexts, areas: &[IoArea], now_us: u64) -> Self {
         let bounded = |area: &&IoArea| area.ops_per_s.is_some() || area.bytes_per_s.is_some();
         let mut meter = UsageMeter {
-            kernel: KernelTexts::below(root),
+            kernel,
             areas: areas.iter().filter(bounded).cloned().collect(),
             read_us: now_us,
             ..UsageMeter::default()
@@ -85,7 +84,7 @@ impl UsageMeter {
             return found;
         }
         let mounts = mountinfo::mounts(&self.kernel.text("proc/self/mountinfo"));
-        let nfs = counters::nfs(&self.kernel.text("proc/self/mountstats"));
+        let nfs = counters::nfs(&self.kernel.mount_counts());
         let devices = self.device_bytes(&mounts);
         for area in &self.areas {
             let mut sum: Option<Counted> = None;
@@ -180,6 +179,8 @@ fn clipped(value: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use tidemill_wire::Piece;
 
     use super::*;
@@ -223,7 +224,7 @@ mod tests {
             area("scratch", "/scratch"),
             area("local", "/opt"),
         ];
-        let mut meter = UsageMeter::new(root.path(), &areas, 0);
+        let mut meter = UsageMeter::new(KernelTexts::below(root.path()), &areas, 0);
         meter.started(7);
         meter.started(7);
         assert_eq!(meter.step(EVERY_US - 1), None);
@@ -250,7 +251,7 @@ mod tests {
         write(root.path(), "proc/self/cgroup", groups);
         let io = "sys/fs/cgroup/user.slice/io.stat";
         write(root.path(), io, "8:1 rbytes=100 wbytes=1\n");
-        let mut meter = UsageMeter::new(root.path(), &[area("local", "/opt")], 0);
+        let mut meter = UsageMeter::new(KernelTexts::below(root.path()), &[area("local", "/opt")], 0);
         write(root.path(), io, "8:1 rbytes=400 wbytes=2\n");
         let usage = meter.step(EVERY_US).unwrap();
         assert_eq!(usage.bytes, [("local".to_owned(), 301)].into());
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn a_node_without_counters_tells_nothing() {
         let root = tempfile::tempdir().unwrap();
-        let mut meter = UsageMeter::new(root.path(), &[area("sw", "/sw")], 0);
+        let mut meter = UsageMeter::new(KernelTexts::below(root.path()), &[area("sw", "/sw")], 0);
         meter.started(1);
         assert_eq!((meter.due_us(), meter.step(u64::MAX)), (None, None));
     }
