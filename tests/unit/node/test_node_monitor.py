@@ -58,9 +58,9 @@ def test_a_pilot_of_another_version_says_more_or_less() -> None:
 
 def test_mounts_are_told_with_rates_and_the_mean_round_trip() -> None:
     found = msgspec.structs.replace(
-        sampled(), mounts={"/sw": [100, 1, 2000, 0, 700], "/work": [10, None, 0, 0, None]}
+        sampled(), mounts={"/sw": [100, 1, 2000, 0, 700], "/lfs": [10, None, 0, 0, None]}
     )
-    first, second = mounts_of(found)
+    second, first = mounts_of(found)
     assert (first.mount, first.ops_per_s, first.retransmissions_per_s, first.rtt_s) == (
         "/sw",
         10,

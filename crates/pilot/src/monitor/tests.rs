@@ -138,19 +138,19 @@ fn lustre_counts_of_a_mounted_file_system_are_told() {
     write(
         at,
         "proc/self/mountinfo",
-        "3 1 0:6 / /scratch rw - lustre mgs@tcp:/work rw\n",
+        "3 1 0:6 / /scratch rw - lustre mgs@tcp:/lfs rw\n",
     );
     let counts = |n: u64| {
         write(
             at,
-            "proc/fs/lustre/mdc/work-MDT0000-mdc-ff/md_stats",
+            "proc/fs/lustre/mdc/lfs-MDT0000-mdc-ff/md_stats",
             &format!("open {n} samples [reqs]\n"),
         );
         let text = format!(
             "read_bytes {n} samples [bytes] 1 9 {}\nwrite_bytes 1 samples [bytes] 1 9 5\n",
             n * 7
         );
-        write(at, "proc/fs/lustre/llite/work-ff/stats", &text);
+        write(at, "proc/fs/lustre/llite/lfs-ff/stats", &text);
     };
     counts(10);
     let sampled = two(at, || counts(30));
