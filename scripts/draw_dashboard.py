@@ -1,6 +1,6 @@
 """Write deploy/grafana-dashboard.json: one row of panels per question; `--check` says whether it is up to date.
 
-Every query is checked against `model/metrics.py`, and run by a real Prometheus, in the tests.
+Every query is checked against `model/metrics`, and run by a real Prometheus, in the tests.
 """
 
 from __future__ import annotations
@@ -126,6 +126,30 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Metadata operations", "ops", "On shared file systems, and what is allowed", (
                 (per_s("tidemill_io_ops_total", "site, area", SITE), "{{site}} {{area}}"),
                 (f"tidemill_io_budget_ops_per_second{SITE}", "{{site}} {{area}} allowed"),
+            )),
+        ),
+    ),
+    (
+        "Nodes",
+        (
+            Panel("CPU of nodes", "percentunit", "Mean over the nodes that pilots measure", (
+                (f'sum by (mode) (tidemill_node_cpu_ratio{{mode!="idle",{S}}})', "{{mode}}"),
+            )),
+            Panel("Pressure", "percentunit", "Time for which processes waited for a resource", (
+                (f'tidemill_node_pressure_ratio{{kind="some",{S}}}', "{{site}} {{resource}}"),
+            )),
+            Panel("Memory of nodes", "bytes", "Mean over nodes", (
+                (f"tidemill_node_memory_bytes{SITE}", "{{site}} {{state}}"),
+            )),
+            Panel("Network of nodes", "Bps", "Mean over nodes", (
+                (f"tidemill_node_network_bytes_per_second{SITE}", "{{site}} {{direction}}"),
+            )),
+            Panel("NFS and Lustre from nodes", "Bps", "Mean over nodes", (
+                (f"tidemill_node_nfs_bytes_per_second{SITE}", "{{site}} NFS {{direction}}"),
+                (f"tidemill_node_lustre_bytes_per_second{SITE}", "{{site}} Lustre {{direction}}"),
+            )),
+            Panel("NFS round trip", "s", "Mean of requests, over nodes", (
+                (f"tidemill_node_nfs_round_trip_seconds{SITE}", "{{site}}"),
             )),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from `model/metrics.py`; `--check` says whether it is up to date."""
+"""Write docs/metrics.md from `model/metrics`; `--check` says whether it is up to date."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemill.model.metrics import AGENT, SERVER, Label, Metric
 
 HEAD = """# Metrics
 
-Drawn by `make gen` from `src/tidemill/model/metrics.py`; edit that. What stands here is a contract: names, types,
+Drawn by `make gen` from `src/tidemill/model/metrics`; edit that. What stands here is a contract: names, types,
 labels and units stay, a metric that goes is told in the changelog one release before. Times are seconds, sizes bytes.
 
 | of | where | for whom |

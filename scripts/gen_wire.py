@@ -16,6 +16,7 @@ import inspect
 import sys
 import textwrap
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +133,20 @@ def doc_lines(text: str, *, indent: str) -> list[str]:
     return [f"{indent}/// {line}".rstrip() for line in text.splitlines()] if text else []
 
 
+def rust_names(name: str, values: Sequence[str], *, of: str = "src/tidemill/wire/node.py") -> str:
+    """A table of names."""
+    words = textwrap.fill(", ".join(f'"{value}"' for value in values) + ",", 100)
+    about = f"/// `{name}` of {of}.\n"
+    return f"{about}pub const {name}: [&str; {len(values)}] = [\n{textwrap.indent(words, '    ')}\n];\n"
+
+
 def rust_text() -> str:
     """The whole of generated.rs."""
-    kinds = textwrap.fill(", ".join(f'"{kind}"' for kind in sorted(NETWORK_TYPES)) + ",", 100)
     parts = [
         f"pub const FORMAT: u64 = {node.FORMAT};\n",
-        "/// `NETWORK_TYPES` of src/tidemill/model/file_systems.py.\n"
-        f"pub const NETWORK_TYPES: [&str; {len(NETWORK_TYPES)}] = [\n{textwrap.indent(kinds, '    ')}\n];\n",
+        rust_names("NETWORK_TYPES", sorted(NETWORK_TYPES), of="src/tidemill/model/file_systems.py"),
     ]
+    parts += [rust_names("FIGURES", node.FIGURES), rust_names("MOUNT_FIGURES", node.MOUNT_FIGURES)]
     parts += [rust_struct(cls) for cls in structs()]
     parts += [rust_enum(name, members) for name, members in unions().items()]
     return RUST_HEAD + "\n".join(parts)

@@ -125,7 +125,7 @@ def test_what_hostile_sites_and_people_write_is_shown_as_text(web: World, opens:
         "/", "/applications", "/applications/evil", f"/applications/{quote(EVIL, safe='')}", "/jobs", f"/jobs/{number}",
         "/failures",
         "/campaigns", "/campaigns/hostile", "/sites", "/sites/hostile", "/allocations", "/nodes", "/transfers",
-        "/caches", "/hospital",
+        "/caches", "/hospital", "/allocations/tm-hostile",
         f"/search?q={quote(EVIL)}", f"/jobs?state={quote(EVIL)}&app={quote(EVIL)}", f"/login?next={quote(EVIL)}",
     ):  # fmt: skip
         olga.go(path)
@@ -142,6 +142,7 @@ def test_what_hostile_sites_and_people_write_is_shown_as_text(web: World, opens:
         "/hospital",
         "/transfers",
         "/allocations",
+        "/allocations/tm-hostile",
     ):
         olga.go(path)
         olga.page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")

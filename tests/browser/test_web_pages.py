@@ -11,23 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worlds.services import node_series
 from tests.worlds.services.browser import DESK, PHONE
 from tests.worlds.services.pages_world import EVIL
 from tests.worlds.services.web_world import SECRET, Opens, World, a_job, log_in
+
+from tidemill import clock
+from tidemill.wire.api import AllocationReport, SiteView
 
 #: Pages and their addresses. `ada`, `bob` and `eve` have what `pages_world` made; tests act as `ann` and `carol@iam`.
 PAGES = {
     "overview": "/", "jobs": "/jobs", "job": "/jobs/1", "job-evil": "/jobs/{evil}", "job-stuck": "/jobs/{stuck}",
     "campaigns": "/campaigns", "campaign": "/campaigns/mc23-ttbar", "failures": "/failures", "sites": "/sites",
-    "site": "/sites/titan", "site-1h": "/sites/titan?span=1h", "allocations": "/allocations", "nodes": "/nodes",
+    "site": "/sites/titan", "site-1h": "/sites/titan?span=1h", "allocations": "/allocations",
+    "allocation": "/allocations/tm-titan-7", "allocation-none": "/allocations/tm-titan-1", "nodes": "/nodes",
     "hospital": "/hospital",
     "transfers": "/transfers", "applications": "/applications", "application": "/applications/simulate",
     "caches": "/caches",
     "search": "/search?q=mc23", "search-none": "/search?q=nothing-is-called-so", "job-none": "/jobs/99999",
 }  # fmt: skip
-#: What docs/web.md, docs/caches-figures.md and docs/hospital.md show: eight at most, each a look of its own.
+#: What pages of docs/ show, such as docs/web.md: nine at most, each a look of its own.
 SHOTS = {
-    "light": ("overview", "jobs", "job", "caches", "hospital"),
+    "light": ("overview", "jobs", "job", "caches", "hospital", "allocation"),
     "dark": ("site",),
     "phone": ("overview", "job"),
 }
@@ -138,6 +143,8 @@ def test_a_site_sees_itself_and_no_jobs(web: World, opens: Opens) -> None:
     for path in ("/jobs", f"/jobs/{web.long}", "/campaigns", "/failures", "/transfers"):
         assert titan.go(path).status == 403, path
     assert titan.go("/sites/theta").status == 404
+    titan.go("/allocations/tm-titan-7")
+    assert titan.page.locator("svg.lines").count() > 10
     assert not titan.troubles
 
 
@@ -252,6 +259,30 @@ def test_caches_are_read_without_scripts_as_quantities_that_people_read(opens: O
     shown = text.replace(EVIL, "")
     assert re.findall(r"\d{7,}|\d{1,3}(?:,\d{3}){3,}", shown) == []  # bytes have units
     assert not plain.troubles
+
+
+def test_the_page_of_an_allocation_renews_itself_as_samples_come(web: World, opens: Opens) -> None:
+    now_us = clock.now_us()
+
+    def measured(*nodes: str) -> SiteView:
+        found = node_series.samples("tm-lrz-1", [*nodes], until_us=now_us, points=3, every_us=2_000_000)
+        return SiteView(mode="observe", samples=[found])
+
+    allocation = AllocationReport(
+        n=0, name="tm-lrz-1", batch_id="7", state="ACTIVE", nodes=2, cores=16, at_us=now_us, reason="", busy_us=0,
+        slot_us=0,
+    )  # fmt: skip
+    web.lrz.sync(allocation, view=measured("nid1"))
+    titan, olga = opens("titan"), opens("olga")
+    titan.expected = ["status of 404"]
+    assert titan.go("/allocations/tm-lrz-1").status == 404  # it is another's
+    olga.go("/allocations")
+    olga.page.click("text=tm-lrz-1")
+    assert olga.page.locator("td.name").all_inner_texts() == ["nid1"]
+    web.lrz.sync(view=measured("nid1", "nid2"))
+    olga.page.wait_for_selector("td.name >> text=nid2", timeout=20_000)
+    assert olga.page.locator("svg.lines").first.locator(".member").count() == 2
+    olga.check()
 
 
 def test_pages_are_used_by_keyboard_and_without_javascript(web: World, opens: Opens) -> None:

@@ -12,6 +12,7 @@ mod images;
 mod keep;
 mod lead;
 mod life;
+pub mod monitor;
 mod node;
 mod options;
 mod permits;

@@ -17,7 +17,9 @@ use crate::lead::mailbox::Mailbox;
 use crate::lead::process::LeadProcess;
 use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
+use crate::monitor::Monitor;
 use crate::node::cgroups::Groups;
+use crate::node::kernel_texts::KernelTexts;
 use crate::node::place::Affinity;
 use crate::node::room::Room;
 use crate::node::signals::Signals;
@@ -25,7 +27,7 @@ use crate::node::{self, facts, spill};
 use crate::options::Options;
 use crate::permits::usage::UsageMeter;
 use crate::permits::Permits;
-use crate::pilot::Pilot;
+use crate::pilot::{Parts, Pilot};
 use crate::report::{Records, Report};
 use crate::slots::{self, Slots};
 use crate::supply::Supply;
@@ -37,7 +39,7 @@ const INCARNATIONS_MAX: u64 = 10_000;
 /// Read what there is to know and prepare everything; nothing has been asked for yet. None: it has left at once.
 pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
-    node::close_to_tracers()?;
+    let kernel = node::close_to_tracers()?;
     let mut facts = facts::read(&node::environ())?;
     let rank = options.rank.unwrap_or(facts.rank);
     if is_late(options) {
@@ -79,7 +81,6 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         give_up(&mut records, (Reason::Idle, message.to_owned()))?;
         return Ok(None);
     }
-    let identity_name = pilot.clone();
     let identity = Identity {
         pilot,
         allocation: options.allocation.clone(),
@@ -87,10 +88,9 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         node,
         secret,
     };
+    let parts = parts(options, &settings, &identity, (bundle, kernel, files, now_us))?;
     let lead = source(options, &settings, identity, (files, incarnation, now_us))?;
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
-    let keep = keeper(options, &settings, (identity_name, bundle))?;
-    let permits = permits(&settings, files, now_us);
     let cx = Context {
         now_us,
         life: Life::new(&options.fleet, &settings, ends_us, now_us),
@@ -102,7 +102,25 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         isolation,
         settings,
     };
-    Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
+    Ok(Some(Pilot::new(cx, supply, parts, lead_process)))
+}
+
+fn parts(
+    options: &Options,
+    settings: &Settings,
+    who: &Identity,
+    (bundle, kernel, files, now_us): (Bundle, KernelTexts, bool, u64),
+) -> Result<Parts, PilotError> {
+    Ok(Parts {
+        monitor: Monitor::start(
+            settings,
+            (&who.node, &who.pilot),
+            &options.fleet,
+            (&kernel, files, now_us),
+        )?,
+        keep: keeper(options, settings, (who.pilot.clone(), bundle))?,
+        permits: permits(settings, kernel, files, now_us),
+    })
 }
 
 /// No slots yet; those to come get limits by control groups where such are delegated, and no payload spans nodes. What is
@@ -191,13 +209,13 @@ fn joined(first: String, more: Vec<String>) -> String {
 }
 
 /// Without a lead, the manifest tells the share of each allocation.
-fn permits(settings: &Settings, files: bool, now_us: u64) -> Permits {
+fn permits(settings: &Settings, kernel: KernelTexts, files: bool, now_us: u64) -> Permits {
     let own = files.then(|| {
         let mut budget = Budget::default();
         budget.set(&settings.io, now_us);
         budget
     });
-    Permits::new(own, UsageMeter::new(Path::new("/"), &settings.io, now_us), now_us)
+    Permits::new(own, UsageMeter::new(kernel, &settings.io, now_us), now_us)
 }
 
 /// The binding, with what the site says of memory and of places besides it.

@@ -49,6 +49,7 @@ fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
         "trace" => tidemill_trace::run(args),
         "stage" => tidemill_stage::run(args),
         "setup" => tidemill_pilot::setup::run(args),
+        "monitor" => tidemill_pilot::monitor::command::run(args),
         "floor" => floor::run(args),
         "frames" => frames::run(args),
         "--help" | "-h" | "help" => say(USAGE),

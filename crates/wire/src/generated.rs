@@ -12,6 +12,22 @@ pub const NETWORK_TYPES: [&str; 21] = [
     "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
 ];
 
+/// `FIGURES` of src/tidemill/wire/node.py.
+pub const FIGURES: [&str; 40] = [
+    "cores", "user_ms", "nice_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms", "load_milli",
+    "running", "cpu_some_us", "memory_some_us", "memory_full_us", "io_some_us", "io_full_us",
+    "memory_kb", "used_kb", "cached_kb", "swap_kb", "swapped_in", "swapped_out", "major_faults",
+    "net_in_bytes", "net_out_bytes", "net_in_packets", "net_out_packets", "disk_read_bytes",
+    "disk_write_bytes", "disk_ops", "disk_busy_ms", "nfs_ops", "nfs_again", "nfs_read_bytes",
+    "nfs_write_bytes", "nfs_rtt_us", "lustre_ops", "lustre_read_bytes", "lustre_write_bytes", "gpus",
+    "gpu_busy", "gpu_memory_mb",
+];
+
+/// `MOUNT_FIGURES` of src/tidemill/wire/node.py.
+pub const MOUNT_FIGURES: [&str; 5] = [
+    "ops", "again", "read_bytes", "write_bytes", "rtt_us",
+];
+
 /// A file that a program is, as the site's staff approved it: the slot looks at it before every start. `mtime_ns`:
 /// of a file that is too large for every slot to read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -179,6 +195,8 @@ pub struct Settings {
     pub storage_patience_s: Option<f64>,
     /// the cache of each node; None = there is none, or others run it
     pub node_cache: Option<NodeCacheDef>,
+    /// a pilot measures its node so often, in seconds; None or 0 = never
+    pub monitor_interval_s: Option<f64>,
 }
 
 /// FLEET/manifest.json.
@@ -645,6 +663,25 @@ pub struct Usage {
     pub starts: BTreeMap<String, i64>,
 }
 
+/// What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it
+/// is dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// the pilot; the lead fills it in
+    pub p: String,
+    pub node: String,
+    /// end of the interval, microseconds since 1970
+    pub at_us: u64,
+    /// its length
+    pub over_us: u64,
+    /// as FIGURES; None or behind its end = unknown here, or a counter that went back
+    pub figures: Vec<Option<u64>>,
+    /// busy share of each core as a digit, tenths rounded down; of more than 128 cores neighbours share one
+    pub cores: String,
+    /// by mount point, those few that were used most; as MOUNT_FIGURES
+    pub mounts: BTreeMap<String, Vec<Option<u64>>>,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "k")]
 pub enum Record {
@@ -704,4 +741,6 @@ pub enum PilotMessage {
     Want(Want),
     #[serde(rename = "usage")]
     Usage(Usage),
+    #[serde(rename = "sampled")]
+    Sampled(Sampled),
 }

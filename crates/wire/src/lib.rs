@@ -16,6 +16,7 @@ pub mod journal;
 pub mod lines;
 pub mod log;
 pub mod memory;
+pub mod segments;
 mod work;
 
 pub use alive::{AliveFile, Silence};
@@ -23,6 +24,7 @@ pub use error::WireError;
 pub use generated::*;
 pub use journal::{JournalReader, JournalWriter};
 pub use lines::{Fill, LineBuffer, OutBuffer};
+pub use segments::SegmentLog;
 pub use work::{one_line, WorkReader, WorkText};
 
 /// A line (message, record) is never longer; a peer that sends a longer one is dropped.

@@ -55,6 +55,7 @@ from tidemill.wire.api import (
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.http import BusyError, Connection, NotFoundError
+from tidemill.wire.monitoring import SampleReply
 
 T = TypeVar("T")
 RETRY_S = 60.0  #: how long a call is repeated while the server is away
@@ -295,6 +296,12 @@ class Client:
     def allocations(self, *, site: str | None = None, limit: int | None = None) -> list[AllocationRow]:
         """Allocations as their sites last reported them, newest first."""
         return self.get("/v1/allocations", list[AllocationRow], site=site, limit=limit)
+
+    def node_samples(self, allocation: str, *, since: int = 0, site: str | None = None) -> SampleReply:
+        """What nodes of an allocation did. `since`: `until` of the last reply, for what came after it; `site`: where
+        several sites have an allocation of that name. The server holds the last 240 samples of 64 nodes in memory."""
+        path = f"/v1/allocations/{quote(allocation, safe='')}/samples"
+        return self.get(path, SampleReply, since=since, site=site)
 
     def health(self) -> Health:
         """Whether the server is well, its version and database. Asked once, not repeated."""

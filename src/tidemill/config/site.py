@@ -349,6 +349,13 @@ class SiteConfig(
     ] = None
     mail: Annotated[ContactMail, doc("Where mail goes out")] = ContactMail()
     metrics: Annotated[Metrics, doc("Who may read the agent's metrics")] = Metrics()
+    monitor_interval_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0, le=86_400),
+        doc(
+            "Pilots measure their nodes so often: CPU, memory, network, disks, file systems, GPUs; 0 = never"
+        ),
+    ] = 30.0
     nodes_max: Annotated[
         int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that we hold or ask for at most")
     ] = 100

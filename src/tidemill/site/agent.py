@@ -27,7 +27,8 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.metrics import MetricsFile
-from tidemill.site.watch.views import Views
+from tidemill.site.watch.node_samples import NodeSamples
+from tidemill.site.watch.views import Shown, Views
 
 
 class Agent:
@@ -45,8 +46,10 @@ class Agent:
         self.capacity = CapacityMeter(site, self.harvesting)
         self.exchange = Exchange(site, denials)
         caches = SiteCaches(site.config.caches, self.offers.profiles.reads)
-        self.views = Views(site, self.harvesting, self.data, denials=denials, caches=caches)
-        self.metrics = MetricsFile(site, self.harvesting, self.data, exchange=self.exchange, caches=caches)
+        self.node_samples = NodeSamples(site.fleets_dir, site.config.monitor_interval_s, lambda: site.state)
+        shown = Shown(caches, self.node_samples)
+        self.views = Views(site, self.harvesting, self.data, denials=denials, shown=shown)
+        self.metrics = MetricsFile(site, self.harvesting, self.data, exchange=self.exchange, shown=shown)
 
     def tick(self) -> bool:
         """Do what is due; whether something happened or is under way that calls for the next tick soon."""
@@ -65,6 +68,7 @@ class Agent:
         self.fleets.write()
         changed |= self.harvesting.step(self._demand(), contested=contested)
         self.views.sample()
+        self.node_samples.step(now_s=clock.monotonic_s(), now_us=clock.now_us())
         changed |= self.fleets.tend(self._heard)
         self.site.log.commit()
         self._sync()

@@ -19,6 +19,7 @@ from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
+from tidemill.wire.monitoring import AllocationSamples
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -676,6 +677,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     routes: list[RouteView] = []  #: of the jobs whose inputs were laid out last
     caches: list[CacheView] = []
     reads: list[ReadView] = []  #: of the jobs that were traced last
+    samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):

@@ -14,6 +14,8 @@ fields are ignored by readers, so that old and new versions can meet during an u
     FLEET/bundle/PILOT.tar .idx    the pilot's outputs and logs (plain tar) and framed IndexEntry lines
     FLEET/STOP                     exists: pilots and lead drain and leave
     FLEET/alive.json               Alive, temp + rename, by the agent every few seconds: its sign of life
+    FLEET/monitor/WRITER.K.log   framed Sampled lines of lead-N, or of a pilot without a lead, in segments: one that is
+                                 full is followed by K + 1, and K - 1 is removed; not synced, and lost without harm
 
 A framed line is 8 lower-case hex digits of the CRC-32 (zlib) of the JSON text, a space, the JSON text, a newline. A
 line that does not check, and everything after it in that file at that moment, is a torn tail: read again later.
@@ -89,6 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     storage_patience_s: float | None = None
     #: the cache of each node; None = there is none, or others run it
     node_cache: NodeCacheDef | None = None
+    #: a pilot measures its node so often, in seconds; None or 0 = never
+    monitor_interval_s: float | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -515,8 +519,46 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="usage
     starts: dict[str, int]  #: payloads started since, per program number
 
 
+FIGURES = (
+    "cores", "user_ms", "nice_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms", "load_milli", "running",
+    "cpu_some_us", "memory_some_us", "memory_full_us", "io_some_us", "io_full_us",
+    "memory_kb", "used_kb", "cached_kb", "swap_kb", "swapped_in", "swapped_out", "major_faults",
+    "net_in_bytes", "net_out_bytes", "net_in_packets", "net_out_packets",
+    "disk_read_bytes", "disk_write_bytes", "disk_ops", "disk_busy_ms",
+    "nfs_ops", "nfs_again", "nfs_read_bytes", "nfs_write_bytes", "nfs_rtt_us",
+    "lustre_ops", "lustre_read_bytes", "lustre_write_bytes",
+    "gpus", "gpu_busy", "gpu_memory_mb",
+)  # fmt: skip
+"""What `Sampled.figures` holds, in this order; a later version adds at the end. Counters are differences over the
+interval, the others are as they stand at its end.
+
+Times of all cores together in ms; `system_ms` with interrupts. `load_milli` is the load average of one minute in
+thousandths. `*_some_us`, `*_full_us`: time for which some, or all, processes waited (pressure stall information).
+`swapped_*` and `major_faults` are pages. `disk_busy_ms` is of the busiest disk. `nfs_again` are retransmissions,
+`nfs_rtt_us` the mean round trip of requests. `gpu_busy` is the mean of all GPUs in percent."""
+
+MOUNT_FIGURES = ("ops", "again", "read_bytes", "write_bytes", "rtt_us")
+"""What `Sampled.mounts` holds of a mount, in this order, with the meanings of `nfs_*` of `FIGURES`."""
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="sampled"):
+    """What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it
+    is dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`."""
+
+    p: str  #: the pilot; the lead fills it in
+    node: str
+    at_us: int  #: end of the interval, microseconds since 1970
+    over_us: int  #: its length
+    figures: list[
+        int | None
+    ]  #: as FIGURES; None or behind its end = unknown here, or a counter that went back
+    #: busy share of each core as a digit, tenths rounded down; of more than 128 cores neighbours share one
+    cores: str
+    mounts: dict[str, list[int | None]]  #: by mount point, those few that were used most; as MOUNT_FIGURES
+
+
 LeadMessage = Challenge | Welcome | Work | Ack | Cancel | Drain | Deadline | Beat | Source | Permit
-PilotMessage = Hello | Ask | Beat | Seek | Holds | Want | Usage
+PilotMessage = Hello | Ask | Beat | Seek | Holds | Want | Usage | Sampled
 
 
 def pilot_id(allocation: str, rank: int, incarnation: int) -> str:

@@ -27,6 +27,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "/sites": (ALL, ALL, ALL),
     "/sites/{name:str}": (ALL, OWN, ALL),
     "/allocations": (NO, ALL, ALL),
+    "/allocations/{name:str}": (NO, OWN, ALL),
     "/nodes": (NO, ALL, ALL),
     "/hospital": (ALL, ALL, ALL),
     "/transfers": (ALL, NO, ALL),
@@ -48,6 +49,8 @@ NOT_THERE_YET = "/jobs/{job:int}/log/{number:int}"  #: whoever may ask is answer
 
 def address(world: Attacked, path: str, *, own: bool) -> str:
     campaign, site = ("ada-1", "lrz") if own else ("bob-1", "nemo")
+    if path.startswith("/allocations/"):
+        return f"/allocations/tm-{site}"
     name = site if path.startswith("/sites") else "sim" if path.startswith("/applications") else campaign
     if "{job:int}" in path:
         path = path.replace("{job:int}", str(world.job_of(campaign)))

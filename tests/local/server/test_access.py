@@ -24,6 +24,7 @@ from tests.worlds.services.access_world import (
     World,
     altered,
     private,
+    running,
     submission,
     sync,
     until,
@@ -63,6 +64,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "POST /v1/owners": ("no", "no", "all"),
     "GET /v1/applications": ("all", "own", "all"),
     "GET /v1/allocations": ("no", "own", "all"),
+    "GET /v1/allocations/{name:str}/samples": ("no", "own", "all"),
     "GET /v1/audit": ("no", "own", "all"),
     "GET /v1/health": ("all", "all", "all"),
     "POST /v1/sync": ("no", "own", "no"),
@@ -83,8 +85,9 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
 @pytest.fixture(scope="module")
 def world(certs: Certs, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(tmp_path_factory.mktemp("world"), certs, issuer)
-    assert made.call("lrz", "POST", "/v1/sync", sync("lrz", capacity=idle()))[0] == 200
-    assert made.call("nemo", "POST", "/v1/sync", sync("nemo", capacity=idle()))[0] == 200
+    for site in ("lrz", "nemo"):
+        request = sync(site, capacity=idle(), reports=[running(f"tm-{site}")])
+        assert made.call(site, "POST", "/v1/sync", request)[0] == 200
     for name in ("ada", "bob"):
         status, answer = made.call(name, "POST", "/v1/jobs", submission(f"{name}-1", f"k-{name}"))
         assert status == 200, answer
@@ -107,6 +110,7 @@ def request_of(world: World, route: str, *, own: bool) -> tuple[str, str, Any]:
     campaign, site = ("ada-1", "lrz") if own else ("bob-1", "nemo")
     number = job_of(world, campaign)
     path = path.replace("{job:int}", str(number))
+    path = path.replace("/allocations/{name:str}", f"/allocations/tm-{site}")
     path = path.replace("{name:str}", site if "/sites/" in path else campaign)
     body: Any = None
     match route:
@@ -124,7 +128,7 @@ def request_of(world: World, route: str, *, own: bool) -> tuple[str, str, Any]:
             body = sync(site, capacity=idle())
         case "GET /v1/outputs" | "GET /v1/failures" | "GET /v1/jobs" | "GET /v1/changes":
             path += f"?campaign={campaign}"
-        case "GET /v1/allocations":
+        case "GET /v1/allocations" | "GET /v1/allocations/{name:str}/samples":
             path += f"?site={site}"
         case "GET /v1/audit":
             path += f"?site={site}&batch_id=1"
@@ -172,6 +176,13 @@ def test_listings_show_own_things_only(world: World) -> None:
     assert {each["name"] for each in world.call("ada", "GET", "/v1/sites")[1]} >= {"lrz", "nemo"}
     assert world.call("lrz", "GET", "/v1/allocations")[0] == 200
     assert world.call("lrz", "GET", "/v1/jobs")[0] == 403
+
+
+def test_samples_of_anothers_allocation_do_not_exist_whether_its_site_is_named_or_not(world: World) -> None:
+    assert world.call("lrz", "GET", "/v1/allocations/tm-lrz/samples")[1]["site"] == "lrz"
+    assert world.call("lrz", "GET", "/v1/allocations/tm-nemo/samples")[0] == 404
+    assert world.call("lrz", "GET", "/v1/allocations/tm-nemo/samples?site=nemo")[0] == 403
+    assert world.call("olga", "GET", "/v1/allocations/tm-nemo/samples")[0] == 200
 
 
 def test_a_submission_belongs_to_its_credential_whatever_it_says(world: World) -> None:
@@ -392,16 +403,16 @@ def ran(world: World) -> int:
     lease = next(each for each in reply["orders"] if each["t"] == "lease" and each["job"] == number)
     assert lease["owner"] == "ada"
     allocation = {
-        "t": "allocation", "n": 1, "name": "td-1", "batch_id": "4711", "state": "RUNNING", "nodes": 2, "cores": 8,
+        "t": "allocation", "n": 2, "name": "td-1", "batch_id": "4711", "state": "RUNNING", "nodes": 2, "cores": 8,
         "at_us": 2_000, "reason": "", "busy_us": 0, "slot_us": 0, "hosts": ["nid01.hpc.example", "nid02.hpc.example"],
         "started_us": 1_000_000_000, "ended_us": 0,
     }  # fmt: skip
     usage = {"payloads": 1, "wall_us": 5}
     reports = [
         allocation,
-        {"t": "ran", "n": 2, "allocation": "td-1", "ran": [[number, "0-4", -1], [other, "0-9", -1]]},
+        {"t": "ran", "n": 3, "allocation": "td-1", "ran": [[number, "0-4", -1], [other, "0-9", -1]]},
         {
-            "t": "done", "n": 3, "lease": lease["lease"], "job": number, "first": 0, "count": 5, "outputs": False,
+            "t": "done", "n": 4, "lease": lease["lease"], "job": number, "first": 0, "count": 5, "outputs": False,
             "usage": usage,
         },
     ]  # fmt: skip

@@ -15,6 +15,10 @@ OF_CLUSTER = {
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
 #: no cache here: tests/caches/test_cache_shown.py has one
 OF_CACHES = {each for each in AGENT if each.startswith("tidemill_cache_")}
+#: pilots measure every 30 s, later than these end: tests/local/site/test_node_samples.py measures more often
+OF_NODES = {
+    each for each in AGENT if each.startswith("tidemill_node_") and not each.endswith(("_total", "_nodes"))
+}
 #: pilots have nothing to remark here: tests/images/test_image_campaign.py has images to remark on
 OF_IMAGES = {"tidemill_noted_total"}
 

@@ -40,8 +40,8 @@ def snapshot() -> dict[int, Process]:
 
 
 def role(process: Process, everything: dict[int, Process], home: Path) -> str | None:
-    """`server`, `agent`, `lead`, `pilot`, `slot`, `writer` (a pilot's), `payload`, `batch` or `up` when the process
-    belongs to the home."""
+    """`server`, `agent`, `lead`, `pilot`, `slot`, `writer`, `sampler` (a pilot's), `payload`, `batch` or `up` when the
+    process belongs to the home."""
     words = process.argv
     if any(str(home) in word for word in words):
         for verb, name in ROLES:
@@ -49,7 +49,7 @@ def role(process: Process, everything: dict[int, Process], home: Path) -> str | 
                 parent = everything.get(process.parent)
                 is_init = name == "pilot" and parent is not None and parent.argv == words
                 if is_init:
-                    return "writer" if process.name == "tidemill-files" else "slot"
+                    return ASIDE.get(process.name, "slot")
                 return name
     parent = everything.get(process.parent)
     if parent is not None and role(parent, everything, home) in ("slot", "payload"):
@@ -57,6 +57,7 @@ def role(process: Process, everything: dict[int, Process], home: Path) -> str | 
     return None
 
 
+ASIDE = {"tidemill-files": "writer", "tidemill-sample": "sampler"}
 ROLES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("server", "run"), "server"),
     (("site", "run"), "agent"),

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tidemill.client.authority import Authority, Wanted
-from tidemill.wire.api import AppOffer, Capacity, SyncRequest
+from tidemill.wire.api import AllocationReport, AppOffer, Capacity, SyncRequest
 
 START = "import sys; from tidemill.server.run import entry; sys.exit(entry(__import__('json').loads(sys.argv[1])))"
 DEADLINE_S = 60.0
@@ -308,6 +308,13 @@ class World:
 
 def submission(campaign: str, key: str, **spec: Any) -> dict[str, Any]:
     return {"key": key, "campaign": campaign, "jobs": [{"app": "sim", "events": 10, **spec}]}
+
+
+def running(name: str) -> AllocationReport:
+    """A site's first report: an allocation of one node runs."""
+    return AllocationReport(
+        n=1, name=name, batch_id="1", state="ACTIVE", nodes=1, cores=8, at_us=1, reason="", busy_us=0, slot_us=0,
+    )  # fmt: skip
 
 
 def sync(site: str, **changes: Any) -> SyncRequest:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.services.access_world import DEADLINE_S, Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import DEADLINE_S, Certs, Issuer, World, running, submission, sync
 
 
 class Attacked(World):
@@ -95,13 +95,15 @@ class Attacked(World):
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    """`ada` and `bob` have a campaign each, `ada-1` and `bob-1`; `lrz` and `nemo` are sites; nothing is leased."""
+    """`ada` and `bob` have a campaign each, `ada-1` and `bob-1`; `lrz` and `nemo` are sites with an allocation
+    each, `tm-lrz` and `tm-nemo`; nothing is leased."""
     certs = Certs(tmp_path_factory.mktemp("certs"))
     made = Attacked(tmp_path_factory.mktemp("world"), certs, Issuer(tmp_path_factory.mktemp("issuer")))
     made._kept = {}
     try:
         for site in ("lrz", "nemo"):
-            assert made.call(site, "POST", "/v1/sync", made.busy(site=site))[0] == 200
+            told = made.busy(site=site, reports=[msgspec.to_builtins(running(f"tm-{site}"))])
+            assert made.call(site, "POST", "/v1/sync", told)[0] == 200
         for name in ("ada", "bob"):
             assert made.call(name, "POST", "/v1/jobs", submission(f"{name}-1", f"k-{name}"))[0] == 200
         yield made

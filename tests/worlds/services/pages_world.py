@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.worlds.services import node_series
 from tests.worlds.services.server_process import DEADLINE_S, Server, TcpServer, until
 
 from tidemill import clock
@@ -46,6 +47,7 @@ from tidemill.wire.far import CacheFigures, CacheView, ReadView
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0
+NODES = [f"nid{number:05}" for number in range(412, 418)]  #: of the allocation `tm-titan-7`
 DOWNTIMES = "downtimes.toml"
 DOWNTIME = """[[downtime]]
 site = "{site}"
@@ -295,7 +297,8 @@ class PagesWorld:
             ["ACTIVE", "ACTIVE", "QUEUED", "COMPLETED", "COMPLETED", "FAILED", "CANCELED"] * 4
         ):
             report = AllocationReport(
-                n=0, name=f"tm-titan-{k}", batch_id=str(4_100_000 + k), state=state, nodes=1 + k % 8, cores=16,
+                n=0, name=f"tm-titan-{k}", batch_id=str(4_100_000 + k), state=state,
+                nodes=len(NODES) if k == 7 else 1 + k % 8, cores=16,
                 at_us=now_us - (k + 1) * 311_000_000, reason="" if state != "FAILED" else "node failure",
                 busy_us=90 * (k + 1), slot_us=100 * (k + 1),
             )  # fmt: skip
@@ -320,6 +323,7 @@ class PagesWorld:
             view=SiteView(
                 tide=tide(512, phase=0.1), bad_nodes=[bad], bad_nodes_total=1, transfers=moving, transfers_total=2,
                 grants=grants, mode="run", caches=caches(now_us), reads=reads(self.long),
+                samples=[node_series.samples("tm-titan-7", NODES, until_us=now_us, slow=NODES[-1])],
             )
         )  # fmt: skip
         small = CacheView(
@@ -387,9 +391,11 @@ class PagesWorld:
                     total=CacheFigures(opens=2**62, served=1, fetched=2**62), datasets=[CacheFigures(name=EVIL)],
                 )
             ],
+            samples=[node_series.samples("tm-hostile", [EVIL, "n2"], until_us=now_us)],
             reads=[ReadView(job=number, app=EVIL, way=EVIL, place=EVIL, waits=1, wait_log2_us=[0] * 60 + [1])],
         )  # fmt: skip
-        site.sync(report, allocation, view=view)
+        measured = msgspec.structs.replace(allocation, name="tm-hostile")
+        site.sync(report, allocation, measured, view=view)
         self.hostile = site
         if self.downtimes is not None:
             with self.downtimes.open("a") as file:

@@ -2,6 +2,7 @@
 
 mod connection;
 mod fleet_files;
+mod monitor;
 mod peers;
 mod permits;
 mod protocol;
@@ -25,6 +26,7 @@ use crate::journal::commit::Commit;
 use crate::journal::replay::Journals;
 use crate::ledger::{Ledger, PilotKey};
 use crate::server::connection::{Connection, Peer};
+use crate::server::monitor::Monitor;
 use crate::server::peers::Refusals;
 use crate::server::permits::Pacing;
 use crate::sources::Sources;
@@ -105,6 +107,7 @@ pub struct Lead {
     pub(crate) work_problem: Option<String>,
     pub(crate) intervals: Intervals,
     pub(crate) pacing: Pacing,
+    pub(crate) monitor: Monitor,
     pub(crate) work_at: u64,
     pub(crate) looks: Looks,
     pub(crate) stop_at: u64,
@@ -167,6 +170,7 @@ impl Lead {
                 superseded_us: if beside { 2_000_000 } else { 5_000_000 },
             },
             pacing: Pacing::default(),
+            monitor: Monitor::new(fleet, incarnation, log),
             work_at: 0,
             looks: Looks::default(),
             stop_at: 0,
@@ -187,8 +191,7 @@ impl Lead {
             manifest,
         };
         lead.know_pilots();
-        let io = lead.manifest.settings.io.clone();
-        lead.set_budget(&io, now);
+        lead.set_budget(&lead.manifest.settings.io.clone(), now);
         while lead.work_at <= now {
             lead.look_for_work(now);
         }
@@ -320,6 +323,7 @@ impl Lead {
     }
 
     fn tick(&mut self, now: u64) {
+        self.monitor.step(now);
         if !self.asking.is_empty() && self.ledger.free_events() > 0 {
             self.ledger.touch();
         }

@@ -69,16 +69,12 @@ impl Lead {
                         self.tell_sources(answers, Some((key, connection)), now);
                         Ok(())
                     }
-                    PilotMessage::Want(want) => {
-                        self.want(key, &want);
-                        Ok(())
-                    }
-                    PilotMessage::Usage(usage) => {
-                        self.usage(key, &usage, now);
-                        Ok(())
-                    }
-                    PilotMessage::Beat(_) => Ok(()),
                     PilotMessage::Hello(_) => Err(String::from("it said hello twice")),
+                    PilotMessage::Beat(_) => Ok(()),
+                    other => {
+                        self.hear(key, other, now);
+                        Ok(())
+                    }
                 }
             }
             (Peer::Pilot(key), _) => {
@@ -93,6 +89,16 @@ impl Lead {
                 }
             }
             (Peer::Unknown { .. }, _) => Err(String::from("it does not speak the protocol")),
+        }
+    }
+
+    /// What a pilot wants to start, counted and measured.
+    fn hear(&mut self, key: PilotKey, message: PilotMessage, now: u64) {
+        match message {
+            PilotMessage::Want(want) => self.want(key, &want),
+            PilotMessage::Usage(usage) => self.usage(key, &usage, now),
+            PilotMessage::Sampled(sampled) => self.monitor.take(&self.ledger.pilot(key).id, sampled),
+            _ => {} // `handle` has taken it
         }
     }
 

@@ -120,6 +120,11 @@ impl Link {
         matches!(self.state, State::Up { .. })
     }
 
+    /// Bytes that the socket has not taken yet.
+    pub fn pending(&self) -> usize {
+        self.out.pending()
+    }
+
     /// Who we are to the lead, and the address at which it, and so other nodes, reach us.
     pub fn identity(&self) -> (&Identity, Option<IpAddr>) {
         let address = match &self.state {

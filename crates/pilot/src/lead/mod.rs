@@ -57,6 +57,11 @@ impl Source {
         matches!(self, Source::Lead(link) if link.is_up())
     }
 
+    /// A lead is connected, and at most so many bytes are on their way to it.
+    pub fn is_quiet(&self, bytes_max: usize) -> bool {
+        matches!(self, Source::Lead(link) if link.is_up() && link.pending() <= bytes_max)
+    }
+
     /// There is somebody to ask for files: a lead, connected or not, or peers files.
     pub fn tells_sources(&self) -> bool {
         !matches!(self, Source::Files(_, None))

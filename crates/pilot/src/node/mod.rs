@@ -3,8 +3,10 @@
 //! Knows no work, no slot and no lead.
 
 pub mod cgroups;
+pub mod counters;
 pub mod facts;
 pub mod gpus;
+pub mod kernel_texts;
 #[cfg(test)]
 pub mod machines;
 pub mod place;
@@ -21,13 +23,17 @@ use tidemill_sys::{file, machine, process, security};
 use crate::error::PilotError;
 use crate::options::Options;
 use facts::{Environ, Facts};
+use kernel_texts::KernelTexts;
 use place::{Affinity, Layout};
 use room::Room;
 use topology::Topology;
 
-/// Nobody of the same user may trace this process or read its memory: it knows the fleet's secret.
-pub fn close_to_tracers() -> Result<(), PilotError> {
-    security::set_dumpable(false).map_err(system("become non-dumpable"))
+/// Nobody of the same user may trace this process or read its memory: it knows the fleet's secret. What the kernel counts
+/// can be read all the same.
+pub fn close_to_tracers() -> Result<KernelTexts, PilotError> {
+    let kernel = KernelTexts::open();
+    security::set_dumpable(false).map_err(system("become non-dumpable"))?;
+    Ok(kernel)
 }
 
 /// The environment as text; what is no UTF-8 names nothing that we read.

@@ -4,7 +4,7 @@ use tidemill_fuzz::hunt;
 use tidemill_sys::machine::control_groups_of;
 use tidemill_sys::mountinfo::mounts;
 
-use crate::permits::counters::{cgroup_io, llite, lustre_md, nfs};
+use crate::node::counters::{cgroup_io, llite, lustre_md, nfs};
 
 #[test]
 fn counters_of_any_text() {
@@ -13,11 +13,11 @@ fn counters_of_any_text() {
         let lines = text.lines().count();
         let found = nfs(&text);
         assert!(found.len() <= lines);
-        let devices: std::collections::BTreeSet<_> = found.iter().map(|(device, _)| device).collect();
+        let devices: std::collections::BTreeSet<_> = found.iter().map(|mount| &mount.device).collect();
         assert_eq!(devices.len(), found.len(), "each device once");
         let mut sum = llite(&text);
-        for (_, counted) in found {
-            sum.add(counted);
+        for mount in found {
+            sum.add(mount.counted);
         }
         assert_eq!(sum.since(sum).ops.unwrap_or(0), 0);
         let _ = lustre_md(&text);

@@ -1,7 +1,6 @@
 //! Starts that cost shared file systems something: slots ask, the lead permits; without a lead the pilot does, within its
 //! allocation's own share. Knows of work only what a program's start costs.
 
-mod counters;
 #[cfg(test)]
 mod hostile;
 pub mod usage;

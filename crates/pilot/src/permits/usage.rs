@@ -1,24 +1,21 @@
 //! What this node did to the areas of shared file systems that have a budget, by its kernel's counters.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use tidemill_sys::machine;
 use tidemill_sys::mountinfo::{self, Mount};
 use tidemill_wire::{IoArea, StagedFile, Usage};
 
-use crate::permits::counters::{self, Counted};
+use crate::node::counters::{self, Counted};
+use crate::node::kernel_texts::{lustre_name, KernelTexts};
 
 /// Counters are read so often: no request of them reaches a shared file system.
 const EVERY_US: u64 = 10_000_000;
-/// A text of counters that is longer is cut.
-const TEXT_BYTES_MAX: usize = 8 << 20;
-const LUSTRE: [&str; 2] = ["proc/fs/lustre", "sys/kernel/debug/lustre"];
 
 /// Reads counters when it is time, and adds up starts meanwhile.
 #[derive(Default)]
 pub struct UsageMeter {
-    root: PathBuf,
+    kernel: KernelTexts,
     areas: Vec<IoArea>,
     before: BTreeMap<String, Counted>,
     starts: BTreeMap<u64, i64>,
@@ -28,11 +25,11 @@ pub struct UsageMeter {
 }
 
 impl UsageMeter {
-    /// `root` is where /proc and /sys are. Nothing is read where no area has a budget.
-    pub fn new(root: &Path, areas: &[IoArea], now_us: u64) -> Self {
+    /// Nothing is read where no area has a budget.
+    pub fn new(kernel: KernelTexts, areas: &[IoArea], now_us: u64) -> Self {
         let bounded = |area: &&IoArea| area.ops_per_s.is_some() || area.bytes_per_s.is_some();
         let mut meter = UsageMeter {
-            root: root.to_owned(),
+            kernel,
             areas: areas.iter().filter(bounded).cloned().collect(),
             read_us: now_us,
             ..UsageMeter::default()
@@ -86,8 +83,8 @@ impl UsageMeter {
         if self.areas.is_empty() {
             return found;
         }
-        let mounts = mountinfo::mounts(&self.text("proc/self/mountinfo"));
-        let nfs = counters::nfs(&self.text("proc/self/mountstats"));
+        let mounts = mountinfo::mounts(&self.kernel.text("proc/self/mountinfo"));
+        let nfs = counters::nfs(&self.kernel.mount_counts());
         let devices = self.device_bytes(&mounts);
         for area in &self.areas {
             let mut sum: Option<Counted> = None;
@@ -100,9 +97,11 @@ impl UsageMeter {
                 let counted = match mount.kind.as_str() {
                     "nfs" | "nfs4" => nfs
                         .iter()
-                        .find(|(device, _)| *device == mount.source)
-                        .map(|each| each.1),
-                    "lustre" => self.lustre(&mount.source),
+                        .find(|each| each.device == mount.source)
+                        .map(|each| each.counted),
+                    "lustre" => lustre_name(&mount.source)
+                        .and_then(|name| self.kernel.lustre(name))
+                        .map(|found| found.counted()),
                     _ => devices
                         .iter()
                         .find(|(device, _)| *device == mount.device)
@@ -122,65 +121,13 @@ impl UsageMeter {
         found
     }
 
-    /// `MGS:/FSNAME[/SUBDIRECTORY]`: requests of its metadata clients, else calls of its mounts.
-    fn lustre(&self, source: &str) -> Option<Counted> {
-        let name = source.rsplit_once(":/")?.1.split('/').next()?;
-        let mut sum: Option<Counted> = None;
-        let mut requests: Option<u64> = None;
-        for base in LUSTRE {
-            for text in self.texts(&format!("{base}/llite"), name, "stats") {
-                sum.get_or_insert_with(Counted::default)
-                    .add(counters::llite(&text));
-            }
-            for text in self.texts(&format!("{base}/mdc"), name, "md_stats") {
-                *requests.get_or_insert(0) += counters::lustre_md(&text);
-            }
-            if sum.is_some() || requests.is_some() {
-                break;
-            }
-        }
-        if let Some(ops) = requests {
-            sum.get_or_insert_with(Counted::default).ops = Some(ops);
-        }
-        sum
-    }
-
-    /// The texts of DIRECTORY/NAME-*/FILE.
-    fn texts(&self, directory: &str, name: &str, file: &str) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.root.join(directory)) else {
-            return Vec::new();
-        };
-        let prefix = format!("{name}-");
-        entries
-            .filter_map(Result::ok)
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-            .map(|entry| {
-                self.text(&format!(
-                    "{directory}/{}/{file}",
-                    entry.file_name().to_string_lossy()
-                ))
-            })
-            .filter(|text| !text.is_empty())
-            .collect()
-    }
-
     fn device_bytes(&self, mounts: &[Mount]) -> Vec<(String, u64)> {
-        let groups = machine::control_groups_of(&self.text("proc/self/cgroup"), mounts);
+        let groups = machine::control_groups_of(&self.kernel.text("proc/self/cgroup"), mounts);
         let Some((_, group)) = groups.iter().find(|(controllers, _)| controllers.is_empty()) else {
             return Vec::new();
         };
         let path = group.join("io.stat");
-        counters::cgroup_io(&self.text(path.to_string_lossy().trim_start_matches('/')))
-    }
-
-    /// A text of the kernel; empty where there is none for us.
-    fn text(&self, path: &str) -> String {
-        use std::io::Read;
-        let mut bytes = Vec::new();
-        if let Ok(file) = std::fs::File::open(self.root.join(path)) {
-            let _ = file.take(TEXT_BYTES_MAX as u64).read_to_end(&mut bytes); // what was read until then counts
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
+        counters::cgroup_io(&self.kernel.text(path.to_string_lossy().trim_start_matches('/')))
     }
 }
 
@@ -232,6 +179,8 @@ fn clipped(value: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use tidemill_wire::Piece;
 
     use super::*;
@@ -275,7 +224,7 @@ mod tests {
             area("scratch", "/scratch"),
             area("local", "/opt"),
         ];
-        let mut meter = UsageMeter::new(root.path(), &areas, 0);
+        let mut meter = UsageMeter::new(KernelTexts::below(root.path()), &areas, 0);
         meter.started(7);
         meter.started(7);
         assert_eq!(meter.step(EVERY_US - 1), None);
@@ -302,7 +251,7 @@ mod tests {
         write(root.path(), "proc/self/cgroup", groups);
         let io = "sys/fs/cgroup/user.slice/io.stat";
         write(root.path(), io, "8:1 rbytes=100 wbytes=1\n");
-        let mut meter = UsageMeter::new(root.path(), &[area("local", "/opt")], 0);
+        let mut meter = UsageMeter::new(KernelTexts::below(root.path()), &[area("local", "/opt")], 0);
         write(root.path(), io, "8:1 rbytes=400 wbytes=2\n");
         let usage = meter.step(EVERY_US).unwrap();
         assert_eq!(usage.bytes, [("local".to_owned(), 301)].into());
@@ -337,7 +286,7 @@ mod tests {
     #[test]
     fn a_node_without_counters_tells_nothing() {
         let root = tempfile::tempdir().unwrap();
-        let mut meter = UsageMeter::new(root.path(), &[area("sw", "/sw")], 0);
+        let mut meter = UsageMeter::new(KernelTexts::below(root.path()), &[area("sw", "/sw")], 0);
         meter.started(1);
         assert_eq!((meter.due_us(), meter.step(u64::MAX)), (None, None));
     }

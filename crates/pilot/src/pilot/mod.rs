@@ -18,6 +18,7 @@ use crate::error::{PilotError, LOG};
 use crate::keep::Keeper;
 use crate::lead::process::{LeadProcess, WATCH_US};
 use crate::life::{Change, Outlook, Phase, Reason};
+use crate::monitor::Monitor;
 use crate::node::signals::Notice;
 use crate::permits::Permits;
 use crate::setup::Setups;
@@ -29,25 +30,28 @@ pub struct Pilot {
     supply: Supply,
     keep: Keeper,
     permits: Permits,
+    monitor: Monitor,
     setups: Setups,
     asking: Asking,
     lead_process: Option<LeadProcess>,
 }
 
+/// Parts that a pilot is started with.
+pub struct Parts {
+    pub keep: Keeper,
+    pub permits: Permits,
+    pub monitor: Monitor,
+}
+
 impl Pilot {
-    pub fn new(
-        cx: Context,
-        supply: Supply,
-        keep: Keeper,
-        permits: Permits,
-        lead_process: Option<LeadProcess>,
-    ) -> Self {
+    pub fn new(cx: Context, supply: Supply, parts: Parts, lead_process: Option<LeadProcess>) -> Self {
         Pilot {
             asking: Asking::new(&cx.settings),
             cx,
             supply,
-            keep,
-            permits,
+            keep: parts.keep,
+            permits: parts.permits,
+            monitor: parts.monitor,
             setups: Setups::default(),
             lead_process,
         }
@@ -96,6 +100,7 @@ impl Pilot {
         self.take_back_lost()?;
         let idle = self.cx.work.is_waiting();
         self.cx.report.step(&mut self.cx.lead, idle, self.cx.now_us)?;
+        self.monitor.step(&mut self.cx)?; // behind records
         self.asking.step(&mut self.cx, self.setups.is_pending())
     }
 
@@ -106,6 +111,7 @@ impl Pilot {
         polls.extend(self.cx.slots.polls());
         polls.extend(self.supply.polls());
         polls.extend(self.keep.poll());
+        polls.extend(self.monitor.poll());
         polls.extend(self.cx.report.records.poll());
         let now_us = monotonic_us();
         let wait_us = self.due_us(now_us).unwrap_or(now_us).saturating_sub(now_us);
@@ -122,6 +128,7 @@ impl Pilot {
             self.supply.due_us(&self.cx),
             self.keep.due_us(now_us),
             self.permits.due_us(),
+            self.monitor.due_us(now_us),
             self.setups.due_us(now_us),
             self.asking.due_us(&self.cx),
             self.lead_process.as_ref().map(|_| now_us + WATCH_US),

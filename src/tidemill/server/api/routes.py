@@ -19,7 +19,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.hospital import downtimes
-from tidemill.server.read import api_pages, archived, hospital, web_pages
+from tidemill.server.read import api_pages, archived, hospital, samples, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -46,6 +46,7 @@ from tidemill.wire.api import (
     SyncRequest,
 )
 from tidemill.wire.hospital import DowntimeList, WardRow
+from tidemill.wire.monitoring import SampleReply
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,6 +88,13 @@ class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     site: str | None = None
     limit: int | None = None
+
+
+class SamplesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What came after the `until` of an earlier reply; of a site, where several have an allocation of that name."""
+
+    since: int = 0
+    site: str | None = None
 
 
 class OwnersQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -285,6 +293,15 @@ def _allocations(call: Call) -> list[AllocationRow]:
     )
 
 
+def _samples(call: Call) -> SampleReply:
+    query: SamplesQuery = call.query
+    rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
+    site = query.site or call.own(Act.ALLOCATIONS)
+    return samples.samples(
+        call.session, call.dispatcher.node_samples, call.at["name"], site=site, since=query.since
+    )
+
+
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
     wanted = _archived_rows(call, query)
@@ -356,6 +373,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/allocations", "Allocations, newest first", SiteQuery, None, list[AllocationRow], _allocations,
         Act.ALLOCATIONS,
+    ),
+    Route(
+        "GET", "/v1/allocations/{name:str}/samples", "What nodes of an allocation did, as they measured it",
+        SamplesQuery, None, SampleReply, _samples, Act.ALLOCATIONS,
     ),
     Route(
         "GET", "/v1/audit", "Who ran what in an allocation, or on a node at a time", AuditQuery, None, list[AuditRow],

@@ -39,6 +39,7 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.hospital import downtimes, records, rounds
 from tidemill.server.hospital.nearness import DataMap
+from tidemill.server.monitoring.window import SampleWindow
 from tidemill.server.notices.addressees import Addressees
 from tidemill.wire.api import (
     ActionReply,
@@ -84,6 +85,7 @@ class Dispatcher:
         self.server_clock = server_clock or ServerClock()
         self.meters = Meters()
         self.site_watch = SiteWatch(self.rules.site_lost_s, self.server_clock.monotonic_s)
+        self.node_samples = SampleWindow()
         self._tallies = audit_log.SyncTallies()
         self.writer = Writer(
             store,
@@ -157,6 +159,8 @@ class Dispatcher:
 
         reply = self.writer.write(act)
         self.site_watch.hear(request.site)
+        if request.view is not None:
+            self.node_samples.take(request.site, request.view.samples)
         self.meters.observe("tidemill_server_sync_seconds", clock.monotonic_s() - began_s)
         for name, messages in (("reports", request.reports), ("orders", reply.orders)):
             for kind, number in Counter(map(type, messages)).items():

@@ -1,4 +1,4 @@
-"""Counters and histograms of the running server, for threads. What they are called stands in `model/metrics.py`."""
+"""Counters and histograms of the running server, for threads. What they are called stands in `model/metrics`."""
 
 from __future__ import annotations
 

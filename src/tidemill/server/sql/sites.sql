@@ -99,6 +99,10 @@ ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, state = exc
 -- A site's allocations, newest first.
 SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT :limit;
 
+-- name: allocation_named
+-- One allocation of a site.
+SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND name = :name;
+
 -- name: allocations_newest
 -- Allocations of a site after a place in their listing, newest first.
 SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;

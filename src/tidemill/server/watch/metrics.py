@@ -1,4 +1,4 @@
-"""`GET /metrics`: what the server counts and what the database holds, as `model/metrics.py` names it.
+"""`GET /metrics`: what the server counts and what the database holds, as `model/metrics` names it.
 
 What needs the database is read at most every CACHE_S, however often it is asked for.
 """

@@ -21,7 +21,7 @@ from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
-from tidemill.server.web import caches, campaigns, home, hospital, jobs, sites
+from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites
 from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
 from tidemill.server.web.query import AddressQuery, own_path, with_values
@@ -63,6 +63,7 @@ PAGES = (
     Page("/sites/{name:str}", sites.site),
     Page("/hospital", hospital.overview),
     Page("/allocations", sites.allocations),
+    Page("/allocations/{name:str}", allocation.page),
     Page("/nodes", sites.nodes),
     Page("/transfers", sites.transfers),
     Page("/caches", caches.listing),

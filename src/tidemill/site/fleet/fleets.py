@@ -194,6 +194,7 @@ class Fleets:
                 view=view_of(self._directory.parent, config),
                 storage_patience_s=config.storage_patience_s,
                 node_cache=self._node_cache,
+                monitor_interval_s=config.monitor_interval_s,
             ),
         )
         fleet = create_fleet(self._directory / record.name, manifest)

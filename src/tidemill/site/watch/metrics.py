@@ -1,6 +1,6 @@
 """SITE/metrics.prom: what the agent counts, in Prometheus' text format 0.0.4, for node_exporter's textfile collector.
 
-Names and meanings are in `model/metrics.py` and, for people, in docs/metrics.md. Counters count since the start of the
+Names and meanings are in `model/metrics` and, for people, in docs/metrics.md. Counters count since the start of the
 agent. Every sample carries the site's name: several agents may be on one host.
 """
 
@@ -25,10 +25,9 @@ from tidemill.site.link.exchange import Exchange
 from tidemill.site.nodes.harvesting import HarvestCounts, Harvesting
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import SiteState
-from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.exporter import listener_of
 from tidemill.site.watch.record_totals import RecordTotals
-from tidemill.site.watch.views import node_counts
+from tidemill.site.watch.views import Shown, node_counts
 
 BEATS = 3
 """The file is written every so many heartbeats: 15 s unless configured otherwise."""
@@ -46,13 +45,13 @@ class MetricsFile:
         data: SiteData,
         *,
         exchange: Exchange,
-        caches: SiteCaches,
+        shown: Shown,
     ) -> None:
         config = site.config
         path = site.directory / "metrics.prom"
         self._paths = [path, *([config.metrics.textfile] if config.metrics.textfile else [])]
         self._site, self._harvesting, self._data, self._exchange = site, harvesting, data, exchange
-        self._caches = caches
+        self._shown = shown
         self.totals = RecordTotals()
         self._pause_s = BEATS * config.heartbeat_s
         self._next_s = 0.0
@@ -96,7 +95,8 @@ class MetricsFile:
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
             *_of_io(harvesting.fleets.io),
             *_of_data(self._data.figures()),
-            *self._caches.samples(),
+            *self._shown.caches.samples(),
+            *self._shown.nodes.samples(),
         ]
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,6 +23,7 @@ from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import SiteState
 from tidemill.site.watch.cache_views import SiteCaches
+from tidemill.site.watch.node_samples import NodeSamples
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
@@ -85,6 +87,13 @@ class TideSamples:
             self._sums.pop(point.minute, None)
 
 
+class Shown(NamedTuple):
+    """What is shown of a site besides its state: its caches and what its nodes do."""
+
+    caches: SiteCaches
+    nodes: NodeSamples
+
+
 class Views:
     """When to send a view, and what is in it."""
 
@@ -95,9 +104,11 @@ class Views:
         data: SiteData,
         *,
         denials: Denials,
-        caches: SiteCaches,
+        shown: Shown,
     ) -> None:
-        self._caches = caches
+        self._caches, self._nodes = shown.caches, shown.nodes
+        #: samples of nodes are shown as they come
+        self._pause_s = min(VIEW_S, max(1.0, self._nodes.interval_s or VIEW_S))
         self._site, self._harvesting, self._denials = site, harvesting, denials
         self._machine, self._data = harvesting.machine, data
         self._granting, self._deliveries = harvesting.fleets.granting, data.deliveries
@@ -133,7 +144,7 @@ class Views:
         now_s = clock.monotonic_s()
         if now_s < self._next_view_s:
             return None
-        self._next_view_s = now_s + VIEW_S
+        self._next_view_s = now_s + self._pause_s
         transfers = list(self._transfers(state))
         bad = self._machine.quarantine.serving()
         view = SiteView(
@@ -157,16 +168,18 @@ class Views:
             caches=self._caches.views()[:VIEW_ROWS_MAX],
             reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
         )  # fmt: skip
-        if view == self._received:
+        samples = self._nodes.take()
+        if view == self._received and not samples:
             return None
         self._sent = view
-        return view
+        return msgspec.structs.replace(view, samples=samples)
 
     def _settle(self, *, is_received: bool) -> None:
         if self._sent is None:
             return
         if is_received:
             self._tide.received(self._sent.tide)
+            self._nodes.unsent.received()
             self._received = self._sent
         else:
             self._next_view_s = 0.0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidemill.config.addressee import Channel
 from tidemill.model.failure import FailureClass
+from tidemill.model.metrics.nodes import FAMILIES, QUANTITIES
 from tidemill.model.state import AllocationState, JobState
 
 
@@ -116,6 +117,10 @@ AGENT: dict[str, Metric] = {
         "counter",
         "Reports of pilots that an area was over its budget",
         {"area": _AREA, "kind": Label(("ops", "bytes"))},
+    ),
+    "tidemill_node_samples_total": Metric("counter", "Samples of nodes that pilots sent"),
+    "tidemill_node_sampled_nodes": Metric(
+        "gauge", "Nodes whose samples came in the last intervals: the means are over these"
     ),
     "tidemill_moves_total": Metric(
         "counter",
@@ -228,6 +233,28 @@ AGENT: dict[str, Metric] = {
     "tidemill_sync_failures_total": Metric("counter", "Exchanges with the server that failed"),
     "tidemill_reports_waiting": Metric("gauge", "Reports that the server has not acknowledged"),
 }
+
+
+def _of_nodes() -> dict[str, Metric]:
+    """Gauges of what pilots measure."""
+    values: dict[str, dict[str, dict[str, None]]] = {}
+    helps: dict[str, str] = {}
+    for each in QUANTITIES:
+        labels = values.setdefault(each.metric, {})
+        helps.setdefault(each.metric, FAMILIES.get(each.metric, each.help))
+        for name, value in each.labels:
+            labels.setdefault(name, {})[value] = None
+    return {
+        metric: Metric(
+            "gauge",
+            f"{helps[metric]}; mean over nodes",
+            {name: Label(tuple(known)) for name, known in labels.items()},
+        )
+        for metric, labels in values.items()
+    }
+
+
+AGENT.update(_of_nodes())
 
 SERVER: dict[str, Metric] = {
     "tidemill_server_info": Metric(

@@ -46,15 +46,51 @@ const LLITE_METADATA: [&str; 16] = [
     "mkdir", "rmdir", "mknod", "rename", "statfs", "getxattr",
 ];
 
-/// Per device of an NFS mount: one that is mounted twice counts once.
-pub fn nfs(text: &str) -> Vec<(String, Counted)> {
-    let mut found: Vec<(String, Counted)> = Vec::new();
-    let mut current: Option<(String, Counted)> = None;
+/// A mounted NFS export since it was mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NfsMount {
+    pub device: String,
+    pub point: String,
+    /// metadata requests, and bytes from and to the server
+    pub counted: Counted,
+    /// requests of every kind but pings
+    pub ops: u64,
+    /// transmissions of them: more than `ops` where some were repeated
+    pub sent: u64,
+    /// from the last transmission to the reply, all together
+    pub rtt_ms: u64,
+    /// bytes from and to the server
+    pub read_bytes: u64,
+    pub write_bytes: u64,
+}
+
+impl NfsMount {
+    /// `OPERATION: requests transmissions timeouts bytes-out bytes-in queue-ms rtt-ms execute-ms [errors]`
+    fn add(&mut self, name: &str, numbers: &[&str]) {
+        let number = |at: usize| numbers.get(at).and_then(|word| word.parse::<u64>().ok());
+        if !NFS_DATA.contains(&name) {
+            let (ops, bytes) = (number(0), None);
+            self.counted.add(Counted { ops, bytes });
+        }
+        if name == "NULL" {
+            return;
+        }
+        let add = |sum: &mut u64, at: usize| *sum = sum.saturating_add(number(at).unwrap_or(0));
+        add(&mut self.ops, 0);
+        add(&mut self.sent, 1);
+        add(&mut self.rtt_ms, 6);
+    }
+}
+
+/// The NFS mounts of `/proc/self/mountstats`: a device that is mounted twice counts once.
+pub fn nfs(text: &str) -> Vec<NfsMount> {
+    let mut found: Vec<NfsMount> = Vec::new();
+    let mut current: Option<NfsMount> = None;
     let mut in_operations = false;
-    let mut keep = |ended: Option<(String, Counted)>| {
-        if let Some((device, counted)) = ended {
-            if !found.iter().any(|(known, _)| *known == device) {
-                found.push((device, counted));
+    let mut keep = |ended: Option<NfsMount>| {
+        if let Some(mount) = ended {
+            if !found.iter().any(|known| known.device == mount.device) {
+                found.push(mount);
             }
         }
     };
@@ -63,35 +99,32 @@ pub fn nfs(text: &str) -> Vec<(String, Counted)> {
         if words.first() == Some(&"device") {
             keep(current.take());
             in_operations = false;
-            let kind = words
-                .iter()
-                .position(|&word| word == "fstype")
-                .map(|at| words.get(at + 1));
-            if matches!(kind, Some(Some(kind)) if kind.starts_with("nfs") && *kind != "nfsd") {
-                current = words.get(1).map(|device| (unescaped(device), Counted::default()));
+            let after = |word: &str| {
+                let at = words.iter().position(|&each| each == word)?;
+                words.get(at + 1).copied()
+            };
+            if after("fstype").is_some_and(|kind| kind.starts_with("nfs") && kind != "nfsd") {
+                current = words.get(1).map(|device| NfsMount {
+                    device: unescaped(device),
+                    point: unescaped(after("on").unwrap_or_default()),
+                    ..NfsMount::default()
+                });
             }
             continue;
         }
-        let Some((_, counted)) = &mut current else {
+        let Some(mount) = &mut current else {
             continue;
         };
         match words.as_slice() {
             ["bytes:", numbers @ ..] => {
                 // normal read, normal written, direct read, direct written, from the server, to the server
-                let server = numbers
-                    .iter()
-                    .skip(4)
-                    .take(2)
-                    .filter_map(|word| word.parse::<u64>().ok());
-                counted.bytes = Some(server.fold(0, u64::saturating_add));
+                let bytes = |at: usize| numbers.get(at).and_then(|word| word.parse().ok()).unwrap_or(0);
+                (mount.read_bytes, mount.write_bytes) = (bytes(4), bytes(5));
+                mount.counted.bytes = Some(mount.read_bytes.saturating_add(mount.write_bytes));
             }
             ["per-op", "statistics"] => in_operations = true,
-            [name, operations, _, ..] if in_operations && name.ends_with(':') => {
-                let name = name.trim_end_matches(':');
-                if !NFS_DATA.contains(&name) {
-                    let ops = operations.parse().ok();
-                    counted.add(Counted { ops, bytes: None });
-                }
+            [name, numbers @ ..] if in_operations && name.ends_with(':') && numbers.len() > 1 => {
+                mount.add(name.trim_end_matches(':'), numbers);
             }
             _ => {}
         }
@@ -105,23 +138,26 @@ pub fn lustre_md(text: &str) -> u64 {
     rows(text).map(|(_, count, _)| count).fold(0, u64::saturating_add)
 }
 
+/// Bytes that were read and written through one llite mount, by its `stats`.
+pub fn llite_bytes(text: &str) -> (u64, u64) {
+    let of = |wanted: &str| {
+        let found = rows(text).filter(|(name, _, _)| *name == wanted);
+        found.map(|(_, _, sum)| sum).fold(0, u64::saturating_add)
+    };
+    (of("read_bytes"), of("write_bytes"))
+}
+
 /// Calls and bytes of `stats` of one llite mount.
 pub fn llite(text: &str) -> Counted {
+    let (read, written) = llite_bytes(text);
     let mut counted = Counted {
         ops: None,
-        bytes: Some(0),
+        bytes: Some(read.saturating_add(written)),
     };
-    for (name, count, sum) in rows(text) {
+    for (name, count, _) in rows(text) {
         if LLITE_METADATA.contains(&name) {
-            counted.add(Counted {
-                ops: Some(count),
-                bytes: None,
-            });
-        } else if name == "read_bytes" || name == "write_bytes" {
-            counted.add(Counted {
-                ops: None,
-                bytes: Some(sum),
-            });
+            let ops = Some(count);
+            counted.add(Counted { ops, bytes: None });
         }
     }
     counted
@@ -210,7 +246,21 @@ intent_lock               329 samples [reqs]
             ops: Some(5),
             bytes: Some(30),
         };
-        assert_eq!(found, [("srv:/sw".into(), sw), ("srv:/home".into(), home)]);
+        let counted: Vec<_> = found
+            .iter()
+            .map(|each| (each.device.as_str(), each.counted))
+            .collect();
+        assert_eq!(counted, [("srv:/sw", sw), ("srv:/home", home)]);
+        assert_eq!(
+            (found[0].point.as_str(), found[1].point.as_str()),
+            ("/sw", "/my home")
+        );
+        assert_eq!(found[0].ops, 34096 + 322_308 + 12637 + 52480 + 11727);
+        assert_eq!(
+            (found[0].sent, found[0].rtt_ms),
+            (found[0].ops, 464_840 + 10_139_998 + 57185 + 30069 + 16935)
+        );
+        assert_eq!((found[1].read_bytes, found[1].write_bytes), (20, 10));
         assert!(nfs("device x mounted on / with fstype ext4\nrubbish: 1 2 3\n").is_empty());
     }
 

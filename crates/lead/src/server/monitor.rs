@@ -1,0 +1,167 @@
+//! What pilots measured of their nodes, on its way to the agent: FLEET/monitor, written by a thread of its own.
+//!
+//! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So it
+//! is no part of the journal, which holds what must not be lost and is kept as long as the fleet.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
+
+use tidemill_wire::log::{cause, Log};
+use tidemill_wire::{frame, Sampled, SegmentLog};
+
+/// Samples are written so often.
+const FLUSH_US: u64 = 1_000_000;
+/// Waiting to be written; what comes on top of it is dropped.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+/// Handed to the thread at once.
+const BATCHES_MAX: usize = 2;
+/// A sample is about 300 bytes; a longer one is not ours.
+const SAMPLE_BYTES_MAX: usize = 4096;
+/// Two are kept: 8,000 nodes fill one in 90 s at an interval of 30 s.
+const SEGMENT_BYTES_MAX: u64 = 8 << 20;
+
+pub(crate) struct Monitor {
+    directory: PathBuf,
+    stem: String,
+    waiting: Vec<u8>,
+    due: u64,
+    writer: Option<SyncSender<Vec<u8>>>,
+    log: Log,
+}
+
+impl Monitor {
+    /// Of this start of a lead. Nothing is made before the first sample.
+    pub fn new(fleet: &Path, incarnation: u64, log: Log) -> Self {
+        Monitor {
+            directory: fleet.join("monitor"),
+            stem: format!("lead-{incarnation}"),
+            waiting: Vec::new(),
+            due: 0,
+            writer: None,
+            log,
+        }
+    }
+
+    /// A sample of this pilot, whatever name it gives itself.
+    pub fn take(&mut self, pilot: &str, mut sampled: Sampled) {
+        pilot.clone_into(&mut sampled.p);
+        let before = self.waiting.len();
+        let is_written = before < WAITING_BYTES_MAX && frame::encode(&sampled, &mut self.waiting).is_ok();
+        if is_written && self.waiting.len() - before > SAMPLE_BYTES_MAX {
+            self.waiting.truncate(before);
+        }
+    }
+
+    /// Hand over what waits, when it is time and the thread is not behind.
+    pub fn step(&mut self, now: u64) {
+        if self.waiting.is_empty() || now < self.due {
+            return;
+        }
+        self.due = now + FLUSH_US;
+        if self.writer.is_none() {
+            self.writer = self.start();
+        }
+        let Some(writer) = &self.writer else {
+            self.waiting.clear();
+            return;
+        };
+        match writer.try_send(std::mem::take(&mut self.waiting)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(lines)) => self.waiting = lines,
+            Err(TrySendError::Disconnected(_)) => self.writer = None,
+        }
+    }
+
+    fn start(&self) -> Option<SyncSender<Vec<u8>>> {
+        let (sender, batches) = sync_channel(BATCHES_MAX);
+        let (directory, stem, log) = (self.directory.clone(), self.stem.clone(), self.log);
+        let thread = std::thread::Builder::new().name(String::from("monitor"));
+        let started = thread.spawn(move || write(&directory, &stem, &batches, log));
+        started.is_ok().then_some(sender)
+    }
+}
+
+fn write(directory: &Path, stem: &str, batches: &Receiver<Vec<u8>>, log: Log) {
+    remove_others(directory, stem);
+    let mut segments = SegmentLog::new(directory, stem, SEGMENT_BYTES_MAX);
+    let mut failed = false;
+    for lines in batches {
+        let written = segments.append(&lines);
+        if let (Err(error), false) = (&written, failed) {
+            let hint = "what nodes measure is lost meanwhile, and nothing else";
+            log.warning("monitor.unwritten", &[("error", &cause(error)), ("hint", &hint)]);
+        }
+        failed = written.is_err();
+    }
+}
+
+/// Segments of leads before us.
+fn remove_others(directory: &Path, stem: &str) {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("lead-") && !name.starts_with(&format!("{stem}.")) {
+            let _ = std::fs::remove_file(entry.path()); // it may be gone
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampled(node: &str) -> Sampled {
+        Sampled {
+            p: String::from("somebody else"),
+            node: node.to_owned(),
+            ..Sampled::default()
+        }
+    }
+
+    fn until(is_there: impl Fn() -> bool) {
+        for _ in 0..500 {
+            if is_there() {
+                return;
+            }
+            let _ = tidemill_sys::fd::poll(&mut [], Some(10_000));
+        }
+        panic!("it did not come");
+    }
+
+    #[test]
+    fn samples_are_written_with_the_name_of_the_pilot_that_sent_them_and_older_leads_files_go() {
+        let fleet = tempfile::tempdir().unwrap();
+        let directory = fleet.path().join("monitor");
+        std::fs::create_dir(&directory).unwrap();
+        for name in ["lead-1.7.log", "a.r0.i1.1.log"] {
+            std::fs::write(directory.join(name), "").unwrap();
+        }
+        let mut monitor = Monitor::new(fleet.path(), 2, Log::new("test"));
+        monitor.take("a.r0.i1", sampled("n1"));
+        monitor.take("a.r1.i1", sampled(&"x".repeat(SAMPLE_BYTES_MAX)));
+        monitor.step(1);
+        let path = directory.join("lead-2.1.log");
+        until(|| std::fs::read(&path).is_ok_and(|text| !text.is_empty()));
+        let text = std::fs::read(&path).unwrap();
+        let lines: Vec<&[u8]> = text
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .collect();
+        assert_eq!(lines.len(), 1); // the other one is too long
+        let read: Sampled = serde_json::from_slice(frame::check(lines[0]).unwrap()).unwrap();
+        assert_eq!((read.p.as_str(), read.node.as_str()), ("a.r0.i1", "n1"));
+        assert!(!directory.join("lead-1.7.log").exists());
+        assert!(directory.join("a.r0.i1.1.log").exists());
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let fleet = tempfile::tempdir().unwrap();
+        let mut monitor = Monitor::new(fleet.path(), 1, Log::new("test"));
+        for _ in 0..20_000 {
+            monitor.take("a.r0.i1", sampled(&"n".repeat(1000)));
+        }
+        assert!(monitor.waiting.len() < WAITING_BYTES_MAX + SAMPLE_BYTES_MAX);
+    }
+}

@@ -1,0 +1,1 @@
+"""What sites measured on their nodes, for a while and in memory only."""

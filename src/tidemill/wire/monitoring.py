@@ -1,0 +1,61 @@
+"""What was measured on nodes, from a site to the server and on to clients. Part of the messages of `wire/api`."""
+
+from __future__ import annotations
+
+import msgspec
+
+NODES_SHOWN_MAX = 64  #: of an allocation, whose samples are sent one by one
+VIEW_SAMPLES_MAX = 2_000  #: of one sync, means included
+
+
+class NodePoint(msgspec.Struct, frozen=True, array_like=True):
+    """One sample. `values` are as `QUANTITIES` of `model/metrics/nodes`; None, or behind their end = unknown."""
+
+    at_us: int  #: end of the interval
+    over_us: int  #: its length
+    values: list[float | None]
+
+
+class MountUse(msgspec.Struct, frozen=True, array_like=True):
+    """What a node did to a mounted shared file system, in the last sample in which it did anything."""
+
+    mount: str
+    ops_per_s: float | None
+    retransmissions_per_s: float | None
+    read_bytes_per_s: float | None
+    write_bytes_per_s: float | None
+    rtt_s: float | None
+
+
+class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of one node, oldest first. `cores` is of the last one: the busy share of each core as a digit, in tenths
+    rounded down; of more than 128 cores neighbours share a digit."""
+
+    node: str
+    points: list[NodePoint]
+    cores: str = ""
+    mounts: list[MountUse] = []
+
+
+class AllocationSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of an allocation that no answered sync has told yet. `mean`: of all its nodes, also of those that are not
+    sent one by one."""
+
+    allocation: str
+    nodes_total: int
+    nodes: list[NodeSeries] = []
+    mean: list[NodePoint] = []
+
+
+class SampleReply(msgspec.Struct, kw_only=True):
+    """What the server holds of an allocation's samples, each time with the names of its values. Ask the next time with
+    `since` = `until`."""
+
+    site: str
+    allocation: str
+    quantities: list[str]  #: names of the values, in their order
+    units: list[str]
+    nodes_total: int
+    nodes: list[NodeSeries]
+    mean: list[NodePoint]
+    until: int
