@@ -162,7 +162,10 @@ def _stretches(
         if when >= end_s:
             break
         if when > at:
-            yield from before(at, when, free)
+            if edge is None or edge >= when:
+                yield at, when, free, is_open
+            else:
+                yield from before(at, when, free)
             at = when
         free = max(0, nodes - number)
     if end_s > at:

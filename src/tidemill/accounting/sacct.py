@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidemill.accounting.records import PastJob, Remark, Remarks
 from tidemill.accounting.runs import SeenRuns
 from tidemill.accounting.times import LogClock
-from tidemill.batch.slurm.text import count
+from tidemill.batch.slurm import text
 from tidemill.batch.slurm.times import parse_span
 from tidemill.errors import ConfigError
 from tidemill.model.number import whole
@@ -27,6 +27,7 @@ COMMAND = f"sacct -a -D -X -P --noconvert -S 2026-01-01 -E now -o {COLUMNS}"
 NEEDED = (("jobid", "jobidraw"), ("start",), ("end",), ("nnodes", "allocnodes"))
 CLOCK_CHANGES_S = (3600, -3600, 1800, -1800)
 """Daylight saving time moves clocks by an hour, on Lord Howe Island by half of one."""
+COUNTS_MAX = 10_000
 _NAMES = {
     "id": ("jobid", "jobidraw"),
     "raw": ("jobidraw",),
@@ -148,6 +149,7 @@ class _Rows:
         self._clock = clock
         self._seen, self._keep = choice
         self._parent = ""
+        self._counts: dict[str, int] = {"": 0}
 
     def job(self, number: int, line: str) -> PastJob | None:
         """The job of a line; None for steps and for what cannot be read, which is counted."""
@@ -196,7 +198,7 @@ class _Rows:
             return None
         if run:
             self._remarks.add(Remark.REQUEUED, number, f"job {id[:40]}")
-        nodes = count(parts[at.nodes]) if parts[at.nodes] else 0
+        nodes = self._count(parts[at.nodes])
         if start_s is not None and end_s is not None:
             start_s, end_s = self._span(number, parts, start_s, end_s)
         if start_s is None:
@@ -215,12 +217,21 @@ class _Rows:
             start_s=start_s,
             end_s=end_s,
             nodes=nodes,
-            cores=count(parts[at.cores]) if at.cores >= 0 and parts[at.cores] else 0,
+            cores=self._count(parts[at.cores]) if at.cores >= 0 else 0,
             limit_s=self._limit_s(parts),
             state=state.upper(),
             reservation=parts[at.reservation] if at.reservation >= 0 else "",
             requeue=run,
         )
+
+    def _count(self, word: str) -> int:
+        """`12`, `1.5K`; the same few are in most lines. Raises ValueError."""
+        known = self._counts.get(word)
+        if known is None:
+            known = text.count(word)
+            if len(self._counts) < COUNTS_MAX:
+                self._counts[word] = known
+        return known
 
     def _span(self, number: int, parts: Sequence[str], start_s: int, end_s: int) -> tuple[int | None, int]:
         """Start and end, once they agree with the elapsed time as far as they can.
