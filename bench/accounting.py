@@ -61,7 +61,9 @@ def write(path: Path, rows: int) -> None:
     known: dict[int, str] = {}
     step_s = SPAN_S / rows
     ends = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED by 1234")
-    run_mean_s = NODES * 0.8 * step_s / 3.9  # about a fifth of NODES stays idle; 3.9: mean width of the jobs below
+    run_mean_s = (
+        NODES * 0.8 * step_s / 3.9
+    )  # about a fifth of NODES stays idle; 3.9: mean width of the jobs below
     with path.open("w", encoding="utf-8") as file:
         file.write(HEAD + "\n")
         for number in range(1, rows + 1):
@@ -101,7 +103,10 @@ def main() -> None:
         if not path.exists():
             write(path, args.rows)
         done = subprocess.run(
-            [sys.executable, "-c", READ, str(path), str(2 * NODES)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", READ, str(path), str(2 * NODES)],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         size_mb = round(path.stat().st_size / 1e6)
     print(json.dumps({"rows": args.rows, "size_mb": size_mb, **json.loads(done.stdout)}))

@@ -126,7 +126,9 @@ class History:
         first_s = min(self.submit_s, default=0)
         if self.kind == "swf":
             return first_s
-        end_s = min((at + w + r for at, w, r in zip(self.submit_s, self.wait_s, self.run_s, strict=True)), default=0)
+        end_s = min(
+            (at + w + r for at, w, r in zip(self.submit_s, self.wait_s, self.run_s, strict=True)), default=0
+        )
         early = sum(at < end_s for at in self.submit_s)
         return end_s if early <= EARLY_SHARE_MAX * len(self) else first_s
 

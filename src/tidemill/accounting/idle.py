@@ -202,7 +202,9 @@ class _Week:
             at = stop
 
     def by_weekday(self) -> list[float | None]:
-        return [idle / open_s if open_s else None for idle, open_s in zip(self._idle_s, self._open_s, strict=True)]
+        return [
+            idle / open_s if open_s else None for idle, open_s in zip(self._idle_s, self._open_s, strict=True)
+        ]
 
     def by_hour(self) -> list[float | None]:
         found: list[float | None] = []

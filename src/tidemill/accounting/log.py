@@ -29,6 +29,12 @@ def kind_of(line: str) -> LogKind:
     return LogKind.SACCT if sacct.is_header(line) else LogKind.SWF
 
 
+def kind_of_file(path: Path) -> LogKind:
+    """The kind of a log by its first line that is not empty. Raises ConfigError."""
+    lines = log_lines(path, Remarks())
+    return kind_of(next((line for _, line in lines if line.strip()), ""))
+
+
 def jobs_of(
     path: Path, remarks: Remarks, *, kind: LogKind, zone: tzinfo | None = None, header: dict[str, int]
 ) -> Iterator[PastJob]:
@@ -47,9 +53,7 @@ def history_of(
     path: Path, *, kind: LogKind | None = None, zone: tzinfo | None = None, partition: str | None = None
 ) -> History:
     """The past of a machine by its log. Raises ConfigError, which quotes the remarks when no job is left."""
-    if kind is None:
-        lines = log_lines(path, Remarks())
-        kind = kind_of(next((line for _, line in lines if line.strip()), ""))
+    kind = kind or kind_of_file(path)
     remarks = Remarks()
     history = History(path.name, remarks, kind=kind)
     jobs = jobs_of(path, remarks, kind=kind, zone=zone, header=history.header)

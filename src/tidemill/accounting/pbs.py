@@ -107,7 +107,8 @@ def _rerun(id: str, text: str, known: tuple[int, PastJob] | None) -> PastJob | N
 def _job(id: str, text: str, state: str) -> PastJob:
     """The job of a record's attributes."""
     found = {key: value.strip('"') for key, value in _ATTRIBUTE.findall(text)}
-    limit = found.get("Resource_List.walltime", "")
+    limit, cpu = found.get("Resource_List.walltime", ""), found.get("resources_used.cput", "")
+    cpu_s = parse_span(cpu) if ":" in cpu else whole(cpu)
     limit_s = parse_span(limit) if ":" in limit else whole(limit)
     hosts = found.get("exec_host", "")
     return PastJob(
@@ -123,6 +124,7 @@ def _job(id: str, text: str, state: str) -> PastJob:
         nodes=whole(found.get("Resource_List.nodect", "")) or _hosts(hosts),
         cores=whole(found.get("Resource_List.ncpus", "")) or (hosts.count("+") + 1 if hosts else 0),
         limit_s=None if limit_s is None else int(limit_s),
+        cpu_s=None if cpu_s is None else int(cpu_s),
         state=state or _ending(found.get("Exit_status", "")),
         reservation=found.get("resvID", "") or found.get("resvname", ""),
     )

@@ -14,7 +14,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Times are seconds since 1970 of the clock that the log was written by: a dump without a time zone tells local time
     (see `times.LogClock`). `state` is the batch system's word, its first word in capitals. `requeue` counts the runs of
-    the same id before this one. `cores` 0, `limit_s` None: not told.
+    the same id before this one. `cores` (of all nodes) 0, `limit_s` and `cpu_s` None: not told.
     """
 
     id: str
@@ -29,6 +29,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_s: int | None = None  #: how long it ran, where a log tells that without a start
     nodes: int = 0
     cores: int = 0
+    cpu_s: int | None = None  #: CPU time of all processes
     limit_s: int | None = None
     state: str = ""
     reservation: str = ""

@@ -20,7 +20,7 @@ from tidemill.model.number import whole
 
 COLUMNS = (
     "JobID,JobIDRaw,JobName,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,NNodes,NCPUS,TimelimitRaw,"
-    "State,Reservation"
+    "State,Reservation,TotalCPU"
 )
 """What is worth having; JobIDRaw makes elements of arrays cheap to tell apart."""
 COMMAND = f"sacct -a -D -X -P --noconvert -S 2026-01-01 -E now -o {COLUMNS}"
@@ -47,6 +47,7 @@ _NAMES = {
     "limit": ("timelimit",),
     "state": ("state",),
     "reservation": ("reservation",),
+    "cpu": ("totalcpu",),
 }
 
 
@@ -74,6 +75,7 @@ class Columns(NamedTuple):
     limit: int
     state: int
     reservation: int
+    cpu: int
 
 
 def columns_of(line: str, where: str = "the dump") -> Columns:
@@ -121,7 +123,10 @@ def read(
     for number, line in lines:
         if reader is None or (line[:3] == head and is_header(line)):  # dumps that were put together repeat it
             if line.strip():
-                reader, head = _Rows(columns_of(line, f"line {number}"), remarks, clock, (seen, keep)), line[:3]
+                reader, head = (
+                    _Rows(columns_of(line, f"line {number}"), remarks, clock, (seen, keep)),
+                    line[:3],
+                )
             continue
         if len(line) < 2:
             continue
@@ -219,6 +224,7 @@ class _Rows:
             nodes=nodes,
             cores=self._count(parts[at.cores]) if at.cores >= 0 else 0,
             limit_s=self._limit_s(parts),
+            cpu_s=self._cpu_s(parts[at.cpu]) if at.cpu >= 0 else None,
             state=state.upper(),
             reservation=parts[at.reservation] if at.reservation >= 0 else "",
             requeue=run,
@@ -256,6 +262,11 @@ class _Rows:
         if at.elapsed >= 0 and (span_s := parse_span(parts[at.elapsed])) is not None:
             return int(span_s)
         return None
+
+    def _cpu_s(self, word: str) -> int | None:
+        """`1-02:03:04`, `03:04.567`."""
+        span_s = parse_span(word.partition(".")[0]) if ":" in word else None
+        return None if span_s is None else int(span_s)
 
     def _limit_s(self, parts: Sequence[str]) -> int | None:
         """In `TimelimitRaw` minutes; UNLIMITED and Partition_Limit are None."""

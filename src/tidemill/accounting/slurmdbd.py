@@ -36,7 +36,12 @@ def ask_sacct(command: list[str]) -> CommandResult:
 
 
 def jobs(
-    since_s: int, until_s: int, remarks: Remarks, *, filters: tuple[str, ...] = ("-a",), asked: Ask = ask_sacct
+    since_s: int,
+    until_s: int,
+    remarks: Remarks,
+    *,
+    filters: tuple[str, ...] = ("-a",),
+    asked: Ask = ask_sacct,
 ) -> Iterator[PastJob]:
     """Jobs that were eligible, or ran, between two times, each once. Raises SiteError.
 

@@ -46,6 +46,7 @@ from tidemill.wire.api import (
     KeptOutputs,
     OutputPage,
     OwnerRow,
+    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -296,6 +297,24 @@ class Client:
     def allocations(self, *, site: str | None = None, limit: int | None = None) -> list[AllocationRow]:
         """Allocations as their sites last reported them, newest first."""
         return self.get("/v1/allocations", list[AllocationRow], site=site, limit=limit)
+
+    def placements(self, site: str, *, since_us: int, until_us: int) -> Iterator[PlacementRow]:
+        """Allocations of a site that held nodes between two times (microseconds since 1970), by name."""
+        after = ""
+        while True:
+            rows = self.get(
+                "/v1/placements",
+                list[PlacementRow],
+                site=site,
+                since_us=since_us,
+                until_us=until_us,
+                after=after,
+                limit=PAGE_MAX,
+            )
+            yield from rows
+            if len(rows) < PAGE_MAX:
+                return
+            after = rows[-1].name
 
     def health(self) -> Health:
         """Whether the server is well, its version and database. Asked once, not repeated."""

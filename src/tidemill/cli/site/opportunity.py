@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, count, moment
+from tidemill.cli.arguments import Command, Parser, count, moment, zone_of
 from tidemill.cli.site.simulate import SIMULATED, define_bounds, define_times, seconds, study_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
@@ -62,15 +62,15 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--until", type=moment, metavar="TIME", help="without LOG: ask sacct until then (default: now)"
     )
-    parser.add_argument("--partition", metavar="NAME", help="only jobs of this partition or queue (default: all)")
+    parser.add_argument(
+        "--partition", metavar="NAME", help="only jobs of this partition or queue (default: all)"
+    )
     parser.add_argument(
         "--timezone",
         metavar="ZONE",
         help="zone of times without one, and of the hours of the day, such as `Europe/Berlin` (default: as written)",
     )
-    parser.add_argument(
-        "--nodes", type=count, metavar="N", help="size of the machine (default: by the log)"
-    )
+    parser.add_argument("--nodes", type=count, metavar="N", help="size of the machine (default: by the log)")
     parser.add_argument(
         "--cores-per-node", type=count, metavar="C", help="cores of a node (default: by the log, if it tells)"
     )
@@ -85,7 +85,7 @@ def define(parser: Parser) -> None:
         "--policy",
         action="append",
         choices=[policy.value for policy in SIMULATED],
-        help="how the broker behaves; may be repeated (default: yield and capped)",
+        help="how the broker behaves; may be repeated (default: yield and preempt)",
     )
     parser.add_argument(
         "--price", type=price, default=0.01, metavar="P", help="what a core-hour is worth (default: 0.01)"
@@ -103,7 +103,11 @@ def define(parser: Parser) -> None:
     define_times(parser)
     define_bounds(parser)
     parser.add_argument(
-        "--seeds", type=count, default=4, metavar="N", help="paired runs with jittered submissions (default: 4)"
+        "--seeds",
+        type=count,
+        default=4,
+        metavar="N",
+        help="paired runs with jittered submissions (default: 4)",
     )
     parser.add_argument("--replicas", type=count, default=1, metavar="N", help="pairs in a seed (default: 1)")
     parser.add_argument(
@@ -138,8 +142,10 @@ def made(args: Namespace) -> Opportunity:
     history = past(args, zone)
     machine = history.machine(args.nodes)
     trace = history.trace(machine, args.jobs_simulated)
-    say(f"{history.name}: {len(history):,} jobs on {machine.nodes:,} nodes ({machine.nodes_from}); simulating")
-    args.policy = args.policy or [Policy.YIELD.value, Policy.CAPPED.value]
+    say(
+        f"{history.name}: {len(history):,} jobs on {machine.nodes:,} nodes ({machine.nodes_from}); simulating"
+    )
+    args.policy = args.policy or [Policy.YIELD.value, Policy.PREEMPT.value]
     studies = [study_of(Namespace(**{**vars(args), "event_s": each}), trace) for each in args.event_length]
     return opportunity(
         history,
@@ -152,18 +158,6 @@ def made(args: Namespace) -> Opportunity:
         ),
         hours=LogClock(zone, origin_s=history.header.get("UnixStartTime", 0)),
     )
-
-
-def zone_of(name: str | None) -> tzinfo | None:
-    """A time zone by its name. Raises ConfigError."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return None if name is None else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ConfigError(
-            f"`{name}` is not a time zone that this machine knows", hint="such as Europe/Berlin, or UTC"
-        ) from error
 
 
 def past(args: Namespace, zone: tzinfo | None) -> History:
@@ -188,8 +182,16 @@ def past(args: Namespace, zone: tzinfo | None) -> History:
 
 def print_answers(data: Opportunity) -> None:
     """The answers, the table behind them, and the remarks."""
-    from tidemill.model.quantities import count_text, duration_text
-    from tidemill.report.outside.opportunity_page import answers, hole_name, interval, money, percent, signed
+    from tidemill.model.quantities import count_text
+    from tidemill.report.outside.opportunity_page import (
+        answers,
+        hole_name,
+        interval,
+        money,
+        percent,
+        signed,
+        span,
+    )
 
     for question, answer in answers(data):
         show(question)
@@ -200,7 +202,7 @@ def print_answers(data: Opportunity) -> None:
         [
             [
                 each.policy,
-                duration_text(each.event_s),
+                span(each.event_s),
                 percent(each.useful),
                 count_text(each.node_h_month),
                 "-" if each.core_h_month is None else count_text(each.core_h_month),

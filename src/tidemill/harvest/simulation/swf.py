@@ -80,9 +80,7 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
     return trace_of(path, records, nodes=(size, source), skipped=skipped)
 
 
-def sized(
-    records: list[Raw], header: dict[str, int], nodes: int | None
-) -> tuple[list[Raw], int, str]:
+def sized(records: list[Raw], header: dict[str, int], nodes: int | None) -> tuple[list[Raw], int, str]:
     """The records in nodes, ordered by submission, the size of the machine, and where that is from."""
     records.sort(key=lambda each: each.submit_s)
     per_node = processors_per_node(header)
@@ -91,9 +89,7 @@ def sized(
     return records, *machine_size(records, header, nodes, per_node)
 
 
-def trace_of(
-    path: Path, records: list[Raw], *, nodes: tuple[int, str], skipped: dict[str, int]
-) -> Trace:
+def trace_of(path: Path, records: list[Raw], *, nodes: tuple[int, str], skipped: dict[str, int]) -> Trace:
     """The trace of records that are ordered by submission; `nodes`: how many there are, and where that is from.
 
     Raises ConfigError for a job that is wider than the machine.

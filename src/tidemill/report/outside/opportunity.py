@@ -171,7 +171,9 @@ def _remarks(history: History, machine: Machine, price: Price, study: Study) -> 
         found.append(machine.note)
     if machine.outages:
         out_h = sum(end - start for start, end in machine.outages) / HOUR_S
-        found.append(f"{len(machine.outages)} outages of the whole machine, {out_h:,.0f} h in all, are left out")
+        found.append(
+            f"{len(machine.outages)} outages of the whole machine, {out_h:,.0f} h in all, are left out"
+        )
     if len(study.jobs) < len(history):
         found.append(
             f"{len(study.jobs):,} of {len(history):,} jobs are simulated, the latest: shares, waits and money refer to "

@@ -9,7 +9,7 @@ from tidemill.accounting.idle import STEPS, HoleClass
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.columns import columns
 from tidemill.harvest.simulation.outcome import RelativeChange
-from tidemill.model.quantities import count_text, duration_text, short_text
+from tidemill.model.quantities import count_text, short_text
 from tidemill.report.html import cards, document, figure, section, table
 from tidemill.report.outside.opportunity import Harvestable, Opportunity
 
@@ -23,7 +23,9 @@ def answers(data: Opportunity) -> list[tuple[str, str]]:
     chosen = [each for each in data.found if each.policy == best]
     found.append(("How much of it could be harvested?", " ".join(_harvest(each) for each in chosen)))
     found.append(("What is that worth?", _money_answer(data, chosen)))
-    found.append(("What would it cost other users?", " ".join(_harm(each, len(chosen) > 1) for each in chosen)))
+    found.append(
+        ("What would it cost other users?", " ".join(_harm(each, len(chosen) > 1) for each in chosen))
+    )
     found.append(("How certain is this?", _certainty(data)))
     return found
 
@@ -35,7 +37,7 @@ def _idle_answer(data: Opportunity) -> str:
     )
     if data.machine.is_trusted:
         idle = data.idle
-        text += f" By the log's own starts and ends it is {percent(idle.share)} of {days(idle.end_s - idle.start_s)}."
+        text += f" By the log's own starts and ends it was {percent(idle.share)} of {days(idle.end_s - idle.start_s)}."
     return text
 
 
@@ -47,14 +49,14 @@ def _holes_answer(data: Opportunity) -> str:
     long = sum(each.node_h for each in data.idle.holes if each.from_s >= 3600)
     return (
         f"{percent(long / total)} of the idle node-hours lie in holes of an hour or more, {percent(short / total)} in "
-        f"holes of less than {duration_text(SHORT_S)}."
+        f"holes of less than {span(SHORT_S)}."
     )
 
 
 def _harvest(each: Harvestable) -> str:
     core_h = "" if each.core_h_month is None else f" ({short_text(each.core_h_month)} core-hours)"
     return (
-        f"Policy `{each.policy}` with events of {duration_text(each.event_s)}: {percent(each.useful)} of the idle "
+        f"Policy `{each.policy}` with events of {span(each.event_s)}: {percent(each.useful)} of the idle "
         f"node-hours end as finished events, {count_text(each.node_h_month)} node-hours{core_h} a month."
     )
 
@@ -63,12 +65,12 @@ def _money_answer(data: Opportunity, chosen: Sequence[Harvestable]) -> str:
     price = data.price
     if price.cores_per_node is None:
         return "The log does not tell how many cores a node has: `--cores-per-node N` turns node-hours into money."
-    sums = ", ".join(f"{money(each, data)} (events of {duration_text(each.event_s)})" for each in chosen)
+    sums = ", ".join(f"{money(each, data)} (events of {span(each.event_s)})" for each in chosen)
     return f"{sums} a month at {price.per_core_h:g} {price.currency} a core-hour, {price.cores_per_node} cores a node."
 
 
 def _harm(each: Harvestable, is_one_of_many: bool) -> str:
-    head = f"Events of {duration_text(each.event_s)}: " if is_one_of_many else ""
+    head = f"Events of {span(each.event_s)}: " if is_one_of_many else ""
     change = each.wait_change
     if change.mean is None:
         return f"{head}no job of the log waits with or without guests."
@@ -97,7 +99,9 @@ def page(data: Opportunity) -> str:
     """The page."""
     said = "".join(f"<h3>{escape(question)}</h3><p>{_code(answer)}</p>" for question, answer in answers(data))
     idle = data.idle
-    subtitle = f"{data.log}: {data.jobs:,} jobs, {days(idle.end_s - idle.start_s)}, {data.machine.nodes:,} nodes"
+    subtitle = (
+        f"{data.log}: {data.jobs:,} jobs, {days(idle.end_s - idle.start_s)}, {data.machine.nodes:,} nodes"
+    )
     parts = [
         cards(_cards(data)),
         section("Answers", said),
@@ -115,7 +119,7 @@ def _cards(data: Opportunity) -> list[tuple[str, str, str]]:
     is_harm = change.low is not None and change.low > 0
     return [
         ("idle", percent(data.idle_share), ""),
-        (f"of that harvestable, events of {duration_text(first.event_s)}", percent(first.useful), ""),
+        (f"of that harvestable, events of {span(first.event_s)}", percent(first.useful), ""),
         (
             "core-hours a month" if first.core_h_month is not None else "node-hours a month",
             short_text(first.core_h_month if first.core_h_month is not None else first.node_h_month),
@@ -128,24 +132,22 @@ def _cards(data: Opportunity) -> list[tuple[str, str, str]]:
 def _harvestable(data: Opportunity) -> str:
     drawn = bars(
         [
-            Bar(f"{each.policy}, events of {duration_text(each.event_s)}", each.useful or 0.0, percent(each.useful))
+            Bar(f"{each.policy}, events of {span(each.event_s)}", each.useful or 0.0, percent(each.useful))
             for each in data.found
         ],
         title="share of the idle node-hours that policies harvest",
         top=1.0,
     )
-    heads = ["policy", "event", "useful", "95 %", "occupied", "node-h/month", "core-h/month", "worth/month", "starts/h"]
+    heads = ["policy", "event", "useful", "95 %", "node-h/month", "core-h/month", "worth/month"]
     rows = [
         [
             each.policy,
-            duration_text(each.event_s),
+            span(each.event_s),
             percent(each.useful),
             "-" if each.useful_low is None else f"{percent(each.useful_low)} to {percent(each.useful_high)}",
-            percent(each.occupied),
             count_text(each.node_h_month),
             "-" if each.core_h_month is None else count_text(each.core_h_month),
             money(each, data),
-            count_text(each.starts_per_h),
         ]
         for each in data.found
     ]
@@ -157,7 +159,7 @@ def _waits(data: Opportunity) -> str:
     heads = ["policy", "event", "nodes", "jobs", "wait", "without guests", "change", "95 %"]
     rows = []
     for each in data.found:
-        length = duration_text(each.event_s)
+        length = span(each.event_s)
         rows.append(
             [each.policy, length, "all", count_text(sum(size.jobs for size in each.by_size)), hours(each.wait_s),
              hours(each.wait_without_s), signed(each.wait_change.mean), interval(each.wait_change)]
@@ -177,7 +179,11 @@ def _idle(data: Opportunity) -> str:
     total = sum(each.node_h for each in idle.holes) or 1.0
     lengths = bars(
         [
-            Bar(hole_name(each), each.node_h, f"{percent(each.node_h / total)}, {count_text(each.holes)} holes")
+            Bar(
+                hole_name(each),
+                each.node_h,
+                f"{percent(each.node_h / total)}, {count_text(each.holes)} holes",
+            )
             for each in idle.holes
         ],
         title="idle node-hours by length of the hole",
@@ -219,16 +225,20 @@ def _method(data: Opportunity) -> str:
 
 
 def hole_name(each: HoleClass) -> str:
-    """`15 min to 30 min`."""
-    return f"{span(each.from_s)} or more" if each.to_s is None else f"{span(each.from_s)} to {span(each.to_s)}"
+    """`under 5 min`, `15 min to 30 min`, `1 d or more`."""
+    if not each.from_s:
+        return f"under {span(each.to_s or 0)}"
+    return (
+        f"{span(each.from_s)} or more" if each.to_s is None else f"{span(each.from_s)} to {span(each.to_s)}"
+    )
 
 
-def span(seconds: int) -> str:
+def span(seconds: float) -> str:
     """A length in its largest whole unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds and seconds % size == 0:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:g} s"
 
 
 def money(each: Harvestable, data: Opportunity) -> str:
@@ -248,7 +258,7 @@ def signed(value: float | None) -> str:
 
 def interval(change: RelativeChange) -> str:
     """`-1.00 % to +2.00 %`; `-` where there is none."""
-    return "-" if change.low is None else f"{signed(change.low)} to {signed(change.high)}"
+    return "-" if change.low is None else f"{100 * change.low:+.2f} to {signed(change.high)}"
 
 
 def hours(seconds: float) -> str:

@@ -37,6 +37,7 @@ from tidemill.wire.api import (
     JobPage,
     OutputPage,
     OwnerRow,
+    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -108,6 +109,16 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     after: int = 0
     campaign: str | None = None
+
+
+class PlacementsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A site, two times (microseconds since 1970), and the place of a page: allocations after a name."""
+
+    site: str | None = None
+    since_us: int = 0
+    until_us: int = (1 << 63) - 1
+    after: str = ""
+    limit: int | None = None
 
 
 class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -286,6 +297,19 @@ def _allocations(call: Call) -> list[AllocationRow]:
     )
 
 
+def _placements(call: Call) -> list[PlacementRow]:
+    query: PlacementsQuery = call.query
+    rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
+    return api_pages.placements(
+        call.session,
+        query.site or call.own(Act.ALLOCATIONS),
+        query.since_us,
+        query.until_us,
+        after=query.after,
+        limit=query.limit,
+    )
+
+
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
     wanted = _archived_rows(call, query)
@@ -357,6 +381,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/allocations", "Allocations, newest first", SiteQuery, None, list[AllocationRow], _allocations,
         Act.ALLOCATIONS,
+    ),
+    Route(
+        "GET", "/v1/placements", "When allocations of a site held nodes", PlacementsQuery, None, list[PlacementRow],
+        _placements, Act.ALLOCATIONS,
     ),
     Route(
         "GET", "/v1/audit", "Who ran what in an allocation, or on a node at a time", AuditQuery, None, list[AuditRow],

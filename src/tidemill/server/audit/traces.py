@@ -89,6 +89,20 @@ def find(
     return rows
 
 
+def between(
+    session: Session, site: int, since_us: int, until_us: int, *, after: str = "", limit: int
+) -> list[tuple[str, str, int, int, int, int | None]]:
+    """(name, batch id, nodes, cores of a node, start, end) of allocations of a site that held nodes between two times,
+    by name, those after a name. `cores` 0: the allocation itself is forgotten, its nodes are counted by their names."""
+    rows = session.rows(
+        "placements_between", site=site, since=since_us, until=until_us, after=after, limit=limit
+    )
+    return [
+        (name, batch_id, nodes or len(hosts.split()), cores, started_us, ended_us or None)
+        for name, batch_id, hosts, started_us, ended_us, nodes, cores in rows
+    ]
+
+
 def _placements(session: Session, asked: TraceQuestion, site: int) -> list[Any]:
     """Rows of one site's allocations, or of all (0)."""
     about = {"site": site, "at_us": asked.at_us or 0, "limit": ALLOCATIONS_MAX}
