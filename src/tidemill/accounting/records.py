@@ -57,18 +57,18 @@ class Remark(StrEnum):
 SENTENCES = {
     Remark.UNREADABLE: "{count} of {lines} could not be read",
     Remark.CUT: "the log is cut short: its last line is left out",
-    Remark.REPEATED: "{count} repeat a job that was already read: left out",
-    Remark.ORPHAN_STEP: "{count} are steps whose job is not in the log: left out",
-    Remark.REQUEUED: "{count} are further runs of requeued jobs: each counts",
-    Remark.NOT_STARTED: "{count} are jobs that ended or wait without a start: they held no nodes",
-    Remark.RUNNING: "{count} are jobs that still ran when the log was written: they hold their nodes until its end",
-    Remark.RUNAWAY: "{count} are jobs without an end, more than a day past their time limit: left out",
-    Remark.BACKWARDS: "{count} are jobs that end before they start, as after a clock change: left out",
-    Remark.ELAPSED: "{count} are jobs whose end contradicts their elapsed time, as after a clock change: "
-    "their end is taken to be start + elapsed",
-    Remark.NO_NODES: "{count} are jobs without a number of nodes: left out",
-    Remark.NO_SUBMIT: "{count} are jobs without a time of submission: taken as submitted when they could start",
-    Remark.LEFT_OUT: "{count} are left out",
+    Remark.REPEATED: "{count} left out: the same record of a job was read before",
+    Remark.ORPHAN_STEP: "{count} left out: a step whose job is not in the log",
+    Remark.REQUEUED: "{count} with a further run of a requeued job: each run counts",
+    Remark.NOT_STARTED: "{count} without a start (canceled before it, or waiting): no nodes were held",
+    Remark.RUNNING: "{count} without an end: the job holds its nodes until the end of the log",
+    Remark.RUNAWAY: "{count} left out: no end, and more than a day past the time limit",
+    Remark.BACKWARDS: "{count} left out: the job ends before it starts, as after a clock change",
+    Remark.ELAPSED: "{count} with an end that contradicts the elapsed time, as after a clock change: start + elapsed "
+    "is taken",
+    Remark.NO_NODES: "{count} left out: no number of nodes",
+    Remark.NO_SUBMIT: "{count} without a time of submission: the start is taken for it",
+    Remark.LEFT_OUT: "{count} left out",
 }
 
 
