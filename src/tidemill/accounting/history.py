@@ -20,6 +20,7 @@ UNKNOWN = -1
 RUNAWAY_S = 86_400
 """A job without an end that is so long past its limit has one that slurmdbd missed (sacctmgr(1), "RunAwayJobs")."""
 EARLY_SHARE_MAX = 0.1
+RUN_UP_S = 86_400
 TIMES_MAX = (1 << 31) - 1
 
 
@@ -119,16 +120,20 @@ class History:
         self.begin_s = self._begin_s()
 
     def _begin_s(self) -> int:
-        """The first end of a job: sacct and PBS log what ended after some day, and of what ran before it only that.
+        """From when on the log has all jobs: sacct and PBS log what ended after some day, so that of the weeks before
+        the first end they have only what ran for so long. SWF logs are cut by submission.
 
-        SWF logs are cut by submission. So is a log of which much was submitted before its first end, as short ones are.
+        A day or less of that changes little; and where much was submitted before the first end, the log is a short one.
         """
         first_s = min(self.submit_s, default=0)
         if self.kind == "swf":
             return first_s
-        end_s = min(
-            (at + w + r for at, w, r in zip(self.submit_s, self.wait_s, self.run_s, strict=True)), default=0
+        ends = (
+            at + wait + run for at, wait, run in zip(self.submit_s, self.wait_s, self.run_s, strict=True) if run > 0
         )
+        end_s = min(ends, default=0)
+        if end_s - first_s <= RUN_UP_S:
+            return first_s
         early = sum(at < end_s for at in self.submit_s)
         return end_s if early <= EARLY_SHARE_MAX * len(self) else first_s
 

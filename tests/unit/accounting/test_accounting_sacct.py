@@ -249,3 +249,17 @@ def test_bytes_that_are_no_text_cost_no_line(tmp_path: Path) -> None:
     (job,) = jobs_of(path, remarks, kind=LogKind.SACCT, header={})
 
     assert (job.id, job.nodes) == ("1", 2)
+
+
+def test_of_the_weeks_before_a_dump_begins_only_long_jobs_are_in_it_and_they_are_not_counted_as_idle(tmp_path: Path) -> None:
+    long = row("1", submit="2026-10-14T00:00:00", start="2026-10-14T00:00:00", end="2026-10-24T02:00:00", elapsed="10-02:00:00")
+    rest = [
+        row(str(k), submit=f"2026-10-{24 + k // 24}T{k % 24:02d}:00:00", start=f"2026-10-{24 + k // 24}T{k % 24:02d}:30:00",
+            end=f"2026-10-{24 + k // 24}T{k % 24:02d}:50:00", elapsed="00:20:00")
+        for k in range(2, 40)
+    ]  # fmt: skip
+
+    history = history_of(written(tmp_path, long, *rest))
+
+    assert history.span == (DAY + 7200, DAY + 39 * 3600)
+    assert len(history.recent(100)) == 38
