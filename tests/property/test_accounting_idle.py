@@ -12,7 +12,9 @@ from tidemill.harvest.simulation.timeline import Timeline, empty_spells, most_bu
 NODES = 5
 TIMES = st.integers(0, 3000)
 JOBS = st.lists(
-    st.tuples(TIMES, st.integers(1, 2000), st.integers(1, NODES)).map(lambda job: (job[0], job[0] + job[1], job[2])),
+    st.tuples(TIMES, st.integers(1, 2000), st.integers(1, NODES)).map(
+        lambda job: (job[0], job[0] + job[1], job[2])
+    ),
     max_size=12,
 )
 
@@ -29,7 +31,9 @@ def busy_at(jobs: list[tuple[int, int, int]], at: int) -> int:
 
 
 @given(jobs=JOBS, origin_s=st.sampled_from([0, 86_400 - 1000, 10**9]))
-def test_busy_nodes_over_time_are_those_of_every_second(jobs: list[tuple[int, int, int]], origin_s: int) -> None:
+def test_busy_nodes_over_time_are_those_of_every_second(
+    jobs: list[tuple[int, int, int]], origin_s: int
+) -> None:
     timeline = timeline_of(jobs, origin_s=origin_s)
     changes = [(at - origin_s, busy) for at, busy in timeline]
 
@@ -55,9 +59,7 @@ def test_idle_time_and_holes_are_those_of_a_count_by_the_second(
     found = idle_of(timeline_of(jobs), nodes=NODES, span=span, outages=outages)
 
     closed = range(*outage) if outage else range(0)
-    free = [
-        None if at in closed else max(0, NODES - busy_at(jobs, at)) for at in range(span[0], span[1])
-    ]
+    free = [None if at in closed else max(0, NODES - busy_at(jobs, at)) for at in range(span[0], span[1])]
     seconds = [each for each in free if each is not None]
     assert round(found.idle_node_h * 3600) == sum(seconds)
     assert round(found.capacity_node_h * 3600) == NODES * len(seconds)
@@ -83,10 +85,16 @@ def test_idle_time_and_holes_are_those_of_a_count_by_the_second(
 
 
 @given(
-    jobs=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=10),
+    jobs=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=10
+    ),
 )
-def test_outages_are_long_spells_without_a_job_through_which_one_waited(jobs: list[tuple[int, int, int]]) -> None:
-    hours = [(submit * 3600, (submit + wait) * 3600, (submit + wait + run) * 3600) for submit, wait, run in jobs]
+def test_outages_are_long_spells_without_a_job_through_which_one_waited(
+    jobs: list[tuple[int, int, int]],
+) -> None:
+    hours = [
+        (submit * 3600, (submit + wait) * 3600, (submit + wait + run) * 3600) for submit, wait, run in jobs
+    ]
     timeline = timeline_of([(start, end, 1) for _, start, end in hours])
 
     found = empty_spells(timeline, [(submit, start) for submit, start, _ in hours])
@@ -102,7 +110,11 @@ def test_outages_are_long_spells_without_a_job_through_which_one_waited(jobs: li
     assert found == expected
 
 
-@given(rows=st.lists(st.tuples(st.sampled_from(["1", "2", "4096", "5_1", "8589934599"]), st.integers(0, 2)), max_size=30))
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["1", "2", "4096", "5_1", "8589934599"]), st.integers(0, 2)), max_size=30
+    )
+)
 def test_runs_of_an_id_are_numbered_and_repeated_records_are_seen(rows: list[tuple[str, int]]) -> None:
     seen, known = SeenRuns(), dict[str, list[int]]()
     for id, what in rows:

@@ -129,7 +129,9 @@ class History:
         if self.kind == "swf":
             return first_s
         ends = (
-            at + wait + run for at, wait, run in zip(self.submit_s, self.wait_s, self.run_s, strict=True) if run > 0
+            at + wait + run
+            for at, wait, run in zip(self.submit_s, self.wait_s, self.run_s, strict=True)
+            if run > 0
         )
         end_s = min(ends, default=0)
         if end_s - first_s <= RUN_UP_S:

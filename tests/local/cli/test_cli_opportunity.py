@@ -58,8 +58,12 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sacct = ["JobID|User|Submit|Start|End|NNodes|NCPUS|TimelimitRaw|State"]
     pbs = []
     for number, (submit, start, end, width, limit) in enumerate(jobs(), start=1):
-        swf.append(f"{number} {submit} {start - submit} {end - start} {width} -1 -1 {width} {limit * 60} -1 1 1 1 1 1 1 -1 -1")
-        sacct.append(f"{number}|u|{at(submit)}|{at(start)}|{at(end)}|{width}|{width * CORES}|{limit}|COMPLETED")
+        swf.append(
+            f"{number} {submit} {start - submit} {end - start} {width} -1 -1 {width} {limit * 60} -1 1 1 1 1 1 1 -1 -1"
+        )
+        sacct.append(
+            f"{number}|u|{at(submit)}|{at(start)}|{at(end)}|{width}|{width * CORES}|{limit}|COMPLETED"
+        )
         times = f"qtime={BEGIN_S + submit} start={BEGIN_S + start} end={BEGIN_S + end}"
         asked = f"Resource_List.nodect={width} Resource_List.ncpus={width * CORES} Resource_List.walltime={limit * 60}"
         pbs.append(f"10/24/2026 00:00:00;E;{number}.pbs;user=u queue=q {times} {asked} Exit_status=0")
@@ -81,13 +85,23 @@ def test_the_report_agrees_with_simulate_on_the_same_log(logs: dict[str, Path], 
         for each in report["found"]:
             if each["event_s"] == event_s:
                 same = simulated["policies"][each["policy"]]
-                for key in ("useful", "useful_low", "useful_high", "occupied", "wait_change", "wait_s", "by_size"):
+                for key in (
+                    "useful",
+                    "useful_low",
+                    "useful_high",
+                    "occupied",
+                    "wait_change",
+                    "wait_s",
+                    "by_size",
+                ):
                     assert each[key] == same[key], key
 
 
 def test_all_three_forms_of_a_log_say_the_same(logs: dict[str, Path]) -> None:
     words = ("--nodes", str(NODES), "--cores-per-node", str(CORES), "--event-length", "5m", *RUNS)
-    swf, sacct, pbs = (document("report", "opportunity", str(logs[kind]), *words) for kind in ("swf", "sacct", "pbs"))
+    swf, sacct, pbs = (
+        document("report", "opportunity", str(logs[kind]), *words) for kind in ("swf", "sacct", "pbs")
+    )
 
     for key in ("idle_share", "found"):
         assert swf[key] == sacct[key] == pbs[key], key
@@ -96,7 +110,18 @@ def test_all_three_forms_of_a_log_say_the_same(logs: dict[str, Path]) -> None:
 
 
 def test_idle_node_hours_are_those_of_the_jobs_and_money_follows_from_them(logs: dict[str, Path]) -> None:
-    words = ("--nodes", str(NODES), "--event-length", "5m", "--seeds", "1", "--price", "0.02", "--currency", "USD")
+    words = (
+        "--nodes",
+        str(NODES),
+        "--event-length",
+        "5m",
+        "--seeds",
+        "1",
+        "--price",
+        "0.02",
+        "--currency",
+        "USD",
+    )
     data = document("report", "opportunity", str(logs["sacct"]), *words)
 
     last = max(submit for submit, *_ in jobs())
@@ -124,11 +149,13 @@ def test_the_page_stands_alone_and_answers_first(logs: dict[str, Path], tmp_path
         assert question in done.stdout
     html = page.read_text()
     assert "<h3>How much is idle?</h3>" in html
-    assert not re.search(r'(?:src|href)\s*=|url\(|@import|<script', html)
+    assert not re.search(r"(?:src|href)\s*=|url\(|@import|<script", html)
     assert html.count("<svg") >= 4
 
 
-def test_only_the_latest_jobs_are_simulated_when_there_are_too_many_and_the_report_says_so(logs: dict[str, Path]) -> None:
+def test_only_the_latest_jobs_are_simulated_when_there_are_too_many_and_the_report_says_so(
+    logs: dict[str, Path],
+) -> None:
     words = ("--nodes", str(NODES), "--event-length", "5m", "--seeds", "1", "--jobs-simulated", "200")
     data = document("report", "opportunity", str(logs["sacct"]), *words)
 

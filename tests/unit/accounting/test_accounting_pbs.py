@@ -31,7 +31,13 @@ def test_an_e_record_is_a_job() -> None:
         f"E;7.pbs;{USED} session=1 end=5000 Exit_status=0 resources_used.cput=00:50:00",
     )
 
-    assert (job.id, job.user, job.account, job.partition, job.name) == ("7.pbs", "ada", "high energy", "workq", "a")
+    assert (job.id, job.user, job.account, job.partition, job.name) == (
+        "7.pbs",
+        "ada",
+        "high energy",
+        "workq",
+        "a",
+    )
     assert (job.submit_s, job.eligible_s, job.start_s, job.end_s) == (1000, 1001, 2000, 5000)
     assert (job.nodes, job.cores, job.limit_s, job.cpu_s, job.state) == (2, 128, 3600, 3000, "COMPLETED")
     assert not remarks.noted
@@ -66,7 +72,9 @@ def test_a_rerun_that_does_not_tell_its_end_uses_the_time_used() -> None:
 
 
 def test_what_was_deleted_before_its_start_held_no_nodes_and_what_runs_is_told() -> None:
-    jobs, remarks = parsed("D;6.pbs;requestor=ada@login", f"S;7.pbs;{USED}", "D;7.pbs;requestor=ada@login", "L;license;floating")
+    jobs, remarks = parsed(
+        "D;6.pbs;requestor=ada@login", f"S;7.pbs;{USED}", "D;7.pbs;requestor=ada@login", "L;license;floating"
+    )
 
     assert [(job.id, job.start_s, job.end_s) for job in jobs] == [("7.pbs", 2000, None)]
     assert (remarks.count(Remark.NOT_STARTED), remarks.count(Remark.RUNNING)) == (1, 1)
@@ -74,7 +82,12 @@ def test_what_was_deleted_before_its_start_held_no_nodes_and_what_runs_is_told()
 
 def test_what_cannot_be_read_is_counted() -> None:
     remarks = Remarks()
-    lines = [f"{AT};E;7.pbs;start=noon end=5\n", "nonsense\n", f"{AT};E;8.pbs;start=5\n", f"{AT};E;9.pbs;{USED} end=50"]
+    lines = [
+        f"{AT};E;7.pbs;start=noon end=5\n",
+        "nonsense\n",
+        f"{AT};E;8.pbs;start=5\n",
+        f"{AT};E;9.pbs;{USED} end=50",
+    ]
 
     assert list(pbs.read(enumerate(lines, start=1), remarks)) == []
     assert list(remarks.sentences()) == [

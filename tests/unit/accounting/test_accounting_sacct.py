@@ -28,7 +28,9 @@ def row(id: str = "1", **fields: str) -> str:
     return "|".join([id, *{**known, **fields}.values()])
 
 
-def parsed(*lines: str, head: str = HEAD, end: str = "\n", clock: LogClock | None = None) -> tuple[list[PastJob], Remarks]:
+def parsed(
+    *lines: str, head: str = HEAD, end: str = "\n", clock: LogClock | None = None
+) -> tuple[list[PastJob], Remarks]:
     """The jobs of a dump, and the remarks on it."""
     text = [f"{line}\n" for line in (head, *lines)]
     text[-1] = text[-1][:-1] + end
@@ -82,7 +84,9 @@ def test_lines_that_cannot_be_read_are_counted_with_the_first_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "end"), [(row("2")[:-4], ""), (row("2")[:40], ""), (row("2"), "")], ids=["in the last field", "early", "whole"]
+    ("line", "end"),
+    [(row("2")[:-4], ""), (row("2")[:40], ""), (row("2"), "")],
+    ids=["in the last field", "early", "whole"],
 )
 def test_a_last_line_without_a_line_end_is_left_out_as_its_last_field_may_be_cut(line: str, end: str) -> None:
     jobs, remarks = parsed(row("1"), line, end=end)
@@ -92,7 +96,9 @@ def test_a_last_line_without_a_line_end_is_left_out_as_its_last_field_may_be_cut
 
 
 def test_a_last_line_without_a_line_end_counts_when_its_last_field_is_of_no_use() -> None:
-    jobs, remarks = parsed("1|2026-10-24T01:00:00|2026-10-24T02:00:00|2|why", head="JobID|Start|End|NNodes|Reason", end="")
+    jobs, remarks = parsed(
+        "1|2026-10-24T01:00:00|2026-10-24T02:00:00|2|why", head="JobID|Start|End|NNodes|Reason", end=""
+    )
 
     assert [job.nodes for job in jobs] == [2]
     assert not remarks.count(Remark.CUT)
@@ -150,7 +156,9 @@ def test_times_of_a_zone_with_two_offsets_are_placed_by_it() -> None:
 
 
 def test_steps_are_part_of_their_job_and_those_without_one_are_told() -> None:
-    jobs, remarks = parsed(row("1_2"), row("1_2.batch"), row("1_2.0"), row("9.extern"), row("3+1"), row("3+1.0"))
+    jobs, remarks = parsed(
+        row("1_2"), row("1_2.batch"), row("1_2.0"), row("9.extern"), row("3+1"), row("3+1.0")
+    )
 
     assert [job.id for job in jobs] == ["1_2", "3+1"]
     assert list(remarks.sentences()) == [
@@ -209,7 +217,9 @@ def test_a_job_without_an_end_long_past_its_limit_is_one_that_slurmdbd_missed(tm
 
 def test_jobs_that_end_before_they_start_are_left_out_where_nothing_tells_the_truth(tmp_path: Path) -> None:
     history = History("log", Remarks())
-    history.take([PastJob(id="1", start_s=100, end_s=50, nodes=1), PastJob(id="2", start_s=100, end_s=150, nodes=1)])
+    history.take(
+        [PastJob(id="1", start_s=100, end_s=50, nodes=1), PastJob(id="2", start_s=100, end_s=150, nodes=1)]
+    )
 
     assert len(history) == 1
     assert history.remarks.count(Remark.BACKWARDS) == 1
@@ -251,8 +261,16 @@ def test_bytes_that_are_no_text_cost_no_line(tmp_path: Path) -> None:
     assert (job.id, job.nodes) == ("1", 2)
 
 
-def test_of_the_weeks_before_a_dump_begins_only_long_jobs_are_in_it_and_they_are_not_counted_as_idle(tmp_path: Path) -> None:
-    long = row("1", submit="2026-10-14T00:00:00", start="2026-10-14T00:00:00", end="2026-10-24T02:00:00", elapsed="10-02:00:00")
+def test_of_the_weeks_before_a_dump_begins_only_long_jobs_are_in_it_and_they_are_not_counted_as_idle(
+    tmp_path: Path,
+) -> None:
+    long = row(
+        "1",
+        submit="2026-10-14T00:00:00",
+        start="2026-10-14T00:00:00",
+        end="2026-10-24T02:00:00",
+        elapsed="10-02:00:00",
+    )
     rest = [
         row(str(k), submit=f"2026-10-{24 + k // 24}T{k % 24:02d}:00:00", start=f"2026-10-{24 + k // 24}T{k % 24:02d}:30:00",
             end=f"2026-10-{24 + k // 24}T{k % 24:02d}:50:00", elapsed="00:20:00")

@@ -29,10 +29,14 @@ NOW = AFTER + 1000
 def own(batch_id: str, *, start: int = 10, hours: float | None = 1.0, nodes: int = 4) -> OwnAllocation:
     start_s = FIRST + start * HOUR
     end_s = None if hours is None else start_s + round(hours * HOUR)
-    return OwnAllocation(batch_id=batch_id, name=f"tm-a-e1-{batch_id}", nodes=nodes, cores=8, start_s=start_s, end_s=end_s)
+    return OwnAllocation(
+        batch_id=batch_id, name=f"tm-a-e1-{batch_id}", nodes=nodes, cores=8, start_s=start_s, end_s=end_s
+    )
 
 
-def past(id: str, *, start: int = 10, hours: float | None = 1.0, nodes: int = 4, account: str = "") -> PastJob:
+def past(
+    id: str, *, start: int = 10, hours: float | None = 1.0, nodes: int = 4, account: str = ""
+) -> PastJob:
     start_s = FIRST + start * HOUR
     return PastJob(
         id=id, name=f"tm-a-e1-{id}", account=account, nodes=nodes, cores=8 * nodes, cpu_s=100, user="tide", state="COMPLETED",
@@ -69,8 +73,22 @@ def test_granted_and_harvested_hours_stand_apart_and_agree() -> None:
 
 def test_every_difference_has_its_reason_the_largest_first() -> None:
     data = compared(
-        [own("1"), own("2"), own("3", hours=3), own("4", start=8, hours=3), own("5"), own("6", hours=None, nodes=1)],
-        [past("2", nodes=5), past("3"), past("4", start=9, hours=2), past("5"), past("6", nodes=1), past("7", nodes=50)],
+        [
+            own("1"),
+            own("2"),
+            own("3", hours=3),
+            own("4", start=8, hours=3),
+            own("5"),
+            own("6", hours=None, nodes=1),
+        ],
+        [
+            past("2", nodes=5),
+            past("3"),
+            past("4", start=9, hours=2),
+            past("5"),
+            past("6", nodes=1),
+            past("7", nodes=50),
+        ],
     )
 
     assert {each.batch_id: each.reason for each in data.differing} == {
@@ -83,7 +101,9 @@ def test_every_difference_has_its_reason_the_largest_first() -> None:
     assert {each.kind for each in data.pairs if each.batch_id == "1"} == {Kind.UNKNOWN}
 
 
-@pytest.mark.parametrize(("there", "is_agreed"), [(100.0, True), (99.02, True), (98.9, False), (101.2, False), (0.0, False)])
+@pytest.mark.parametrize(
+    ("there", "is_agreed"), [(100.0, True), (99.02, True), (98.9, False), (101.2, False), (0.0, False)]
+)
 def test_totals_agree_within_one_percent_of_the_accounting(there: float, is_agreed: bool) -> None:
     theirs = [past("1", hours=there)] if there else []
 
@@ -98,7 +118,11 @@ def test_seconds_between_polls_are_no_difference() -> None:
 
 def test_hours_before_and_after_the_month_do_not_count_on_either_side() -> None:
     data = compared(
-        [own("1", start=-5, hours=10, nodes=1), own("2", start=31 * 24 - 1, hours=9, nodes=1), own("3", start=-9)],
+        [
+            own("1", start=-5, hours=10, nodes=1),
+            own("2", start=31 * 24 - 1, hours=9, nodes=1),
+            own("3", start=-9),
+        ],
         [past("1", start=-5, hours=10, nodes=1), past("2", start=31 * 24 - 1, hours=9, nodes=1)],
     )
 
@@ -107,10 +131,13 @@ def test_hours_before_and_after_the_month_do_not_count_on_either_side() -> None:
 
 def test_runs_of_a_requeued_job_are_one_allocation() -> None:
     data = compared(
-        [own("1", start=1, hours=1), own("1", start=5, hours=2)], [past("1", start=1, hours=1), past("1", start=5, hours=2)]
+        [own("1", start=1, hours=1), own("1", start=5, hours=2)],
+        [past("1", start=1, hours=1), past("1", start=5, hours=2)],
     )
 
-    assert [(each.batch_id, each.here and each.here.node_h, each.reason) for each in data.pairs] == [("1", 12.0, None)]
+    assert [(each.batch_id, each.here and each.here.node_h, each.reason) for each in data.pairs] == [
+        ("1", 12.0, None)
+    ]
 
 
 def test_ids_of_pbs_are_the_same_with_and_without_their_server() -> None:
@@ -154,7 +181,12 @@ def test_the_table_has_a_row_for_each_allocation_and_no_formula() -> None:
 
 
 def test_the_apel_message_has_a_record_for_each_shape_of_jobs_that_ended_in_the_month() -> None:
-    jobs = [past("1"), past("2", start=-5, hours=10), past("3", nodes=1), past("4", start=31 * 24 - 1, hours=9)]
+    jobs = [
+        past("1"),
+        past("2", start=-5, hours=10),
+        past("3", nodes=1),
+        past("4", start=31 * 24 - 1, hours=9),
+    ]
     facts = ApelFacts(site="LRZ-LMU", vo="atlas", benchmark=10.0)
 
     text = apel_text(jobs, "2026-10", facts)

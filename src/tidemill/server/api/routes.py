@@ -116,7 +116,7 @@ class PlacementsQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     site: str | None = None
     since_us: int = 0
-    until_us: int = (1 << 63) - 1
+    until_us: int = 1 << 62
     after: str = ""
     limit: int | None = None
 
