@@ -237,10 +237,10 @@ def test_allocations_that_held_nodes_between_two_times_come_by_name_and_in_pages
     one.sync(held("e3", 1, 2), held("e1", 0, 5), held("e2", 2, 3), held("e4", 4, 0), waits)
     other.sync(held("f1", 0, 9))
 
-    def names(site: str, since_h: int, until_h: int, after: str = "", limit: int | None = None) -> list[str]:
-        span = (START_US + since_h * hour_us, START_US + until_h * hour_us)
-        rows = api_pages.placements(world.reader, site, *span, after=after, limit=limit)
-        return [row.name for row in rows]
+    def names(site: str, since_h: int, until_h: int, after: str = "", limit: int = 100) -> list[str]:
+        since_us, until_us = START_US + since_h * hour_us, START_US + until_h * hour_us
+        asked = traces.PlacementQuestion(since_us=since_us, until_us=until_us, after=after, limit=limit)
+        return [row.name for row in api_pages.placements(world.reader, site, asked)]
 
     assert names("one", 0, 9) == ["e1", "e2", "e3", "e4"]
     assert names("one", 2, 3) == ["e1", "e2"]
@@ -248,7 +248,8 @@ def test_allocations_that_held_nodes_between_two_times_come_by_name_and_in_pages
     assert names("one", 0, 9, limit=2) == ["e1", "e2"]
     assert names("one", 0, 9, after="e2", limit=2) == ["e3", "e4"]
     assert names("other", 0, 9) == ["f1"]
-    (row,) = api_pages.placements(world.reader, "other", 0, 1 << 62, after="", limit=None)
+    every = traces.PlacementQuestion(since_us=0, until_us=1 << 62, limit=1)
+    (row,) = api_pages.placements(world.reader, "other", every)
     assert (row.batch_id, row.nodes, row.cores, row.started_us) == ("b-f1", 2, 8, START_US)
     with pytest.raises(MissingError, match="there is no site `thre`"):
         names("thre", 0, 9)

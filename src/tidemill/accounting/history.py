@@ -13,7 +13,7 @@ from tidemill.accounting.records import PastJob, Remark, Remarks
 from tidemill.errors import ConfigError
 from tidemill.harvest.simulation import swf
 from tidemill.harvest.simulation.swf import Raw, Trace
-from tidemill.harvest.simulation.timeline import Timeline, empty_spells, most_busy, overfull_share
+from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
 
 JOBS_MAX = 50_000_000
 UNKNOWN = -1
@@ -53,13 +53,16 @@ class History:
         self.cores = array("i")
         self.last_s = 0  #: the latest time that the log knows
         self.begin_s = 0  #: from when on the log is complete
-        self.timeline = Timeline()
+        self.timeline = BusyNodes()
 
     def __len__(self) -> int:
         return len(self.submit_s)
 
     def take(self, jobs: Iterable[PastJob], *, partition: str | None = None) -> None:
-        """Add jobs, then close the log: what still runs, runs until its last time. Raises ConfigError if none is left."""
+        """Add jobs, then close the log: what still runs, runs until its last time. Raises ConfigError if none is left.
+
+        `partition`: only jobs of this one.
+        """
         for job in jobs:
             if partition is None or partition in job.partition.split(","):
                 self._add(job)

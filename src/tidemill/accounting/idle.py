@@ -7,8 +7,8 @@ which most logs lack, do not matter. Outages of the whole machine are neither id
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
 import msgspec
 
@@ -141,35 +141,45 @@ def _stretches(
     busy: Iterable[tuple[int, int]], *, nodes: int, span: tuple[int, int], outages: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int, bool]]:
     """(start, end, idle nodes, in service?) of stretches in which nothing changes, cut at outages."""
-    start_s, end_s = span
-    marks = iter(sorted(edge for outage in outages for edge in outage))
-    edge = next(marks, None)
-    is_open = True
-    while edge is not None and edge <= start_s:
-        is_open, edge = not is_open, next(marks, None)
-
-    def before(first: int, last: int, free: int) -> Iterator[tuple[int, int, int, bool]]:
-        nonlocal edge, is_open
-        while edge is not None and edge < last:
-            if edge > first:
-                yield first, edge, free, is_open
-            first, is_open, edge = edge, not is_open, next(marks, None)
-        if last > first:
-            yield first, last, free, is_open
-
-    at, free = start_s, nodes
+    at, end_s = span
+    service = _Service(outages, at)
+    free = nodes
     for when, number in busy:
         if when >= end_s:
             break
         if when > at:
-            if edge is None or edge >= when:
-                yield at, when, free, is_open
-            else:
-                yield from before(at, when, free)
+            yield from service.cut(at, when, free)
             at = when
         free = max(0, nodes - number)
     if end_s > at:
-        yield from before(at, end_s, free)
+        yield from service.cut(at, end_s, free)
+
+
+class _Service:
+    """Whether the machine is in service, from a time on."""
+
+    def __init__(self, outages: Sequence[tuple[int, int]], start_s: int) -> None:
+        self._edges = deque(sorted(edge for outage in outages for edge in outage))
+        self._is_open = True
+        while self._edges and self._edges[0] <= start_s:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._edges.popleft()
+        self._is_open = not self._is_open
+
+    def cut(self, first: int, last: int, free: int) -> list[tuple[int, int, int, bool]]:
+        """A stretch in its parts in service and out of it. Stretches come one after the other."""
+        if not self._edges or self._edges[0] >= last:
+            return [(first, last, free, self._is_open)]
+        parts = []
+        while self._edges and self._edges[0] < last:
+            edge = self._edges[0]
+            if edge > first:
+                parts.append((first, edge, free, self._is_open))
+            first = edge
+            self._turn()
+        return [*parts, (first, last, free, self._is_open)]
 
 
 def _spread(bins: list[float], first: float, last: float, value: int) -> None:

@@ -1,8 +1,8 @@
 """Accounting logs of PBS Professional, OpenPBS and Torque: `MM/DD/YYYY HH:MM:SS;TYPE;ID;key=value key=value ...`.
 
-Facts: PBS Professional Administrator's Guide, "Accounting"; Torque 6 Administrator's Guide, "Accounting records". E ends
-a job, R a run of a job that is started again, S starts one, D and A end one that may not have started. Times in the
-attributes are seconds since 1970.
+Facts: PBS Professional Administrator's Guide, "Accounting"; Torque 6 Administrator's Guide, "Accounting records". E
+ends a job, R a run of a job that is started again, S starts one, D and A end one that may not have started. Times in
+the attributes are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ def read(lines: Iterable[tuple[int, str]], remarks: Remarks) -> Iterator[PastJob
             continue
         kind, id, text = found.groups()
         try:
-            job = _handled(kind, id, text, number=number, running=running, remarks=remarks)
+            job = _handled(kind, id, text, number=number, running=running)
         except ValueError as error:
             remarks.add(Remark.UNREADABLE, number, f"record {kind} of {id[:40]}: {error}"[:160])
             continue
-        if job is None:
+        if job is None or job.start_s is None:
+            if job is not None or (kind in ("D", "A") and id not in running):
+                remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
             continue
         run = seen.run(id, (job.start_s, job.end_s, kind))
         if run < 0:
@@ -64,7 +66,7 @@ def read(lines: Iterable[tuple[int, str]], remarks: Remarks) -> Iterator[PastJob
 
 
 def _handled(
-    kind: str, id: str, text: str, *, number: int, running: dict[str, tuple[int, PastJob]], remarks: Remarks
+    kind: str, id: str, text: str, *, number: int, running: dict[str, tuple[int, PastJob]]
 ) -> PastJob | None:
     """What a record ends; `running` is kept up to date. Raises ValueError for what cannot be read."""
     if kind == "S":
@@ -72,19 +74,13 @@ def _handled(
             del running[next(iter(running))]
         running[id] = (number, _job(id, text, "RUNNING"))
     elif kind == "E":
-        known = running.pop(id, None)
+        running.pop(id, None)
         job = _job(id, text, "")
-        if job.start_s is None and known is not None:
-            job = msgspec.structs.replace(job, start_s=known[1].start_s)
-        if job.start_s is None:
-            remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
-        elif job.end_s is None:
+        if job.start_s is not None and job.end_s is None:
             raise ValueError("it does not say when the job ended")
         return job
     elif kind == "R":
         return _rerun(id, text, running.pop(id, None))
-    elif kind in ("D", "A") and id not in running:
-        remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
     return None
 
 

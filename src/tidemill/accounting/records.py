@@ -72,7 +72,7 @@ SENTENCES = {
 }
 
 
-class Noted(NamedTuple):
+class RemarkCount(NamedTuple):
     """Lines of one kind: how many, the number of the first, and why it is one."""
 
     count: int
@@ -87,12 +87,14 @@ class Remarks:
         self.lines = 0  #: that hold a record, comments and headers not counted
         self.line = 0  #: the number of the line that was read last
         self.jobs = 0
-        self.noted: dict[Remark, Noted] = {}
+        self.noted: dict[Remark, RemarkCount] = {}
 
     def add(self, remark: Remark, line: int, why: str = "") -> None:
         """Count a line; the first of its kind is kept as the example."""
         known = self.noted.get(remark)
-        self.noted[remark] = Noted(1, line, why) if known is None else known._replace(count=known.count + 1)
+        self.noted[remark] = (
+            RemarkCount(1, line, why) if known is None else known._replace(count=known.count + 1)
+        )
 
     def count(self, remark: Remark) -> int:
         """How many lines have this remark."""

@@ -1,4 +1,4 @@
-"""Past jobs of a real slurmdbd: sacct, window by window, so that no reply has to be held that is larger than a bound."""
+"""Past jobs of a real slurmdbd: sacct, window by window, so that no reply is larger than a bound."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def columns(
     title: str,
     text: Callable[[float], str],
 ) -> str:
-    """A drawing for a page. `names`: of each column, shown by a pointer; `across`: five texts below; None = no value."""
+    """A drawing for a page; None = no value. `names`: of columns, shown by a pointer; `across`: five texts below."""
     top = nice_ceiling(max((each for each in values if each is not None), default=0.0))
     step = PLACE.wide / max(1, len(values))
     gap = min(3.0, step * 0.2)

@@ -38,7 +38,8 @@ def line(number: int, *, late_s: int = 0, name: str = "") -> str:
     account = "grant" if number % 3 == 0 else "free"
     first = at(start_s + late_s)
     name = name or f"tm-lrz-e1-{number}"
-    return f"{9000 + number}|{name}|tide|{account}|{first}|{first}|{first}|{at(end_s)}|{3600 - late_s}|4|32|COMPLETED|00:50:00"
+    fields = [str(9000 + number), name, "tide", account, first, first, first, at(end_s), str(3600 - late_s)]
+    return "|".join([*fields, "4", "32", "COMPLETED", "00:50:00"])
 
 
 def report(number: int) -> AllocationReport:

@@ -12,9 +12,9 @@ from tidemill.accounting.records import PastJob, Remark, Remarks
 
 AT = "10/24/2026 14:07:17"
 USED = (
-    "user=ada group=phys project=_pbs_project_default jobname=a queue=workq ctime=1000 qtime=1000 etime=1001 start=2000 "
-    "exec_host=n1/0*64+n2/0*64 Resource_List.ncpus=128 Resource_List.nodect=2 Resource_List.walltime=01:00:00 "
-    'account="high energy"'
+    "user=ada group=phys project=_pbs_project_default jobname=a queue=workq ctime=1000 qtime=1000 etime=1001 "
+    "start=2000 exec_host=n1/0*64+n2/0*64 Resource_List.ncpus=128 Resource_List.nodect=2 "
+    'Resource_List.walltime=01:00:00 account="high energy"'
 )
 
 
@@ -44,7 +44,8 @@ def test_an_e_record_is_a_job() -> None:
 
 
 def test_nodes_are_counted_by_hosts_where_their_number_is_not_told() -> None:
-    torque = "user=ada queue=q qtime=1 start=2 exec_host=n1/0+n1/1+n2/0+n2/1 Resource_List.nodes=2:ppn=2 end=9 Exit_status=271"
+    hosts = "exec_host=n1/0+n1/1+n2/0+n2/1"
+    torque = f"user=ada queue=q qtime=1 start=2 {hosts} Resource_List.nodes=2:ppn=2 end=9 Exit_status=271"
     ((job,), _) = parsed(f"E;7.pbs;{torque}")
 
     assert (job.nodes, job.cores, job.state) == (2, 4, "CANCELLED")
@@ -73,11 +74,15 @@ def test_a_rerun_that_does_not_tell_its_end_uses_the_time_used() -> None:
 
 def test_what_was_deleted_before_its_start_held_no_nodes_and_what_runs_is_told() -> None:
     jobs, remarks = parsed(
-        "D;6.pbs;requestor=ada@login", f"S;7.pbs;{USED}", "D;7.pbs;requestor=ada@login", "L;license;floating"
+        "D;6.pbs;requestor=ada@login",
+        "E;5.pbs;user=ada queue=q qtime=1 end=9 Exit_status=-1",
+        f"S;7.pbs;{USED}",
+        "D;7.pbs;requestor=ada@login",
+        "L;license;floating",
     )
 
     assert [(job.id, job.start_s, job.end_s) for job in jobs] == [("7.pbs", 2000, None)]
-    assert (remarks.count(Remark.NOT_STARTED), remarks.count(Remark.RUNNING)) == (1, 1)
+    assert (remarks.count(Remark.NOT_STARTED), remarks.count(Remark.RUNNING)) == (2, 1)
 
 
 def test_what_cannot_be_read_is_counted() -> None:

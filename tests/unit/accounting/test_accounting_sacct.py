@@ -73,8 +73,8 @@ def test_a_dump_without_a_needed_column_is_refused_with_the_command_that_makes_o
 
 def test_lines_that_cannot_be_read_are_counted_with_the_first_of_them() -> None:
     jobs, remarks = parsed(
-        row("1"), "1|2", row("x7"), row("2", start="noon"), row("3", nodes="many"), row("4", submit="2026-13-01T00:00:00"),
-        row("5"),
+        row("1"), "1|2", row("x7"), row("2", start="noon"), row("3", nodes="many"),
+        row("4", submit="2026-13-01T00:00:00"), row("5"),
     )  # fmt: skip
 
     assert [job.id for job in jobs] == ["1", "5"]
@@ -272,9 +272,9 @@ def test_of_the_weeks_before_a_dump_begins_only_long_jobs_are_in_it_and_they_are
         elapsed="10-02:00:00",
     )
     rest = [
-        row(str(k), submit=f"2026-10-{24 + k // 24}T{k % 24:02d}:00:00", start=f"2026-10-{24 + k // 24}T{k % 24:02d}:30:00",
-            end=f"2026-10-{24 + k // 24}T{k % 24:02d}:50:00", elapsed="00:20:00")
+        row(str(k), submit=f"{hour}:00:00", start=f"{hour}:30:00", end=f"{hour}:50:00", elapsed="00:20:00")
         for k in range(2, 40)
+        for hour in [f"2026-10-{24 + k // 24}T{k % 24:02d}"]
     ]  # fmt: skip
 
     history = history_of(written(tmp_path, long, *rest))

@@ -15,7 +15,7 @@ DAY_S = 86_400
 
 
 class Database:
-    """What a slurmdbd has, and what sacct prints of it: jobs eligible before the end of a window, not ended before it."""
+    """What a slurmdbd has, and what sacct prints: jobs eligible before the end of a window, not ended before it."""
 
     def __init__(self, jobs: list[tuple[str, int, int, int]], *, lines_max: int = 1000) -> None:
         self.jobs = jobs  # (id, eligible, start, end)

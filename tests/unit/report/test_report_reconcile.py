@@ -12,9 +12,10 @@ from tidemill.accounting.records import PastJob
 from tidemill.errors import ConfigError
 from tidemill.report.outside.forms import ApelFacts, apel_text, csv_text
 from tidemill.report.outside.reconcile import (
-    Kind,
+    AccountMonth,
+    Charge,
+    Mismatch,
     OwnAllocation,
-    Reason,
     Reconciliation,
     month_span,
     own_jobs,
@@ -39,13 +40,14 @@ def past(
 ) -> PastJob:
     start_s = FIRST + start * HOUR
     return PastJob(
-        id=id, name=f"tm-a-e1-{id}", account=account, nodes=nodes, cores=8 * nodes, cpu_s=100, user="tide", state="COMPLETED",
-        start_s=start_s, end_s=None if hours is None else start_s + round(hours * HOUR),
+        id=id, name=f"tm-a-e1-{id}", account=account, nodes=nodes, cores=8 * nodes, cpu_s=100, user="tide",
+        state="COMPLETED", start_s=start_s, end_s=None if hours is None else start_s + round(hours * HOUR),
     )  # fmt: skip
 
 
 def compared(ours: list[OwnAllocation], theirs: list[PastJob], *grants: str) -> Reconciliation:
-    return reconcile("lrz", "2026-10", ours, theirs, grants=grants, now_s=NOW)
+    asked = AccountMonth(site="lrz", month="2026-10", grants=frozenset(grants))
+    return reconcile(asked, ours, theirs, now_s=NOW)
 
 
 def test_a_month_is_of_utc_and_december_ends_in_the_next_year() -> None:
@@ -92,13 +94,13 @@ def test_every_difference_has_its_reason_the_largest_first() -> None:
     )
 
     assert {each.batch_id: each.reason for each in data.differing} == {
-        "1": Reason.ONLY_HERE, "2": Reason.NODES, "3": Reason.END, "4": Reason.START, "6": Reason.RUNNING,
-        "7": Reason.ONLY_THERE,
+        "1": Mismatch.ONLY_HERE, "2": Mismatch.NODES, "3": Mismatch.END, "4": Mismatch.START, "6": Mismatch.RUNNING,
+        "7": Mismatch.ONLY_THERE,
     }  # fmt: skip
     sizes = [abs(each.difference_h) for each in data.differing]
     assert sizes == sorted(sizes, reverse=True)
     assert not data.is_agreed
-    assert {each.kind for each in data.pairs if each.batch_id == "1"} == {Kind.UNKNOWN}
+    assert {each.kind for each in data.pairs if each.batch_id == "1"} == {Charge.UNKNOWN}
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def run(args: Namespace) -> int:
     from tidemill import clock
     from tidemill.accounting.records import Remarks
     from tidemill.report.outside.forms import apel_text, csv_text
-    from tidemill.report.outside.reconcile import month_span, own_jobs, plain_id, reconcile
+    from tidemill.report.outside.reconcile import AccountMonth, month_span, own_jobs, plain_id, reconcile
 
     check(args)
     span = month_span(args.month)
@@ -101,9 +101,8 @@ def run(args: Namespace) -> int:
     remarks = Remarks()
     ids = {plain_id(each.batch_id) for each in ours if each.batch_id}
     theirs = own_jobs(past_jobs(args, span, remarks), ids, user=args.user, span=span)
-    data = reconcile(
-        site, args.month, ours, theirs, grants=grants_of(args), now_s=clock.now_us() // 1_000_000
-    )
+    asked = AccountMonth(site=site, month=args.month, grants=grants_of(args))
+    data = reconcile(asked, ours, theirs, now_s=clock.now_us() // 1_000_000)
     for remark in remarks.sentences():
         say(remark)
     if args.csv is not None:
@@ -170,7 +169,7 @@ def past_jobs(args: Namespace, span: tuple[int, int], remarks: Remarks) -> Itera
     return slurmdbd.jobs(span[0], max(until_s, span[0]), remarks, filters=filters)
 
 
-def grants_of(args: Namespace) -> set[str]:
+def grants_of(args: Namespace) -> frozenset[str]:
     """Accounts that are grants: those named, and those of the site's configuration."""
     found = set(args.granted)
     if args.dir is not None:
@@ -178,7 +177,7 @@ def grants_of(args: Namespace) -> set[str]:
         from tidemill.config.site import SiteConfig
 
         found |= {each.name for each in load(args.dir / "site.toml", SiteConfig).accounts}
-    return found
+    return frozenset(found)
 
 
 def facts_of(args: Namespace, site: str) -> ApelFacts:

@@ -74,6 +74,14 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--cores-per-node", type=count, metavar="C", help="cores of a node (default: by the log, if it tells)"
     )
+    define_simulation(parser)
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page (default: text)"
+    )
+
+
+def define_simulation(parser: Parser) -> None:
+    """Options about what is simulated, and its price."""
     parser.add_argument(
         "--event-length",
         type=lengths,
@@ -112,9 +120,6 @@ def define(parser: Parser) -> None:
     parser.add_argument("--replicas", type=count, default=1, metavar="N", help="pairs in a seed (default: 1)")
     parser.add_argument(
         "--workers", type=count, metavar="N", help="processes, one seed each at a time (default: all cores)"
-    )
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write one self-contained page (default: text)"
     )
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.errors import ConfigError
-from tidemill.harvest.simulation.timeline import Timeline, empty_spells, most_busy, overfull_share
+from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
 
 FIELDS = 18
 FIELDS_MIN = 9  #: up to the requested time; shorter records exist in no log, but longer tails are often cut
@@ -209,9 +209,9 @@ def machine_size(
     return widest, "no header: the widest job"
 
 
-def timeline_of(records: list[Raw]) -> Timeline:
+def timeline_of(records: list[Raw]) -> BusyNodes:
     """Busy nodes by the starts of the log."""
-    timeline = Timeline()
+    timeline = BusyNodes()
     for each in records:
         start_s = each.submit_s + each.wait_s
         timeline.add(start_s, start_s + each.run_s, each.width)

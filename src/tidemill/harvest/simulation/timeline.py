@@ -18,7 +18,7 @@ EMPTY_S_MIN = 7200
 """The machine was out of service where a log shows it empty for longer, while somebody waited."""
 
 
-class Timeline:
+class BusyNodes:
     """Starts and ends of jobs, read again as often as needed. Times are whole seconds, widths below WIDTH_MAX."""
 
     def __init__(self) -> None:
@@ -66,19 +66,19 @@ class Timeline:
         )
 
 
-def most_busy(timeline: Timeline) -> int:
+def most_busy(timeline: BusyNodes) -> int:
     """The most nodes busy at once."""
     return max((busy for _, busy in timeline), default=0)
 
 
-def overfull_share(timeline: Timeline, nodes: int) -> float:
+def overfull_share(timeline: BusyNodes, nodes: int) -> float:
     """Share of the time in which more nodes are busy than there are."""
     over_s = sum(later - at for (at, busy), (later, _) in pairwise(timeline) if busy > nodes)
     first, last = timeline.span
     return over_s / max(1, last - first)
 
 
-def empty_spells(timeline: Timeline, waits: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def empty_spells(timeline: BusyNodes, waits: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """(start, end) of spells over EMPTY_S_MIN without any job, through which a job waited.
 
     `waits`: (submission, start) of the jobs. A job counts that came in the first half of a spell and started after it:

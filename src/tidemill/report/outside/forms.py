@@ -1,4 +1,4 @@
-"""A reconciled month as files: CSV for people and programs, and the summary records of APEL, the grid's accounting. Pure.
+"""A reconciled month as files: CSV, and the summary records of APEL, the grid's accounting. Pure.
 
 APEL: "APEL-summary-job-message: v0.3", https://github.com/apel/apel, docs "Record and message formats": one record for
 each combination of keys, ended by `%%`; durations in seconds; a job counts in the month of its end, in UTC.
@@ -47,7 +47,8 @@ def csv_text(data: Reconciliation) -> str:
 def _row(each: Pair) -> list[object]:
     sides = (each.here, each.there)
     return [
-        _cell(each.batch_id), _cell(each.name), _cell(each.account), each.kind.value, each.reason.value if each.reason else "",
+        _cell(each.batch_id), _cell(each.name), _cell(each.account), each.kind.value,
+        each.reason.value if each.reason else "",
         *(side.nodes if side else "" for side in sides),
         *(_time(side.start_s) if side else "" for side in sides),
         *(_time(side.end_s) if side and side.end_s is not None else "" for side in sides),

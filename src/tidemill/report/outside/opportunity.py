@@ -181,8 +181,8 @@ def _remarks(history: History, machine: Machine, price: Price, study: Study) -> 
         )
     if price.cores_per_node is not None and (parts := history.part_nodes(price.cores_per_node)):
         found.append(
-            f"{parts:,} jobs had only a part of their nodes' cores; they count as whole nodes, so that more may be idle "
-            "than this report says"
+            f"{parts:,} jobs had only a part of their nodes' cores; they count as whole nodes: more may be idle than "
+            "this report says"
         )
     return found
 

@@ -32,8 +32,8 @@ def answers(data: Opportunity) -> list[tuple[str, str]]:
 
 def _idle_answer(data: Opportunity) -> str:
     text = (
-        f"{percent(data.idle_share)} of {data.machine.nodes:,} nodes ({data.machine.nodes_from}) in the simulated machine "
-        f"without guests: {count_text(data.idle_node_h_month)} node-hours a month."
+        f"{percent(data.idle_share)} of {data.machine.nodes:,} nodes ({data.machine.nodes_from}) in the simulated "
+        f"machine without guests: {count_text(data.idle_node_h_month)} node-hours a month."
     )
     if data.machine.is_trusted:
         idle = data.idle
@@ -89,9 +89,9 @@ def _harm(each: Harvestable, is_one_of_many: bool) -> str:
 def _certainty(data: Opportunity) -> str:
     pairs = min(each.pairs for each in data.found)
     return (
-        f"{data.jobs_simulated:,} jobs of {data.days_simulated:,.1f} days were replayed {pairs:,} times with and without "
-        "guests, with other submission times each; the future may differ from this past. `tidemill simulate` makes the "
-        "same runs."
+        f"{data.jobs_simulated:,} jobs of {data.days_simulated:,.1f} days were replayed {pairs:,} times with and "
+        "without guests, each time with slightly later submissions. The future may differ from this past. "
+        "`tidemill simulate` makes the same runs."
     )
 
 
@@ -167,8 +167,8 @@ def _waits(data: Opportunity) -> str:
         for size in each.by_size:
             change = RelativeChange(mean=size.wait_change, low=size.low, high=size.high)
             rows.append(
-                [each.policy, length, f"{size.nodes_min:,} to {size.nodes:,}", count_text(size.jobs), hours(size.wait_s),
-                 hours(size.wait_without_s), signed(change.mean), interval(change)]
+                [each.policy, length, f"{size.nodes_min:,} to {size.nodes:,}", count_text(size.jobs),
+                 hours(size.wait_s), hours(size.wait_without_s), signed(change.mean), interval(change)]
             )  # fmt: skip
     told = "Mean waits of the log's own jobs, replayed with and without guests on the same workload."
     return f"<p>{told}</p>" + table(heads, rows, right=range(1, len(heads)))
@@ -215,9 +215,9 @@ def _method(data: Opportunity) -> str:
     remarks = "".join(f"<li>{escape(each)}</li>" for each in data.remarks)
     rows = [[name, "-" if value is None else f"{value}"] for name, value in data.parameters.items()]
     return (
-        "<p>The k-th idle node is a hole from the moment at which at least k nodes are idle until fewer are: what a guest "
-        "sees that takes every idle node and releases first what it took last. Harvestable is the share of the idle "
-        "node-hours that ends as finished events: what is lost by start-up, by stops and by nodes that stay empty is not "
+        "<p>The k-th idle node is a hole from the moment at which at least k nodes are idle until fewer are. A guest "
+        "sees these holes if it takes every idle node and releases first what it took last. Harvestable is the share "
+        "of the idle node-hours that ends as finished events: start-up, unfinished events and nodes left empty are not "
         "counted. The broker's own decisions are replayed against a scheduler with backfill.</p>"
         + (f"<ul>{remarks}</ul>" if remarks else "<p>Nothing in the log was remarkable.</p>")
         + f"<details><summary>settings of the simulation</summary>{table(['setting', 'value'], rows)}</details>"

@@ -21,7 +21,7 @@ TIMES_DIFFER_S = 60
 """Starts and ends that lie closer are the same: Tidemill sees them by polls."""
 
 
-class Kind(StrEnum):
+class Charge(StrEnum):
     """To whom hours are charged."""
 
     GRANTED = "granted"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     UNKNOWN = "account not known"  #: only Tidemill knows the allocation, and not its account
 
 
-class Reason(StrEnum):
+class Mismatch(StrEnum):
     """Why an allocation's hours differ."""
 
     ONLY_HERE = "only in Tidemill"
@@ -51,6 +51,14 @@ class OwnAllocation(msgspec.Struct, frozen=True, kw_only=True):
     end_s: int | None
 
 
+class AccountMonth(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared: a site, a month such as `2026-10`, and the accounts that are grants."""
+
+    site: str
+    month: str
+    grants: frozenset[str] = frozenset()
+
+
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """An allocation in one of the two accounts, in the month: several runs of one id are one."""
 
@@ -67,10 +75,10 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: str
     name: str
     account: str
-    kind: Kind
+    kind: Charge
     here: Side | None
     there: Side | None
-    reason: Reason | None
+    reason: Mismatch | None
 
     @property
     def difference_h(self) -> float:
@@ -135,16 +143,10 @@ def own_jobs(
 
 
 def reconcile(
-    site: str,
-    month: str,
-    ours: Iterable[OwnAllocation],
-    theirs: Iterable[PastJob],
-    *,
-    grants: Collection[str],
-    now_s: int,
+    asked: AccountMonth, ours: Iterable[OwnAllocation], theirs: Iterable[PastJob], *, now_s: int
 ) -> Reconciliation:
-    """Compare both accounts of a month. `grants`: accounts that are grants; `now_s` ends what still runs."""
-    span = month_span(month)
+    """Compare both accounts of a month; `now_s` ends what still runs."""
+    span = month_span(asked.month)
     end_s = min(span[1], max(now_s, span[0]))
     here: dict[str, list[OwnAllocation]] = {}
     for own in ours:
@@ -154,16 +156,16 @@ def reconcile(
     for job in theirs:
         there.setdefault(plain_id(job.id), []).append(job)
     pairs = [
-        _pair(id, here.get(id, []), there.get(id, []), grants=grants, span=(span[0], end_s))
+        _pair(id, here.get(id, []), there.get(id, []), grants=asked.grants, span=(span[0], end_s))
         for id in sorted({*here, *there}, key=lambda each: (len(each), each))
     ]
-    totals = [_total(kind.value, [each for each in pairs if each.kind is kind]) for kind in Kind]
+    totals = [_total(kind.value, [each for each in pairs if each.kind is kind]) for kind in Charge]
     totals = [*(each for each in totals if each.allocations), _total("all", pairs)]
     whole = totals[-1]
     off = abs(whole.node_h_here - whole.node_h_there)
     return Reconciliation(
-        site=site,
-        month=month,
+        site=asked.site,
+        month=asked.month,
         start_s=span[0],
         end_s=end_s,
         totals=totals,
@@ -186,7 +188,7 @@ def _pair(
     here = _side(own, span)
     there = _side([(each.start_s or 0, each.end_s, each.nodes, each.cores) for each in theirs], span)
     account = theirs[0].account if theirs else ""
-    kind = Kind.UNKNOWN if not theirs else Kind.GRANTED if account in grants else Kind.HARVESTED
+    kind = Charge.UNKNOWN if not theirs else Charge.GRANTED if account in grants else Charge.HARVESTED
     return Pair(
         batch_id=ours[0].batch_id if ours else theirs[0].id if theirs else id,
         name=ours[0].name if ours else theirs[0].name if theirs else "",
@@ -217,19 +219,19 @@ def _side(runs: Sequence[tuple[int, int | None, int, int]], span: tuple[int, int
     )
 
 
-def _reason(here: Side | None, there: Side | None) -> Reason | None:
+def _reason(here: Side | None, there: Side | None) -> Mismatch | None:
     if here is None:
-        return Reason.ONLY_THERE
+        return Mismatch.ONLY_THERE
     if there is None:
-        return Reason.ONLY_HERE
+        return Mismatch.ONLY_HERE
     if here.nodes != there.nodes:
-        return Reason.NODES
+        return Mismatch.NODES
     if abs(here.start_s - there.start_s) > TIMES_DIFFER_S:
-        return Reason.START
+        return Mismatch.START
     if (here.end_s is None) != (there.end_s is None):
-        return Reason.RUNNING
+        return Mismatch.RUNNING
     if here.end_s is not None and there.end_s is not None and abs(here.end_s - there.end_s) > TIMES_DIFFER_S:
-        return Reason.END
+        return Mismatch.END
     return None
 
 

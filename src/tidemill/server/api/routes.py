@@ -300,14 +300,13 @@ def _allocations(call: Call) -> list[AllocationRow]:
 def _placements(call: Call) -> list[PlacementRow]:
     query: PlacementsQuery = call.query
     rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
-    return api_pages.placements(
-        call.session,
-        query.site or call.own(Act.ALLOCATIONS),
-        query.since_us,
-        query.until_us,
+    asked = traces.PlacementQuestion(
+        since_us=query.since_us,
+        until_us=query.until_us,
         after=query.after,
-        limit=query.limit,
+        limit=api_pages.limit_of(query.limit),
     )
+    return api_pages.placements(call.session, query.site or call.own(Act.ALLOCATIONS), asked)
 
 
 def _outputs(call: Call) -> OutputPage:

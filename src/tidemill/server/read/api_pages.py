@@ -490,15 +490,13 @@ def allocations(session: Session, *, site: str | None, limit: int | None) -> lis
     return sorted(rows, key=lambda row: -row.at_us)[:size]
 
 
-def placements(
-    session: Session, site: str | None, since_us: int, until_us: int, *, after: str, limit: int | None
-) -> list[PlacementRow]:
-    """Allocations of a site that held nodes between two times, by name, those after a name. Raises MissingError."""
+def placements(session: Session, site: str | None, asked: traces.PlacementQuestion) -> list[PlacementRow]:
+    """Allocations of a site that held nodes between two times, by name. Raises MissingError."""
     names = [each.name for each in sites(session)]
     found = next((each for each in sites(session) if each.name == site), None)
     if found is None:
         raise MissingError(f"there is no site `{site or ''}`", hint=did_you_mean(site or "", names))
-    rows = traces.between(session, found.id, since_us, until_us, after=after, limit=limit_of(limit))
+    rows = traces.between(session, found.id, asked)
     return [
         PlacementRow(
             site=found.name,

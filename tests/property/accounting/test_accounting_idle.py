@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.accounting.idle import EDGES_S, STEPS, idle_of
 from tidemill.accounting.runs import SeenRuns
-from tidemill.harvest.simulation.timeline import Timeline, empty_spells, most_busy, overfull_share
+from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
 
 NODES = 5
 TIMES = st.integers(0, 3000)
@@ -19,8 +21,8 @@ JOBS = st.lists(
 )
 
 
-def timeline_of(jobs: list[tuple[int, int, int]], *, origin_s: int = 0) -> Timeline:
-    timeline = Timeline()
+def timeline_of(jobs: list[tuple[int, int, int]], *, origin_s: int = 0) -> BusyNodes:
+    timeline = BusyNodes()
     for start, end, width in jobs:
         timeline.add(origin_s + start, origin_s + end, width)
     return timeline
@@ -101,7 +103,7 @@ def test_outages_are_long_spells_without_a_job_through_which_one_waited(
 
     expected = []
     busy = sorted({hour for _, start, end in hours for hour in range(start // 3600, end // 3600)})
-    for last, then in zip(busy, busy[1:], strict=False):
+    for last, then in pairwise(busy):
         since, until = (last + 1) * 3600, then * 3600
         if until - since > 7200 and any(
             submit < (since + until) // 2 and start >= until for submit, start, _ in hours
