@@ -27,61 +27,70 @@ WALLTIME_EXCEEDED = -29
 
 def read(lines: Iterable[tuple[int, str]], remarks: Remarks) -> Iterator[PastJob]:
     """The runs of a log in the order of their ends, then what still runs."""
-    running: dict[str, tuple[int, PastJob]] = {}
-    seen = SeenRuns()
+    log = _Log(remarks)
     for number, line in lines:
         if not line.strip():
             continue
         remarks.lines += 1
-        if not line.endswith("\n"):
-            remarks.add(Remark.CUT, number)
-            continue
-        found = RECORD.fullmatch(line.rstrip("\r\n"))
-        if found is None:
-            remarks.add(Remark.UNREADABLE, number, f"not a record of PBS: `{line.strip()[:60]}`")
-            continue
-        kind, id, text = found.groups()
-        try:
-            job = _handled(kind, id, text, number=number, running=running)
-        except ValueError as error:
-            remarks.add(Remark.UNREADABLE, number, f"record {kind} of {id[:40]}: {error}"[:160])
-            continue
-        if job is None or job.start_s is None:
-            if job is not None or (kind in ("D", "A") and id not in running):
-                remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
-            continue
-        run = seen.run(id, (job.start_s, job.end_s, kind))
-        if run < 0:
-            remarks.add(Remark.REPEATED, number, f"job {id[:40]}")
-            continue
-        if run:
-            remarks.add(Remark.REQUEUED, number, f"job {id[:40]}")
-            job = msgspec.structs.replace(job, requeue=run)
-        remarks.jobs += 1
-        yield job
-    for number, job in running.values():
+        job = log.job(number, line)
+        if job is not None:
+            remarks.jobs += 1
+            yield job
+    for number, job in log.running.values():
         remarks.add(Remark.RUNNING, number, f"job {job.id[:40]}")
         remarks.jobs += 1
         yield job
 
 
-def _handled(
-    kind: str, id: str, text: str, *, number: int, running: dict[str, tuple[int, PastJob]]
-) -> PastJob | None:
-    """What a record ends; `running` is kept up to date. Raises ValueError for what cannot be read."""
-    if kind == "S":
-        if len(running) >= RUNNING_MAX:
-            del running[next(iter(running))]
-        running[id] = (number, _job(id, text, "RUNNING"))
-    elif kind == "E":
-        running.pop(id, None)
-        job = _job(id, text, "")
-        if job.start_s is not None and job.end_s is None:
-            raise ValueError("it does not say when the job ended")
-        return job
-    elif kind == "R":
-        return _rerun(id, text, running.pop(id, None))
-    return None
+class _Log:
+    """What has started and not ended yet, and which runs were read."""
+
+    def __init__(self, remarks: Remarks) -> None:
+        self._remarks = remarks
+        self._seen = SeenRuns()
+        self.running: dict[str, tuple[int, PastJob]] = {}
+
+    def job(self, number: int, line: str) -> PastJob | None:
+        """The run that a record ends; None for other records and for what cannot be read, which is counted."""
+        remarks = self._remarks
+        if not line.endswith("\n"):
+            remarks.add(Remark.CUT, number)
+            return None
+        found = RECORD.fullmatch(line.rstrip("\r\n"))
+        if found is None:
+            remarks.add(Remark.UNREADABLE, number, f"not a record of PBS: `{line.strip()[:60]}`")
+            return None
+        kind, id, text = found.groups()
+        is_new = id not in self.running
+        try:
+            job = self._ended(kind, id, text, number)
+        except ValueError as error:
+            remarks.add(Remark.UNREADABLE, number, f"record {kind} of {id[:40]}: {error}"[:160])
+            return None
+        if job is None or job.start_s is None:
+            if job is not None or (kind in ("D", "A") and is_new):
+                remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
+            return None
+        run = self._seen.run(id, (job.start_s, job.end_s, kind))
+        if run:
+            remarks.add(Remark.REPEATED if run < 0 else Remark.REQUEUED, number, f"job {id[:40]}")
+        return None if run < 0 else msgspec.structs.replace(job, requeue=run)
+
+    def _ended(self, kind: str, id: str, text: str, number: int) -> PastJob | None:
+        """What a record ends. Raises ValueError for what cannot be read."""
+        if kind == "S":
+            if len(self.running) >= RUNNING_MAX:
+                del self.running[next(iter(self.running))]
+            self.running[id] = (number, _job(id, text, "RUNNING"))
+        elif kind == "E":
+            self.running.pop(id, None)
+            job = _job(id, text, "")
+            if job.start_s is not None and job.end_s is None:
+                raise ValueError("it does not say when the job ended")
+            return job
+        elif kind == "R":
+            return _rerun(id, text, self.running.pop(id, None))
+        return None
 
 
 def _rerun(id: str, text: str, known: tuple[int, PastJob] | None) -> PastJob | None:

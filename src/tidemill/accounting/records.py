@@ -75,7 +75,7 @@ SENTENCES = {
 class RemarkCount(NamedTuple):
     """Lines of one kind: how many, the number of the first, and why it is one."""
 
-    count: int
+    lines: int
     first: int
     why: str
 
@@ -93,13 +93,13 @@ class Remarks:
         """Count a line; the first of its kind is kept as the example."""
         known = self.noted.get(remark)
         self.noted[remark] = (
-            RemarkCount(1, line, why) if known is None else known._replace(count=known.count + 1)
+            RemarkCount(1, line, why) if known is None else known._replace(lines=known.lines + 1)
         )
 
     def count(self, remark: Remark) -> int:
         """How many lines have this remark."""
         known = self.noted.get(remark)
-        return 0 if known is None else known.count
+        return 0 if known is None else known.lines
 
     def sentences(self) -> Iterator[str]:
         """The remarks for people, in the order of `Remark`."""
@@ -107,9 +107,9 @@ class Remarks:
             known = self.noted.get(remark)
             if known is None:
                 continue
-            count = f"{known.count:,} {'line' if known.count == 1 else 'lines'}"
+            count = f"{known.lines:,} {'line' if known.lines == 1 else 'lines'}"
             text = SENTENCES[remark].format(count=count, lines=f"{self.lines:,}")
             if known.why:
                 text += f": {known.why}"
-            where = f", {'first ' if known.count > 1 else ''}at line {known.first:,}" if known.first else ""
+            where = f", {'first ' if known.lines > 1 else ''}at line {known.first:,}" if known.first else ""
             yield text + where

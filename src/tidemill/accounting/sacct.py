@@ -164,7 +164,8 @@ class _Rows:
             self._remarks.add(Remark.CUT, number)
             return None
         if len(parts) != at.number + at.trailing:
-            return self._unreadable(number, f"{len(parts)} fields instead of {at.number + at.trailing}")
+            self._unreadable(number, f"{len(parts)} fields instead of {at.number + at.trailing}")
+            return None
         id = parts[at.id]
         base, dot, _ = id.partition(".")
         if dot:
@@ -172,12 +173,14 @@ class _Rows:
                 self._remarks.add(Remark.ORPHAN_STEP, number, f"step `{id[:40]}`")
             return None
         if not base[:1].isdigit():
-            return self._unreadable(number, f"`{id[:40]}` is not a job id")
+            self._unreadable(number, f"`{id[:40]}` is not a job id")
+            return None
         self._parent = id
         try:
             return self._made(number, parts)
         except ValueError as error:
-            return self._unreadable(number, f"job {id[:40]}: {error}"[:160])
+            self._unreadable(number, f"job {id[:40]}: {error}"[:160])
+            return None
 
     def _is_cut(self, parts: Sequence[str]) -> bool:
         """Whether the last line, which has no line end, may lack something that is used."""
