@@ -36,7 +36,7 @@ def jobs() -> list[tuple[int, int, int, int, int]]:
     chance = Random(16)
     submit, ends, found, earliest = 0, [0] * NODES, [], 0
     for _ in range(600):
-        submit += int(chance.expovariate(1 / 1100))
+        submit += 1 + int(chance.expovariate(1 / 1100))
         width = 2 ** chance.randint(0, 6)
         run = int(chance.uniform(600, 9000))
         ends.sort()
@@ -67,6 +67,10 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         times = f"qtime={BEGIN_S + submit} start={BEGIN_S + start} end={BEGIN_S + end}"
         asked = f"Resource_List.nodect={width} Resource_List.ncpus={width * CORES} Resource_List.walltime={limit * 60}"
         pbs.append(f"10/24/2026 00:00:00;E;{number}.pbs;user=u queue=q {times} {asked} Exit_status=0")
+    head, *rows = sacct
+    Random(1).shuffle(rows)  # no order is promised
+    sacct = [head, *rows]
+    pbs.sort(key=lambda record: record.split("end=")[1])
     found = {}
     for name, lines in (("swf", swf), ("sacct", sacct), ("pbs", pbs)):
         found[name] = place / f"made.{name}"

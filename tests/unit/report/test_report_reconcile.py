@@ -186,6 +186,7 @@ def test_the_apel_message_has_a_record_for_each_shape_of_jobs_that_ended_in_the_
     jobs = [
         past("1"),
         past("2", start=-5, hours=10),
+        past("5", start=-9),
         past("3", nodes=1),
         past("4", start=31 * 24 - 1, hours=9),
     ]
