@@ -19,10 +19,11 @@ from tidemill.errors import ConfigError
 from tidemill.model.number import whole
 
 COLUMNS = (
-    "JobID,JobIDRaw,JobName,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,NNodes,NCPUS,TimelimitRaw,"
-    "State,Reservation,TotalCPU"
+    "JobID,JobIDRaw,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,NNodes,NCPUS,TimelimitRaw,"
+    "State,Reservation,TotalCPU,JobName"
 )
-"""What is worth having; JobIDRaw makes elements of arrays cheap to tell apart."""
+"""What is worth having. JobIDRaw makes elements of arrays cheap to tell apart; a job's name may hold the separator, and
+does no harm where it is last."""
 COMMAND = f"sacct -a -D -X -P --noconvert -S 2026-01-01 -E now -o {COLUMNS}"
 NEEDED = (("jobid", "jobidraw"), ("start",), ("end",), ("nnodes", "allocnodes"))
 CLOCK_CHANGES_S = (3600, -3600, 1800, -1800)
@@ -163,6 +164,11 @@ class _Rows:
         if not line.endswith("\n") and self._is_cut(parts):
             self._remarks.add(Remark.CUT, number)
             return None
+        if len(parts) > at.number and at.name == at.number - 1:
+            parts[at.name :] = [
+                at.separator.join(parts[at.name : len(parts) - at.trailing]),
+                *[""] * at.trailing,
+            ]
         if len(parts) != at.number + at.trailing:
             self._unreadable(number, f"{len(parts)} fields instead of {at.number + at.trailing}")
             return None

@@ -11,6 +11,7 @@ from tidemill.accounting.records import PastJob, Remarks
 from tidemill.accounting.runs import SeenRuns
 from tidemill.accounting.times import LogClock
 from tidemill.batch.run import CommandResult, ask
+from tidemill.batch.slurm.text import FIELD
 from tidemill.errors import SiteError
 
 WINDOW_S = 86_400
@@ -52,7 +53,17 @@ def jobs(
     at_s, length_s = since_s, WINDOW_S
     while at_s < until_s:
         end_s = min(until_s, at_s + length_s)
-        command = ["sacct", *filters, "-D", "-X", "-P", "--noconvert", "-o", sacct.COLUMNS]
+        command = [
+            "sacct",
+            *filters,
+            "-D",
+            "-X",
+            "-P",
+            "--noconvert",
+            f"--delimiter={FIELD}",
+            "-o",
+            sacct.COLUMNS,
+        ]
         command += ["-S", _text(at_s), "-E", _text(end_s)]
         try:
             reply = asked(command)

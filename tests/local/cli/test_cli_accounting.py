@@ -138,7 +138,7 @@ def test_sacct_is_run_itself_where_no_file_is_named(server: Server, tmp_path: Pa
 
     assert done.returncode == 0, done.stderr + done.stdout
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls[0].startswith("-u tide -D -X -P --noconvert -o JobID,")
+    assert calls[0].startswith("-u tide -D -X -P --noconvert --delimiter=\x1f -o JobID,")
     assert all(each.endswith(" UTC") for each in calls)
     assert "-S 2026-10-01T00:00:00" in calls[0]
     assert "-E 2026-11-01T00:00:00" in calls[-1]

@@ -281,3 +281,16 @@ def test_of_the_weeks_before_a_dump_begins_only_long_jobs_are_in_it_and_they_are
 
     assert history.span == (DAY + 7200, DAY + 39 * 3600)
     assert len(history.recent(100)) == 38
+
+
+@pytest.mark.parametrize("trailing", ["", "|"])
+def test_a_name_with_the_separator_does_no_harm_in_the_last_column(trailing: str) -> None:
+    head = "JobID|Start|End|NNodes|JobName" + trailing
+    jobs, remarks = parsed(
+        f"1|2026-10-24T01:00:00|2026-10-24T02:00:00|2|a|b||c{trailing}",
+        f"2|2026-10-24T01:00:00|2026-10-24T02:00:00|2|d{trailing}",
+        head=head,
+    )
+
+    assert [job.name for job in jobs] == ["a|b||c", "d"]
+    assert not remarks.noted
