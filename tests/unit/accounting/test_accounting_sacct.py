@@ -294,3 +294,22 @@ def test_a_name_with_the_separator_does_no_harm_in_the_last_column(trailing: str
 
     assert [job.name for job in jobs] == ["a|b||c", "d"]
     assert not remarks.noted
+
+
+def test_what_a_real_slurmdbd_prints_is_read(tmp_path: Path) -> None:
+    remarks = Remarks()
+    path = Path(__file__).parents[2] / "fixtures" / "slurm" / "sacct-22.05.txt"
+
+    jobs = list(jobs_of(path, remarks, kind=LogKind.SACCT, header={}))
+
+    assert [(job.id, job.requeue, job.state, job.end_s is None) for job in jobs] == [
+        ("1196", 0, "COMPLETED", False),
+        ("1197", 0, "CANCELLED", True),
+        ("1198", 0, "NODE_FAIL", False),
+        ("1198", 1, "COMPLETED", False),
+        ("1199", 0, "COMPLETED", False),
+        ("1200", 0, "COMPLETED", False),
+        ("1201", 0, "RUNNING", True),
+    ]
+    assert {(job.limit_s, job.name, job.account, job.cpu_s) for job in jobs} == {(7200, "job|x", "phys", 0)}
+    assert sorted(remarks.noted) == [Remark.NOT_STARTED, Remark.REQUEUED, Remark.RUNNING]
