@@ -21,6 +21,8 @@ RUNAWAY_S = 86_400
 """A job without an end that is so long past its limit has one that slurmdbd missed (sacctmgr(1), "RunAwayJobs")."""
 EARLY_SHARE_MAX = 0.1
 RUN_UP_S = 86_400
+EVER_S = 1 << 40
+"""No log has times so late: 35,000 years."""
 TIMES_MAX = (1 << 31) - 1
 
 
@@ -77,10 +79,13 @@ class History:
 
     def _add(self, job: PastJob) -> None:
         submit_s = job.submit_s
-        for at in (submit_s, job.start_s, job.end_s):
-            if at is not None and at > self.last_s:
-                self.last_s = at
         start_s, line = job.start_s, self.remarks.line
+        times = (submit_s, start_s, job.end_s, job.run_s)
+        latest_s = max((at for at in times if at is not None), default=0)
+        if latest_s > EVER_S:
+            self.remarks.add(Remark.UNREADABLE, line, f"job {job.id[:40]}: a time of {latest_s} s")
+            return
+        self.last_s = max(self.last_s, latest_s)
         if start_s is None and job.run_s is None:
             return
         if job.nodes <= 0 or job.nodes > TIMES_MAX:

@@ -18,7 +18,7 @@ from tidemill.batch.slurm.times import parse_span
 from tidemill.model.number import whole
 
 RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;(\w+);([^;]*);(.*)", re.DOTALL)
-_ATTRIBUTE = re.compile(r'([\w.]+)=("(?:[^"\\]|\\.)*"|\S*)')
+_ATTRIBUTE = re.compile(r'(?<!\S)([\w.]+)=("(?:[^"\\]|\\.)*"|\S*)')
 RUNNING_MAX = 1_000_000
 """Jobs that have started and not ended; beyond, the oldest is taken as lost from the log."""
 WALLTIME_EXCEEDED = -29
