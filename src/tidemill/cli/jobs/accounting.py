@@ -72,16 +72,24 @@ def define(parser: Parser) -> None:
         metavar="DIR",
         help="the site's directory, whose accounts are grants (default: none)",
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row for each allocation")
     parser.add_argument(
-        "--apel", type=Path, metavar="FILE", help="write APEL summary records; needs --vo and --benchmark"
+        "--csv", type=Path, metavar="FILE", help="write one row for each allocation (default: not)"
     )
-    parser.add_argument("--vo", metavar="NAME", help="with --apel: the virtual organisation")
+    parser.add_argument(
+        "--apel",
+        type=Path,
+        metavar="FILE",
+        help="write APEL summary records; needs --vo and --benchmark (default: not)",
+    )
+    parser.add_argument("--vo", metavar="NAME", help="with --apel: the virtual organisation (default: none)")
     parser.add_argument(
         "--apel-site", metavar="NAME", help="with --apel: the site's name in GOCDB (default: --site)"
     )
     parser.add_argument(
-        "--benchmark", type=benchmark, metavar="X", help="with --apel: HEPSPEC06 or HEPscore23 of one core"
+        "--benchmark",
+        type=benchmark,
+        metavar="X",
+        help="with --apel: HEPSPEC06 or HEPscore23 of one core (default: none)",
     )
     parser.add_argument(
         "--timezone", metavar="ZONE", help="zone of the times in FILE, such as `Europe/Berlin` (default: UTC)"
