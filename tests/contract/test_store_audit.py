@@ -221,3 +221,35 @@ def test_a_submitter_reaches_his_own_jobs_only(world: World) -> None:
         ("submit", "bob"),
         ("cancel", "ada"),
     ]
+
+
+def test_allocations_that_held_nodes_between_two_times_come_by_name_and_in_pages(world: World) -> None:
+    one, other = site_of(world, "one"), site_of(world, "other")
+    hour_us = 3_600_000_000
+
+    def held(name: str, start_h: int, end_h: int) -> AllocationReport:
+        report = allocation(
+            name, f"b-{name}", ["nid01", "nid02"], ended_us=START_US + end_h * hour_us if end_h else 0
+        )
+        return msgspec.structs.replace(report, started_us=START_US + start_h * hour_us)
+
+    waits = msgspec.structs.replace(allocation("e5", "b-e5", []), started_us=0)
+    one.sync(held("e3", 1, 2), held("e1", 0, 5), held("e2", 2, 3), held("e4", 4, 0), waits)
+    other.sync(held("f1", 0, 9))
+
+    def names(site: str, since_h: int, until_h: int, after: str = "", limit: int = 100) -> list[str]:
+        since_us, until_us = START_US + since_h * hour_us, START_US + until_h * hour_us
+        asked = traces.PlacementQuestion(since_us=since_us, until_us=until_us, after=after, limit=limit)
+        return [row.name for row in api_pages.placements(world.reader, site, asked)]
+
+    assert names("one", 0, 9) == ["e1", "e2", "e3", "e4"]
+    assert names("one", 2, 3) == ["e1", "e2"]
+    assert names("one", 6, 9) == ["e4"]
+    assert names("one", 0, 9, limit=2) == ["e1", "e2"]
+    assert names("one", 0, 9, after="e2", limit=2) == ["e3", "e4"]
+    assert names("other", 0, 9) == ["f1"]
+    every = traces.PlacementQuestion(since_us=0, until_us=1 << 62, limit=1)
+    (row,) = api_pages.placements(world.reader, "other", every)
+    assert (row.batch_id, row.nodes, row.cores, row.started_us) == ("b-f1", 2, 8, START_US)
+    with pytest.raises(MissingError, match="there is no site `thre`"):
+        names("thre", 0, 9)

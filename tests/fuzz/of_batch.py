@@ -9,6 +9,8 @@ from typing import Any
 
 from tests.fuzz.parser import Parser, file_of
 
+from tidemill.accounting.idle import idle_of
+from tidemill.accounting.log import LogKind, history_of
 from tidemill.batch import processes
 from tidemill.batch.gridengine import command as gridengine
 from tidemill.batch.gridengine import replies as sge
@@ -132,6 +134,19 @@ def _swf(path: Path) -> object:
     return swf.read(path).jobs
 
 
+def _past(kind: LogKind) -> Callable[[Path], object]:
+    """An accounting log as the past of a machine, swept."""
+
+    def read(path: Path) -> object:
+        history = history_of(path, kind=kind)
+        machine = history.machine(None)
+        if history.span[1] - history.span[0] < 400 * 86_400:  # by the hour, that is as long as anybody looks
+            idle_of(history.timeline, nodes=machine.nodes, span=history.span, outages=machine.outages)
+        return list(history.remarks.sentences())
+
+    return read
+
+
 def _availability(path: Path) -> object:
     return availability.read(path).jobs
 
@@ -178,6 +193,9 @@ PARSERS = [
     Parser("pbs-machine", _machine_pbs, (), ("pbs/nodes.json", "pbs/queues.json")),
     Parser("pbs-reservations", _reservations_pbs, (), ("pbs/rstat.txt",)),
     Parser("pbs-submit", pbs_command.read_id, (SiteError,)),
+    Parser("accounting-sacct", _from_file(_past(LogKind.SACCT)), (ConfigError,), ("slurm/sacct-22.05.txt",)),
+    Parser("accounting-pbs", _from_file(_past(LogKind.PBS)), (ConfigError,)),
+    Parser("accounting-swf", _from_file(_past(LogKind.SWF)), (ConfigError,)),
     Parser("trace-swf", _from_file(_swf), (ConfigError,)),
     Parser("trace-availability", _from_file(_availability), (ConfigError,)),
     Parser("mountinfo", _mountinfo),

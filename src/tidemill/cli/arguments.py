@@ -149,6 +149,18 @@ def client_of(args: argparse.Namespace) -> Any:
     return Client(args.server, secret_file=args.secret_file, home=args.home, retry_s=RETRY_S)
 
 
+def zone_of(name: str | None) -> Any:
+    """A time zone (a `datetime.tzinfo`) by its name, None of None. Raises ConfigError."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"`{name}` is not a time zone that this machine knows", hint="such as Europe/Berlin, or UTC"
+        ) from error
+
+
 def event_number(text: str) -> int:
     """A number of an event: 0 is one."""
     return 0 if text == "0" else int(count(text))

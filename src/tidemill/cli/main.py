@@ -122,6 +122,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "site allow": ("site.agent", "let a submitter's jobs run there again"),
         "site harm": ("site.harm", "how long others' jobs waited because of us, with the evidence"),
         "windows": ("site.windows", "idle nodes, and until when nobody needs them"),
+        "report opportunity": (
+            "site.opportunity",
+            "from a machine's accounting: what a guest could harvest, what it is worth, and who would wait",
+        ),
+        "report accounting": (
+            "jobs.accounting",
+            "reconcile a month of allocations with the batch system's accounting",
+        ),
         "simulate": (
             "site.simulate",
             "replay a machine's log: what would be harvested, and who would wait for it",

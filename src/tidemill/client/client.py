@@ -45,6 +45,7 @@ from tidemill.wire.api import (
     KeptOutputs,
     OutputPage,
     OwnerRow,
+    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -302,6 +303,24 @@ class Client:
         several sites have an allocation of that name. The server holds the last 240 samples of 64 nodes in memory."""
         path = f"/v1/allocations/{quote(allocation, safe='')}/samples"
         return self.get(path, SampleReply, since=since, site=site)
+
+    def placements(self, site: str, *, since_us: int, until_us: int) -> Iterator[PlacementRow]:
+        """Allocations of a site that held nodes between two times (microseconds since 1970), by name."""
+        after = ""
+        while True:
+            rows = self.get(
+                "/v1/placements",
+                list[PlacementRow],
+                site=site,
+                since_us=since_us,
+                until_us=until_us,
+                after=after,
+                limit=PAGE_MAX,
+            )
+            yield from rows
+            if len(rows) < PAGE_MAX:
+                return
+            after = rows[-1].name
 
     def health(self) -> Health:
         """Whether the server is well, its version and database. Asked once, not repeated."""

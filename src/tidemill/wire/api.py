@@ -281,6 +281,18 @@ class AllocationRow(msgspec.Struct, kw_only=True):
     slot_us: int
 
 
+class PlacementRow(msgspec.Struct, kw_only=True):
+    """When an allocation held its nodes. `ended_us` None: it still does. `cores` of a node; 0 = no longer known."""
+
+    site: str
+    name: str
+    batch_id: str
+    nodes: int
+    cores: int
+    started_us: int
+    ended_us: int | None
+
+
 class AuditRow(msgspec.Struct, kw_only=True):
     """A job's part in an allocation. `subject`, `credential`: as the submitter's credential names him, and its serial
     number; `events`: interval text of what pilots recorded there; `step`: a merge step of the job instead of events;

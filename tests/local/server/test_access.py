@@ -65,6 +65,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "GET /v1/applications": ("all", "own", "all"),
     "GET /v1/allocations": ("no", "own", "all"),
     "GET /v1/allocations/{name:str}/samples": ("no", "own", "all"),
+    "GET /v1/placements": ("no", "own", "all"),
     "GET /v1/audit": ("no", "own", "all"),
     "GET /v1/health": ("all", "all", "all"),
     "POST /v1/sync": ("no", "own", "no"),
@@ -128,7 +129,7 @@ def request_of(world: World, route: str, *, own: bool) -> tuple[str, str, Any]:
             body = sync(site, capacity=idle())
         case "GET /v1/outputs" | "GET /v1/failures" | "GET /v1/jobs" | "GET /v1/changes":
             path += f"?campaign={campaign}"
-        case "GET /v1/allocations" | "GET /v1/allocations/{name:str}/samples":
+        case "GET /v1/allocations" | "GET /v1/allocations/{name:str}/samples" | "GET /v1/placements":
             path += f"?site={site}"
         case "GET /v1/audit":
             path += f"?site={site}&batch_id=1"

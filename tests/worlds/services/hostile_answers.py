@@ -33,6 +33,7 @@ ANSWERS: dict[str, Any] = {
     r"/v1/downtimes": hospital.DowntimeList,
     r"/v1/applications": list[api.SiteApplication],
     r"/v1/allocations": list[api.AllocationRow],
+    r"/v1/placements": list[api.PlacementRow],
     r"/v1/audit": list[api.AuditRow],
 }
 

@@ -48,9 +48,17 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument(
         "--kind",
-        choices=["swf", "availability"],
+        choices=["swf", "sacct", "pbs", "availability"],
         default="swf",
-        help="`swf`: jobs, Standard Workload Format; `availability`: lines of time and free nodes (default: swf)",
+        help="`swf`: jobs, Standard Workload Format; `sacct`, `pbs`: accounting of Slurm or PBS; `availability`: lines "
+        "of time and free nodes (default: swf)",
+    )
+    parser.add_argument(
+        "--event-s",
+        type=seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds of one event on a node (default: 300)",
     )
     define_times(parser)
     parser.add_argument(
@@ -63,6 +71,20 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--replicas", type=count, metavar="N", help="pairs in a seed (default: 170,000 / jobs, 1 to 24)"
     )
+    define_bounds(parser)
+    parser.add_argument(
+        "--nodes", type=count, metavar="N", help="size of the machine (default: as the log's header says)"
+    )
+    parser.add_argument(
+        "--workers", type=count, metavar="N", help="processes, one seed each at a time (default: all cores)"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the tide of seed 1 as SVG (default: not)"
+    )
+
+
+def define_bounds(parser: Parser) -> None:
+    """Options about jitter and allocations."""
     parser.add_argument(
         "--jitter-s",
         type=seconds,
@@ -79,21 +101,11 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--width-min", type=count, default=1, metavar="N", help="nodes of an allocation at least (default: 1)"
     )
-    parser.add_argument(
-        "--nodes", type=count, metavar="N", help="size of the machine (default: as the log's header says)"
-    )
-    parser.add_argument(
-        "--workers", type=count, metavar="N", help="processes, one seed each at a time (default: all cores)"
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the tide of seed 1 as SVG (default: not)"
-    )
 
 
 def define_times(parser: Parser) -> None:
-    """Options that are times."""
+    """Options that are times, the length of events left out."""
     for name, value, text in (
-        ("--event-s", 300.0, "seconds of one event on a node"),
         ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
         ("--poll-s", 30.0, "pause between two looks at the machine"),
         ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
@@ -136,6 +148,13 @@ def run(args: Namespace) -> int:
 
 def read(args: Namespace) -> Trace:
     """The trace of the command line."""
+    if args.kind in ("sacct", "pbs"):
+        from tidemill.accounting.log import LogKind, history_of
+
+        history = history_of(args.trace, kind=LogKind(args.kind))
+        for remark in history.remarks.sentences():
+            say(remark)
+        return history.trace(history.machine(args.nodes), len(history))
     if args.kind == "availability":
         from tidemill.harvest.simulation import availability
 

@@ -134,8 +134,8 @@ def timed(
     return digest(tally, jobs, classes, cpu_s=time.process_time() - began)
 
 
-def tide_of(study: Study, policy: Policy) -> Tally:
-    """One run (the first of seed 1) with its nodes over time."""
+def tide_of(study: Study, policy: Policy | None) -> Tally:
+    """One run (the first of seed 1) with its nodes over time; `policy` None: without us."""
     machine = SimulatedMachine(
         study.world, jittered(study.jobs, "1.0", study.jitter_s), policy=policy, seed="1.0"
     )

@@ -12,20 +12,18 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from tidemill.errors import ConfigError
+from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
 
 FIELDS = 18
 FIELDS_MIN = 9  #: up to the requested time; shorter records exist in no log, but longer tails are often cut
 LINE_CHARS_MAX = 10_000
 RECORDS_MAX = 20_000_000
-EMPTY_S_MIN = 7200.0
-"""The machine was out of service where a log shows it empty for longer, while somebody waited."""
 OVERFULL_SHARE_MAX = 0.01
 """Starts of a log are trusted unless they use more nodes than there are for more of the time."""
 PARTIAL_STATUS = {2, 3, 4}  #: parts of a job that was checkpointed; its sum has a record of its own
@@ -78,11 +76,25 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
             f"`{path}` has no job that can be replayed ({told(skipped) or 'no record at all'})",
             hint="a trace has one line of 18 numbers for each job (Standard Workload Format)",
         )
+    records, size, source = sized(records, header, nodes)
+    return trace_of(path, records, nodes=(size, source), skipped=skipped)
+
+
+def sized(records: list[Raw], header: dict[str, int], nodes: int | None) -> tuple[list[Raw], int, str]:
+    """The records in nodes, ordered by submission, the size of the machine, and where that is from."""
     records.sort(key=lambda each: each.submit_s)
     per_node = processors_per_node(header)
     if per_node > 1:
         records = [each._replace(width=-(-each.width // per_node)) for each in records]
-    size, source = machine_size(records, header, nodes, per_node)
+    return records, *machine_size(records, header, nodes, per_node)
+
+
+def trace_of(path: Path, records: list[Raw], *, nodes: tuple[int, str], skipped: dict[str, int]) -> Trace:
+    """The trace of records that are ordered by submission; `nodes`: how many there are, and where that is from.
+
+    Raises ConfigError for a job that is wider than the machine.
+    """
+    size, source = nodes
     for each in records:
         if each.width > size:
             raise ConfigError(
@@ -90,7 +102,7 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
                 hint="--nodes N tells the size of the machine",
             )
     first = records[0].submit_s
-    outages, note = empty_spells(records, size)
+    outages, note = outages_of(records, size)
     return Trace(
         name=path.name,
         nodes=size,
@@ -109,8 +121,7 @@ def records_of(path: Path, header: dict[str, int], skipped: dict[str, int]) -> I
         if not text:
             continue
         if text.startswith(";"):
-            if match := re.match(r";\s*(MaxNodes|MaxProcs)\s*:\s*([0-9]{1,18})(?![0-9])", text):
-                header[match[1]] = int(match[2])
+            note_header(text, header)
             continue
         if number > RECORDS_MAX:
             raise ConfigError(f"`{path}` has more than {RECORDS_MAX:,} lines")
@@ -119,6 +130,12 @@ def records_of(path: Path, header: dict[str, int], skipped: dict[str, int]) -> I
             skipped[reason] = skipped.get(reason, 0) + 1
         else:
             yield record
+
+
+def note_header(text: str, header: dict[str, int]) -> None:
+    """Keep what a comment says of the machine, or of when the log began."""
+    if match := re.match(r";\s*(MaxNodes|MaxProcs|UnixStartTime)\s*:\s*([0-9]{1,18})(?![0-9])", text):
+        header[match[1]] = int(match[2])
 
 
 def lines_of(path: Path) -> Iterator[str]:
@@ -186,65 +203,37 @@ def machine_size(
     if header.get("MaxProcs", 0) > 0:
         return header["MaxProcs"], "MaxProcs of the header"
     widest = max(each.width for each in records)
-    used = most_used(records) if all(each.wait_s >= 0 for each in records) else 0
+    used = most_busy(timeline_of(records)) if all(each.wait_s >= 0 for each in records) else 0
     if used > widest:
         return used, "no header: the most nodes that the log shows busy at once"
     return widest, "no header: the widest job"
 
 
-def spells(records: list[Raw]) -> list[tuple[int, int]]:
-    """(time, change of busy nodes) by the starts of the log."""
-    changes: dict[int, int] = {}
+def timeline_of(records: list[Raw]) -> BusyNodes:
+    """Busy nodes by the starts of the log."""
+    timeline = BusyNodes()
     for each in records:
-        start = each.submit_s + each.wait_s
-        changes[start] = changes.get(start, 0) + each.width
-        changes[start + each.run_s] = changes.get(start + each.run_s, 0) - each.width
-    return sorted(changes.items())
+        start_s = each.submit_s + each.wait_s
+        timeline.add(start_s, start_s + each.run_s, each.width)
+    return timeline
 
 
-def most_used(records: list[Raw]) -> int:
-    """The most nodes busy at once, by the starts of the log."""
-    busy = most = 0
-    for _, change in spells(records):
-        busy += change
-        most = max(most, busy)
-    return most
-
-
-def overfull_share(records: list[Raw], nodes: int) -> float:
-    """Share of the time in which more nodes are busy than there are, by the starts of the log."""
-    changes = spells(records)
-    busy, over_s = 0, 0
-    for (at, change), (later, _) in pairwise(changes):
-        busy += change
-        over_s += later - at if busy > nodes else 0
-    return over_s / max(1, changes[-1][0] - changes[0][0])
-
-
-def empty_spells(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]], str]:
-    """When the machine was out of service: (start, end) of spells over 2 h without any job in which somebody waited."""
+def outages_of(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]], str]:
+    """When the machine was out of service, and why that cannot be known, if so."""
     if any(each.wait_s < 0 for each in records):
         return [], "the log does not tell all starts: outages cannot be seen"
-    if (share := overfull_share(records, nodes)) > OVERFULL_SHARE_MAX:
-        return [], (
-            f"by its own starts the log overfills the machine in {share:.0%} of the time: they are not trusted, "
-            "outages cannot be seen"
-        )
-    found: list[tuple[int, int]] = []
-    busy = 0
-    since: int | None = None
-    for at, change in spells(records):
-        if busy == 0 and since is not None and at - since > EMPTY_S_MIN and waited(records, since, at):
-            found.append((since, at))
-        busy += change
-        since = at if busy == 0 else None
-    return found, ""
+    timeline = timeline_of(records)
+    if (share := overfull_share(timeline, nodes)) > OVERFULL_SHARE_MAX:
+        return [], overfull_note(share)
+    return empty_spells(timeline, ((r.submit_s, r.submit_s + r.wait_s) for r in records)), ""
 
 
-def waited(records: list[Raw], since_s: int, until_s: int) -> bool:
-    """Whether a job that came in the first half of this time started only after it."""
-    middle_s = (since_s + until_s) // 2
-    return any(r.submit_s < middle_s and r.submit_s + r.wait_s >= until_s for r in records)
+def overfull_note(share: float) -> str:
+    """Why the starts of a log are not trusted."""
+    return (
+        f"by its own starts the log overfills the machine in {share:.0%} of the time: they are not trusted, "
+        "outages cannot be seen"
+    )
 
 
 def told(skipped: dict[str, int]) -> str:

@@ -36,6 +36,7 @@ from tidemill.wire.api import (
     JobPage,
     OutputPage,
     OwnerRow,
+    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -115,6 +116,16 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     after: int = 0
     campaign: str | None = None
+
+
+class PlacementsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A site, two times (microseconds since 1970), and the place of a page: allocations after a name."""
+
+    site: str | None = None
+    since_us: int = 0
+    until_us: int = 1 << 62
+    after: str = ""
+    limit: int | None = None
 
 
 class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -302,6 +313,18 @@ def _samples(call: Call) -> SampleReply:
     )
 
 
+def _placements(call: Call) -> list[PlacementRow]:
+    query: PlacementsQuery = call.query
+    rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
+    asked = traces.PlacementQuestion(
+        since_us=query.since_us,
+        until_us=query.until_us,
+        after=query.after,
+        limit=api_pages.limit_of(query.limit),
+    )
+    return api_pages.placements(call.session, query.site or call.own(Act.ALLOCATIONS), asked)
+
+
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
     wanted = _archived_rows(call, query)
@@ -377,6 +400,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/allocations/{name:str}/samples", "What nodes of an allocation did, as they measured it",
         SamplesQuery, None, SampleReply, _samples, Act.ALLOCATIONS,
+    ),
+    Route(
+        "GET", "/v1/placements", "When allocations of a site held nodes", PlacementsQuery, None, list[PlacementRow],
+        _placements, Act.ALLOCATIONS,
     ),
     Route(
         "GET", "/v1/audit", "Who ran what in an allocation, or on a node at a time", AuditQuery, None, list[AuditRow],

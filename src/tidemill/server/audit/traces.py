@@ -73,6 +73,15 @@ class TraceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     site: str | None = None
 
 
+class PlacementQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Which allocations held nodes between two times; a page of those after a name."""
+
+    since_us: int
+    until_us: int
+    after: str = ""
+    limit: int
+
+
 def find(
     session: Session, asked: TraceQuestion, archived: Archived = lambda site, jobs: {}
 ) -> list[AuditRow]:
@@ -87,6 +96,25 @@ def find(
         )  # fmt: skip
         rows += _jobs_in(session, site, row, archived) or [row]
     return rows
+
+
+def between(
+    session: Session, site: int, asked: PlacementQuestion
+) -> list[tuple[str, str, int, int, int, int | None]]:
+    """(name, batch id, nodes, cores of a node, start, end) of a site's allocations, by name. `cores` 0: the allocation
+    itself is forgotten, and its nodes are counted by their names."""
+    rows = session.rows(
+        "placements_between",
+        site=site,
+        since=asked.since_us,
+        until=asked.until_us,
+        after=asked.after,
+        limit=asked.limit,
+    )
+    return [
+        (name, batch_id, nodes or len(hosts.split()), cores, started_us, ended_us or None)
+        for name, batch_id, hosts, started_us, ended_us, nodes, cores in rows
+    ]
 
 
 def _placements(session: Session, asked: TraceQuestion, site: int) -> list[Any]:

@@ -19,6 +19,7 @@ from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
 from tidemill.server.archive.parquet import Archive
+from tidemill.server.audit import traces
 from tidemill.server.core import rights, site_views
 from tidemill.server.core.ending import without
 from tidemill.server.database.rows import (
@@ -59,6 +60,7 @@ from tidemill.wire.api import (
     OutputRow,
     OwnerRow,
     PayloadUsage,
+    PlacementRow,
     SiteApplication,
     SiteRow,
 )
@@ -486,6 +488,27 @@ def allocations(session: Session, *, site: str | None, limit: int | None) -> lis
         for row in session.rows("allocations_of", site=each.id, limit=size)
     ]
     return sorted(rows, key=lambda row: -row.at_us)[:size]
+
+
+def placements(session: Session, site: str | None, asked: traces.PlacementQuestion) -> list[PlacementRow]:
+    """Allocations of a site that held nodes between two times, by name. Raises MissingError."""
+    names = [each.name for each in sites(session)]
+    found = next((each for each in sites(session) if each.name == site), None)
+    if found is None:
+        raise MissingError(f"there is no site `{site or ''}`", hint=did_you_mean(site or "", names))
+    rows = traces.between(session, found.id, asked)
+    return [
+        PlacementRow(
+            site=found.name,
+            name=name,
+            batch_id=batch_id,
+            nodes=nodes,
+            cores=cores,
+            started_us=start_us,
+            ended_us=end_us,
+        )
+        for name, batch_id, nodes, cores, start_us, end_us in rows
+    ]
 
 
 def changes(session: Session, after: int, campaign: str | None) -> tuple[list[Change], int]:

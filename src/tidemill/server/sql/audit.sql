@@ -48,6 +48,10 @@ SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE b
 -- Allocations of one site or (0) of any that had a node of this name, with a domain or without, at a time; newest first.
 SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE (:site = 0 OR site = :site) AND started_us > 0 AND started_us <= :at_us AND (ended_us = 0 OR ended_us >= :at_us) AND (hosts LIKE :bare ESCAPE '!' OR hosts LIKE :domain ESCAPE '!') ORDER BY started_us DESC LIMIT :limit;
 
+-- name: placements_between
+-- Allocations of a site that held nodes between two times, by name, after a name.
+SELECT placements.name, placements.batch_id, placements.hosts, placements.started_us, placements.ended_us, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.site = :site AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND placements.name > :after ORDER BY placements.name LIMIT :limit;
+
 -- name: ran_in
 -- What ran in an allocation.
 SELECT at_us, body FROM ran WHERE site = :site AND allocation = :allocation ORDER BY id LIMIT :limit;

@@ -1,0 +1,212 @@
+"""The past of a machine as columns of numbers: 40 bytes a job, so that ten million fit into half a gigabyte."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tidemill.accounting.records import PastJob, Remark, Remarks
+from tidemill.errors import ConfigError
+from tidemill.harvest.simulation import swf
+from tidemill.harvest.simulation.swf import Raw, Trace
+from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
+
+JOBS_MAX = 50_000_000
+UNKNOWN = -1
+RUNAWAY_S = 86_400
+"""A job without an end that is so long past its limit has one that slurmdbd missed (sacctmgr(1), "RunAwayJobs")."""
+EARLY_SHARE_MAX = 0.1
+RUN_UP_S = 86_400
+EVER_S = 1 << 40
+"""No log has times so late: 35,000 years."""
+TIMES_MAX = (1 << 31) - 1
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """How large the machine is, where that is from, and whether the log's starts can be trusted.
+
+    `outages` are (start, end) of the whole machine, in the log's times.
+    """
+
+    nodes: int
+    nodes_from: str
+    outages: list[tuple[int, int]]
+    is_trusted: bool
+    note: str
+
+
+class History:
+    """Jobs that ran, in the order of the log. Times in seconds of the log's clock; -1 = not known."""
+
+    def __init__(self, name: str, remarks: Remarks, *, kind: str = "") -> None:
+        self.name = name
+        self.kind = kind
+        self.remarks = remarks
+        self.header: dict[str, int] = {}
+        self.submit_s = array("q")
+        self.wait_s = array("q")
+        self.run_s = array("i")
+        self.width = array("i")
+        self.limit_s = array("i")
+        self.cores = array("i")
+        self.last_s = 0  #: the latest time that the log knows
+        self.begin_s = 0  #: from when on the log is complete
+        self.timeline = BusyNodes()
+
+    def __len__(self) -> int:
+        return len(self.submit_s)
+
+    def take(self, jobs: Iterable[PastJob], *, partition: str | None = None) -> None:
+        """Add jobs, then close the log: what still runs, runs until its last time. Raises ConfigError if none is left.
+
+        `partition`: only jobs of this one.
+        """
+        for job in jobs:
+            if partition is None or partition in job.partition.split(","):
+                self._add(job)
+        self._close()
+        if not self.submit_s:
+            of = f" of partition `{partition}`" if partition is not None else ""
+            why = "; ".join(self.remarks.sentences()) or "it is empty"
+            raise ConfigError(
+                f"`{self.name}` has no job{of} that ran ({why})",
+                hint="--kind says what the log is: sacct, pbs or swf",
+            )
+
+    def _add(self, job: PastJob) -> None:
+        submit_s = job.submit_s
+        start_s, line = job.start_s, self.remarks.line
+        times = (submit_s, start_s, job.end_s, job.run_s)
+        latest_s = max((at for at in times if at is not None), default=0)
+        if latest_s > EVER_S:
+            self.remarks.add(Remark.UNREADABLE, line, f"job {job.id[:40]}: a time of {latest_s} s")
+            return
+        self.last_s = max(self.last_s, latest_s)
+        if start_s is None and job.run_s is None:
+            return
+        if job.nodes <= 0 or job.nodes > TIMES_MAX:
+            self.remarks.add(Remark.NO_NODES, line, f"job {job.id[:40]}")
+            return
+        run_s = job.run_s
+        if run_s is None:
+            run_s = UNKNOWN if job.end_s is None else job.end_s - (start_s or 0)
+            if run_s < 0 and job.end_s is not None:
+                self.remarks.add(Remark.BACKWARDS, line, f"job {job.id[:40]}")
+                return
+        if submit_s is None or (start_s is not None and submit_s > start_s):
+            if submit_s is None:
+                self.remarks.add(Remark.NO_SUBMIT, line, f"job {job.id[:40]}")
+            submit_s = start_s or 0
+        if run_s == 0 or len(self) >= JOBS_MAX:
+            return
+        self.submit_s.append(submit_s)
+        self.wait_s.append(UNKNOWN if start_s is None else start_s - submit_s)
+        self.run_s.append(min(run_s, TIMES_MAX))
+        self.width.append(job.nodes)
+        self.limit_s.append(UNKNOWN if job.limit_s is None else min(job.limit_s, TIMES_MAX))
+        self.cores.append(min(job.cores, TIMES_MAX))
+
+    def _close(self) -> None:
+        per_node = swf.processors_per_node(self.header)
+        for k in range(len(self)):
+            if per_node > 1:
+                self.width[k] = -(-self.width[k] // per_node)
+            start_s = self.submit_s[k] + self.wait_s[k]
+            if self.run_s[k] == UNKNOWN:
+                run_s, limit_s = self.last_s - start_s, self.limit_s[k]
+                if limit_s != UNKNOWN and run_s > limit_s + RUNAWAY_S:
+                    self.remarks.add(Remark.RUNAWAY, 0)
+                    run_s = 0
+                self.run_s[k] = max(0, min(run_s, TIMES_MAX))
+            if self.wait_s[k] != UNKNOWN:
+                self.timeline.add(start_s, start_s + self.run_s[k], self.width[k])
+
+        self.begin_s = self._begin_s()
+
+    def _begin_s(self) -> int:
+        """From when on the log has all jobs: sacct and PBS log what ended after some day, so that of the weeks before
+        the first end they have only what ran for so long. SWF logs are cut by submission.
+
+        A day or less of that changes little; and where much was submitted before the first end, the log is a short one.
+        """
+        first_s = min(self.submit_s, default=0)
+        if self.kind == "swf":
+            return first_s
+        ends = (
+            at + wait + run
+            for at, wait, run in zip(self.submit_s, self.wait_s, self.run_s, strict=True)
+            if run > 0
+        )
+        end_s = min(ends, default=0)
+        if end_s - first_s <= RUN_UP_S:
+            return first_s
+        early = sum(at < end_s for at in self.submit_s)
+        return end_s if early <= EARLY_SHARE_MAX * len(self) else first_s
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """What is counted: from the log's begin to its last submission; of less than a day, to the last end."""
+        last_s = max(self.submit_s)
+        return self.begin_s, last_s if last_s - self.begin_s >= 86_400 else max(self.timeline.span[1], last_s)
+
+    def machine(self, nodes: int | None) -> Machine:
+        """The machine; `nodes` = what the user says. Raises ConfigError for a job that is wider than it."""
+        widest = max(self.width)
+        is_complete = UNKNOWN not in self.wait_s
+        size, source = self._size(nodes, widest, is_complete)
+        if widest > size:
+            raise ConfigError(
+                f"`{self.name}` has a job of {widest:,} nodes on a machine of {size:,} ({source})",
+                hint="--nodes N tells the size of the machine",
+            )
+        if not is_complete:
+            note = "the log does not tell all starts: outages cannot be seen"
+            return Machine(nodes=size, nodes_from=source, outages=[], is_trusted=False, note=note)
+        if (share := overfull_share(self.timeline, size)) > swf.OVERFULL_SHARE_MAX:
+            note = swf.overfull_note(share)
+            return Machine(nodes=size, nodes_from=source, outages=[], is_trusted=False, note=note)
+        starts = ((at, at + wait) for at, wait in zip(self.submit_s, self.wait_s, strict=True))
+        outages = empty_spells(self.timeline, starts)
+        return Machine(nodes=size, nodes_from=source, outages=outages, is_trusted=True, note="")
+
+    def _size(self, nodes: int | None, widest: int, is_complete: bool) -> tuple[int, str]:
+        if nodes is not None:
+            return nodes, "--nodes"
+        if self.header.get("MaxNodes", 0) > 0:
+            return self.header["MaxNodes"], "MaxNodes of the header"
+        if self.header.get("MaxProcs", 0) > 0:
+            return self.header["MaxProcs"], "MaxProcs of the header"
+        used = most_busy(self.timeline) if is_complete else 0
+        if used > widest:
+            return used, "the most nodes that the log shows busy at once"
+        return widest, "the widest job"
+
+    def recent(self, jobs_max: int) -> list[Raw]:
+        """The jobs that were submitted last, at most so many, ordered by submission: what a simulation replays."""
+        submit_s = self.submit_s
+        since_s = self.begin_s
+        if len(self) > jobs_max:
+            since_s = max(since_s, heapq.nlargest(jobs_max, submit_s)[-1])
+        found = [
+            Raw(k + 1, at, self.wait_s[k], self.run_s[k], self.width[k], self.limit_s[k])
+            for k, at in enumerate(submit_s)
+            if at >= since_s and self.run_s[k] > 0
+        ]
+        found.sort(key=lambda each: each.submit_s)
+        return found[-jobs_max:]
+
+    def trace(self, machine: Machine, jobs_max: int) -> Trace:
+        """What a simulation replays: the same as `tidemill simulate` makes of the log, if all of it is taken."""
+        records = self.recent(jobs_max)
+        where = (machine.nodes, machine.nodes_from)
+        return swf.trace_of(Path(self.name), records, nodes=where, skipped={})
+
+    def part_nodes(self, cores_per_node: int) -> int:
+        """Jobs that had fewer cores than whole nodes have."""
+        return sum(
+            0 < cores < width * cores_per_node for cores, width in zip(self.cores, self.width, strict=True)
+        )

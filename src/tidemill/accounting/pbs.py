@@ -1,0 +1,160 @@
+"""Accounting logs of PBS Professional, OpenPBS and Torque: `MM/DD/YYYY HH:MM:SS;TYPE;ID;key=value key=value ...`.
+
+Facts: PBS Professional Administrator's Guide, "Accounting"; Torque 6 Administrator's Guide, "Accounting records". E
+ends a job, R a run of a job that is started again, S starts one, D and A end one that may not have started. Times in
+the attributes are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from tidemill.accounting.records import PastJob, Remark, Remarks
+from tidemill.accounting.runs import SeenRuns
+from tidemill.batch.slurm.times import parse_span
+from tidemill.model.number import whole
+
+RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;(\w+);([^;]*);(.*)", re.DOTALL)
+_ATTRIBUTE = re.compile(r'(?<!\S)([\w.]+)=("(?:[^"\\]|\\.)*"|\S*)')
+RUNNING_MAX = 1_000_000
+"""Jobs that have started and not ended; beyond, the oldest is taken as lost from the log."""
+WALLTIME_EXCEEDED = -29
+"""Exit_status (job.h of OpenPBS)."""
+
+
+def read(lines: Iterable[tuple[int, str]], remarks: Remarks) -> Iterator[PastJob]:
+    """The runs of a log in the order of their ends, then what still runs."""
+    log = _Log(remarks)
+    for number, line in lines:
+        if not line.strip():
+            continue
+        remarks.lines += 1
+        job = log.job(number, line)
+        if job is not None:
+            remarks.jobs += 1
+            yield job
+    for number, job in log.running.values():
+        remarks.add(Remark.RUNNING, number, f"job {job.id[:40]}")
+        remarks.jobs += 1
+        yield job
+
+
+class _Log:
+    """What has started and not ended yet, and which runs were read."""
+
+    def __init__(self, remarks: Remarks) -> None:
+        self._remarks = remarks
+        self._seen = SeenRuns()
+        self.running: dict[str, tuple[int, PastJob]] = {}
+
+    def job(self, number: int, line: str) -> PastJob | None:
+        """The run that a record ends; None for other records and for what cannot be read, which is counted."""
+        remarks = self._remarks
+        if not line.endswith("\n"):
+            remarks.add(Remark.CUT, number)
+            return None
+        found = RECORD.fullmatch(line.rstrip("\r\n"))
+        if found is None:
+            remarks.add(Remark.UNREADABLE, number, f"not a record of PBS: `{line.strip()[:60]}`")
+            return None
+        kind, id, text = found.groups()
+        is_new = id not in self.running
+        try:
+            job = self._ended(kind, id, text, number)
+        except ValueError as error:
+            remarks.add(Remark.UNREADABLE, number, f"record {kind} of {id[:40]}: {error}"[:160])
+            return None
+        if job is None or job.start_s is None:
+            if job is not None or (kind in ("D", "A") and is_new):
+                remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
+            return None
+        run = self._seen.run(id, (job.start_s, job.end_s, kind))
+        if run:
+            remarks.add(Remark.REPEATED if run < 0 else Remark.REQUEUED, number, f"job {id[:40]}")
+        return None if run < 0 else msgspec.structs.replace(job, requeue=run)
+
+    def _ended(self, kind: str, id: str, text: str, number: int) -> PastJob | None:
+        """What a record ends. Raises ValueError for what cannot be read."""
+        if kind == "S":
+            if len(self.running) >= RUNNING_MAX:
+                del self.running[next(iter(self.running))]
+            self.running[id] = (number, _job(id, text, "RUNNING"))
+        elif kind == "E":
+            self.running.pop(id, None)
+            job = _job(id, text, "")
+            if job.start_s is not None and job.end_s is None:
+                raise ValueError("it does not say when the job ended")
+            return job
+        elif kind == "R":
+            return _rerun(id, text, self.running.pop(id, None))
+        return None
+
+
+def _rerun(id: str, text: str, known: tuple[int, PastJob] | None) -> PastJob | None:
+    """The run that a record R ends: its times are in it (OpenPBS), or only its start is known (Torque)."""
+    job = _job(id, text, "REQUEUED")
+    if job.start_s is None and known is not None:
+        job = msgspec.structs.replace(known[1], state="REQUEUED", end_s=job.end_s)
+    if job.start_s is None:
+        return None
+    if job.end_s is None:
+        used = re.search(r"\bresources_used\.walltime=([\d:]+)", text)
+        span_s = parse_span(used[1]) if used else None
+        if span_s is None:
+            raise ValueError("it does not say when the run ended")
+        job = msgspec.structs.replace(job, end_s=job.start_s + int(span_s))
+    return job
+
+
+def _job(id: str, text: str, state: str) -> PastJob:
+    """The job of a record's attributes."""
+    found = {key: value.strip('"') for key, value in _ATTRIBUTE.findall(text)}
+    limit, cpu = found.get("Resource_List.walltime", ""), found.get("resources_used.cput", "")
+    cpu_s = parse_span(cpu) if ":" in cpu else whole(cpu)
+    limit_s = parse_span(limit) if ":" in limit else whole(limit)
+    hosts = found.get("exec_host", "")
+    return PastJob(
+        id=id,
+        user=found.get("user", ""),
+        account=found.get("account", "") or found.get("project", ""),
+        partition=found.get("queue", ""),
+        name=found.get("jobname", ""),
+        submit_s=_time(found, "qtime") or _time(found, "ctime"),
+        eligible_s=_time(found, "etime"),
+        start_s=_time(found, "start"),
+        end_s=_time(found, "end"),
+        nodes=whole(found.get("Resource_List.nodect", "")) or _hosts(hosts),
+        cores=whole(found.get("Resource_List.ncpus", "")) or (hosts.count("+") + 1 if hosts else 0),
+        limit_s=None if limit_s is None else int(limit_s),
+        cpu_s=None if cpu_s is None else int(cpu_s),
+        state=state or _ending(found.get("Exit_status", "")),
+        reservation=found.get("resvID", "") or found.get("resvname", ""),
+    )
+
+
+def _time(found: dict[str, str], key: str) -> int | None:
+    text = found.get(key)
+    if not text:
+        return None
+    at = whole(text)
+    if at is None or at > 1 << 40:
+        raise ValueError(f"{key} is `{text[:40]}`")
+    return at or None
+
+
+def _hosts(text: str) -> int:
+    """Hosts of `n1/0*32+n2/0*32`, `n1/0+n1/1`."""
+    return len({each.partition("/")[0] for each in text.split("+") if each})
+
+
+def _ending(status: str) -> str:
+    try:
+        code = int(status or 0)
+    except ValueError:
+        return "UNKNOWN"
+    if code == WALLTIME_EXCEEDED:
+        return "TIMEOUT"
+    return "COMPLETED" if code == 0 else "CANCELLED" if code == 271 else "FAILED"

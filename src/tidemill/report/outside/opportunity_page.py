@@ -1,0 +1,276 @@
+"""What `report opportunity` says: answers as sentences first, then one HTML page with the figures behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from tidemill.accounting.idle import STEPS, HoleClass
+from tidemill.charts.bars import Bar, bars
+from tidemill.charts.columns import columns
+from tidemill.harvest.simulation.outcome import RelativeChange
+from tidemill.model.quantities import count_text, short_text
+from tidemill.report.html import cards, document, figure, section, table
+from tidemill.report.outside.opportunity import Harvestable, Opportunity
+
+SHORT_S = 900
+
+
+def answers(data: Opportunity) -> list[tuple[str, str]]:
+    """Questions of a centre and their answers, one or two sentences each."""
+    found = [("How much is idle?", _idle_answer(data)), ("In which holes?", _holes_answer(data))]
+    best = data.found[0].policy
+    chosen = [each for each in data.found if each.policy == best]
+    found.append(("How much of it could be harvested?", " ".join(_harvest(each) for each in chosen)))
+    found.append(("What is that worth?", _money_answer(data, chosen)))
+    found.append(
+        ("What would it cost other users?", " ".join(_harm(each, len(chosen) > 1) for each in chosen))
+    )
+    found.append(("How certain is this?", _certainty(data)))
+    return found
+
+
+def _idle_answer(data: Opportunity) -> str:
+    text = (
+        f"{percent(data.idle_share)} of {data.machine.nodes:,} nodes ({data.machine.nodes_from}) in the simulated "
+        f"machine without guests: {count_text(data.idle_node_h_month)} node-hours a month."
+    )
+    if data.machine.is_trusted:
+        idle = data.idle
+        text += f" By the log's own starts and ends it was {percent(idle.share)} of {days(idle.end_s - idle.start_s)}."
+    return text
+
+
+def _holes_answer(data: Opportunity) -> str:
+    total = sum(each.node_h for each in data.idle.holes)
+    if total <= 0:
+        return "There are none."
+    short = sum(each.node_h for each in data.idle.holes if each.to_s is not None and each.to_s <= SHORT_S)
+    long = sum(each.node_h for each in data.idle.holes if each.from_s >= 3600)
+    return (
+        f"{percent(long / total)} of the idle node-hours lie in holes of an hour or more, {percent(short / total)} in "
+        f"holes of less than {span(SHORT_S)}."
+    )
+
+
+def _harvest(each: Harvestable) -> str:
+    core_h = "" if each.core_h_month is None else f" ({short_text(each.core_h_month)} core-hours)"
+    return (
+        f"Policy `{each.policy}` with events of {span(each.event_s)}: {percent(each.useful)} of the idle "
+        f"node-hours end as finished events, {count_text(each.node_h_month)} node-hours{core_h} a month."
+    )
+
+
+def _money_answer(data: Opportunity, chosen: Sequence[Harvestable]) -> str:
+    price = data.price
+    if price.cores_per_node is None:
+        return "The log does not tell how many cores a node has: `--cores-per-node N` turns node-hours into money."
+    sums = ", ".join(f"{money(each, data)} (events of {span(each.event_s)})" for each in chosen)
+    return f"{sums} a month at {price.per_core_h:g} {price.currency} a core-hour, {price.cores_per_node} cores a node."
+
+
+def _harm(each: Harvestable, is_one_of_many: bool) -> str:
+    head = f"Events of {span(each.event_s)}: " if is_one_of_many else ""
+    change = each.wait_change
+    if change.mean is None:
+        return f"{head}no job of the log waits with or without guests."
+    waits = f"{hours(each.wait_s)} instead of {hours(each.wait_without_s)}"
+    if change.low is None or change.high is None:
+        return f"{head}the mean wait changes by {signed(change.mean)} ({waits}); one pair of runs gives no interval."
+    if change.low <= 0 <= change.high:
+        return (
+            f"{head}no change of the mean wait can be told from chance: {signed(change.mean)} ({waits}), "
+            f"95 % interval {interval(change)}."
+        )
+    word = "longer" if change.mean > 0 else "shorter"
+    return f"{head}the mean wait is {word} by {percent(abs(change.mean))} ({waits}), 95 % interval {interval(change)}."
+
+
+def _certainty(data: Opportunity) -> str:
+    pairs = min(each.pairs for each in data.found)
+    return (
+        f"{data.jobs_simulated:,} jobs of {data.days_simulated:,.1f} days were replayed {pairs:,} times with and "
+        "without guests, each time with slightly later submissions. The future may differ from this past. "
+        "`tidemill simulate` makes the same runs."
+    )
+
+
+def page(data: Opportunity) -> str:
+    """The page."""
+    said = "".join(f"<h3>{escape(question)}</h3><p>{_code(answer)}</p>" for question, answer in answers(data))
+    idle = data.idle
+    subtitle = (
+        f"{data.log}: {data.jobs:,} jobs, {days(idle.end_s - idle.start_s)}, {data.machine.nodes:,} nodes"
+    )
+    parts = [
+        cards(_cards(data)),
+        section("Answers", said),
+        section("Harvestable", _harvestable(data)),
+        section("Waits of other users", _waits(data)),
+        section("Idle nodes", _idle(data)),
+        section("What was read, and how this was computed", _method(data)),
+    ]
+    return document("What a guest could harvest", subtitle, "\n".join(parts), made_us=data.made_us)
+
+
+def _cards(data: Opportunity) -> list[tuple[str, str, str]]:
+    first = data.found[0]
+    change = first.wait_change
+    is_harm = change.low is not None and change.low > 0
+    return [
+        ("idle", percent(data.idle_share), ""),
+        (f"of that harvestable, events of {span(first.event_s)}", percent(first.useful), ""),
+        (
+            "core-hours a month" if first.core_h_month is not None else "node-hours a month",
+            short_text(first.core_h_month if first.core_h_month is not None else first.node_h_month),
+            "",
+        ),
+        ("change of others' mean wait", signed(change.mean), "bad" if is_harm else ""),
+    ] + ([("worth a month", money(first, data), "")] if first.money_month is not None else [])
+
+
+def _harvestable(data: Opportunity) -> str:
+    drawn = bars(
+        [
+            Bar(f"{each.policy}, events of {span(each.event_s)}", each.useful or 0.0, percent(each.useful))
+            for each in data.found
+        ],
+        title="share of the idle node-hours that policies harvest",
+        top=1.0,
+    )
+    heads = ["policy", "event", "useful", "95 %", "node-h/month", "core-h/month", "worth/month"]
+    rows = [
+        [
+            each.policy,
+            span(each.event_s),
+            percent(each.useful),
+            "-" if each.useful_low is None else f"{percent(each.useful_low)} to {percent(each.useful_high)}",
+            count_text(each.node_h_month),
+            "-" if each.core_h_month is None else count_text(each.core_h_month),
+            money(each, data),
+        ]
+        for each in data.found
+    ]
+    caption = "Finished events' share of the idle node-hours, by policy and length of events"
+    return figure(caption, drawn) + table(heads, rows, right=range(1, len(heads)))
+
+
+def _waits(data: Opportunity) -> str:
+    heads = ["policy", "event", "nodes", "jobs", "wait", "without guests", "change", "95 %"]
+    rows = []
+    for each in data.found:
+        length = span(each.event_s)
+        rows.append(
+            [each.policy, length, "all", count_text(sum(size.jobs for size in each.by_size)), hours(each.wait_s),
+             hours(each.wait_without_s), signed(each.wait_change.mean), interval(each.wait_change)]
+        )  # fmt: skip
+        for size in each.by_size:
+            change = RelativeChange(mean=size.wait_change, low=size.low, high=size.high)
+            rows.append(
+                [each.policy, length, f"{size.nodes_min:,} to {size.nodes:,}", count_text(size.jobs),
+                 hours(size.wait_s), hours(size.wait_without_s), signed(change.mean), interval(change)]
+            )  # fmt: skip
+    told = "Mean waits of the log's own jobs, replayed with and without guests on the same workload."
+    return f"<p>{told}</p>" + table(heads, rows, right=range(1, len(heads)))
+
+
+def _idle(data: Opportunity) -> str:
+    idle = data.idle
+    total = sum(each.node_h for each in idle.holes) or 1.0
+    lengths = bars(
+        [
+            Bar(
+                hole_name(each),
+                each.node_h,
+                f"{percent(each.node_h / total)}, {count_text(each.holes)} holes",
+            )
+            for each in idle.holes
+        ],
+        title="idle node-hours by length of the hole",
+    )
+    by_hour = columns(
+        idle.by_hour,
+        names=[f"{hour:02d}:00" for hour in range(24)],
+        across=["0", "6", "12", "18", "24"],
+        title="mean idle nodes by hour of the day",
+        text=short_text,
+    )
+    span_d = (idle.end_s - idle.start_s) / 86400
+    course = columns(
+        idle.course,
+        names=[f"day {span_d * k / STEPS:.1f}" for k in range(STEPS)],
+        across=[f"day {span_d * k / 4:.3g}" for k in range(5)],
+        title="mean idle nodes over time",
+        text=short_text,
+    )
+    return (
+        f"<p>From {escape(data.idle_from)}.</p>"
+        + figure("Idle node-hours by length of the hole that they lie in", lengths)
+        + figure(f"Mean idle nodes by hour of the day ({data.hours_are})", by_hour)
+        + figure("Mean idle nodes over the whole time; outages count as none", course)
+    )
+
+
+def _method(data: Opportunity) -> str:
+    remarks = "".join(f"<li>{escape(each)}</li>" for each in data.remarks)
+    rows = [[name, "-" if value is None else f"{value}"] for name, value in data.parameters.items()]
+    return (
+        "<p>The k-th idle node is a hole from the moment at which at least k nodes are idle until fewer are. A guest "
+        "sees these holes if it takes every idle node and releases first what it took last. Harvestable is the share "
+        "of the idle node-hours that ends as finished events: start-up, unfinished events and nodes left empty are not "
+        "counted. The broker's own decisions are replayed against a scheduler with backfill.</p>"
+        + (f"<ul>{remarks}</ul>" if remarks else "<p>Nothing in the log was remarkable.</p>")
+        + f"<details><summary>settings of the simulation</summary>{table(['setting', 'value'], rows)}</details>"
+    )
+
+
+def hole_name(each: HoleClass) -> str:
+    """`under 5 min`, `15 min to 30 min`, `1 d or more`."""
+    if not each.from_s:
+        return f"under {span(each.to_s or 0)}"
+    return (
+        f"{span(each.from_s)} or more" if each.to_s is None else f"{span(each.from_s)} to {span(each.to_s)}"
+    )
+
+
+def span(seconds: float) -> str:
+    """A length in its largest whole unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:g} s"
+
+
+def money(each: Harvestable, data: Opportunity) -> str:
+    """`1,234 EUR`."""
+    return "-" if each.money_month is None else f"{each.money_month:,.0f} {data.price.currency}"
+
+
+def percent(value: float | None) -> str:
+    """`12.3 %`; `-` for None."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def signed(value: float | None) -> str:
+    """`+1.23 %`; `-` for None."""
+    return "-" if value is None else f"{100 * value:+.2f} %"
+
+
+def interval(change: RelativeChange) -> str:
+    """`-1.00 % to +2.00 %`; `-` where there is none."""
+    return "-" if change.low is None else f"{100 * change.low:+.2f} to {signed(change.high)}"
+
+
+def hours(seconds: float) -> str:
+    """`1.23 h`."""
+    return f"{seconds / 3600:.2f} h"
+
+
+def days(seconds: float) -> str:
+    """`12.3 days`."""
+    return f"{seconds / 86400:,.1f} days"
+
+
+def _code(text: str) -> str:
+    pieces = escape(text).split("`")
+    return "".join(f"<code>{piece}</code>" if k % 2 else piece for k, piece in enumerate(pieces))

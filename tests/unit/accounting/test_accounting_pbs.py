@@ -1,0 +1,123 @@
+"""Accounting logs of PBS: runs by their E and R records, the rest counted."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from tidemill.accounting import pbs
+from tidemill.accounting.history import History
+from tidemill.accounting.log import history_of
+from tidemill.accounting.records import PastJob, Remark, Remarks
+
+AT = "10/24/2026 14:07:17"
+USED = (
+    "user=ada group=phys project=_pbs_project_default jobname=a queue=workq ctime=1000 qtime=1000 etime=1001 "
+    "start=2000 exec_host=n1/0*64+n2/0*64 Resource_List.ncpus=128 Resource_List.nodect=2 "
+    'Resource_List.walltime=01:00:00 account="high energy"'
+)
+
+
+def parsed(*records: str) -> tuple[list[PastJob], Remarks]:
+    remarks = Remarks()
+    lines = enumerate((f"{AT};{record}\n" for record in records), start=1)
+    return list(pbs.read(lines, remarks)), remarks
+
+
+def test_an_e_record_is_a_job() -> None:
+    ((job,), remarks) = parsed(
+        "Q;7.pbs;queue=workq",
+        f"S;7.pbs;{USED}",
+        f"E;7.pbs;{USED} session=1 end=5000 Exit_status=0 resources_used.cput=00:50:00",
+    )
+
+    assert (job.id, job.user, job.account, job.partition, job.name) == (
+        "7.pbs",
+        "ada",
+        "high energy",
+        "workq",
+        "a",
+    )
+    assert (job.submit_s, job.eligible_s, job.start_s, job.end_s) == (1000, 1001, 2000, 5000)
+    assert (job.nodes, job.cores, job.limit_s, job.cpu_s, job.state) == (2, 128, 3600, 3000, "COMPLETED")
+    assert not remarks.noted
+
+
+def test_nodes_are_counted_by_hosts_where_their_number_is_not_told() -> None:
+    hosts = "exec_host=n1/0+n1/1+n2/0+n2/1"
+    torque = f"user=ada queue=q qtime=1 start=2 {hosts} Resource_List.nodes=2:ppn=2 end=9 Exit_status=271"
+    ((job,), _) = parsed(f"E;7.pbs;{torque}")
+
+    assert (job.nodes, job.cores, job.state) == (2, 4, "CANCELLED")
+
+
+def test_each_run_of_a_rerun_job_counts() -> None:
+    jobs, remarks = parsed(
+        f"S;7.pbs;{USED}",
+        f"R;7.pbs;{USED} end=2500 Exit_status=-11 run_count=1",
+        f"S;7.pbs;{USED.replace('start=2000', 'start=3000')}",
+        f"E;7.pbs;{USED.replace('start=2000', 'start=3000')} end=5000 Exit_status=0 run_count=2",
+    )
+
+    assert [(job.start_s, job.end_s, job.requeue, job.state) for job in jobs] == [
+        (2000, 2500, 0, "REQUEUED"),
+        (3000, 5000, 1, "COMPLETED"),
+    ]
+    assert remarks.count(Remark.REQUEUED) == 1
+
+
+def test_a_rerun_that_does_not_tell_its_end_uses_the_time_used() -> None:
+    ((job,), _) = parsed(f"R;7.pbs;{USED} resources_used.walltime=00:05:00")
+
+    assert (job.start_s, job.end_s) == (2000, 2300)
+
+
+def test_what_was_deleted_before_its_start_held_no_nodes_and_what_runs_is_told() -> None:
+    jobs, remarks = parsed(
+        "D;6.pbs;requestor=ada@login",
+        "E;5.pbs;user=ada queue=q qtime=1 end=9 Exit_status=-1",
+        f"S;7.pbs;{USED}",
+        "D;7.pbs;requestor=ada@login",
+        "L;license;floating",
+    )
+
+    assert [(job.id, job.start_s, job.end_s) for job in jobs] == [("7.pbs", 2000, None)]
+    assert (remarks.count(Remark.NOT_STARTED), remarks.count(Remark.RUNNING)) == (2, 1)
+
+
+def test_what_cannot_be_read_is_counted() -> None:
+    remarks = Remarks()
+    lines = [
+        f"{AT};E;7.pbs;start=noon end=5\n",
+        "nonsense\n",
+        f"{AT};E;8.pbs;start=5\n",
+        f"{AT};E;9.pbs;{USED} end=50",
+    ]
+
+    assert list(pbs.read(enumerate(lines, start=1), remarks)) == []
+    assert list(remarks.sentences()) == [
+        "3 lines of 4 could not be read: record E of 7.pbs: start is `noon`, first at line 1",
+        "the log is cut short: its last line is left out, at line 4",
+    ]
+
+
+def test_daily_files_of_a_directory_are_one_log(tmp_path: Path) -> None:
+    first = f"{AT};S;7.pbs;{USED}\n"
+    second = f"{AT};E;7.pbs;{USED} end=5000 Exit_status=0\n"
+    (tmp_path / "20261024").write_text(first)
+    (tmp_path / "20261025.gz").write_bytes(gzip.compress(second.encode()))
+
+    history: History = history_of(tmp_path)
+
+    assert (history.kind, len(history), list(history.timeline)) == ("pbs", 1, [(2000, 2), (5000, 0)])
+
+
+def test_a_damaged_compressed_log_costs_its_end_only(tmp_path: Path) -> None:
+    lines = "".join(f"{AT};E;{k}.pbs;{USED} end=5000 Exit_status=0 x={k * 7919}\n" for k in range(2000))
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(lines.encode())[:-400])
+
+    history = history_of(path)
+
+    assert 0 < len(history) < 2000
+    assert history.remarks.count(Remark.CUT) == 1
