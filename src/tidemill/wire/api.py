@@ -446,6 +446,9 @@ class StartCost(msgspec.Struct, frozen=True, kw_only=True):
     files: int  #: different files of all runs
     areas: dict[str, int] = {}  #: operations per area for which the site has a budget
     bytes: dict[str, int] = {}  #: bytes that it reads there at most; empty = the tracer did not tell
+    opens: int = 0  #: files opened; 0 also from a site that does not tell
+    opens_failed: int = 0
+    closes: int | None = None  #: None = they were not counted: `close` asks no server
 
 
 class AppOffer(msgspec.Struct, kw_only=True):
