@@ -28,7 +28,9 @@ NEAR = Path(sys.executable).parent
 
 def main() -> int:
     """Make, report, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object (always done)")
     parser.add_argument("--jobs", type=int, default=year.JOBS)
     parser.add_argument("--seed", type=int, default=1)
@@ -48,7 +50,9 @@ def main() -> int:
             print(each, file=sys.stderr)
         import duckdb
 
-        jobs, events = duckdb.sql(f"SELECT COUNT(*), SUM(events) FROM '{archive}/*/*-jobs.parquet'").fetchall()[0]
+        jobs, events = duckdb.sql(
+            f"SELECT COUNT(*), SUM(events) FROM '{archive}/*/*-jobs.parquet'"
+        ).fetchall()[0]
         print(json.dumps({
             "jobs": int(jobs), "events": int(events), "report_s": round(report_s, 2), "rss_mb": round(rss_mb),
             "sums_differ": len(found), "made_s": round(made_s, 1), "sums_s": round(time.monotonic() - began, 1),

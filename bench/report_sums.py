@@ -30,8 +30,8 @@ QUERIES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "failures": (
         ("month", "site", "class"),
-        f"""SELECT {MONTH.format(at="(evidence::VARCHAR::JSON->>'at_us')::BIGINT")} AS month, {SITE} AS site,
-        evidence::VARCHAR::JSON->>'failure' AS class, COUNT(*) AS failures, SUM(final) AS final
+        f"""SELECT {MONTH.format(at="(decode(evidence)::JSON->>'at_us')::BIGINT")} AS month, {SITE} AS site,
+        decode(evidence)::JSON->>'failure' AS class, COUNT(*) AS failures, SUM(final) AS final
         FROM '{{archive}}/*/*-failures.parquet' GROUP BY 1, 2, 3""",
     ),
     "failure_rate": (
@@ -73,11 +73,16 @@ RAN = f"(SELECT *, GREATEST(nodes, 1) AS width FROM {JOBS} WHERE payloads > 0 AN
 #: quantity of the sheet `io` -> SQL of a job's
 IO = {
     "nodes": "width", "duration": "(ended_us - started_us) / 1e6", "read": "read_bytes / 1e9",
-    "written": "write_bytes / 1e9", "read_per_node": "read_bytes / 1e9 / width",
-    "written_per_node": "write_bytes / 1e9 / width",
+    "written": "write_bytes / 1e9", "read per node": "read_bytes / 1e9 / width",
+    "written per node": "write_bytes / 1e9 / width",
 }  # fmt: skip
 #: the same of what is estimated: a column, or a sum of columns, of traces
-TRACED = {"opens": "opens", "closes": "closes", "metadata_ok": "ops - t.failed", "metadata_failed": "t.failed"}
+TRACED = {
+    "opens": "opens",
+    "closes": "closes",
+    "metadata ok": "ops - t.failed",
+    "metadata failed": "t.failed",
+}
 TIMES = {
     "set-up time of a payload": "setup_us / payloads / 1e6",
     "time of an event": "CASE WHEN events_done > 0 THEN (wall_us - setup_us) / events_done / 1e6 END",
@@ -103,7 +108,13 @@ def _of_jobs() -> list[tuple[str, str, str]]:
     """Sheet, quantity and query of what is told of each job."""
     made = []
     for quantity, value in IO.items():
-        made.append(("io", quantity, f"SELECT app::VARCHAR AS application, {FOUR.format(value, 'average')} FROM {RAN} GROUP BY 1"))
+        made.append(
+            (
+                "io",
+                quantity,
+                f"SELECT app::VARCHAR AS application, {FOUR.format(value, 'average')} FROM {RAN} GROUP BY 1",
+            )
+        )
     for quantity, value in TRACED.items():
         made.append((
             "io", quantity,
@@ -150,7 +161,11 @@ def _compare(
 ) -> list[str]:
     told = [row for row in _csv(directory / f"{name}.csv") if not quantity or row["quantity"] == quantity]
     lines = {tuple(row[key] for key in keys): row for row in told}
-    found = [] if len(lines) == len(told) == len(rows) else [f"{name} {quantity}: {len(told)} rows, not {len(rows)}"]
+    found = (
+        []
+        if len(lines) == len(told) == len(rows)
+        else [f"{name} {quantity}: {len(told)} rows, not {len(rows)}"]
+    )
     for row in rows:
         line = lines.get(tuple(str(row[key]) for key in keys))
         if line is None:
@@ -158,7 +173,9 @@ def _compare(
             continue
         for column, value in row.items():
             if column not in keys and not is_same(line[column], value):
-                found.append(f"{name} {quantity} {[row[key] for key in keys]} {column}: {line[column]}, not {value}")
+                found.append(
+                    f"{name} {quantity} {[row[key] for key in keys]} {column}: {line[column]}, not {value}"
+                )
     return found
 
 

@@ -35,7 +35,7 @@ SITES = ("titan", "theta", "cori")
 SHARES = (0.8, 0.08, 0.12)
 APPS = ("simulate", "generate", "digitize")
 APP_SHARES = (0.86, 0.09, 0.05)
-EVENT_S = {"titan": 52.0, "theta": 41.0, "cori": 30.0}
+EVENT_S = {"titan": 70.0, "theta": 41.0, "cori": 30.0}
 SETUP_S = {"titan": 410.0, "theta": 240.0, "cori": 95.0}
 APP_FACTOR = {"simulate": 1.0, "generate": 0.12, "digitize": 0.35, WEEK_APP: 1.0}
 CORES = {"titan": 16, "theta": 64, "cori": 32}
@@ -43,6 +43,8 @@ NODES = {"titan": 18_688, "theta": 4_392, "cori": 2_388}
 STATES = np.array(["COMPLETED", "PARTIAL", "FAILED", "CANCELED"])
 STATE_SHARES = (0.85, 0.009, 0.136, 0.005)
 HOUR_US = 3_600_000_000
+CORE_HOURS = {"titan": 29.0, "theta": 67.0, "cori": 24.0}  #: of a job, about
+OCCUPIED = 0.88  #: of slot time
 #: failures of a class in the first and the last month, as weights
 CLASSES = {
     FailureClass.LOST: (30.0, 3.0), FailureClass.DISPATCH: (22.0, 9.0), FailureClass.PAYLOAD_SETUP: (12.0, 26.0),
@@ -101,7 +103,9 @@ def _jobs(random: np.random.Generator, month: int, first: int, n: int) -> Column
     app = random.choice(len(APPS), n, p=APP_SHARES)
     names, apps = np.array(SITES)[site], np.array(APPS)[app]
     factor = np.array([APP_FACTOR[each] for each in APPS])[app]
-    setup_s = np.array([SETUP_S[each] for each in SITES])[site] * np.sqrt(factor) * random.lognormal(0, 0.35, n)
+    setup_s = (
+        np.array([SETUP_S[each] for each in SITES])[site] * np.sqrt(factor) * random.lognormal(0, 0.35, n)
+    )
     event_s = np.array([EVENT_S[each] for each in SITES])[site] * factor * random.lognormal(0, 0.12, n)
     start, end = month_us(month)
     found = _common(random, first, setup_s, event_s, np.ones(n, np.int64))
@@ -120,9 +124,9 @@ def _jobs(random: np.random.Generator, month: int, first: int, n: int) -> Column
 def _week(random: np.random.Generator, first: int, n: int) -> Columns:
     """The week of jobs that span nodes; numbers as in the table of that week."""
     nodes = np.minimum(300, np.maximum(1, random.lognormal(2.45, 1.45, n).astype(np.int64)))
-    nodes[: n // 20] = 300
+    nodes[: n // 50] = 300
     event_s = random.normal(6_280.8, 521.0, n).clip(1_932, 7_452) / EVENTS * 0.94
-    found = _common(random, first, event_s * EVENTS * 0.06, event_s, nodes)
+    found = _common(random, first, event_s * EVENTS * 0.06, event_s, nodes, states=(1.0, 0.0, 0.0, 0.0))
     ended = int(WEEK.timestamp()) * 1_000_000 + (random.random(n) * WEEK_S * 1e6).astype(np.int64)
     found |= {
         "campaign": np.full(n, WEEK_CAMPAIGN), "site": np.full(n, "titan"), "app": np.full(n, WEEK_APP),
@@ -134,21 +138,31 @@ def _week(random: np.random.Generator, first: int, n: int) -> Columns:
 
 
 def _common(
-    random: np.random.Generator, first: int, setup_s: Any, event_s: Any, payloads: np.ndarray[Any, Any]
+    random: np.random.Generator,
+    first: int,
+    setup_s: Any,
+    event_s: Any,
+    payloads: np.ndarray[Any, Any],
+    *,
+    states: tuple[float, ...] = STATE_SHARES,
 ) -> Columns:
     n = len(setup_s)
-    state = random.choice(len(STATES), n, p=STATE_SHARES)
+    state = random.choice(len(STATES), n, p=states)
     part = np.where(state == 0, EVENTS, random.integers(0, EVENTS, n))
     done = np.where(state == 1, np.maximum(1, EVENTS - random.integers(1, 5, n)), part)
-    failed = np.where(state == 2, np.minimum(EVENTS - done, random.integers(1, 9, n)), np.where(state == 1, EVENTS - done, 0))
+    failed = np.where(
+        state == 2,
+        np.minimum(EVENTS - done, random.integers(1, 9, n)),
+        np.where(state == 1, EVENTS - done, 0),
+    )
     setup_us = (setup_s * 1e6).astype(np.int64)
     span_us = setup_us + (event_s * 1e6 * np.maximum(done, 1)).astype(np.int64)
     busy = random.normal(0.93, 0.02, n).clip(0.5, 0.99)
     return {
         "id": np.arange(first, first + n), "state": STATES[state], "events": np.full(n, EVENTS), "events_done": done,
-        "events_failed": failed, "payloads": payloads, "setup_us": setup_us * payloads, "wall_us": span_us * payloads,
-        "span_us": span_us, "user_us": (span_us * payloads * busy).astype(np.int64),
-        "system_us": (span_us * payloads * 0.02).astype(np.int64), "rss_kb": random.integers(1_200_000, 2_100_000, n),
+        "events_failed": failed, "payloads": payloads, "setup_us": setup_us, "wall_us": span_us,
+        "span_us": span_us, "user_us": (span_us * busy).astype(np.int64),
+        "system_us": (span_us * 0.02).astype(np.int64), "rss_kb": random.integers(1_200_000, 2_100_000, n),
     }  # fmt: skip
 
 
@@ -157,12 +171,16 @@ def _cut(columns: Columns, size: int) -> Iterator[Columns]:
         yield {name: values[first : first + size] for name, values in columns.items()}
 
 
-def _write_batch(archive: Archive, month: str, batch: int, jobs: Columns, random: np.random.Generator) -> None:
+def _write_batch(
+    archive: Archive, month: str, batch: int, jobs: Columns, random: np.random.Generator
+) -> None:
     path = archive.path(month, batch, "jobs")
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         writers = {
-            table: files.enter_context(pq.ParquetWriter(archive.path(month, batch, table), schema_of(text), compression="zstd"))
+            table: files.enter_context(
+                pq.ParquetWriter(archive.path(month, batch, table), schema_of(text), compression="zstd")
+            )
             for table, text in COLUMNS.items()
         }
         for piece in _cut(jobs, CHUNK):
@@ -214,7 +232,9 @@ def _failures(piece: Columns, month: int, random: np.random.Generator) -> Column
     chosen = random.choice(len(CLASSES), len(at), p=weights / weights.sum())
     names = list(CLASSES)
     evidence = [
-        json.dumps({"failure": str(names[k]), "message": "synthetic", "at_us": int(piece["ended_us"][j])}).encode()
+        json.dumps(
+            {"failure": str(names[k]), "message": "synthetic", "at_us": int(piece["ended_us"][j])}
+        ).encode()
         for k, j in zip(chosen, at, strict=True)
     ]
     return {
@@ -255,14 +275,18 @@ def _campaigns(jobs: Columns) -> Columns:
 
 def _operation(random: np.random.Generator, month: int, size: Size) -> dict[str, list[tuple[Any, ...]]]:
     start, end = month_us(month)
-    found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in ("hours", "allocations", "grants", "caches")}
+    found: dict[str, list[tuple[Any, ...]]] = {
+        name: [] for name in ("hours", "allocations", "grants", "caches")
+    }
     found |= {"quarantine": [], "traces": []}
     for k, site in enumerate(SITES):
         scale = WEIGHTS[month] / sum(WEIGHTS) * 12 * size.jobs / JOBS
         _machine(found, random, (k, scale), (start, end))
         used = sum(WEIGHTS[: month + 1]) / sum(WEIGHTS) * 5.1e6 * SHARES[k] * size.jobs / JOBS
         granted = 6.0e6 * SHARES[k]
-        found["grants"].append((site, f"hep{k + 1}", end - HOUR_US, granted, used, used * 0.01, granted - used))
+        found["grants"].append(
+            (site, f"hep{k + 1}", end - HOUR_US, granted, used, used * 0.01, granted - used)
+        )
         served = int(4e14 * SHARES[k] * sum(WEIGHTS[: month + 1]))
         found["caches"].append((
             site, f"xcache-{site}", end - HOUR_US, month_us(0)[0], 40_000 * (month + 1), served, int(served * 0.8),
@@ -283,18 +307,31 @@ def _operation(random: np.random.Generator, month: int, size: Size) -> dict[str,
 
 
 def _machine(
-    found: dict[str, list[tuple[Any, ...]]], random: np.random.Generator, of: tuple[int, float], span: tuple[int, int]
+    found: dict[str, list[tuple[Any, ...]]],
+    random: np.random.Generator,
+    of: tuple[int, float],
+    span: tuple[int, int],
 ) -> None:
     """A month of one machine: its hours, and allocations that add up to what was used."""
     (k, scale), (start, end) = of, span
     site, hours = SITES[k], (end - start) // HOUR_US
     nodes = NODES[site]
-    ours = nodes * 0.022 * scale * random.lognormal(0, 0.3, hours)
-    idle = nodes * 0.1 * random.lognormal(0, 0.25, hours)
+    used = CORE_HOURS[site] * SHARES[k] * JOBS / 12 * scale / OCCUPIED / CORES[site]
+    ours = random.lognormal(0, 0.3, hours)
+    ours *= used / ours.sum()
+    idle = nodes * (0.1 + 0.02 * k) * random.lognormal(0, 0.25, hours) * random.uniform(0.85, 1.15)
     away = np.where(random.random(hours) < 0.01, nodes * 0.2, nodes * 0.004)
     first = start // HOUR_US
     found["hours"] += [
-        (site, int(first + h), 60, float(nodes - ours[h] - idle[h] - away[h]), float(ours[h]), float(idle[h]), float(away[h]))
+        (
+            site,
+            int(first + h),
+            60,
+            float(nodes - ours[h] - idle[h] - away[h]),
+            float(ours[h]),
+            float(idle[h]),
+            float(away[h]),
+        )
         for h in range(hours)
     ]
     left, number = float(ours.sum()), 0
@@ -307,6 +344,6 @@ def _machine(
         slot = width * (ended - began)
         found["allocations"].append((
             site, f"{site}-{start // HOUR_US}-{number}", str(3_000_000 + number),
-            "FAILED" if random.random() < 0.02 else "COMPLETED", width, CORES[site], ended, "", int(slot * random.uniform(0.8, 0.97)),
+            "FAILED" if random.random() < 0.02 else "COMPLETED", width, CORES[site], ended, "", int(slot * random.uniform(OCCUPIED - 0.07, OCCUPIED + 0.07)),
             slot, began, ended,
         ))  # fmt: skip

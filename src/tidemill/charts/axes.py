@@ -14,7 +14,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Axis(NamedTuple):
-    """An axis from `low` to `high`. `marks`: texts at positions, instead of numbers; then ticks are between them."""
+    """An axis from `low` to `high`. `marks`: texts (of one line or two) at positions, instead of numbers."""
 
     low: float
     high: float
@@ -70,9 +70,14 @@ def _log_ticks(axis: Axis) -> list[Tick]:
                 text = power_text(power) if is_major and (power - low) % every == 0 else ""
                 if is_major or every == 1:
                     found.append(Tick(value, text, is_major))
-    majors = [each for each in found if each.is_major]
-    if len(majors) < 2:  # less than a decade: the others get numbers, too
-        found = [Tick(t.value, f"{t.value:g}" if str(t.value)[0] in "1235" else "", t.is_major) for t in found]
+    span = math.log10(axis.high / axis.low)
+    if span < 2.2:  # few powers of ten: others get numbers, too
+        told = (1, 2, 3, 4, 5, 6, 8) if span < 0.7 else (1, 2, 3, 5) if span < 1.3 else (1, 2, 5)
+        found = [
+            Tick(t.value, f"{t.value:g}" if round(t.value / 10.0 ** math.floor(math.log10(t.value) + 1e-9)) in told else "",
+                 t.is_major)
+            for t in found
+        ]  # fmt: skip
     return found
 
 
@@ -108,7 +113,8 @@ def axes(place: Frame, x: Axis, y: Axis, *, with_x: bool = True) -> list[str]:
         at = place.left + place.wide * x.share(value)
         path.append(f"M{_n(at)} {_n(place.below)}v{-MINOR}M{_n(at)} {_n(place.above)}v{MINOR}")
         if text and with_x:
-            parts.append(label(at, place.below + 20, text, kind="number", anchor="middle"))
+            for k, line in enumerate(text.split("\n")):
+                parts.append(label(at, place.below + 20 + 17 * k, line, kind="number", anchor="middle"))
     for tick in ticks_of(y):
         at, long = place.below - place.high * y.share(tick.value), MAJOR if tick.is_major else MINOR
         right = place.left + place.wide

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from tidemill.charts.axes import Axis, axes
 from tidemill.charts.svg import Frame, drawing, label, rect
 
-WIDTH = 720
+WIDTH, NARROW = 720, 520  #: of a figure alone, and of one of a pair
 LEFT, RIGHT = 78, 14
-HEAD, FOOT = 52, 54  #: room above a figure's panels for its head and key, and below them for the axis
+FOOT = 54  #: room below a figure's panels for the axis
 KEY = 17
 COLOURS = 8
-CHAR = 7.4  #: width of a letter of the key, about
+CHAR = 7.0  #: width of a letter of the key, about
 
 
 class Steps(NamedTuple):
@@ -49,24 +49,24 @@ class Panel(NamedTuple):
     high: int = 260
 
 
-def histogram(panels: Sequence[Panel], *, head: str, title: str, note: str = "") -> str:
+def histogram(panels: Sequence[Panel], *, head: str, title: str, note: str = "", width: int = WIDTH) -> str:
     """A figure of panels one below the other, which share the horizontal axis; the lowest has its numbers.
 
     `head` stands above it in bold, `note` to its right; `title` is for screen readers.
     """
-    keys = _key(panels)
+    keys = _key(panels, width - LEFT - RIGHT)
     above = 26.0 + KEY * len(keys) + (8 if keys else 2)
     parts = [label(LEFT, 16, head, kind="head")]
     if note:
-        parts.append(label(WIDTH - RIGHT, 16, note, kind="note", anchor="end"))
+        parts.append(label(width - RIGHT, 16, note, kind="note", anchor="end"))
     for k, line in enumerate(keys):
         parts += _draw_key(line, 34 + KEY * k)
     for k, panel in enumerate(panels):
-        place = Frame(LEFT, above, WIDTH - LEFT - RIGHT, panel.high)
+        place = Frame(LEFT, above, width - LEFT - RIGHT, panel.high)
         parts += _draw(panel, place)
         parts += axes(place, panel.x, panel.y, with_x=k == len(panels) - 1)
         above = place.below + 8
-    return drawing(WIDTH, round(above - 8 + FOOT), parts, title=title, kind="figure")
+    return drawing(width, round(above - 8 + FOOT), parts, title=title, kind="figure")
 
 
 def _draw(panel: Panel, place: Frame) -> list[str]:
@@ -84,9 +84,17 @@ def _draw(panel: Panel, place: Frame) -> list[str]:
             floor = values
         outline = _outline(each.edges, values, panel, place)
         if each.kind != "line":
-            base = _outline(each.edges, low, panel, place, is_back=True) if low else _base(each.edges, panel, place)
-            areas.append(f'<path class="area f{each.colour % COLOURS}" d="{outline}{base}z"/>')
-        ends = [] if each.kind == "stack" else [f"M{_x(each.edges[0], panel, place)} {_y(panel.y.low, panel, place)}"]
+            base = (
+                _outline(each.edges, low, panel, place, is_back=True)
+                if low
+                else _base(each.edges, panel, place)
+            )
+            areas.append(f'<path class="shaded f{each.colour % COLOURS}" d="{outline}{base}z"/>')
+        ends = (
+            []
+            if each.kind == "stack"
+            else [f"M{_x(each.edges[0], panel, place)} {_y(panel.y.low, panel, place)}"]
+        )
         closed = f"V{_y(panel.y.low, panel, place)}" if ends else ""
         drawn = "".join(ends) + (outline.replace("M", "L", 1) if ends else outline) + closed
         lines.append(f'<path class="step s{each.colour % COLOURS}" d="{drawn}"/>')
@@ -117,7 +125,9 @@ def _errors(each: Steps, values: Sequence[float], panel: Panel, place: Frame) ->
     for k, error in enumerate(each.errors):
         if error > 0:
             middle = (_at(each.edges[k], panel, place) + _at(each.edges[k + 1], panel, place)) / 2
-            path.append(f"M{middle:.1f} {_y(values[k] - error, panel, place)}V{_y(values[k] + error, panel, place)}")
+            path.append(
+                f"M{middle:.1f} {_y(values[k] - error, panel, place)}V{_y(values[k] + error, panel, place)}"
+            )
     return [f'<path class="error s{each.colour % COLOURS}" d="{"".join(path)}"/>'] if path else []
 
 
@@ -130,12 +140,14 @@ def _points(each: Points, panel: Panel, place: Frame) -> list[str]:
         error = each.errors[k] if each.errors else 0.0
         if error:
             path.append(f"M{at} {_y(y - error, panel, place)}V{_y(y + error, panel, place)}")
-        found.append(f'<circle class="dot f{each.colour % COLOURS}" cx="{at}" cy="{_y(y, panel, place)}" r="3.6"/>')
+        found.append(
+            f'<circle class="dot f{each.colour % COLOURS}" cx="{at}" cy="{_y(y, panel, place)}" r="3.6"/>'
+        )
     errors = [f'<path class="error s{each.colour % COLOURS}" d="{"".join(path)}"/>'] if path else []
     return errors + found
 
 
-def _key(panels: Sequence[Panel]) -> list[list[Steps | Points]]:
+def _key(panels: Sequence[Panel], room: float) -> list[list[Steps | Points]]:
     """The entries of the key in lines; each name once."""
     lines: list[list[Steps | Points]] = []
     wide, seen = 0.0, set[str]()
@@ -144,7 +156,7 @@ def _key(panels: Sequence[Panel]) -> list[list[Steps | Points]]:
             continue
         seen.add(each.name)
         need = 34 + CHAR * len(each.name)
-        if not lines or wide + need > WIDTH - LEFT - RIGHT:
+        if not lines or wide + need > room:
             lines.append([])
             wide = 0.0
         lines[-1].append(each)
@@ -162,7 +174,7 @@ def _draw_key(line: Sequence[Steps | Points], y: float) -> list[str]:
         elif each.kind == "line":
             parts.append(f'<path class="step s{colour}" d="M{x:.1f} {y}h18"/>')
         else:
-            parts.append(rect(Frame(x, y - 5.5, 18, 11), kind=f"area f{colour}"))
+            parts.append(rect(Frame(x, y - 5.5, 18, 11), kind=f"shaded f{colour}"))
             parts.append(f'<path class="step s{colour}" d="M{x:.1f} {y - 5.5}h18v11h-18z"/>')
         parts.append(label(x + 24, y + 4.5, each.name, kind="key"))
         x += 34 + CHAR * len(each.name)

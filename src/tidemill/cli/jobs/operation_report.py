@@ -27,7 +27,10 @@ def define(parser: Parser) -> None:
         "(default: ask the server, of the newest 20,000)",
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="with --local: server.toml (default: HOME/server/server.toml)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="with --local: server.toml (default: HOME/server/server.toml)",
     )
     parser.add_argument(
         "--archive",
@@ -46,7 +49,9 @@ def define(parser: Parser) -> None:
         help="with --local or --archive: a site's directory `harvest`, for the waits of other users' jobs",
     )
     parser.add_argument("--csv", type=Path, metavar="DIR", help="write each table as CSV into a directory")
-    parser.add_argument("--parquet", type=Path, metavar="DIR", help="write each table as Parquet into a directory")
+    parser.add_argument(
+        "--parquet", type=Path, metavar="DIR", help="write each table as Parquet into a directory"
+    )
 
 
 def is_wanted(args: Namespace) -> bool:
@@ -90,7 +95,9 @@ def _local(args: Namespace, temporary: Path) -> list[Path]:
     config = read_config(path) if args.config or path.exists() else ServerConfig(dir=path.parent)
     store = store_of(config)
     if store.path is not None and not store.path.exists():
-        raise ConfigError(f"there is no database `{store.path}`", hint="name the server's file: --config server.toml")
+        raise ConfigError(
+            f"there is no database `{store.path}`", hint="name the server's file: --config server.toml"
+        )
     session = store.reader()
     try:
         export(session, temporary, now_us=clock.now_us())
@@ -129,7 +136,13 @@ def _print(operation: Operation) -> None:
         sheet = operation.sheets.get(name)
         if sheet is not None:
             show(sheet.title)
-            heads = [f"{each.name.upper().replace('_', ' ')}{f' ({each.unit})' if each.unit else ''}" for each in sheet.columns]
-            rows = [[cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)] for row in sheet.rows]
+            heads = [
+                f"{each.name.upper().replace('_', ' ')}{f' ({each.unit})' if each.unit else ''}"
+                for each in sheet.columns
+            ]
+            rows = [
+                [cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)]
+                for row in sheet.rows
+            ]
             show_table(heads, rows, right=[k for k, each in enumerate(sheet.columns) if each.kind != "text"])
             show("")

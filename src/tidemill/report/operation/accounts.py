@@ -134,7 +134,14 @@ def failures_sheet(found: Counter[FailureKey]) -> Sheet:
         "Each failed try counts in the month in which it failed. The class is one of a closed list (docs/failures.md), the "
         "component is whose fault it was. Final: the event had used up its retries."
     )
-    columns = (text("month"), text("site"), text("class"), text("component"), count("failures"), count("final"))
+    columns = (
+        text("month"),
+        text("site"),
+        text("class"),
+        text("component"),
+        count("failures"),
+        count("final"),
+    )
     rows = [(*key, *line) for key, line in sorted(lines.items())]
     return Sheet("failures", "Failures by class and component", about, columns, rows)
 

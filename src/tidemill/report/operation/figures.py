@@ -6,11 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from tidemill.charts.axes import Axis, nice_step, scale_of
-from tidemill.charts.histogram import Panel, Points, Steps, histogram
+from tidemill.charts.histogram import NARROW, WIDTH, Panel, Points, Steps, histogram
 from tidemill.report.harm import Harm
-from tidemill.report.operation.moments import Spread
+from tidemill.report.operation.moments import BINS_PER_DECADE, Spread
 from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Sheet
 
@@ -19,14 +20,14 @@ MARKS_MAX = 13
 UNITS = {"core_hours": "core-hours", "jobs": "jobs", "events_done": "events"}
 
 
-def months_axis(months: Sequence[str]) -> Axis:
+def months_axis(months: Sequence[str], marks_max: int = MARKS_MAX) -> Axis:
     """The months of a report, one bin each."""
-    every = max(1, math.ceil(len(months) / MARKS_MAX))
+    every = max(1, math.ceil(len(months) / marks_max))
     marks = []
     for k, month in enumerate(months):
         at = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
         is_first = k == 0 or month.endswith("-01")
-        name = at.strftime("%b %Y" if is_first else "%b") if len(months) > 1 else at.strftime("%B %Y")
+        name = at.strftime("%b\n%Y" if is_first else "%b") if len(months) > 1 else at.strftime("%B %Y")
         marks.append((k + 0.5, name if k % every == 0 else ""))
     return Axis(0, max(1, len(months)), marks=marks)
 
@@ -37,12 +38,14 @@ def month_range(first: str, last: str) -> list[str]:
     return [f"{k // 12:04d}-{k % 12 + 1:02d}" for k in range(start, min(end, start + 1_200) + 1)]
 
 
-def per_month(sheet: Sheet, column: str, months: Sequence[str], *, high: int = 260) -> str:
+def per_month(sheet: Sheet, column: str, months: Sequence[str], *, is_narrow: bool = False) -> str:
     """A column of the months, sites upon each other."""
     values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for month, site, value in zip(sheet.column("month"), sheet.column("site"), sheet.column(column), strict=True):
+    for month, site, value in zip(
+        sheet.column("month"), sheet.column("site"), sheet.column(column), strict=True
+    ):
         values[site][month] += value or 0
-    sites = sorted(values, key=lambda site: -sum(values[site].values()))
+    sites = site_order(sheet)
     if len(sites) > SITES_MAX:
         rest = values["other sites"]
         for site in sites[SITES_MAX - 1 :]:
@@ -53,17 +56,37 @@ def per_month(sheet: Sheet, column: str, months: Sequence[str], *, high: int = 2
     tops = [sum(values[site].get(month, 0.0) for site in sites) for month in months]
     scale, power = scale_of(max(tops, default=0))
     series = [
-        Steps(site, k, range(len(months) + 1), [values[site].get(m, 0.0) / scale for m in months], kind="stack")
+        Steps(
+            site, k, range(len(months) + 1), [values[site].get(m, 0.0) / scale for m in months], kind="stack"
+        )
         for k, site in enumerate(sites)
     ]
     name = UNITS[column]
-    axis = Axis(0, _ceiling(max(tops, default=0) / scale), f"{name.capitalize()} per month" + (f" / {power}" if power else ""))
+    axis = Axis(
+        0,
+        _ceiling(max(tops, default=0) / scale),
+        f"{name.capitalize()} per month" + (f" / {power}" if power else ""),
+    )
     total_text = f"{total / 1e6:,.1f} million {name}" if total >= 1e6 else f"{total:,.0f} {name}"
-    panel = Panel(months_axis(months), axis, series, high)
-    return histogram([panel], head="Tidemill", title=f"{name} per month and site", note=total_text)
+    panel = Panel(months_axis(months, 7 if is_narrow else MARKS_MAX), axis, series, 250 if is_narrow else 260)
+    return histogram(
+        [panel],
+        head="Tidemill",
+        title=f"{name} per month and site",
+        note=total_text,
+        width=NARROW if is_narrow else WIDTH,
+    )
 
 
-def backfill(sheet: Sheet, months: Sequence[str]) -> str:
+def site_order(sheet: Sheet) -> list[str]:
+    """The sites of the months, most core-hours first: the order in which figures give them colours."""
+    sums: dict[str, float] = defaultdict(float)
+    for site, value in zip(sheet.column("site"), sheet.column("core_hours"), strict=True):
+        sums[site] += value or 0
+    return sorted(sums, key=lambda site: (-sums[site], site))
+
+
+def backfill(sheet: Sheet, months: Sequence[str], order: Sequence[str]) -> str:
     """Available and used backfill of all sites, and below it the efficiency of each."""
     sums: dict[str, dict[str, float]] = {name: defaultdict(float) for name in ("available", "used", "useful")}
     efficiency: dict[str, dict[str, float | None]] = defaultdict(dict)
@@ -75,14 +98,18 @@ def backfill(sheet: Sheet, months: Sequence[str]) -> str:
     scale, power = scale_of(max(sums["available"].values(), default=0))
     series = [
         Steps(name, colour, edges, [sums[name].get(m, 0.0) / scale for m in months], kind=kind)
-        for name, colour, kind in (("available", 4, "line"), ("used", 0, "fill"), ("useful", 5, "line"))
+        for name, colour, kind in (("available", 4, "line"), ("used", 5, "fill"), ("useful", 6, "line"))
         if any(sums[name].values())
     ]
-    top = Axis(0, _ceiling(max(sums["available"].values(), default=0) / scale), f"Node-hours / {power}" if power else "Node-hours")
+    top = Axis(
+        0,
+        _ceiling(max(sums["available"].values(), default=0) / scale),
+        f"Node-hours / {power}" if power else "Node-hours",
+    )
     xs = [k + 0.5 for k in range(len(months))]
     points: list[Steps | Points] = [
         Points(f"efficiency, {site}", k, xs, [line.get(m) for m in months])
-        for k, (site, line) in enumerate(sorted(efficiency.items())[:SITES_MAX], start=1)
+        for k, (site, line) in enumerate(_ordered(efficiency, order))
     ]
     best = max((value or 0 for line in efficiency.values() for value in line.values()), default=0)
     low = Axis(0, min(1.0, _ceiling(best)), "Efficiency", is_share=True)
@@ -98,7 +125,9 @@ def backfill(sheet: Sheet, months: Sequence[str]) -> str:
 def failures(sheet: Sheet, rate: Sheet | None, months: Sequence[str]) -> str:
     """Failures by class upon each other, and below them the share of jobs that failed."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for month, name, number in zip(sheet.column("month"), sheet.column("class"), sheet.column("failures"), strict=True):
+    for month, name, number in zip(
+        sheet.column("month"), sheet.column("class"), sheet.column("failures"), strict=True
+    ):
         counts[name][month] += number
     names = sorted(counts, key=lambda name: -sum(counts[name].values()))
     if len(names) > SITES_MAX + 1:
@@ -122,10 +151,17 @@ def failures(sheet: Sheet, rate: Sheet | None, months: Sequence[str]) -> str:
         errors = [float(known[m][4] or 0) if m in known else 0.0 for m in months]
         best = max((float(each or 0) + error for each, error in zip(rates, errors, strict=True)), default=0.0)
         points = Points("jobs that failed", 2, [k + 0.5 for k in range(len(months))], rates, errors)  # type: ignore[arg-type]
-        panels.append(Panel(x, Axis(0, min(1.0, _ceiling(best)), "Failed jobs", is_share=True), [points], 110))
+        panels.append(
+            Panel(x, Axis(0, min(1.0, _ceiling(best)), "Failed jobs", is_share=True), [points], 110)
+        )
         failed, ended = sum(rate.column("failed")), sum(rate.column("ended"))
         note += f", {failed / ended * 100:.1f} % of jobs" if ended else ""
-    return histogram(panels, head="Tidemill", title="failures by class per month, and the share of jobs that failed", note=note)
+    return histogram(
+        panels,
+        head="Tidemill",
+        title="failures by class per month, and the share of jobs that failed",
+        note=note,
+    )
 
 
 def of_jobs(spread: Spread, *, label: str, head: str, is_estimate: bool, colour: int) -> str:
@@ -138,30 +174,39 @@ def of_jobs(spread: Spread, *, label: str, head: str, is_estimate: bool, colour:
     y = Axis(0, _ceiling(max(a + b for a, b in zip(values, errors, strict=True))), "Jobs")
     step = Steps("", colour, edges, values, errors, kind="fill")
     mean, sd = spread.mean or 0.0, spread.deviation or 0.0
-    note = f"{spread.count:,} jobs, mean {_short(mean)}, s.d. {_short(sd)}"
-    head += ", estimated from traces" if is_estimate else ""
-    return histogram([Panel(x, y, [step], 280)], head=head, title=f"jobs by {label}", note=note)
+    about = f"mean {_short(mean)}, s.d. {_short(sd)}" + (", estimated from traces" if is_estimate else "")
+    step = step._replace(name=about)
+    return histogram(
+        [Panel(x, y, [step], 250)],
+        head=head,
+        title=f"jobs by {label}",
+        note=f"{spread.count:,} jobs",
+        width=NARROW,
+    )
 
 
-def times(found: Mapping[str, Spread], *, head: str, label: str) -> str:
+def times(found: Mapping[str, Spread], *, head: str, label: str, order: Sequence[str]) -> str:
     """A time of jobs, one line for each site; each has the area 1, so that sites compare."""
-    shown = sorted(found.items(), key=lambda item: -item[1].count)[:SITES_MAX]
+    wide = _width_of(found)
     series, low, high, top = [], math.inf, 0.0, 0.0
-    for k, (site, spread) in enumerate(sorted(shown)):
-        bins = spread.merged(1)
+    for k, (site, spread) in enumerate(_ordered(found, order)):
+        bins = spread.merged(wide)
         if not bins:
             continue
         edges = [bins[0].low, *(each.high for each in bins)]
         values = [each.count / spread.count for each in bins]
         errors = [math.sqrt(each.count) / spread.count for each in bins]
-        series.append(Steps(f"{site or '-'}: mean {_short(spread.mean or 0)} s", k, edges, values, errors))
+        series.append(Steps(f"{site or '-'}, mean {_short(spread.mean or 0)} s", k, edges, values, errors))
         shares = [edge for edge, value in zip(edges, values, strict=False) if value > 2e-5]
-        low, high = min([low, *shares]), max([high, *(edge * 1.13 for edge in shares)])
+        low, high = (
+            min([low, *shares]),
+            max([high, *(edge * 10 ** (wide / BINS_PER_DECADE) for edge in shares)]),
+        )
         top = max(top, *(a + b for a, b in zip(values, errors, strict=True)))
     axis = _log_axis([low, high], label)
     series = [_cut(each, axis) for each in series]
-    panel = Panel(axis, Axis(0, _ceiling(top), "Share of jobs", is_share=True), series, 280)
-    return histogram([panel], head=head, title=f"{label} by site")
+    panel = Panel(axis, Axis(0, _ceiling(top), "Share of jobs", is_share=True), series, 250)
+    return histogram([panel], head=head, title=f"{label} by site", width=NARROW)
 
 
 def grants(sheet: Sheet, months: Sequence[str]) -> str:
@@ -176,7 +221,9 @@ def grants(sheet: Sheet, months: Sequence[str]) -> str:
         series.append(Points(name, k, [j + 0.5 for j in range(len(months))], [line.get(m) for m in months]))
     best = max((value for line in lines.values() for value in line.values()), default=0.0)
     y = Axis(0, _ceiling(best), "Used of the grant", is_share=True)
-    return histogram([Panel(months_axis(months), y, series, 220)], head="Tidemill", title="used of each grant, by month")
+    return histogram(
+        [Panel(months_axis(months), y, series, 220)], head="Tidemill", title="used of each grant, by month"
+    )
 
 
 def waits(found: Harm) -> str | None:
@@ -197,6 +244,22 @@ def waits(found: Harm) -> str | None:
     return histogram([panel], head="Tidemill", title="delays of other users' jobs", note=note)
 
 
+def _ordered(found: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, Any]]:
+    """Sites in the order of the figures before, at most SITES_MAX; others behind."""
+    names = [site for site in order if site in found] + sorted(site for site in found if site not in order)
+    return [(name, found[name]) for name in names[:SITES_MAX]]
+
+
+def _width_of(found: Mapping[str, Spread]) -> int:
+    """How many fine bins make one, so that the middle 90 % of each site fill some 12 bins or more."""
+    spans = [
+        math.log10((each.quantile(0.95) or 1.0) / (each.quantile(0.05) or 1.0)) * BINS_PER_DECADE
+        for each in found.values()
+        if (each.quantile(0.05) or 0) > 0
+    ]
+    return max(1, round(min(spans, default=12.0) / 12))
+
+
 def _cut(step: Steps, axis: Axis) -> Steps:
     """Only the bins that the axis shows."""
     inside = [
@@ -207,7 +270,9 @@ def _cut(step: Steps, axis: Axis) -> Steps:
         return step
     first, last = inside[0], inside[-1] + 1
     return step._replace(
-        edges=list(step.edges[first : last + 1]), values=list(step.values[first:last]), errors=list(step.errors[first:last])
+        edges=list(step.edges[first : last + 1]),
+        values=list(step.values[first:last]),
+        errors=list(step.errors[first:last]),
     )
 
 
@@ -228,5 +293,3 @@ def _ceiling(value: float) -> float:
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-

@@ -57,7 +57,9 @@ class JobSums:
     def __init__(self, traces: dict[tuple[str, str], TraceFigures]) -> None:
         self.traces = traces  #: by site and application
         self.sums: dict[JobKey, list[int]] = defaultdict(lambda: [0] * len(SUMS))
-        self.times: dict[tuple[str, str, str], Spread] = defaultdict(Spread)  #: by quantity, application, site
+        self.times: dict[tuple[str, str, str], Spread] = defaultdict(
+            Spread
+        )  #: by quantity, application, site
         self.io: dict[tuple[str, str], Spread] = defaultdict(Spread)  #: by quantity and application
 
     def read(self, source: Source) -> None:
@@ -112,7 +114,9 @@ class JobSums:
         }
         if self.traces:
             keys = [f"{site}\0{app}" for site, app in self.traces]
-            at = pc.index_in(pc.binary_join_element_wise(ran["site"], ran["app"], "\0"), value_set=_texts(keys))
+            at = pc.index_in(
+                pc.binary_join_element_wise(ran["site"], ran["app"], "\0"), value_set=_texts(keys)
+            )
             figures = self.traces.values()
             for name, values in (
                 ("opens", [each.opens for each in figures]),
@@ -133,15 +137,15 @@ def spreads(table: Any, keys: Sequence[str], values: Any) -> dict[tuple[str, ...
     log = pc.multiply(pc.log10(pc.if_else(pc.greater(values, 0.0), values, None)), float(BINS_PER_DECADE))
     both = pa.table({
         **{key: table[key] for key in keys},
-        "v": values, "square": pc.multiply(values, values), "bin": pc.floor(log).cast("int32"),
+        "v": values, "bin": pc.floor(log).cast("int32"),
     })  # fmt: skip
     both = both.filter(pc.is_valid(both["v"]))
     found: dict[tuple[str, ...], Spread] = defaultdict(Spread)
     grouped = both.group_by(list(keys), use_threads=False).aggregate(
-        [("v", "count"), ("v", "sum"), ("square", "sum"), ("v", "min"), ("v", "max")]
+        [("v", "count"), ("v", "sum"), ("v", "variance"), ("v", "min"), ("v", "max")]
     )
     for row in grouped.to_pylist():
-        sums = Sums(row["v_count"], row["v_sum"], row["square_sum"], row["v_min"], row["v_max"])
+        sums = Sums(row["v_count"], row["v_sum"], row["v_variance"] * row["v_count"], row["v_min"], row["v_max"])
         found[tuple(row[key] or "" for key in keys)].add(sums)
     for row in both.group_by([*keys, "bin"], use_threads=False).aggregate([("v", "count")]).to_pylist():
         found[tuple(row[key] or "" for key in keys)].put(row["bin"], row["v_count"])
@@ -149,7 +153,7 @@ def spreads(table: Any, keys: Sequence[str], values: Any) -> dict[tuple[str, ...
 
 
 def _merge(into: Spread, more: Spread) -> None:
-    into.add(Sums(more.count, more.total, more.square, more.low, more.high))
+    into.add(Sums(more.count, more.total, more.scatter, more.low, more.high))
     into.put(None, more.zeros)
     for index, count in more.bins.items():
         into.put(index, count)

@@ -117,7 +117,10 @@ def quarantine(source: Source) -> list[tuple[str, str, int, float, str]]:
             line[0] += 1
             line[1] += max(0, row["until_us"] - row["since_us"]) / HOUR_US
             line[2] = row["why"]
-    rows = [(site, node, int(times), float(hours), str(why)) for (site, node), (times, hours, why) in found.items()]
+    rows = [
+        (site, node, int(times), float(hours), str(why))
+        for (site, node), (times, hours, why) in found.items()
+    ]
     return sorted(rows, key=lambda row: (-row[3], row[0], row[1]))
 
 
@@ -139,7 +142,9 @@ def waits(directories: Sequence[Path], source: Source) -> list[tuple[Path, Harm]
     window = source.window
     found = []
     for directory in directories:
-        records, unreadable = read_records(directory, None if window.since_us is None else window.since_us / 1e6)
+        records, unreadable = read_records(
+            directory, None if window.since_us is None else window.since_us / 1e6
+        )
         inside: Iterable[Any] = (each for each in records if window.has(int(each.at_s * 1e6)))
         found.append((directory, harm(inside, unreadable=unreadable)))
     return found

@@ -6,25 +6,30 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
-BINS_PER_DECADE = 20
+BINS_PER_DECADE = 60
 
 
 class Spread:
-    """A distribution, from sums that add up. Bins are logarithmic, 20 to a decade; values of 0 and less are apart."""
+    """A distribution, from sums that add up. Bins are logarithmic, 60 to a decade; values of 0 and less are apart."""
 
-    __slots__ = ("bins", "count", "high", "low", "square", "total", "zeros")
+    __slots__ = ("bins", "count", "high", "low", "scatter", "total", "zeros")
 
     def __init__(self) -> None:
         self.count = self.zeros = 0
-        self.total = self.square = 0.0
+        self.total = self.scatter = 0.0
         self.low, self.high = math.inf, -math.inf
         self.bins: dict[int, int] = defaultdict(int)
 
     def add(self, sums: Sums) -> None:
         """Add what a piece of the values sums up to."""
+        if not sums.count:
+            return
+        if self.count:  # as Chan, Golub and LeVeque add variances (1979): sums of squares would cancel
+            apart = sums.total / sums.count - self.total / self.count
+            self.scatter += apart * apart * self.count * sums.count / (self.count + sums.count)
         self.count += sums.count
         self.total += sums.total
-        self.square += sums.square
+        self.scatter += sums.scatter
         self.low, self.high = min(self.low, sums.low), max(self.high, sums.high)
 
     def put(self, index: int | None, count: int) -> None:
@@ -44,10 +49,10 @@ class Spread:
         """The standard deviation of the sample (n - 1); None of less than two values."""
         if self.count < 2:
             return None
-        return math.sqrt(max(0.0, (self.square - self.total * self.total / self.count) / (self.count - 1)))
+        return math.sqrt(self.scatter / (self.count - 1))
 
     def quantile(self, share: float) -> float | None:
-        """The value below which that share lies, right within a bin (12 %): the bin's middle, inside the extremes."""
+        """The value below which that share lies, right within a bin (4 %): the bin's middle, inside the extremes."""
         if not self.count:
             return None
         left = share * self.count - self.zeros
@@ -67,16 +72,17 @@ class Spread:
         if not wide:
             return []
         return [
-            Bin(edge(k * width), edge((k + 1) * width), wide.get(k, 0)) for k in range(min(wide), max(wide) + 1)
+            Bin(edge(k * width), edge((k + 1) * width), wide.get(k, 0))
+            for k in range(min(wide), max(wide) + 1)
         ]
 
 
 class Sums(NamedTuple):
-    """Of some values."""
+    """Of some values. `scatter`: the sum of the squares of their distances from their mean."""
 
     count: int
     total: float
-    square: float
+    scatter: float
     low: float
     high: float
 

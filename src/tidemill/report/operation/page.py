@@ -9,10 +9,11 @@ from html import escape
 from tidemill import clock
 from tidemill.model.failure import FailureClass, FaultKind
 from tidemill.model.quantities import count_text, percent_text, ratio
-from tidemill.report.html import cards, document, section, table
+from tidemill.report.html import cards, code, document, section, table
 from tidemill.report.operation import figures
 from tidemill.report.operation.gather import Operation
 from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP
+from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Column, Sheet, Value
 
 LONG = 16  #: a table with more rows scrolls
@@ -42,17 +43,27 @@ def page(operation: Operation) -> str:
     shown = [(title, body) for title, body in parts if body]
     links = "".join(f'<div><a href="#{_anchor(title)}">{escape(title)}</a></div>' for title, _ in shown)
     drawn = [_facts(operation), f'<nav class="parts">{links}</nav>']
-    drawn += [section(title, body).replace("<section>", f'<section id="{_anchor(title)}">', 1) for title, body in shown]
+    drawn += [
+        section(title, body).replace("<section>", f'<section id="{_anchor(title)}">', 1)
+        for title, body in shown
+    ]
     if not shown:
         drawn = ["<p>No job ran in this time.</p>"]
     window = operation.source.window
     title = f"Campaign {window.campaign}" if window.campaign else "Report on operations"
-    return document(title, _span(operation), "\n".join(drawn), made_us=clock.now_us())
+    whole = document(title, _span(operation), "\n".join(drawn), made_us=clock.now_us())
+    return whole.replace("<main>", '<main class="broad">', 1)
 
 
 def months_of(operation: Operation) -> list[str]:
     """The months from the first to the last of the report."""
-    known = [month for sheet in operation.sheets.values() if sheet.columns[0].name == "month" for month in sheet.column("month") if month]
+    known = [
+        month
+        for sheet in operation.sheets.values()
+        if sheet.columns[0].name == "month"
+        for month in sheet.column("month")
+        if month
+    ]
     return figures.month_range(min(known), max(known)) if known else []
 
 
@@ -64,6 +75,11 @@ def _span(operation: Operation) -> str:
         high = "now" if window.until_us is None else clock.utc_text(window.until_us)
         text += f"; asked for {low} to {high}"
     return text
+
+
+def _order(operation: Operation) -> list[str]:
+    sheet = operation.sheets.get("months")
+    return [] if sheet is None else figures.site_order(sheet)
 
 
 def _facts(operation: Operation) -> str:
@@ -96,10 +112,12 @@ def _work(operation: Operation) -> str:
     sheet, months = operation.sheets.get("months"), months_of(operation)
     if sheet is None:
         return ""
-    body = _figure(1, "Core-hours that payloads used, by month and site.", figures.per_month(sheet, "core_hours", months))
+    body = _figure(
+        1, "Core-hours that payloads used, by month and site.", figures.per_month(sheet, "core_hours", months)
+    )
     body += _pair([
-        _figure(2, "Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, high=300)),
-        _figure(3, "Events done, by month.", figures.per_month(sheet, "events_done", months, high=300)),
+        _figure(2, "Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, is_narrow=True)),
+        _figure(3, "Events done, by month.", figures.per_month(sheet, "events_done", months, is_narrow=True)),
     ])  # fmt: skip
     return body + sheet_table(operation.sheets["sites"]) + "<h3>By month</h3>" + sheet_table(sheet)
 
@@ -109,7 +127,9 @@ def _backfill(operation: Operation) -> str:
     if sheet is None:
         return ""
     words = "Backfill that was available, used and useful; below, the efficiency of each site."
-    return _figure(4, words, figures.backfill(sheet, months_of(operation))) + sheet_table(sheet)
+    return _figure(4, words, figures.backfill(sheet, months_of(operation), _order(operation))) + sheet_table(
+        sheet
+    )
 
 
 def _failures(operation: Operation) -> str:
@@ -119,11 +139,18 @@ def _failures(operation: Operation) -> str:
     words = "Failures by class; below, the share of ended jobs that failed, with binomial errors."
     body = _figure(5, words, figures.failures(sheet, rate, months_of(operation)))
     counts: Counter[tuple[str, str]] = Counter()
-    for name, component, number in zip(*(sheet.column(each) for each in ("class", "component", "failures")), strict=True):
+    for name, component, number in zip(
+        *(sheet.column(each) for each in ("class", "component", "failures")), strict=True
+    ):
         counts[name, component] += number
     total = sum(counts.values())
     rows = [(*key, number, number / total) for key, number in counts.most_common()]
-    columns = (Column("class", "", "text"), Column("component", "", "text"), Column("failures", "", "count"), Column("share", "", "share"))
+    columns = (
+        Column("class", "", "text"),
+        Column("component", "", "text"),
+        Column("failures", "", "count"),
+        Column("share", "", "share"),
+    )
     return body + sheet_table(Sheet("failures", sheet.title, sheet.about, columns, rows)) + _known(counts)
 
 
@@ -139,18 +166,27 @@ def _io(operation: Operation) -> str:
     if sheet is None:
         return ""
     io = operation.jobs.io
-    apps = sorted({app for _, app in io}, key=lambda app: -max(s.deviation or 0 for (q, a), s in io.items() if a == app and q == "nodes"))
-    body, number = f'<p class="soft">{escape(sheet.about)}</p>', 6
+    apps = sorted(
+        {app for _, app in io},
+        key=lambda app: -max(s.deviation or 0 for (q, a), s in io.items() if a == app and q == "nodes"),
+    )
+    body, number = f'<p class="soft">{code(sheet.about)}</p>', 6
     for app in apps[:APPS_MAX]:
         rows = [row[1:] for row in sheet.rows if row[0] == app]
-        body += f"<h3>{escape(app)}</h3>" + sheet_table(sheet._replace(columns=sheet.columns[1:], rows=rows, about=""))
+        body += f"<h3>{escape(app)}</h3>" + sheet_table(
+            sheet._replace(columns=sheet.columns[1:], rows=rows, about="")
+        )
         drawn = []
         for quantity, label in IO_LABELS.items():
             spread = io.get((quantity, app))
-            if spread is not None and spread.bins:
+            if spread is not None and len(spread.merged(WIDE)) > 1:
                 is_estimate = quantity in ESTIMATED
-                figure = figures.of_jobs(spread, label=label, head=app, is_estimate=is_estimate, colour=0 if not is_estimate else 3)
-                words = f"{label.split(' /')[0]}" + (": estimated from traced payloads." if is_estimate else ".")
+                figure = figures.of_jobs(
+                    spread, label=label, head=app, is_estimate=is_estimate, colour=0 if not is_estimate else 3
+                )
+                words = f"{label.split(' /')[0]}" + (
+                    ": estimated from traced payloads." if is_estimate else "."
+                )
                 drawn.append(_figure(number, words, figure))
                 number += 1
         body += _pair(drawn)
@@ -171,10 +207,16 @@ def _times(operation: Operation) -> str:
     for app, _ in jobs.most_common(APPS_MAX):
         drawn = []
         for quantity, label in ((SETUP, "Set-up time of a payload / s"), (EVENT, "Time of an event / s")):
-            spreads = {site: spread for (q, a, site), spread in found.items() if (q, a) == (quantity, app) and spread.bins}
+            spreads = {
+                site: spread
+                for (q, a, site), spread in found.items()
+                if (q, a) == (quantity, app) and spread.bins
+            }
             if spreads:
                 words = f"{app}: {label.split(' /')[0].lower()}, mean of each job."
-                drawn.append(_figure(0, words, figures.times(spreads, head=app, label=label)))
+                drawn.append(
+                    _figure(0, words, figures.times(spreads, head=app, label=label, order=_order(operation)))
+                )
         body += _pair(drawn)
     return body + sheet_table(sheet)
 
@@ -186,7 +228,9 @@ def _grants(operation: Operation) -> str:
     months = months_of(operation)
     drawn = figures.grants(sheet, months)
     last = sheet._replace(rows=[row for row in sheet.rows if row[0] == max(sheet.column("month"))])
-    return _figure(0, "What was used of each grant, in percent of what was granted.", drawn) + sheet_table(last)
+    return _figure(0, "What was used of each grant, in percent of what was granted.", drawn) + sheet_table(
+        last
+    )
 
 
 def _waits(operation: Operation) -> str:
@@ -215,12 +259,16 @@ def _plain(operation: Operation, name: str, *, rows_max: int | None = None) -> s
 
 def sheet_table(sheet: Sheet) -> str:
     """A sheet as a table, with its definition below."""
-    heads = [f"{each.name.replace('_', ' ')}{f', {each.unit}' if each.unit else ''}" for each in sheet.columns]
-    cells = [[cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)] for row in sheet.rows]
+    heads = [
+        f"{each.name.replace('_', ' ')}{f', {each.unit}' if each.unit else ''}" for each in sheet.columns
+    ]
+    cells = [
+        [cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)] for row in sheet.rows
+    ]
     drawn = table(heads, cells, right=[k for k, each in enumerate(sheet.columns) if each.kind != "text"])
     if len(cells) > LONG:
         drawn = drawn.replace('class="scroll"', 'class="scroll long"', 1)
-    return drawn + (f'<p class="soft">{escape(sheet.about)}</p>' if sheet.about else "")
+    return drawn + (f'<p class="soft">{code(sheet.about)}</p>' if sheet.about else "")
 
 
 def cell_text(cell: Value, column: Column) -> str:
@@ -232,7 +280,9 @@ def cell_text(cell: Value, column: Column) -> str:
     if column.kind == "count":
         return count_text(int(cell))
     if column.kind == "share":
-        return f"{float(cell) * 100:.1f} %" if float(cell) >= 0.001 or not cell else f"{float(cell) * 100:.2g} %"
+        return (
+            f"{float(cell) * 100:.1f} %" if float(cell) >= 0.001 or not cell else f"{float(cell) * 100:.2g} %"
+        )
     return _number(cell)
 
 

@@ -14,7 +14,14 @@ import msgspec
 
 from tidemill.errors import UNDECODABLE
 from tidemill.files import replaced
-from tidemill.server.archive.parquet import OPERATION, OPERATION_KEYS, Archive, make_durable, operation_path, schema_of
+from tidemill.server.archive.parquet import (
+    OPERATION,
+    OPERATION_KEYS,
+    Archive,
+    make_durable,
+    operation_path,
+    schema_of,
+)
 from tidemill.server.database.store import Session
 from tidemill.wire.api import AppOffer, SiteView
 
@@ -38,7 +45,9 @@ def keep(session: Session, archive: Archive, *, now_us: int) -> list[str]:
         if merged != known:
             make_durable(path.parent)
             with replaced(path) as file:
-                write_operation(file, table, sorted(merged.values(), key=lambda row: row[: OPERATION_KEYS[table]]))
+                write_operation(
+                    file, table, sorted(merged.values(), key=lambda row: row[: OPERATION_KEYS[table]])
+                )
             changed.append(f"{month}/{path.name}")
     return changed
 
@@ -84,7 +93,9 @@ def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None
     except UNDECODABLE:  # of another version: pages leave it out, too
         return
     for grant in view.grants:
-        found["grants"].append((site, grant.account, at_us, grant.granted, grant.used, grant.open, grant.left))
+        found["grants"].append(
+            (site, grant.account, at_us, grant.granted, grant.used, grant.open, grant.left)
+        )
     for cache in view.caches:
         total = cache.total
         if cache.state != "other":

@@ -182,4 +182,6 @@ def schema_of(text: str) -> Any:
         "word": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
     }  # fmt: skip
     pairs = [column.partition(":") for column in text.split()]
-    return pyarrow.schema([(name, types[kind]) for name, _, kind in pairs], {_VERSION_KEY: str(VERSION).encode()})
+    return pyarrow.schema(
+        [(name, types[kind]) for name, _, kind in pairs], {_VERSION_KEY: str(VERSION).encode()}
+    )
