@@ -16,7 +16,7 @@ LEFT, RIGHT = 78, 14
 FOOT = 54  #: room below a figure's panels for the axis
 KEY = 17
 COLOURS = 8
-CHAR = 7.0  #: width of a letter of the key, about
+CHAR = 7.9  #: width of a letter of the key, about
 
 
 class Steps(NamedTuple):

@@ -67,7 +67,7 @@ def per_month(sheet: Sheet, column: str, months: Sequence[str], *, is_narrow: bo
         _ceiling(max(tops, default=0) / scale),
         f"{name.capitalize()} per month" + (f" / {power}" if power else ""),
     )
-    total_text = f"{total / 1e6:,.1f} million {name}" if total >= 1e6 else f"{total:,.0f} {name}"
+    total_text = f"{total / 1e6:,.2f} million {name}" if total >= 1e6 else f"{total:,.0f} {name}"
     panel = Panel(months_axis(months, 7 if is_narrow else MARKS_MAX), axis, series, 250 if is_narrow else 260)
     return histogram(
         [panel],
@@ -170,8 +170,11 @@ def of_jobs(spread: Spread, *, label: str, head: str, is_estimate: bool, colour:
     edges = [bins[0].low, *(each.high for each in bins)]
     values = [float(each.count) for each in bins]
     errors = [math.sqrt(each) for each in values]
+    scale, power = scale_of(max(values))
+    values, errors = [each / scale for each in values], [each / scale for each in errors]
     x = _log_axis(edges, label)
-    y = Axis(0, _ceiling(max(a + b for a, b in zip(values, errors, strict=True))), "Jobs")
+    top = max(a + b for a, b in zip(values, errors, strict=True))
+    y = Axis(0, _ceiling(top), f"Jobs / {power}" if power else "Jobs")
     step = Steps("", colour, edges, values, errors, kind="fill")
     mean, sd = spread.mean or 0.0, spread.deviation or 0.0
     about = f"mean {_short(mean)}, s.d. {_short(sd)}" + (", estimated from traces" if is_estimate else "")

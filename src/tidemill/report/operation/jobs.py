@@ -145,7 +145,9 @@ def spreads(table: Any, keys: Sequence[str], values: Any) -> dict[tuple[str, ...
         [("v", "count"), ("v", "sum"), ("v", "variance"), ("v", "min"), ("v", "max")]
     )
     for row in grouped.to_pylist():
-        sums = Sums(row["v_count"], row["v_sum"], row["v_variance"] * row["v_count"], row["v_min"], row["v_max"])
+        sums = Sums(
+            row["v_count"], row["v_sum"], row["v_variance"] * row["v_count"], row["v_min"], row["v_max"]
+        )
         found[tuple(row[key] or "" for key in keys)].add(sums)
     for row in both.group_by([*keys, "bin"], use_threads=False).aggregate([("v", "count")]).to_pylist():
         found[tuple(row[key] or "" for key in keys)].put(row["bin"], row["v_count"])

@@ -16,6 +16,7 @@ from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP
 from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Column, Sheet, Value
 
+NUMBER = "@figure@"  #: stands for a figure's number until all are there
 LONG = 16  #: a table with more rows scrolls
 APPS_MAX = 4  #: applications with figures of their own, those with most jobs
 NODES_MAX = 30
@@ -52,16 +53,17 @@ def page(operation: Operation) -> str:
     window = operation.source.window
     title = f"Campaign {window.campaign}" if window.campaign else "Report on operations"
     whole = document(title, _span(operation), "\n".join(drawn), made_us=clock.now_us())
-    return whole.replace("<main>", '<main class="broad">', 1)
+    return _numbered(whole).replace("<main>", '<main class="broad">', 1)
 
 
 def months_of(operation: Operation) -> list[str]:
     """The months from the first to the last of the report."""
+    dated = ("months", "backfill", "failures", "failure_rate")
     known = [
         month
-        for sheet in operation.sheets.values()
-        if sheet.columns[0].name == "month"
-        for month in sheet.column("month")
+        for name in dated
+        if name in operation.sheets
+        for month in operation.sheets[name].column("month")
         if month
     ]
     return figures.month_range(min(known), max(known)) if known else []
@@ -113,11 +115,11 @@ def _work(operation: Operation) -> str:
     if sheet is None:
         return ""
     body = _figure(
-        1, "Core-hours that payloads used, by month and site.", figures.per_month(sheet, "core_hours", months)
+        "Core-hours that payloads used, by month and site.", figures.per_month(sheet, "core_hours", months)
     )
     body += _pair([
-        _figure(2, "Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, is_narrow=True)),
-        _figure(3, "Events done, by month.", figures.per_month(sheet, "events_done", months, is_narrow=True)),
+        _figure("Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, is_narrow=True)),
+        _figure("Events done, by month.", figures.per_month(sheet, "events_done", months, is_narrow=True)),
     ])  # fmt: skip
     return body + sheet_table(operation.sheets["sites"]) + "<h3>By month</h3>" + sheet_table(sheet)
 
@@ -127,7 +129,7 @@ def _backfill(operation: Operation) -> str:
     if sheet is None:
         return ""
     words = "Backfill that was available, used and useful; below, the efficiency of each site."
-    return _figure(4, words, figures.backfill(sheet, months_of(operation), _order(operation))) + sheet_table(
+    return _figure(words, figures.backfill(sheet, months_of(operation), _order(operation))) + sheet_table(
         sheet
     )
 
@@ -137,7 +139,7 @@ def _failures(operation: Operation) -> str:
     if sheet is None:
         return "" if rate is None else sheet_table(rate)
     words = "Failures by class; below, the share of ended jobs that failed, with binomial errors."
-    body = _figure(5, words, figures.failures(sheet, rate, months_of(operation)))
+    body = _figure(words, figures.failures(sheet, rate, months_of(operation)))
     counts: Counter[tuple[str, str]] = Counter()
     for name, component, number in zip(
         *(sheet.column(each) for each in ("class", "component", "failures")), strict=True
@@ -170,7 +172,7 @@ def _io(operation: Operation) -> str:
         {app for _, app in io},
         key=lambda app: -max(s.deviation or 0 for (q, a), s in io.items() if a == app and q == "nodes"),
     )
-    body, number = f'<p class="soft">{code(sheet.about)}</p>', 6
+    body = f'<p class="soft">{code(sheet.about)}</p>'
     for app in apps[:APPS_MAX]:
         rows = [row[1:] for row in sheet.rows if row[0] == app]
         body += f"<h3>{escape(app)}</h3>" + sheet_table(
@@ -187,8 +189,7 @@ def _io(operation: Operation) -> str:
                 words = f"{label.split(' /')[0]}" + (
                     ": estimated from traced payloads." if is_estimate else "."
                 )
-                drawn.append(_figure(number, words, figure))
-                number += 1
+                drawn.append(_figure(words, figure))
         body += _pair(drawn)
     if len(apps) > APPS_MAX:
         body += f'<p class="soft">{len(apps) - APPS_MAX} applications more: <code>--csv</code>, <code>io.csv</code></p>'
@@ -215,7 +216,7 @@ def _times(operation: Operation) -> str:
             if spreads:
                 words = f"{app}: {label.split(' /')[0].lower()}, mean of each job."
                 drawn.append(
-                    _figure(0, words, figures.times(spreads, head=app, label=label, order=_order(operation)))
+                    _figure(words, figures.times(spreads, head=app, label=label, order=_order(operation)))
                 )
         body += _pair(drawn)
     return body + sheet_table(sheet)
@@ -228,9 +229,7 @@ def _grants(operation: Operation) -> str:
     months = months_of(operation)
     drawn = figures.grants(sheet, months)
     last = sheet._replace(rows=[row for row in sheet.rows if row[0] == max(sheet.column("month"))])
-    return _figure(0, "What was used of each grant, in percent of what was granted.", drawn) + sheet_table(
-        last
-    )
+    return _figure("What was used of each grant, in percent of what was granted.", drawn) + sheet_table(last)
 
 
 def _waits(operation: Operation) -> str:
@@ -242,7 +241,7 @@ def _waits(operation: Operation) -> str:
         drawn = figures.waits(each)
         if drawn is not None:
             words = f"{directory.parent.name}: how long jobs of other users waited because nodes were ours."
-            body += _figure(0, words, drawn)
+            body += _figure(words, drawn)
     return body + sheet_table(sheet)
 
 
@@ -296,9 +295,14 @@ def _number(cell: Value) -> str:
     return f"{value:.4g}"
 
 
-def _figure(number: int, words: str, drawn: str) -> str:
-    name = f"Figure {number}. " if number else ""
-    return f"<figure>{drawn}<figcaption><b>{name}</b>{escape(words)}</figcaption></figure>"
+def _figure(words: str, drawn: str) -> str:
+    return f"<figure>{drawn}<figcaption><b>{NUMBER}</b>{escape(words)}</figcaption></figure>"
+
+
+def _numbered(html: str) -> str:
+    """With each figure's number in its caption."""
+    first, *rest = html.split(f"<b>{NUMBER}</b>")
+    return first + "".join(f"<b>Figure {k}.</b> {part}" for k, part in enumerate(rest, start=1))
 
 
 def _pair(drawn: Sequence[str]) -> str:
