@@ -71,7 +71,7 @@ check-python: setup
 	.venv/bin/lint-imports --no-cache
 	.uv/venv/bin/uv lock --check --quiet
 	.venv/bin/python scripts/gen_wire.py --check
-	for page in states failures config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py --check; done
+	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
 
 check-rust: setup
@@ -109,7 +109,7 @@ large: setup ## files of 1 GB by every protocol, with servers that are killed: 5
 gen: setup ## write the generated files: schema, Rust types, licences of crates, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py
 	.venv/bin/python scripts/third_party.py
-	for page in states failures config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py; done
+	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
 cut: setup ## messages through a TCP cut of 60 s: three minutes
