@@ -312,7 +312,8 @@ def _check_open(work: UnitOfWork, *, batch: int) -> None:
 
 def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:
     after = 0
-    while rows := session.rows("campaigns_of_batch", batch=batch, after=after, limit=limit):
+    statement, of = ("campaigns_of_batch", {"batch": batch}) if batch else ("unarchived_campaigns", {})
+    while rows := session.rows(statement, **of, after=after, limit=limit):
         yield rows
         after = rows[-1][0]
 
