@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tidemill.charts.svg import Frame, label
 
 MAJOR, MINOR = 9.0, 4.5  #: length of ticks
+CHAR, OVER = 8.6, 12.0  #: width of a digit, about; how far a number may stand over to the right
 TICKS = 6  #: major ones of an axis, about
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -108,7 +109,8 @@ def axes(place: Frame, x: Axis, y: Axis, *, with_x: bool = True) -> list[str]:
         at, long = place.left + place.wide * x.share(tick.value), MAJOR if tick.is_major else MINOR
         path.append(f"M{_n(at)} {_n(place.below)}v{_n(-long)}M{_n(at)} {_n(place.above)}v{_n(long)}")
         if tick.text and with_x:
-            parts.append(label(at, place.below + 20, tick.text, kind="number", anchor="middle"))
+            room = place.left + place.wide + OVER - CHAR / 2 * len(tick.text)  # it stays within the drawing
+            parts.append(label(min(at, room), place.below + 20, tick.text, kind="number", anchor="middle"))
     for value, text in x.marks:
         at = place.left + place.wide * x.share(value)
         path.append(f"M{_n(at)} {_n(place.below)}v{-MINOR}M{_n(at)} {_n(place.above)}v{MINOR}")
