@@ -2,7 +2,8 @@
 
     bench/report.py --json [--jobs N] [--seed N] [--keep DIR]
 
-A year of operation is made in the archive's form (`bench/year.py`): 2,250,000 jobs with 225 million events, and a week in
+A year of operation is made in the archive's form (`bench/year.py`): 2,250,000 jobs with 225 million events, and a
+week in
 which 1,175 jobs spanned 1 to 300 nodes. Then `tidemill report` makes its page, CSV and Parquet in a process of its own
 (`report_s`, `rss_mb`: its wall time and most memory), and DuckDB adds up the archive's Parquet files by SQL of its own:
 `sums_differ` counts the cells that are not the same (whole numbers exactly, others within 1e-9 of themselves).
@@ -50,9 +51,11 @@ def main() -> int:
             print(each, file=sys.stderr)
         import duckdb
 
-        jobs, events = duckdb.sql(
-            f"SELECT COUNT(*), SUM(events) FROM '{archive}/*/*-jobs.parquet'"
-        ).fetchall()[0]
+        jobs, events = (
+            duckdb.connect()
+            .execute(f"SELECT COUNT(*), SUM(events) FROM '{archive}/*/*-jobs.parquet'")
+            .fetchall()[0]
+        )
         print(json.dumps({
             "jobs": int(jobs), "events": int(events), "report_s": round(report_s, 2), "rss_mb": round(rss_mb),
             "sums_differ": len(found), "made_s": round(made_s, 1), "sums_s": round(time.monotonic() - began, 1),

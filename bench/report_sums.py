@@ -91,7 +91,8 @@ FOUR = "COUNT({0}) AS jobs, MIN({0}) AS min, MAX({0}) AS max, AVG({0}) AS {1}, S
 
 
 def differences(archive: Path, directory: Path) -> list[str]:
-    """Cells of the report's CSV files that differ from DuckDB's sums, in words; also cells and rows that are missing."""
+    """Cells of the report's CSV files that differ from DuckDB's sums, in words; also cells and rows that are
+    missing."""
     database = duckdb.connect()
     database.execute("SET memory_limit = '2GB'; SET threads = 2")
     found: list[str] = []
@@ -138,7 +139,8 @@ def _histograms(database: Any, archive: Path, directory: Path) -> list[str]:
         value = values.get(row["quantity"])
         if value is None or row["application"] != "simulate-mpi":
             continue
-        query = f"SELECT COUNT(*) FROM {RAN} WHERE app = '{row['application']}' AND {value} >= {row['low']} AND {value} < {row['high']}"
+        inside = f"{value} >= {row['low']} AND {value} < {row['high']}"
+        query = f"SELECT COUNT(*) FROM {RAN} WHERE app = '{row['application']}' AND {inside}"
         counted = database.execute(query.format(archive=archive)).fetchone()[0]
         if counted != int(row["jobs"]):
             found.append(f"io_histograms {row}: {counted}")

@@ -1,6 +1,7 @@
 """A synthetic year of operation in the archive's form, from a seed. See `bench/report.py`.
 
-Its proportions are those of a published year on a leadership-class machine: 2,250,000 jobs of 100 events, 13.6 % of them
+Its proportions are those of a published year on a leadership-class machine: 2,250,000 jobs of 100 events, 13.6 % of
+them
 failed, 3 to 15 million core-hours a month, and one week in which 1,175 jobs spanned 1 to 300 nodes.
 """
 
@@ -130,7 +131,8 @@ def _week(random: np.random.Generator, first: int, n: int) -> Columns:
     ended = int(WEEK.timestamp()) * 1_000_000 + (random.random(n) * WEEK_S * 1e6).astype(np.int64)
     found |= {
         "campaign": np.full(n, WEEK_CAMPAIGN), "site": np.full(n, "titan"), "app": np.full(n, WEEK_APP),
-        "ended_us": ended, "started_us": ended - found["span_us"], "cores": np.full(n, 16), "nodes": nodes, "ranks": nodes,
+        "ended_us": ended, "started_us": ended - found["span_us"], "cores": np.full(n, 16), "nodes": nodes,
+        "ranks": nodes,
         "read_bytes": (nodes * random.normal(0.384e9, 0.19e9, n).clip(3.7e5, 8.2e8)).astype(np.int64),
         "write_bytes": (nodes * random.normal(0.168e9, 0.034e9, n).clip(2.5e7, 2.4e8)).astype(np.int64),
     }  # fmt: skip
@@ -214,7 +216,8 @@ def _job_columns(piece: Columns, n: int) -> Columns:
     return {
         **{name: values for name, values in piece.items() if name != "span_us"},
         "owner": ["prod"] * n, "done": ["0-99"] * n, "created_us": piece["started_us"] - 3_600_000_000,
-        "attempts": [1] * n, "memory_mb": [2_000] * n, "devices": ["{}"] * n, "spec": [spec] * n, "seed_base": piece["id"] * 7,
+        "attempts": [1] * n, "memory_mb": [2_000] * n, "devices": ["{}"] * n, "spec": [spec] * n,
+        "seed_base": piece["id"] * 7,
     }  # fmt: skip
 
 
@@ -344,6 +347,7 @@ def _machine(
         slot = width * (ended - began)
         found["allocations"].append((
             site, f"{site}-{start // HOUR_US}-{number}", str(3_000_000 + number),
-            "FAILED" if random.random() < 0.02 else "COMPLETED", width, CORES[site], ended, "", int(slot * random.uniform(OCCUPIED - 0.07, OCCUPIED + 0.07)),
+            "FAILED" if random.random() < 0.02 else "COMPLETED", width, CORES[site], ended, "",
+            int(slot * random.uniform(OCCUPIED - 0.07, OCCUPIED + 0.07)),
             slot, began, ended,
         ))  # fmt: skip

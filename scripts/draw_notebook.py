@@ -1,4 +1,5 @@
-"""Make the notebook of the examples from its source, a Python file with `# %%` marks; `--check` only says whether it is current.
+"""Make the notebook of the examples from its source, a Python file with `# %%` marks; `--check` only says whether
+it is current.
 
 The notebook has no outputs: they would be somebody's year. `cells` is what the test runs.
 """
@@ -23,7 +24,12 @@ def cells(text: str) -> list[tuple[str, str]]:
         elif found:
             found[-1][1].append(line)
     return [
-        (kind, "\n".join(line.removeprefix("#").removeprefix(" ") if kind == "markdown" else line for line in lines).strip("\n"))
+        (
+            kind,
+            "\n".join(
+                line.removeprefix("#").removeprefix(" ") if kind == "markdown" else line for line in lines
+            ).strip("\n"),
+        )
         for kind, lines in found
     ]
 
@@ -38,7 +44,12 @@ def notebook(text: str) -> str:
             cell |= {"execution_count": None, "outputs": []}
         made.append(cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    whole = {"cells": made, "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
+    whole = {
+        "cells": made,
+        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,5 @@
-"""The report of a synthetic year in Chromium: each figure is drawn within its frame, nothing is loaded, it is readable."""
+"""The report of a synthetic year in Chromium: each figure is drawn within its frame, nothing is loaded, it is
+readable."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ OUTSIDE = """() => [...document.querySelectorAll("svg.figure")].flatMap((svg) =>
 COVERED = """() => [...document.querySelectorAll("svg.figure")].flatMap((svg) => {
   const texts = [...svg.querySelectorAll("text")].map((el) => [el.textContent, el.getBoundingClientRect()]);
   return texts.flatMap(([a, r], k) => texts.slice(k + 1).filter(([b, s]) =>
-    Math.min(r.right, s.right) - Math.max(r.left, s.left) > 1 && Math.min(r.bottom, s.bottom) - Math.max(r.top, s.top) > 4
+    Math.min(r.right, s.right) - Math.max(r.left, s.left) > 1 && Math.min(r.bottom, s.bottom) - Math.max(r.top,
+    s.top) > 4
   ).map(([b]) => svg.ariaLabel + ": " + a + " | " + b));
 })"""
 DRAWN = """() => [...document.querySelectorAll("svg.figure")].map((svg) => {
@@ -40,12 +42,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from tidemill.report.operation.gather import gather
     from tidemill.report.operation.page import page
-    from tidemill.report.operation.source import Source
+    from tidemill.report.operation.source import ReportFiles
 
     folder = Path(tmp_path_factory.mktemp("report"))
     year.make(folder / "archive", seed=5, size=year.Size(jobs=20_000, week_jobs=1_175))
     file = folder / "report.html"
-    file.write_text(page(gather(Source([folder / "archive"]))))
+    file.write_text(page(gather(ReportFiles([folder / "archive"]))))
     return file
 
 
@@ -73,7 +75,9 @@ def test_each_figure_is_drawn_and_nothing_is_loaded(window: Any, report: Path, s
     with shown(window, report, viewport=DESK, color_scheme=scheme) as (page, asked):
         figures = page.evaluate(DRAWN)
         assert len(figures) == len(page.query_selector_all("figure")) >= 15
-        assert [name for name, parts, wide, display in figures if not parts or wide < 5 or display == "none"] == []
+        assert [
+            name for name, parts, wide, display in figures if not parts or wide < 5 or display == "none"
+        ] == []
         assert page.evaluate(OUTSIDE) == []
         assert page.evaluate(COVERED) == []
         assert page.evaluate(CONTRAST) == []

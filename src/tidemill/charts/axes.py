@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 from typing import NamedTuple
 
 from tidemill.charts.svg import Frame, label
@@ -75,7 +76,8 @@ def _log_ticks(axis: Axis) -> list[Tick]:
     if span < 2.2:  # few powers of ten: others get numbers, too
         told = (1, 2, 3, 4, 5, 6, 8) if span < 0.7 else (1, 2, 3, 5) if span < 1.3 else (1, 2, 5)
         found = [
-            Tick(t.value, f"{t.value:g}" if round(t.value / 10.0 ** math.floor(math.log10(t.value) + 1e-9)) in told else "",
+            Tick(t.value,
+            f"{t.value:g}" if round(t.value / 10.0 ** math.floor(math.log10(t.value) + 1e-9)) in told else "",
                  t.is_major)
             for t in found
         ]  # fmt: skip
@@ -127,10 +129,9 @@ def axes(place: Frame, x: Axis, y: Axis, *, with_x: bool = True) -> list[str]:
     if x.label and with_x:
         parts.append(label(place.left + place.wide, place.below + 42, x.label, kind="label", anchor="end"))
     if y.label:
-        turned = f'transform="rotate(-90 {_n(place.left - 58)} {_n(place.above)})"'
-        parts.append(
-            f'<text class="label" text-anchor="end" x="{_n(place.left - 58)}" y="{_n(place.above)}" {turned}>{y.label}</text>'
-        )
+        x_at, y_at = _n(place.left - 58), _n(place.above)
+        turned = f'x="{x_at}" y="{y_at}" transform="rotate(-90 {x_at} {y_at})"'
+        parts.append(f'<text class="label" text-anchor="end" {turned}>{escape(y.label)}</text>')
     return parts
 
 

@@ -1,4 +1,5 @@
-"""Figures as papers of the field have them: step histograms, stacked or upon each other, points with errors, two panels.
+"""Figures as papers of the field have them: step histograms, stacked or upon each other, points with errors, two
+panels.
 
 Colours come by class (`s0`, `s1`, ... for strokes, `f0`, ... for areas) from the style sheet of the page around.
 """
@@ -20,7 +21,8 @@ CHAR = 7.9  #: width of a letter of the key, about
 
 
 class Steps(NamedTuple):
-    """A histogram: values of bins between `edges`. `kind`: `line`, `fill` (with a line), `stack` (upon those before)."""
+    """A histogram: values of bins between `edges`. `kind`: `line`, `fill` (with a line), `stack` (upon those
+    before)."""
 
     name: str
     colour: int

@@ -23,18 +23,19 @@ from tidemill.client.client import Client
 from tidemill.errors import ConfigError
 from tidemill.report.operation.gather import gather
 from tidemill.report.operation.sheet import Sheet, arrow, count, need_pyarrow, text
-from tidemill.report.operation.source import Source, Window
+from tidemill.report.operation.source import ReportFiles, Window
 from tidemill.report.query import ALLOCATIONS_MAX, FAILURES_MAX, JOBS_MAX
 from tidemill.server.archive.operation import month_of
 
 JOB_COLUMNS = (
     "id", "campaign", "owner", "name", "app", "state", "site", "events", "events_done", "events_failed", "created_us",
-    "started_us", "ended_us", "cores", "memory_mb", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us", "system_us",
+    "started_us", "ended_us", "cores", "memory_mb", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us",
+    "system_us",
     "rss_kb", "read_bytes", "write_bytes",
 )  # fmt: skip
 
 
-class Frame:
+class ReportFrame:
     """A table of a report: `arrow` is a pyarrow.Table, whose schema says title, definition and units."""
 
     def __init__(self, table: Any) -> None:
@@ -57,17 +58,17 @@ class Frame:
         return int(self.arrow.num_rows)
 
     def __repr__(self) -> str:
-        return f"Frame({self.arrow.num_rows} rows: {', '.join(self.arrow.column_names)})"
+        return f"ReportFrame({self.arrow.num_rows} rows: {', '.join(self.arrow.column_names)})"
 
 
-class Frames(Mapping[str, Frame]):
+class Frames(Mapping[str, ReportFrame]):
     """The tables of a report by name, as `--csv` and `--parquet` name them. Without those of which nothing is known."""
 
-    def __init__(self, sheets: Sequence[Sheet], source: Source | None = None) -> None:
-        self._frames = {each.name: Frame(arrow(each)) for each in sheets}
+    def __init__(self, sheets: Sequence[Sheet], source: ReportFiles | None = None) -> None:
+        self._frames = {each.name: ReportFrame(arrow(each)) for each in sheets}
         self._source = source
 
-    def __getitem__(self, name: str) -> Frame:
+    def __getitem__(self, name: str) -> ReportFrame:
         return self._frames[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -76,32 +77,35 @@ class Frames(Mapping[str, Frame]):
     def __len__(self) -> int:
         return len(self._frames)
 
-    def jobs(self, columns: Sequence[str] = JOB_COLUMNS) -> Frame:
-        """Single jobs, with some columns of the archive. Memory: all of them. Raises ConfigError for a client's frames."""
+    def jobs(self, columns: Sequence[str] = JOB_COLUMNS) -> ReportFrame:
+        """Single jobs, with some columns of the archive. Memory: all of them. Raises ConfigError for a client's
+        frames."""
         return self._stored("jobs", columns)
 
-    def failures(self) -> Frame:
+    def failures(self) -> ReportFrame:
         """Single failures; `evidence` is JSON."""
         return self._stored("failures", ("job", "campaign", "event", "seed", "site", "final", "evidence"))
 
-    def allocations(self) -> Frame:
+    def allocations(self) -> ReportFrame:
         """Single allocations that have ended."""
         import pyarrow
 
         rows = self._files().rows("allocations")
-        return Frame(pyarrow.Table.from_pylist(rows))
+        return ReportFrame(pyarrow.Table.from_pylist(rows))
 
-    def _stored(self, table: str, columns: Sequence[str]) -> Frame:
+    def _stored(self, table: str, columns: Sequence[str]) -> ReportFrame:
         import pyarrow
 
         source = self._files()
         asked = list(dict.fromkeys(columns))
-        pieces = [within(piece, source.window, table) for _, piece in source.pieces(table, _needed(asked, table))]
+        pieces = [
+            within(piece, source.window, table) for _, piece in source.pieces(table, _needed(asked, table))
+        ]
         if not pieces:
-            return Frame(pyarrow.table({name: [] for name in asked}))
-        return Frame(pyarrow.concat_tables(pieces).select(asked))
+            return ReportFrame(pyarrow.table({name: [] for name in asked}))
+        return ReportFrame(pyarrow.concat_tables(pieces).select(asked))
 
-    def _files(self) -> Source:
+    def _files(self) -> ReportFiles:
         if self._source is None:
             raise ConfigError(
                 "single rows of these frames are among them already",
@@ -119,17 +123,20 @@ def from_archive(
 ) -> Frames:
     """The tables of a report on archives, as `tidemill report --archive` makes it. Raises ConfigError, SiteError."""
     need_pyarrow("an archive cannot be read")
-    source = Source([Path(each) for each in directories], Window(campaign, since_us, until_us))
+    source = ReportFiles([Path(each) for each in directories], Window(campaign, since_us, until_us))
     operation = gather(source, harvest=[Path(each) for each in harvest])
     return Frames(list(operation.sheets.values()), source)
 
 
 def from_client(client: Client, *, campaign: str | None = None) -> Frames:
-    """What a server tells: campaigns, the newest jobs, failures and allocations, and jobs and events per month of them."""
+    """What a server tells: campaigns, the newest jobs, failures and allocations, and jobs and events per month of
+    them."""
     need_pyarrow("data frames cannot be made")
     jobs = list(client.jobs(campaign=campaign, limit=JOBS_MAX))
     failures = client.failures(campaign=campaign, limit=FAILURES_MAX)
-    about = f"The newest {JOBS_MAX:,} jobs that the server knows; a job that still runs counts where it started."
+    about = (
+        f"The newest {JOBS_MAX:,} jobs that the server knows; a job that still runs counts where it started."
+    )
     months: dict[tuple[str, str], list[int]] = {}
     for job in jobs:
         key = (month_of(job.ended_us or job.started_us or job.created_us), job.site or "-")
@@ -144,7 +151,7 @@ def from_client(client: Client, *, campaign: str | None = None) -> Frames:
     ]  # fmt: skip
     found = Frames([Sheet("months", "Jobs and events per month", about, columns,
                           [(*key, *line) for key, line in sorted(months.items())])])  # fmt: skip
-    tables = {
+    tables: dict[str, Sequence[Any]] = {
         "campaigns": [client.campaign(campaign)] if campaign else client.campaigns(),
         "jobs": jobs,
         "failures": flat,
@@ -173,10 +180,10 @@ def _needed(columns: list[str], table: str) -> list[str]:
     return list(dict.fromkeys([*columns, *more]))
 
 
-def _frame(rows: Sequence[Any]) -> Frame:
+def _frame(rows: Sequence[Any]) -> ReportFrame:
     import pyarrow
 
-    return Frame(pyarrow.Table.from_pylist([msgspec.to_builtins(each) for each in rows]))
+    return ReportFrame(pyarrow.Table.from_pylist([msgspec.to_builtins(each) for each in rows]))
 
 
 def _need(package: str) -> Any:
@@ -185,4 +192,6 @@ def _need(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise ConfigError(f"there is no data frame of {package}: {error}", hint=f"`pip install 'tidemill[{package}]'`") from error
+        raise ConfigError(
+            f"there is no data frame of {package}: {error}", hint=f"`pip install 'tidemill[{package}]'`"
+        ) from error

@@ -23,7 +23,9 @@ def home() -> Iterator[Home]:
 
 
 def test_the_files_of_a_running_server_tell_what_the_server_tells(home: Home) -> None:
-    assert home.run("run", "--events", "3", "--name", "good", "--", "sh", "-c", "echo {event}").returncode == 0
+    assert (
+        home.run("run", "--events", "3", "--name", "good", "--", "sh", "-c", "echo {event}").returncode == 0
+    )
     assert home.run("run", "--events", "2", "--name", "bad", "--", "sh", "-c", "exit 3").returncode == 1
     server = home.data("report")
     files = home.data("report", "--local")

@@ -34,7 +34,14 @@ def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_forms_say_the_same(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["report", "--archive", str(archive)]
-    forms = ["--html", str(tmp_path / "r.html"), "--csv", str(tmp_path / "csv"), "--parquet", str(tmp_path / "parquet")]
+    forms = [
+        "--html",
+        str(tmp_path / "r.html"),
+        "--csv",
+        str(tmp_path / "csv"),
+        "--parquet",
+        str(tmp_path / "parquet"),
+    ]
     assert main([*words, *forms, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["sites"][-1]["jobs"] == JOBS
@@ -57,13 +64,20 @@ def test_the_waits_of_others_come_from_what_the_broker_wrote(
 ) -> None:
     harvest = tmp_path / "titan" / "harvest"
     harvest.mkdir(parents=True)
-    record = {"kind": "regular", "at_s": 10.0, "id": "7", "user": "u", "width": 2, "submitted_s": 1.0, "could_start_s": 4.0,
+    record = {"kind": "regular", "at_s": 10.0, "id": "7", "user": "u", "width": 2, "submitted_s": 1.0,
+    "could_start_s": 4.0,
               "started_s": 10.0, "share_s": 6.0, "uncertainty_s": 1.0}  # fmt: skip
     lines = [json.dumps(record), json.dumps({**record, "id": "8", "share_s": 0.0})]
     (harvest / "1970-01-01.jsonl").write_text("\n".join(lines) + "\n")
     assert main(["report", "--archive", str(archive), "--harvest", str(harvest), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["waits"]
-    assert (row["site"], row["jobs"], row["delayed"], row["worst_job"], row["worst_delay"]) == ("titan", 2, 1, "7", 6.0)
+    assert (row["site"], row["jobs"], row["delayed"], row["worst_job"], row["worst_delay"]) == (
+        "titan",
+        2,
+        1,
+        "7",
+        6.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +98,10 @@ def test_what_cannot_be_read_is_said(words: list[str], said: str, capsys: pytest
 def test_parquet_without_pyarrow_tells_the_command(
     archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [each for each in sys.modules if each.partition(".")[0] == "pyarrow"] or ["pyarrow", "pyarrow.parquet"]:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "pyarrow"] or [
+        "pyarrow",
+        "pyarrow.parquet",
+    ]:
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["report", "--archive", str(archive), "--parquet", "out"]) == 2
     assert "pip install 'tidemill[archive]'" in capsys.readouterr().err

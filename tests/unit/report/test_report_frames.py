@@ -20,7 +20,7 @@ from bench import year
 from tidemill.errors import ConfigError
 from tidemill.report import frames
 from tidemill.report.operation.gather import gather
-from tidemill.report.operation.source import Source
+from tidemill.report.operation.source import ReportFiles
 
 SIZE = year.Size(jobs=1_200, week_jobs=100)
 
@@ -33,7 +33,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_frames_are_the_tables_of_the_report(archive: Path) -> None:
-    sheets = gather(Source([archive])).sheets
+    sheets = gather(ReportFiles([archive])).sheets
     found = frames.from_archive(archive)
     assert list(found) == list(sheets)
     assert found["months"].arrow.to_pylist()[0] == dict(
@@ -59,7 +59,9 @@ def test_single_jobs_come_with_the_columns_that_were_asked_for(archive: Path) ->
     every = frames.from_archive(archive)
     failed = sum(row["failures"] for row in every["failures"].arrow.to_pylist())
     assert len(every.failures()) == failed
-    assert len(every.allocations()) == sum(row["allocations"] for row in every["allocations"].arrow.to_pylist())
+    assert len(every.allocations()) == sum(
+        row["allocations"] for row in every["allocations"].arrow.to_pylist()
+    )
 
 
 def test_a_package_that_is_not_there_is_named(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,9 @@ def test_the_notebooks_cells_run_in_their_order(archive: Path, tmp_path: Path) -
     program = tmp_path / "cells.py"
     program.write_text("\n".join(shown))
     environment = {"TIDEMILL_ARCHIVE": str(archive), "PATH": "/usr/bin"}
-    done = subprocess.run([sys.executable, "-W", "error", program], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", program], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "titan" in done.stdout
     assert "estimate" in done.stdout

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import ConfigError, SiteError
-from tidemill.report.operation.moments import Spread, Sums
+from tidemill.report.operation.moments import PieceSums, Spread
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 from bench import year
 from bench.report_sums import differences
 
-from tidemill.report.operation.gather import Operation, gather
+from tidemill.report.operation.gather import OperationReport, gather
 from tidemill.report.operation.page import page
 from tidemill.report.operation.sheet import write_csv, write_parquet
-from tidemill.report.operation.source import Source, Window
+from tidemill.report.operation.source import ReportFiles, Window
 from tidemill.server.archive.operation import write_operation
 from tidemill.server.archive.parquet import Archive, operation_path
 
@@ -44,14 +44,15 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def operation(archive: Path) -> Operation:
-    return gather(Source([archive]))
+def operation(archive: Path) -> OperationReport:
+    return gather(ReportFiles([archive]))
 
 
 def job(**values: Any) -> tuple[Any, ...]:
     """A row of the archive's jobs."""
     zeros = {
-        "id": 1, "campaign": "c", "owner": "o", "name": "", "app": "sim", "state": "COMPLETED", "site": "here", "events": 10,
+        "id": 1, "campaign": "c", "owner": "o", "name": "", "app": "sim", "state": "COMPLETED", "site": "here",
+        "events": 10,
         "events_done": 10, "events_failed": 0, "done": "0-9", "failed": "", "priority": 0, "seed_base": 1,
         "created_us": 0, "started_us": HOUR_US, "ended_us": 2 * HOUR_US, "reason": "", "attempts": 1, "cores": 4,
         "memory_mb": 0, "devices": "{}", "nodes": 0, "ranks": 0, "payloads": 2, "wall_us": HOUR_US, "setup_us": 0,
@@ -76,17 +77,19 @@ def told(directory: Path, table: str, rows: list[tuple[Any, ...]], month: str = 
         write_operation(file, table, rows)
 
 
-def rows_of(operation: Operation, name: str) -> list[dict[str, Any]]:
+def rows_of(operation: OperationReport, name: str) -> list[dict[str, Any]]:
     sheet = operation.sheets[name]
     return [dict(zip([each.name for each in sheet.columns], row, strict=True)) for row in sheet.rows]
 
 
-def test_every_sum_is_what_duckdb_finds_in_the_same_files(archive: Path, operation: Operation, tmp_path: Path) -> None:
+def test_every_sum_is_what_duckdb_finds_in_the_same_files(
+    archive: Path, operation: OperationReport, tmp_path: Path
+) -> None:
     write_csv(tmp_path, list(operation.sheets.values()))
     assert differences(archive, tmp_path) == []
 
 
-def test_a_cell_that_is_wrong_is_found(archive: Path, operation: Operation, tmp_path: Path) -> None:
+def test_a_cell_that_is_wrong_is_found(archive: Path, operation: OperationReport, tmp_path: Path) -> None:
     write_csv(tmp_path, list(operation.sheets.values()))
     path = tmp_path / "months.csv"
     lines = path.read_text().splitlines()
@@ -96,10 +99,13 @@ def test_a_cell_that_is_wrong_is_found(archive: Path, operation: Operation, tmp_
     assert len(differences(archive, tmp_path)) == 1
 
 
-def test_parts_of_a_year_add_up_to_it(archive: Path, operation: Operation) -> None:
+def test_parts_of_a_year_add_up_to_it(archive: Path, operation: OperationReport) -> None:
     middle, _ = year.month_us(6)
     middle += 5 * 86_400_000_000
-    parts = [gather(Source([archive], Window(until_us=middle))), gather(Source([archive], Window(since_us=middle)))]
+    parts = [
+        gather(ReportFiles([archive], Window(until_us=middle))),
+        gather(ReportFiles([archive], Window(since_us=middle))),
+    ]
     for name in ("jobs", "events_done", "core_hours"):
         whole = rows_of(operation, "sites")[-1][name]
         assert sum(rows_of(each, "sites")[-1][name] for each in parts) == pytest.approx(whole)
@@ -109,7 +115,7 @@ def test_parts_of_a_year_add_up_to_it(archive: Path, operation: Operation) -> No
 
 
 def test_a_campaign_alone_has_the_table_of_its_io_week(archive: Path) -> None:
-    found = rows_of(gather(Source([archive], Window(campaign=year.WEEK_CAMPAIGN))), "io")
+    found = rows_of(gather(ReportFiles([archive], Window(campaign=year.WEEK_CAMPAIGN))), "io")
     assert {row["application"] for row in found} == {year.WEEK_APP}
     assert [row["jobs"] for row in found] == [SIZE.week_jobs] * 10
     assert {row["quantity"] for row in found if row["kind"] == "estimate"} == {
@@ -119,25 +125,34 @@ def test_a_campaign_alone_has_the_table_of_its_io_week(archive: Path) -> None:
 
 def test_core_hours_count_cores_and_ranks_and_else_what_the_lease_had(tmp_path: Path) -> None:
     lease = (2, 1, "here", 0, 10, "SETTLED", 0, 0, "", 8, 1.0)
-    archived(tmp_path, [job(), job(id=2, cores=0), job(id=3, nodes=3, ranks=12, cores=2), job(id=4, nodes=3)], leases=[lease])
-    assert rows_of(gather(Source([tmp_path])), "months")[0]["core_hours"] == 4 + 8 + 2 * 12 + 4 * 3
+    archived(
+        tmp_path,
+        [job(), job(id=2, cores=0), job(id=3, nodes=3, ranks=12, cores=2), job(id=4, nodes=3)],
+        leases=[lease],
+    )
+    assert rows_of(gather(ReportFiles([tmp_path])), "months")[0]["core_hours"] == 4 + 8 + 2 * 12 + 4 * 3
 
 
 def test_nothing_is_estimated_without_traces_nor_closes_where_none_were_counted(tmp_path: Path) -> None:
     archived(tmp_path, [job(), job(id=2, site="there")])
-    before = {row["quantity"] for row in rows_of(gather(Source([tmp_path])), "io")}
+    before = {row["quantity"] for row in rows_of(gather(ReportFiles([tmp_path])), "io")}
     assert not before & {"opens", "closes", "metadata ok", "metadata failed"}
     told(tmp_path, "traces", [("here", "sim", "1", 5, 3, 100, 60, 20, 30, 50, None)])
-    after = {row["quantity"]: row for row in rows_of(gather(Source([tmp_path])), "io")}
+    after = {row["quantity"]: row for row in rows_of(gather(ReportFiles([tmp_path])), "io")}
     assert "closes" not in after
-    assert (after["opens"]["jobs"], after["opens"]["average"]) == (1, 60.0), "2 payloads x 30, at the site of the traces only"
+    assert (after["opens"]["jobs"], after["opens"]["average"]) == (1, 60.0), (
+        "2 payloads x 30, at the site of the traces only"
+    )
 
 
 def test_a_failure_of_another_version_is_counted_as_that(tmp_path: Path) -> None:
     known = json.dumps({"failure": "memory", "message": "", "at_us": 5, "fault": "node"}).encode()
     rows = [(1, "c", 0, 0, "here", 1, known), (1, "c", 1, 0, "here", 0, b'{"failure": "unheard of"}')]
     archived(tmp_path, [job()], failures=rows)
-    found = [(row["class"], row["component"], row["failures"], row["final"]) for row in rows_of(gather(Source([tmp_path])), "failures")]
+    found = [
+        (row["class"], row["component"], row["failures"], row["final"])
+        for row in rows_of(gather(ReportFiles([tmp_path])), "failures")
+    ]
     assert sorted(found) == [("memory", "node", 1, 1), ("unreadable", "unreadable", 1, 0)]
 
 
@@ -146,7 +161,7 @@ def test_sums_of_caches_are_told_as_differences_and_begin_anew_with_them(tmp_pat
     for month, since, opens in (("1970-01", 0, 10), ("1970-02", 0, 25), ("1970-03", 9, 4)):
         at = {"1970-01": 1, "1970-02": 40, "1970-03": 70}[month] * 86_400_000_000
         told(tmp_path, "caches", [("here", "x", at, since, opens, *[0] * 8)], month)
-    assert [row["opens"] for row in rows_of(gather(Source([tmp_path])), "caches")] == [10, 15, 4]
+    assert [row["opens"] for row in rows_of(gather(ReportFiles([tmp_path])), "caches")] == [10, 15, 4]
 
 
 def test_an_allocation_that_is_told_again_counts_once_as_told_last(tmp_path: Path) -> None:
@@ -154,7 +169,7 @@ def test_an_allocation_that_is_told_again_counts_once_as_told_last(tmp_path: Pat
     first = ("here", "a", "1", "LOST", 2, 16, 0, "", 0, 0, HOUR_US, 2 * HOUR_US)
     told(tmp_path, "allocations", [first])
     told(tmp_path, "allocations", [(*first[:3], "COMPLETED", *first[4:])], "1970-02")
-    found = rows_of(gather(Source([tmp_path])), "allocations")
+    found = rows_of(gather(ReportFiles([tmp_path])), "allocations")
     assert [(row["allocations"], row["failed"], row["core_hours"]) for row in found] == [(1, 0, 32.0)]
 
 
@@ -162,12 +177,12 @@ def test_backfill_is_what_was_idle_and_ours(tmp_path: Path) -> None:
     archived(tmp_path, [job()])
     told(tmp_path, "hours", [("here", 0, 60, 70.0, 20.0, 10.0, 0.0), ("here", 1, 30, 70.0, 0.0, 30.0, 0.0)])
     told(tmp_path, "allocations", [("here", "a", "1", "COMPLETED", 2, 16, 0, "", 3, 4, HOUR_US, 2 * HOUR_US)])
-    (row,) = rows_of(gather(Source([tmp_path])), "backfill")
+    (row,) = rows_of(gather(ReportFiles([tmp_path])), "backfill")
     assert (row["available"], row["used"], row["useful"], row["hours"]) == (45.0, 20.0, 15.0, 1.5)
     assert (row["efficiency"], row["useful_share"]) == (pytest.approx(20 / 45), pytest.approx(15 / 45))
 
 
-def test_parquet_says_what_csv_says(operation: Operation, tmp_path: Path) -> None:
+def test_parquet_says_what_csv_says(operation: OperationReport, tmp_path: Path) -> None:
     sheets = list(operation.sheets.values())
     write_csv(tmp_path, sheets)
     for path in write_parquet(tmp_path, sheets):
@@ -175,7 +190,9 @@ def test_parquet_says_what_csv_says(operation: Operation, tmp_path: Path) -> Non
         with path.with_suffix(".csv").open(newline="") as file:
             found = list(csv.reader(file))
         assert found[0] == table.column_names
-        told_rows = [["" if cell is None else str(cell) for cell in row.values()] for row in table.to_pylist()]
+        told_rows = [
+            ["" if cell is None else str(cell) for cell in row.values()] for row in table.to_pylist()
+        ]
         assert told_rows == found[1:]
         assert table.schema.metadata[b"definition"].decode()
 
@@ -185,10 +202,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*/*-failures.parquet")
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(SiteError, match=str(path)):
-        gather(Source([tmp_path]))
+        gather(ReportFiles([tmp_path]))
 
 
-def test_without_pyarrow_the_command_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_pyarrow_the_command_to_install_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError) as raised:
@@ -197,12 +216,20 @@ def test_without_pyarrow_the_command_to_install_it_is_told(monkeypatch: pytest.M
 
 
 def test_an_empty_archive_makes_a_page_that_says_so(tmp_path: Path) -> None:
-    assert "No job ran in this time." in page(gather(Source([tmp_path])))
+    assert "No job ran in this time." in page(gather(ReportFiles([tmp_path])))
 
 
-def test_the_page_has_each_section_and_loads_nothing(operation: Operation) -> None:
+def test_the_page_has_each_section_and_loads_nothing(operation: OperationReport) -> None:
     text = page(operation)
-    for title in ("Core-hours, jobs and events", "Backfill", "Failures", "I/O per job", "Hospital", "Grant ledger", "Node quality"):
+    for title in (
+        "Core-hours, jobs and events",
+        "Backfill",
+        "Failures",
+        "I/O per job",
+        "Hospital",
+        "Grant ledger",
+        "Node quality",
+    ):
         assert f"<h2>{title}</h2>" in text
     for word in ("<script", "<link", "<img", "url(", "@import", 'src="', "http"):
         assert word not in text
@@ -218,7 +245,7 @@ def test_sums_of_pieces_describe_the_whole(pieces: list[list[float]]) -> None:
     for piece in pieces:
         mean = statistics.fmean(piece)
         scatter = sum((value - mean) ** 2 for value in piece)
-        spread.add(Sums(len(piece), sum(piece), scatter, min(piece), max(piece)))
+        spread.add(PieceSums(len(piece), sum(piece), scatter, min(piece), max(piece)))
     assert spread.count == len(values)
     assert spread.mean == pytest.approx(statistics.fmean(values))
     assert (spread.low, spread.high) == (min(values), max(values))
@@ -237,4 +264,4 @@ def test_a_percentile_is_right_within_a_bin(values: list[float], share: float) -
     exact = sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
     assert spread.quantile(share) == pytest.approx(exact, rel=0.04)
     assert sum(spread.bins.values()) == len(values)
-    assert sum(each.count for each in spread.merged(6)) == len(values)
+    assert sum(each.number for each in spread.merged(6)) == len(values)

@@ -1,4 +1,5 @@
-"""`tidemill report --local`, `--archive DIR`: a report on months and years, from the files of a server on this machine."""
+"""`tidemill report --local`, `--archive DIR`: a report on months and years, from the files of a server on this
+machine."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tidemill.errors import ConfigError
 from tidemill.files import write_whole
 
 if TYPE_CHECKING:
-    from tidemill.report.operation.gather import Operation
+    from tidemill.report.operation.gather import OperationReport
 
 SHOWN = ("sites", "months", "backfill", "failure_rate", "times")  #: sheets that stdout gets
 
@@ -70,7 +71,7 @@ def run(args: Namespace) -> int:
     """Read the files, then print or write the report."""
     from tidemill.report.operation.gather import gather
     from tidemill.report.operation.sheet import need_pyarrow
-    from tidemill.report.operation.source import Source, Window
+    from tidemill.report.operation.source import ReportFiles, Window
 
     need_pyarrow("the archive cannot be read")
     window = Window(args.campaign, args.since, args.until)
@@ -78,7 +79,7 @@ def run(args: Namespace) -> int:
         directories = list(args.archive)
         if args.local:
             directories += _local(args, Path(temporary))
-        operation = gather(Source(directories, window), harvest=args.harvest)
+        operation = gather(ReportFiles(directories, window), harvest=args.harvest)
     _write(args, operation)
     return 0
 
@@ -107,7 +108,7 @@ def _local(args: Namespace, temporary: Path) -> list[Path]:
     return [*([archive] if archive.is_dir() else []), temporary]
 
 
-def _write(args: Namespace, operation: Operation) -> None:
+def _write(args: Namespace, operation: OperationReport) -> None:
     from tidemill.report.operation.page import page
     from tidemill.report.operation.sheet import write_csv, write_parquet
 
@@ -121,13 +122,14 @@ def _write(args: Namespace, operation: Operation) -> None:
         say(f"wrote {len(write_parquet(args.parquet, sheets))} files into `{args.parquet}`")
     if args.json:
         show_json({
-            each.name: [dict(zip([c.name for c in each.columns], row, strict=True)) for row in each.rows] for each in sheets
+            each.name: [dict(zip([c.name for c in each.columns], row,
+            strict=True)) for row in each.rows] for each in sheets
         })  # fmt: skip
     elif args.html is None and args.csv is None and args.parquet is None:
         _print(operation)
 
 
-def _print(operation: Operation) -> None:
+def _print(operation: OperationReport) -> None:
     from tidemill.report.operation.page import cell_text
 
     if not operation.sheets:

@@ -1,7 +1,10 @@
+"""The source of `report.ipynb`: `make gen` makes the notebook from it."""
+
 # %% [markdown]
 # # A report as data frames
 #
-# `tidemill report` makes a page. Here are the same tables as data frames, to go on with. Set `TIDEMILL_ARCHIVE` to the archive of
+# `tidemill report` makes a page. Here are the same tables as data frames, to go on with. Set `TIDEMILL_ARCHIVE` to
+# the archive of
 # a server (its directory `archive`, or a copy) before you start. You need `pip install 'tidemill[pandas]'`.
 
 # %%
@@ -28,13 +31,19 @@ months.pivot(index="month", columns="site", values="core_hours").round(0)
 # %%
 backfill = year["backfill"].to_pandas()
 sites = backfill.groupby("site")[["available", "used", "useful"]].sum()
-sites.assign(efficiency=sites["used"] / sites["available"], useful_share=sites["useful"] / sites["available"]).round(3)
+sites.assign(
+    efficiency=sites["used"] / sites["available"], useful_share=sites["useful"] / sites["available"]
+).round(3)
 
 # %% [markdown]
 # ## Failures by class, as shares of each month
 
 # %%
-failures = year["failures"].to_pandas().pivot_table(index="month", columns="class", values="failures", aggfunc="sum", fill_value=0)
+failures = (
+    year["failures"]
+    .to_pandas()
+    .pivot_table(index="month", columns="class", values="failures", aggfunc="sum", fill_value=0)
+)
 failures.div(failures.sum(axis=1), axis=0).round(3)
 
 # %% [markdown]
@@ -48,7 +57,8 @@ year["io"].to_pandas().set_index(["application", "quantity"]).round(3)
 # %% [markdown]
 # ## Single jobs
 #
-# A year has millions: name the columns that you want. What is in the frames above was added up without holding all of them.
+# A year has millions: name the columns that you want. What is in the frames above was added up without holding all
+# of them.
 
 # %%
 jobs = year.jobs(["app", "site", "wall_us", "setup_us", "events_done"]).to_pandas()

@@ -12,8 +12,8 @@ from tidemill.model.quantities import ratio
 from tidemill.report.harm import Harm
 from tidemill.report.operation.failures import FailureKey
 from tidemill.report.operation.jobs import SUMS, JobSums
-from tidemill.report.operation.machine import HOUR_US, Backfill, Held, SiteMonth
-from tidemill.report.operation.sheet import Column, Sheet, count, share, text
+from tidemill.report.operation.machine import HOUR_US, AllocationMonth, BackfillMonth, SiteMonth
+from tidemill.report.operation.sheet import Column, Sheet, Value, count, share, text
 
 STATES = ("COMPLETED", "PARTIAL", "FAILED", "CANCELED")
 ENDED = frozenset(STATES)
@@ -37,7 +37,8 @@ def months(jobs: JobSums) -> Sheet:
         for (month, site), line in sorted(lines.items())
     ]  # fmt: skip
     about = (
-        "A job counts in the month in which it ended; one that still runs, in which it started. Core-hours are the time of "
+        "A job counts in the month in which it ended; one that still runs, in which it started. Core-hours are the "
+        "time of "
         "its payloads on slots x cores of a slot (x ranks of a payload that spans nodes): what work used, without idle "
         "slots. CPU/wall is CPU time of payloads / their time on slots, per slot, not per core. A site `-`: jobs that "
         "no site ever had."
@@ -50,7 +51,7 @@ def months(jobs: JobSums) -> Sheet:
     return Sheet("months", "Core-hours, jobs and events per month and site", about, columns, rows)
 
 
-def years(jobs: JobSums, held: Mapping[SiteMonth, Held]) -> Sheet:
+def years(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
     """All of it per site, and in all."""
     lines: dict[str, Counter[str]] = defaultdict(Counter)
     for key, values in jobs.sums.items():
@@ -63,13 +64,15 @@ def years(jobs: JobSums, held: Mapping[SiteMonth, Held]) -> Sheet:
             lines[name]["allocated_us"] += each.core_us
     rows = [
         (
-            site or "-", line["jobs"], line["events_done"], line["core_us"] / HOUR_US, line["allocated_us"] / HOUR_US or None,
+            site or "-", line["jobs"], line["events_done"], line["core_us"] / HOUR_US,
+            line["allocated_us"] / HOUR_US or None,
             ratio(line["core_us"], line["allocated_us"]), ratio(line["FAILED"], sum(line[state] for state in STATES)),
         )
         for site, line in sorted(lines.items(), key=lambda item: (item[0] == "all", item[0]))
     ]  # fmt: skip
     about = (
-        "Core-hours of payloads next to those of allocations (nodes x cores x time, whatever ran there). `failed` is the "
+        "Core-hours of payloads next to those of allocations (nodes x cores x time, whatever ran there). `failed` "
+        "is the "
         "share of ended jobs that failed."
     )
     columns = (
@@ -79,11 +82,13 @@ def years(jobs: JobSums, held: Mapping[SiteMonth, Held]) -> Sheet:
     return Sheet("sites", "Sites", about, columns, rows)
 
 
-def backfill_sheet(machine: Mapping[SiteMonth, Backfill], held: Mapping[SiteMonth, Held]) -> Sheet:
+def backfill_sheet(
+    machine: Mapping[SiteMonth, BackfillMonth], held: Mapping[SiteMonth, AllocationMonth]
+) -> Sheet:
     """Backfill that was available, used and useful."""
     rows = []
     for key, line in sorted(machine.items()):
-        mine = held.get(key, Held())
+        mine = held.get(key, AllocationMonth())
         useful = None if mine.useful is None else mine.useful * line.ours
         cores = mine.cores or None
         rows.append((
@@ -92,10 +97,14 @@ def backfill_sheet(machine: Mapping[SiteMonth, Backfill], held: Mapping[SiteMont
             None if useful is None else ratio(useful, line.available),
         ))  # fmt: skip
     about = (
-        "In node-hours, from the minute-by-minute view of each site's broker. Available is what jobs of other users and "
-        "outages left: nodes that were idle and nodes that we had. Used is what we had. Efficiency is used / available: "
-        "the fraction of cores available via backfill that was utilized. Useful is used x the share of slot time in which "
-        "payloads ran (of allocations that ended in the month). Cores of a node are those of our allocations. `hours`: how "
+        "In node-hours, from the minute-by-minute view of each site's broker. Available is what jobs of other users "
+        "and "
+        "outages left: nodes that were idle and nodes that we had. Used is what we had. Efficiency is used / "
+        "available: "
+        "the fraction of cores available via backfill that was utilized. Useful is used x the share of slot time in "
+        "which "
+        "payloads ran (of allocations that ended in the month). Cores of a node are those of our allocations. "
+        "`hours`: how "
         "much of the month the site told of."
     )
     columns = (
@@ -106,14 +115,15 @@ def backfill_sheet(machine: Mapping[SiteMonth, Backfill], held: Mapping[SiteMont
     return Sheet("backfill", "Backfill: available, used, useful", about, columns, rows)
 
 
-def allocations_sheet(held: Mapping[SiteMonth, Held]) -> Sheet:
+def allocations_sheet(held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
     """Allocations per month and site."""
     rows = [
         (*key, each.allocations, each.failed, each.node_us / HOUR_US, each.core_us / HOUR_US, each.useful)
         for key, each in sorted(held.items())
     ]
     about = (
-        "Allocations that ended in the month. Core-hours are nodes x cores of a node x time from start to end. `occupied`: "
+        "Allocations that ended in the month. Core-hours are nodes x cores of a node x time from start to end. "
+        "`occupied`: "
         "the share of slot time in which payloads ran."
     )
     columns = (
@@ -131,7 +141,8 @@ def failures_sheet(found: Counter[FailureKey]) -> Sheet:
         line[0] += number
         line[1] += number if key.is_final else 0
     about = (
-        "Each failed try counts in the month in which it failed. The class is one of a closed list (docs/failures.md), the "
+        "Each failed try counts in the month in which it failed. The class is one of a closed list "
+        "(docs/failures.md), the "
         "component is whose fault it was. Final: the event had used up its retries."
     )
     columns = (
@@ -142,7 +153,7 @@ def failures_sheet(found: Counter[FailureKey]) -> Sheet:
         count("failures"),
         count("final"),
     )
-    rows = [(*key, *line) for key, line in sorted(lines.items())]
+    rows: list[tuple[Value, ...]] = [(*key, *line) for key, line in sorted(lines.items())]
     return Sheet("failures", "Failures by class and component", about, columns, rows)
 
 
@@ -173,11 +184,13 @@ def caches_sheet(rows: Sequence[Mapping[str, Any]]) -> Sheet:
         for row in rows
     ]  # fmt: skip
     about = (
-        "Differences of what each cache said last in each month. A hit is a byte that was there before it was asked for. "
+        "Differences of what each cache said last in each month. A hit is a byte that was there before it was asked "
+        "for. "
         "`on_wire`: bytes on connections to origins, by the kernel."
     )
     columns = (
-        text("month"), text("site"), text("cache"), count("opens"), Column("served", "TB"), Column("from_origins", "TB"),
+        text("month"), text("site"), text("cache"), count("opens"), Column("served", "TB"), Column("from_origins",
+        "TB"),
         Column("on_wire", "TB"), share("hits"), Column("origin_per_served"), Column("fetched_again", "TB"),
     )  # fmt: skip
     return Sheet("caches", "Caches", about, columns, made)
@@ -193,7 +206,8 @@ def hospital_sheet(found: Mapping[tuple[str, str, str], Mapping[str, float]]) ->
         rows.append((*key[:2], key[2] or "-", *numbers, ratio(numbers[0], treated),
                      ratio(line.get("hours", 0.0), sum(numbers[:4]))))  # fmt: skip
     about = (
-        "Stays of jobs in wards by the month of admission. `cured`: ended well there; `share_cured`: of those that were "
+        "Stays of jobs in wards by the month of admission. `cured`: ended well there; `share_cured`: of those that "
+        "were "
         "cured or failed; `mean_stay`: of stays that are over."
     )
     columns = (
@@ -224,7 +238,8 @@ def grants_sheet(rows: Iterable[Mapping[str, Any]]) -> Sheet:
 def nodes_sheet(rows: Sequence[tuple[str, str, int, float, str]]) -> Sheet:
     """Nodes that were in quarantine."""
     about = (
-        "Nodes on which starts failed fast, and that the site's broker kept out of its plans: how often and how long in all, "
+        "Nodes on which starts failed fast, and that the site's broker kept out of its plans: how often and how "
+        "long in all, "
         "the longest first. Nodes that never were in quarantine do not stand here."
     )
     columns = (text("site"), text("node"), count("times"), Column("hours", "h"), text("last_reason"))
@@ -239,7 +254,8 @@ def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
         totals = each.totals
         median = shares[len(shares) // 2] if shares else None
         rows.append((
-            directory.parent.name, totals.jobs, totals.delayed, ratio(totals.delayed, totals.jobs), totals.share_s / 3600,
+            directory.parent.name, totals.jobs, totals.delayed, ratio(totals.delayed, totals.jobs),
+            totals.share_s / 3600,
             median, totals.worst_s, totals.worst_id or "-",
         ))  # fmt: skip
     about = (

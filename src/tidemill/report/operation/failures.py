@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.errors import UNDECODABLE
 from tidemill.model.failure import Evidence, fault_of
-from tidemill.report.operation.source import Source
+from tidemill.report.operation.source import ReportFiles
 from tidemill.server.archive.operation import month_of
 
 COLUMNS = ("campaign", "site", "final", "evidence")
@@ -27,7 +27,7 @@ class FailureKey(NamedTuple):
     is_final: bool
 
 
-def count_failures(source: Source) -> Counter[FailureKey]:
+def count_failures(source: ReportFiles) -> Counter[FailureKey]:
     """Failures of the window by these keys. One that this version cannot read counts as `unreadable`."""
     found: Counter[FailureKey] = Counter()
     for _, piece in source.pieces("failures", COLUMNS):

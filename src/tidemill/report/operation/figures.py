@@ -168,7 +168,7 @@ def of_jobs(spread: Spread, *, label: str, head: str, is_estimate: bool, colour:
     """A quantity of jobs as a histogram with errors: the square root of each bin."""
     bins = spread.merged(WIDE)
     edges = [bins[0].low, *(each.high for each in bins)]
-    values = [float(each.count) for each in bins]
+    values = [float(each.number) for each in bins]
     errors = [math.sqrt(each) for each in values]
     scale, power = scale_of(max(values))
     values, errors = [each / scale for each in values], [each / scale for each in errors]
@@ -197,8 +197,8 @@ def times(found: Mapping[str, Spread], *, head: str, label: str, order: Sequence
         if not bins:
             continue
         edges = [bins[0].low, *(each.high for each in bins)]
-        values = [each.count / spread.count for each in bins]
-        errors = [math.sqrt(each.count) / spread.count for each in bins]
+        values = [each.number / spread.count for each in bins]
+        errors = [math.sqrt(each.number) / spread.count for each in bins]
         series.append(Steps(f"{site or '-'}, mean {_short(spread.mean or 0)} s", k, edges, values, errors))
         shares = [edge for edge, value in zip(edges, values, strict=False) if value > 2e-5]
         low, high = (

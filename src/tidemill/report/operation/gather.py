@@ -12,8 +12,8 @@ from tidemill.report.operation import accounts, performance
 from tidemill.report.operation.failures import FailureKey, count_failures
 from tidemill.report.operation.jobs import JobSums, TraceFigures
 from tidemill.report.operation.machine import (
-    Backfill,
-    Held,
+    AllocationMonth,
+    BackfillMonth,
     SiteMonth,
     allocations,
     backfill,
@@ -24,22 +24,22 @@ from tidemill.report.operation.machine import (
     waits,
 )
 from tidemill.report.operation.sheet import Sheet
-from tidemill.report.operation.source import Source
+from tidemill.report.operation.source import ReportFiles
 
 
-class Operation(NamedTuple):
+class OperationReport(NamedTuple):
     """What a report is made of. `sheets` by name, without those of which nothing is known."""
 
-    source: Source
+    source: ReportFiles
     jobs: JobSums
     failures: Counter[FailureKey]
-    machine: dict[SiteMonth, Backfill]
-    held: dict[SiteMonth, Held]
+    machine: dict[SiteMonth, BackfillMonth]
+    held: dict[SiteMonth, AllocationMonth]
     waits: list[tuple[Path, Harm]]
     sheets: dict[str, Sheet]
 
 
-def gather(source: Source, *, harvest: Sequence[Path] = ()) -> Operation:
+def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationReport:
     """Read everything once. `harvest`: directories in which brokers wrote of regular jobs. Raises SiteError."""
     jobs = JobSums(traced(source))
     jobs.read(source)
@@ -65,10 +65,10 @@ def gather(source: Source, *, harvest: Sequence[Path] = ()) -> Operation:
         accounts.waits_sheet(waited),
     ]
     sheets = {each.name: each for each in made if each.rows}
-    return Operation(source, jobs, failures, machine, held, waited, sheets)
+    return OperationReport(source, jobs, failures, machine, held, waited, sheets)
 
 
-def traced(source: Source) -> dict[tuple[str, str], TraceFigures]:
+def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:
     """What traced payloads did on average, by site and application: of the version that was told of last."""
     found = {}
     for row in sorted(source.rows("traces"), key=lambda row: row["at_us"]):

@@ -1,6 +1,7 @@
 """One pass over the jobs of a report: sums by month, site, application and state; distributions of times and of I/O.
 
-Streams Arrow tables; keeps sums only. Estimates from traces are those of `Traces`, and stay apart from what was counted.
+Streams Arrow tables; keeps sums only. Estimates from traces are those of `Traces`, and stay apart from what was
+counted.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidemill.report.operation.moments import BINS_PER_DECADE, Spread, Sums
-from tidemill.report.operation.source import Source, pieces_of
+from tidemill.report.operation.moments import BINS_PER_DECADE, PieceSums, Spread
+from tidemill.report.operation.source import ReportFiles, pieces_of
 
 COLUMNS = (
     "id", "campaign", "app", "state", "site", "events", "events_done", "events_failed", "created_us", "started_us",
-    "ended_us", "cores", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us", "system_us", "read_bytes", "write_bytes",
+    "ended_us", "cores", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us", "system_us", "read_bytes",
+    "write_bytes",
 )  # fmt: skip
 SUMS = (
     "jobs", "events", "events_done", "events_failed", "payloads", "wall_us", "setup_us", "cpu_us", "core_us",
@@ -62,7 +64,7 @@ class JobSums:
         )  #: by quantity, application, site
         self.io: dict[tuple[str, str], Spread] = defaultdict(Spread)  #: by quantity and application
 
-    def read(self, source: Source) -> None:
+    def read(self, source: ReportFiles) -> None:
         """Add all jobs of a source."""
         cores: dict[Path, Any] = {}
         for path, piece in source.pieces("jobs", COLUMNS):
@@ -145,7 +147,7 @@ def spreads(table: Any, keys: Sequence[str], values: Any) -> dict[tuple[str, ...
         [("v", "count"), ("v", "sum"), ("v", "variance"), ("v", "min"), ("v", "max")]
     )
     for row in grouped.to_pylist():
-        sums = Sums(
+        sums = PieceSums(
             row["v_count"], row["v_sum"], row["v_variance"] * row["v_count"], row["v_min"], row["v_max"]
         )
         found[tuple(row[key] or "" for key in keys)].add(sums)
@@ -155,13 +157,13 @@ def spreads(table: Any, keys: Sequence[str], values: Any) -> dict[tuple[str, ...
 
 
 def _merge(into: Spread, more: Spread) -> None:
-    into.add(Sums(more.count, more.total, more.scatter, more.low, more.high))
+    into.add(PieceSums(more.count, more.total, more.scatter, more.low, more.high))
     into.put(None, more.zeros)
     for index, count in more.bins.items():
         into.put(index, count)
 
 
-def _within(table: Any, source: Source) -> Any:
+def _within(table: Any, source: ReportFiles) -> Any:
     """The rows that the report is on. A job belongs to the time in which it ended, or else started or was made."""
     import pyarrow.compute as pc
 
@@ -240,7 +242,7 @@ def _whole(values: list[int]) -> Any:
     return pyarrow.array(values, pyarrow.int64())
 
 
-def _numbers(values: list[int | None]) -> Any:
+def _numbers(values: Sequence[int | None]) -> Any:
     import pyarrow
 
     return pyarrow.array(values, pyarrow.float64())

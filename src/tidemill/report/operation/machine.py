@@ -1,4 +1,5 @@
-"""What sites told of themselves, by month: backfill, allocations, caches, grants, nodes in quarantine, stays in wards."""
+"""What sites told of themselves, by month: backfill, allocations, caches, grants, nodes in quarantine, stays in
+wards."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from typing import Any
 import msgspec
 
 from tidemill.report.harm import Harm, harm, read_records
-from tidemill.report.operation.source import Source
+from tidemill.report.operation.source import ReportFiles
 from tidemill.server.archive.operation import month_of
 
 HOUR_US = 3_600_000_000
 STAYS = ("job", "ward", "cure", "outcome", "site", "admitted_us", "ended_us")
 
 
-class Backfill(msgspec.Struct, kw_only=True):
+class BackfillMonth(msgspec.Struct, kw_only=True):
     """A site's month, in node-hours. `hours`: of the month that the site told of."""
 
     hours: float = 0.0
@@ -32,7 +33,7 @@ class Backfill(msgspec.Struct, kw_only=True):
         return self.ours + self.idle
 
 
-class Held(msgspec.Struct, kw_only=True):
+class AllocationMonth(msgspec.Struct, kw_only=True):
     """Allocations of a site that ended in a month. `core_us`: nodes x cores x time; `cores`: of a node, at most."""
 
     allocations: int = 0
@@ -52,9 +53,9 @@ class Held(msgspec.Struct, kw_only=True):
 SiteMonth = tuple[str, str]
 
 
-def backfill(source: Source) -> dict[SiteMonth, Backfill]:
+def backfill(source: ReportFiles) -> dict[SiteMonth, BackfillMonth]:
     """Node-hours by month and site."""
-    found: dict[SiteMonth, Backfill] = defaultdict(Backfill)
+    found: dict[SiteMonth, BackfillMonth] = defaultdict(BackfillMonth)
     for row in source.rows("hours"):
         at_us, hours = row["hour"] * HOUR_US, row["minutes"] / 60
         if source.window.has(at_us):
@@ -65,9 +66,9 @@ def backfill(source: Source) -> dict[SiteMonth, Backfill]:
     return dict(found)
 
 
-def allocations(source: Source) -> dict[SiteMonth, Held]:
+def allocations(source: ReportFiles) -> dict[SiteMonth, AllocationMonth]:
     """Allocations by the month in which they ended, and site."""
-    found: dict[SiteMonth, Held] = defaultdict(Held)
+    found: dict[SiteMonth, AllocationMonth] = defaultdict(AllocationMonth)
     for row in source.rows("allocations"):
         at_us = row["ended_us"] or row["at_us"]
         if not source.window.has(at_us):
@@ -84,7 +85,7 @@ def allocations(source: Source) -> dict[SiteMonth, Held]:
     return dict(found)
 
 
-def cache_months(source: Source) -> list[dict[str, Any]]:
+def cache_months(source: ReportFiles) -> list[dict[str, Any]]:
     """What caches did in each month: differences of their sums, which begin anew where `since_us` is another."""
     before: dict[tuple[str, str], dict[str, Any]] = {}
     found = []
@@ -100,7 +101,7 @@ def cache_months(source: Source) -> list[dict[str, Any]]:
     return found
 
 
-def grants(source: Source) -> list[dict[str, Any]]:
+def grants(source: ReportFiles) -> list[dict[str, Any]]:
     """The last word of each month on each grant."""
     return sorted(
         (row for row in source.rows("grants") if source.window.has(row["at_us"])),
@@ -108,7 +109,7 @@ def grants(source: Source) -> list[dict[str, Any]]:
     )
 
 
-def quarantine(source: Source) -> list[tuple[str, str, int, float, str]]:
+def quarantine(source: ReportFiles) -> list[tuple[str, str, int, float, str]]:
     """Nodes: site, node, times in quarantine, hours there, the last reason; the worst first."""
     found: dict[tuple[str, str], list[Any]] = defaultdict(lambda: [0, 0.0, ""])
     for row in sorted(source.rows("quarantine"), key=lambda row: row["since_us"]):
@@ -124,7 +125,7 @@ def quarantine(source: Source) -> list[tuple[str, str, int, float, str]]:
     return sorted(rows, key=lambda row: (-row[3], row[0], row[1]))
 
 
-def stays(source: Source) -> dict[tuple[str, str, str], dict[str, float]]:
+def stays(source: ReportFiles) -> dict[tuple[str, str, str], dict[str, float]]:
     """Stays in wards by the month of admission, ward and cure: number by outcome, and `hours` of those that ended."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for _, piece in source.pieces("stays", STAYS):
@@ -137,7 +138,7 @@ def stays(source: Source) -> dict[tuple[str, str, str], dict[str, float]]:
     return {key: dict(line) for key, line in found.items()}
 
 
-def waits(directories: Sequence[Path], source: Source) -> list[tuple[Path, Harm]]:
+def waits(directories: Sequence[Path], source: ReportFiles) -> list[tuple[Path, Harm]]:
     """What each site's broker wrote of regular jobs (`SITE/harvest`), of those that started in the window."""
     window = source.window
     found = []

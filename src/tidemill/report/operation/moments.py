@@ -20,14 +20,14 @@ class Spread:
         self.low, self.high = math.inf, -math.inf
         self.bins: dict[int, int] = defaultdict(int)
 
-    def add(self, sums: Sums) -> None:
+    def add(self, sums: PieceSums) -> None:
         """Add what a piece of the values sums up to."""
-        if not sums.count:
+        if not sums.number:
             return
         if self.count:  # as Chan, Golub and LeVeque add variances (1979): sums of squares would cancel
-            apart = sums.total / sums.count - self.total / self.count
-            self.scatter += apart * apart * self.count * sums.count / (self.count + sums.count)
-        self.count += sums.count
+            apart = sums.total / sums.number - self.total / self.count
+            self.scatter += apart * apart * self.count * sums.number / (self.count + sums.number)
+        self.count += sums.number
         self.total += sums.total
         self.scatter += sums.scatter
         self.low, self.high = min(self.low, sums.low), max(self.high, sums.high)
@@ -64,7 +64,7 @@ class Spread:
                 return min(self.high, max(self.low, edge(index + 0.5)))
         return self.high
 
-    def merged(self, width: int) -> list[Bin]:
+    def merged(self, width: int) -> list[HistogramBin]:
         """Counts in bins that are `width` of the fine ones, from the first to the last that has any."""
         wide: dict[int, int] = defaultdict(int)
         for index, count in self.bins.items():
@@ -72,27 +72,27 @@ class Spread:
         if not wide:
             return []
         return [
-            Bin(edge(k * width), edge((k + 1) * width), wide.get(k, 0))
+            HistogramBin(edge(k * width), edge((k + 1) * width), wide.get(k, 0))
             for k in range(min(wide), max(wide) + 1)
         ]
 
 
-class Sums(NamedTuple):
+class PieceSums(NamedTuple):
     """Of some values. `scatter`: the sum of the squares of their distances from their mean."""
 
-    count: int
+    number: int
     total: float
     scatter: float
     low: float
     high: float
 
 
-class Bin(NamedTuple):
+class HistogramBin(NamedTuple):
     """How many values lie from `low` to below `high`."""
 
     low: float
     high: float
-    count: int
+    number: int
 
 
 def edge(index: float) -> float:

@@ -11,7 +11,7 @@ from tidemill.model.failure import FailureClass, FaultKind
 from tidemill.model.quantities import count_text, percent_text, ratio
 from tidemill.report.html import cards, code, document, section, table
 from tidemill.report.operation import figures
-from tidemill.report.operation.gather import Operation
+from tidemill.report.operation.gather import OperationReport
 from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP
 from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Column, Sheet, Value
@@ -21,11 +21,12 @@ LONG = 16  #: a table with more rows scrolls
 APPS_MAX = 4  #: applications with figures of their own, those with most jobs
 NODES_MAX = 30
 IO_LABELS = {
-    "read": "Read by a job / GB", "written": "Written by a job / GB", "opens": "open() of a job", "closes": "close() of a job",
+    "read": "Read by a job / GB", "written": "Written by a job / GB", "opens": "open() of a job",
+    "closes": "close() of a job",
 }  # fmt: skip
 
 
-def page(operation: Operation) -> str:
+def page(operation: OperationReport) -> str:
     """The page."""
     parts = [
         ("Core-hours, jobs and events", _work(operation)),
@@ -56,7 +57,7 @@ def page(operation: Operation) -> str:
     return _numbered(whole).replace("<main>", '<main class="broad">', 1)
 
 
-def months_of(operation: Operation) -> list[str]:
+def months_of(operation: OperationReport) -> list[str]:
     """The months from the first to the last of the report."""
     dated = ("months", "backfill", "failures", "failure_rate")
     known = [
@@ -69,7 +70,7 @@ def months_of(operation: Operation) -> list[str]:
     return figures.month_range(min(known), max(known)) if known else []
 
 
-def _span(operation: Operation) -> str:
+def _span(operation: OperationReport) -> str:
     months, window = months_of(operation), operation.source.window
     text = f"{months[0]} to {months[-1]}" if months else "nothing has run"
     if window.since_us is not None or window.until_us is not None:
@@ -79,12 +80,12 @@ def _span(operation: Operation) -> str:
     return text
 
 
-def _order(operation: Operation) -> list[str]:
+def _order(operation: OperationReport) -> list[str]:
     sheet = operation.sheets.get("months")
     return [] if sheet is None else figures.site_order(sheet)
 
 
-def _facts(operation: Operation) -> str:
+def _facts(operation: OperationReport) -> str:
     total = operation.sheets.get("sites")
     if total is None:
         return ""
@@ -110,7 +111,7 @@ def _facts(operation: Operation) -> str:
     return cards(facts)
 
 
-def _work(operation: Operation) -> str:
+def _work(operation: OperationReport) -> str:
     sheet, months = operation.sheets.get("months"), months_of(operation)
     if sheet is None:
         return ""
@@ -124,7 +125,7 @@ def _work(operation: Operation) -> str:
     return body + sheet_table(operation.sheets["sites"]) + "<h3>By month</h3>" + sheet_table(sheet)
 
 
-def _backfill(operation: Operation) -> str:
+def _backfill(operation: OperationReport) -> str:
     sheet = operation.sheets.get("backfill")
     if sheet is None:
         return ""
@@ -134,7 +135,7 @@ def _backfill(operation: Operation) -> str:
     )
 
 
-def _failures(operation: Operation) -> str:
+def _failures(operation: OperationReport) -> str:
     sheet, rate = operation.sheets.get("failures"), operation.sheets.get("failure_rate")
     if sheet is None:
         return "" if rate is None else sheet_table(rate)
@@ -163,7 +164,7 @@ def _known(counts: Iterable[tuple[str, str]]) -> str:
     return f"<p>Of another version: {escape(', '.join(strange))}</p>" if strange else ""
 
 
-def _io(operation: Operation) -> str:
+def _io(operation: OperationReport) -> str:
     sheet = operation.sheets.get("io")
     if sheet is None:
         return ""
@@ -196,7 +197,7 @@ def _io(operation: Operation) -> str:
     return body
 
 
-def _times(operation: Operation) -> str:
+def _times(operation: OperationReport) -> str:
     sheet = operation.sheets.get("times")
     if sheet is None:
         return ""
@@ -222,7 +223,7 @@ def _times(operation: Operation) -> str:
     return body + sheet_table(sheet)
 
 
-def _grants(operation: Operation) -> str:
+def _grants(operation: OperationReport) -> str:
     sheet = operation.sheets.get("grants")
     if sheet is None:
         return ""
@@ -232,7 +233,7 @@ def _grants(operation: Operation) -> str:
     return _figure("What was used of each grant, in percent of what was granted.", drawn) + sheet_table(last)
 
 
-def _waits(operation: Operation) -> str:
+def _waits(operation: OperationReport) -> str:
     sheet = operation.sheets.get("waits")
     if sheet is None:
         return ""
@@ -245,7 +246,7 @@ def _waits(operation: Operation) -> str:
     return body + sheet_table(sheet)
 
 
-def _plain(operation: Operation, name: str, *, rows_max: int | None = None) -> str:
+def _plain(operation: OperationReport, name: str, *, rows_max: int | None = None) -> str:
     sheet = operation.sheets.get(name)
     if sheet is None:
         return ""

@@ -38,9 +38,12 @@ def io_sheet(jobs: JobSums) -> Sheet:
     for (_, app), figures in jobs.traces.items():
         runs[app] += figures.runs
     about = (
-        "Of jobs that ran. Nodes are those that a payload of the job spans; duration is from the job's first start to its "
-        "end; bytes are those of its payloads, as the kernel counted them. Deviations are of the sample (n - 1). Opens, "
-        "closes and metadata operations are estimates: the number of the job's payloads x the mean of traced payloads of "
+        "Of jobs that ran. Nodes are those that a payload of the job spans; duration is from the job's first start "
+        "to its "
+        "end; bytes are those of its payloads, as the kernel counted them. Deviations are of the sample (n - 1). "
+        "Opens, "
+        "closes and metadata operations are estimates: the number of the job's payloads x the mean of traced "
+        "payloads of "
         "its application at its site"
         + ("" if not runs else f" ({', '.join(f'{app}: {n:,}' for app, n in sorted(runs.items()))} traced)")
         + ". Closes are there only where traces count them."
@@ -55,7 +58,7 @@ def io_sheet(jobs: JobSums) -> Sheet:
 def io_histograms(jobs: JobSums) -> Sheet:
     """Jobs per bin of what they read, wrote, opened and closed."""
     rows = [
-        (app, quantity, each.low, each.high, each.count)
+        (app, quantity, each.low, each.high, each.number)
         for (quantity, app), spread in sorted(jobs.io.items(), key=lambda item: (item[0][1], item[0][0]))
         if quantity in ("read", "written", "opens", "closes")
         for each in spread.merged(WIDE)
@@ -81,7 +84,8 @@ def times_sheet(jobs: JobSums) -> Sheet:
         "within 4 %."
     )
     columns = (
-        text("quantity"), text("application"), text("site"), count("jobs"), Column("mean", "s"), Column("deviation", "s"),
+        text("quantity"), text("application"), text("site"), count("jobs"), Column("mean", "s"), Column("deviation",
+        "s"),
         Column("min", "s"), Column("p5", "s"), Column("median", "s"), Column("p95", "s"), Column("max", "s"),
     )  # fmt: skip
     return Sheet("times", "Set-up and event times", about, columns, rows)
@@ -90,7 +94,7 @@ def times_sheet(jobs: JobSums) -> Sheet:
 def time_histograms(jobs: JobSums) -> Sheet:
     """Jobs per bin of set-up and event time."""
     rows = [
-        (MEANING[quantity], app, site or "-", each.low, each.high, each.count)
+        (MEANING[quantity], app, site or "-", each.low, each.high, each.number)
         for (quantity, app, site), spread in sorted(jobs.times.items())
         for each in spread.merged(1)
     ]
@@ -110,7 +114,8 @@ def traces_sheet(rows: Iterable[Mapping[str, Any]]) -> Sheet:
     """What starts of applications asked of file systems."""
     made = [
         (
-            row["site"], row["app"], row["version"], row["runs"], row["ops"], row["failed"], ratio(row["failed"], row["ops"]),
+            row["site"], row["app"], row["version"], row["runs"], row["ops"], row["failed"], ratio(row["failed"],
+            row["ops"]),
             row["files"], row["opens"], row["opens_failed"], row["closes"],
         )
         for row in sorted(rows, key=lambda row: (row["site"], row["app"], row["version"]))

@@ -1,4 +1,5 @@
-"""A table of a report: named columns with units, rows of plain values. Written as CSV, Parquet, Arrow. Knows no HTML."""
+"""A table of a report: named columns with units, rows of plain values. Written as CSV, Parquet, Arrow. Knows no
+HTML."""
 
 from __future__ import annotations
 

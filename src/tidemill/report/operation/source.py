@@ -29,7 +29,7 @@ class Window(NamedTuple):
         )
 
 
-class Source:
+class ReportFiles:
     """Archive directories, each with folders of months (`2026-07`, or `live` for what a database holds)."""
 
     def __init__(self, directories: Sequence[Path], window: Window = Window()) -> None:  # noqa: B008 - a constant
@@ -49,7 +49,8 @@ class Source:
                 yield path, piece
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """All that sites told, of one of the OPERATION tables; a record that is told again counts once, as told last."""
+        """All that sites told, of one of the OPERATION tables; a record that is told again counts once, as told
+        last."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         names = [each.partition(":")[0] for each in OPERATION[table].split()]
         keys = names[: OPERATION_KEYS[table]]

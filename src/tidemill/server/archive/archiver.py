@@ -420,7 +420,8 @@ def _stay_rows(session: Session, ids: list[int], sites: dict[int, str]) -> list[
         return []
     return [
         (
-            job, number, wards.get(ward, ""), cure, why, admitted_us, STAY_OUTCOMES[outcome], sites.get(site, ""), ended_us
+            job, number, wards.get(ward, ""), cure, why, admitted_us, STAY_OUTCOMES[outcome], sites.get(site, ""),
+            ended_us
         )
         for job, number, ward, cure, why, admitted_us, outcome, site, ended_us in session.rows("stays_of_jobs", ids=ids)
     ]  # fmt: skip

@@ -32,7 +32,8 @@ Rows = list[tuple[Any, ...]]
 
 
 def keep(session: Session, archive: Archive, *, now_us: int) -> list[str]:
-    """Bring the files up to date; the names of those that changed. Cost: what eight days hold. Raises SiteError, OSError."""
+    """Bring the files up to date; the names of those that changed. Cost: what eight days hold. Raises SiteError,
+    OSError."""
     if archive.directory is None:
         return []
     is_first = not any(archive.directory.glob("*/operation-*.parquet"))
@@ -100,7 +101,8 @@ def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None
         total = cache.total
         if cache.state != "other":
             found["caches"].append((
-                site, cache.name, at_us, cache.since_us, total.opens, total.served, total.hit, total.known, total.fetched,
+                site, cache.name, at_us, cache.since_us, total.opens, total.served, total.hit, total.known,
+                total.fetched,
                 total.bypass, total.again, cache.wire_origin, cache.restarts,
             ))  # fmt: skip
     for node in view.bad_nodes:

@@ -1,4 +1,5 @@
-"""What a report reads of a server, on both databases: stays in the archive, what sites told kept for good, the live export."""
+"""What a report reads of a server, on both databases: stays in the archive, what sites told kept for good, the live
+export."""
 
 from __future__ import annotations
 
@@ -58,10 +59,12 @@ def test_stays_are_archived_with_their_job(kept: Kept) -> None:
 
     kept.world.dispatcher.writer.write(admit)
     kept.run()
-    (path,) = kept.archive.directory.glob("*/*-stays.parquet") if kept.archive.directory else ()
+    assert kept.archive.directory is not None
+    (path,) = kept.archive.directory.glob("*/*-stays.parquet")
     month, batch = path.parent.name, int(path.name[:8])
     assert kept.archive.rows(month, batch, "stays", key="job", values=[job]) == [{
-        "job": job, "number": 1, "ward": "memory", "cure": "memory x2", "why": "memory", "admitted_us": 5, "outcome": "cured",
+        "job": job, "number": 1, "ward": "memory", "cure": "memory x2", "why": "memory", "admitted_us": 5,
+        "outcome": "cured",
         "site": "s", "ended_us": 9,
     }]  # fmt: skip
 
@@ -89,7 +92,8 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
     view = _view(now)
     kept.site.offers = [
         AppOffer(
-            name="sim", version="2", digest="", mode="command", parameters={}, outputs=[], cores=1, memory_mb=1, event_s=1,
+            name="sim", version="2", digest="", mode="command", parameters={}, outputs=[], cores=1, memory_mb=1,
+            event_s=1,
             start=StartCost(runs=4, ops=50, failed=20, files=9, opens=12, opens_failed=6),
         )
     ]  # fmt: skip
@@ -98,7 +102,9 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
     assert len(changed) == len(OPERATION)
     directory = kept.archive.directory
     assert directory is not None
-    assert [(row["name"], row["cores"], row["ended_us"]) for row in told(directory, "allocations")] == [("a", 16, now)]
+    assert [(row["name"], row["cores"], row["ended_us"]) for row in told(directory, "allocations")] == [
+        ("a", 16, now)
+    ]
     (hour,) = told(directory, "hours")
     assert (hour["site"], hour["minutes"], hour["ours"], hour["idle"]) == ("s", 1, 2.0, 3.0)
     assert [(row["account"], row["left"]) for row in told(directory, "grants")] == [("hep1", 55.0)]
@@ -157,7 +163,11 @@ def test_the_export_has_a_batch_that_is_being_written_and_none_that_is(kept: Kep
 
 
 def test_a_month_is_that_of_utc() -> None:
-    assert (month_of(0), month_of(1_470_009_599_999_999), month_of(1_470_009_600_000_000)) == ("1970-01", "2016-07", "2016-08")
+    assert (month_of(0), month_of(1_470_009_599_999_999), month_of(1_470_009_600_000_000)) == (
+        "1970-01",
+        "2016-07",
+        "2016-08",
+    )
 
 
 def test_a_server_without_an_archive_keeps_nothing(world: World) -> None:
