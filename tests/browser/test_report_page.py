@@ -3,6 +3,7 @@ readable."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,13 @@ from tests.worlds.services.browser import CONTRAST, DESK, NAMELESS, PHONE, WIDE,
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 pytest.importorskip("playwright")
+
+SHOTS = os.environ.get("TIDEMILL_SCREENSHOTS", "")  #: a directory: pictures for the documentation, of a whole year
+#: section, its picture's name, the height that is shown of it at most
+PICTURES = {
+    "light": (("core-hours--jobs-and-events", "work", 2_000), ("failures", "failures", 2_000), ("i-o-per-job", "io", 1_370)),
+    "dark": (("backfill", "backfill", 690), ("set-up-and-event-times", "times", 880)),
+}
 
 #: Parts of figures that lie outside their drawing, and texts of one figure that cover each other.
 OUTSIDE = """() => [...document.querySelectorAll("svg.figure")].flatMap((svg) => {
@@ -45,7 +53,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tidemill.report.operation.source import ReportFiles
 
     folder = Path(tmp_path_factory.mktemp("report"))
-    year.make(folder / "archive", seed=5, size=year.Size(jobs=20_000, week_jobs=1_175))
+    size = year.Size() if SHOTS else year.Size(jobs=20_000, week_jobs=1_175)
+    year.make(folder / "archive", seed=5, size=size)
     file = folder / "report.html"
     file.write_text(page(gather(ReportFiles([folder / "archive"]))))
     return file
@@ -84,6 +93,10 @@ def test_each_figure_is_drawn_and_nothing_is_loaded(window: Any, report: Path, s
         assert page.evaluate(NAMELESS) == []
         assert asked == [f"file://{report}"]
         numbers = [each.inner_text().split(".")[0] for each in page.query_selector_all("figcaption b")]
+        for section, name, high in PICTURES[scheme] if SHOTS else ():
+            box = page.query_selector(f"#{section}").bounding_box()
+            box["height"] = min(box["height"], high)
+            page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}.png", full_page=True, clip=box)
         assert numbers == [f"Figure {k}" for k in range(1, len(figures) + 1)]
 
 

@@ -129,7 +129,7 @@ def axes(place: Frame, x: Axis, y: Axis, *, with_x: bool = True) -> list[str]:
     if x.label and with_x:
         parts.append(label(place.left + place.wide, place.below + 42, x.label, kind="label", anchor="end"))
     if y.label:
-        x_at, y_at = _n(place.left - 58), _n(place.above)
+        x_at, y_at = _n(place.left - 66), _n(place.above)
         turned = f'x="{x_at}" y="{y_at}" transform="rotate(-90 {x_at} {y_at})"'
         parts.append(f'<text class="label" text-anchor="end" {turned}>{escape(y.label)}</text>')
     return parts

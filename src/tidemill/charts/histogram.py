@@ -13,7 +13,7 @@ from tidemill.charts.axes import Axis, axes
 from tidemill.charts.svg import Frame, drawing, label, rect
 
 WIDTH, NARROW = 720, 520  #: of a figure alone, and of one of a pair
-LEFT, RIGHT = 78, 14
+LEFT, RIGHT = 86, 14
 FOOT = 54  #: room below a figure's panels for the axis
 KEY = 17
 COLOURS = 8
