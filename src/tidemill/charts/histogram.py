@@ -17,7 +17,7 @@ LEFT, RIGHT = 86, 14
 FOOT = 54  #: room below a figure's panels for the axis
 KEY = 17
 COLOURS = 8
-CHAR = 7.9  #: width of a letter of the key, about
+CHAR, THIN, BROAD = 8.4, 5.2, 13.0  #: widths of letters of the key, about
 
 
 class Steps(NamedTuple):
@@ -157,7 +157,7 @@ def _key(panels: Sequence[Panel], room: float) -> list[list[Steps | Points]]:
         if not each.name or each.name in seen:
             continue
         seen.add(each.name)
-        need = 34 + CHAR * len(each.name)
+        need = _room(each.name)
         if not lines or wide + need > room:
             lines.append([])
             wide = 0.0
@@ -179,8 +179,15 @@ def _draw_key(line: Sequence[Steps | Points], y: float) -> list[str]:
             parts.append(rect(Frame(x, y - 5.5, 18, 11), kind=f"shaded f{colour}"))
             parts.append(f'<path class="step s{colour}" d="M{x:.1f} {y - 5.5}h18v11h-18z"/>')
         parts.append(label(x + 24, y + 4.5, each.name, kind="key"))
-        x += 34 + CHAR * len(each.name)
+        x += _room(each.name)
     return parts
+
+
+def _room(name: str) -> float:
+    """What an entry of the key takes."""
+    return 38 + sum(
+        THIN if char in " .,:;'|!fijlrt1I()[]" else BROAD if char in "mwMW%" else CHAR for char in name
+    )
 
 
 def _at(value: float, panel: Panel, place: Frame) -> float:

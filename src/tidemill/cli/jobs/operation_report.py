@@ -39,7 +39,7 @@ def define(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="read an archive of ended campaigns, or a copy of one; may be given several times",
+        help="read an archive of ended campaigns, or a copy of one; repeatable",
     )
     parser.add_argument(
         "--harvest",
@@ -47,11 +47,16 @@ def define(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="with --local or --archive: a site's directory `harvest`, for the waits of other users' jobs",
+        help="with --local or --archive: a site's directory `harvest`, for the waits of other users' jobs; repeatable",
     )
-    parser.add_argument("--csv", type=Path, metavar="DIR", help="write each table as CSV into a directory")
     parser.add_argument(
-        "--parquet", type=Path, metavar="DIR", help="write each table as Parquet into a directory"
+        "--csv", type=Path, metavar="DIR", help="write each table as CSV into a directory (default: no)"
+    )
+    parser.add_argument(
+        "--parquet",
+        type=Path,
+        metavar="DIR",
+        help="write each table as Parquet into a directory (default: no)",
     )
 
 
