@@ -63,6 +63,13 @@ QUERIES: dict[str, tuple[tuple[str, ...], str]] = {
         COUNT(*) FILTER (outcome = 'home') AS home, AVG(ended_us - admitted_us) / 3600e6 AS mean_stay
         FROM '{archive}/*/*-stays.parquet' GROUP BY 1, 2""",
     ),
+    "staging": (
+        ("site", "nodes", "way"),
+        """SELECT site::VARCHAR AS site, nodes, way::VARCHAR AS way,
+        SUM(files) AS files, SUM(ms) / SUM(files) / 1000 AS mean,
+        MAX(max_ms) / 1000 AS max, SUM(bytes) / SUM(files) / 1e9 AS mean_size
+        FROM '{archive}/*/operation-staging.parquet' GROUP BY 1, 2, 3""",
+    ),
     "grants": (
         ("month", "site", "account"),
         """SELECT strftime(make_timestamp(at_us), '%Y-%m') AS month, site::VARCHAR AS site, account::VARCHAR AS account,

@@ -281,7 +281,7 @@ def _operation(random: np.random.Generator, month: int, size: Size) -> dict[str,
     found: dict[str, list[tuple[Any, ...]]] = {
         name: [] for name in ("hours", "allocations", "grants", "caches")
     }
-    found |= {"quarantine": [], "traces": []}
+    found |= {"quarantine": [], "staging": [], "traces": []}
     for k, site in enumerate(SITES):
         scale = WEIGHTS[month] / sum(WEIGHTS) * 12 * size.jobs / JOBS
         _machine(found, random, (k, scale), (start, end))
@@ -301,6 +301,13 @@ def _operation(random: np.random.Generator, month: int, size: Size) -> dict[str,
                 site, app, "21.0", end - HOUR_US, 40 * (month + 1), opens * 9, opens * 6, 6_826, opens, opens * 3,
                 int(opens * 0.233),
             ))  # fmt: skip
+        for nodes in (1, 5, 20, 100, 300):
+            for way, ms in (("shared", 9_000 + 60 * nodes), ("peer", 7_000 + 900 * nodes.bit_length())):
+                times = (ms * random.lognormal(0, 0.3, 20 * (month + 1))).astype(np.int64)
+                row = (len(times), 800_000_000 * len(times), times.sum(), (times**2).sum(), times.max())
+                found["staging"].append(
+                    (site, nodes, way, start, end - HOUR_US, *(int(each) for each in row))
+                )
         for node in range(int(random.integers(1, 5))):
             since = start + int(random.random() * (end - start))
             long_us = int(random.lognormal(1.2, 0.8) * HOUR_US)

@@ -16,10 +16,16 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 pytest.importorskip("playwright")
 
-SHOTS = os.environ.get("TIDEMILL_SCREENSHOTS", "")  #: a directory: pictures for the documentation, of a whole year
+SHOTS = os.environ.get(
+    "TIDEMILL_SCREENSHOTS", ""
+)  #: a directory: pictures for the documentation, of a whole year
 #: section, its picture's name, the height that is shown of it at most
 PICTURES = {
-    "light": (("core-hours--jobs-and-events", "work", 2_000), ("failures", "failures", 2_000), ("i-o-per-job", "io", 1_370)),
+    "light": (
+        ("core-hours--jobs-and-events", "work", 2_000),
+        ("failures", "failures", 2_000),
+        ("i-o-per-job", "io", 1_370),
+    ),
     "dark": (("backfill", "backfill", 690), ("set-up-and-event-times", "times", 880)),
 }
 

@@ -15,6 +15,7 @@ from tidemill.charts.svg import Frame, drawing, label, rect
 WIDTH, NARROW = 720, 520  #: of a figure alone, and of one of a pair
 LEFT, RIGHT = 86, 14
 FOOT = 54  #: room below a figure's panels for the axis
+GAP = 15  #: between panels: numbers at their edges do not touch
 KEY = 17
 COLOURS = 8
 CHAR, THIN, BROAD = 8.4, 5.2, 13.0  #: widths of letters of the key, about
@@ -67,8 +68,8 @@ def histogram(panels: Sequence[Panel], *, head: str, title: str, note: str = "",
         place = Frame(LEFT, above, width - LEFT - RIGHT, panel.high)
         parts += _draw(panel, place)
         parts += axes(place, panel.x, panel.y, with_x=k == len(panels) - 1)
-        above = place.below + 8
-    return drawing(width, round(above - 8 + FOOT), parts, title=title, kind="figure")
+        above = place.below + GAP
+    return drawing(width, round(above - GAP + FOOT), parts, title=title, kind="figure")
 
 
 def _draw(panel: Panel, place: Frame) -> list[str]:

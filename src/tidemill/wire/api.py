@@ -804,6 +804,22 @@ class ReadView(msgspec.Struct, frozen=True, kw_only=True):
     wait_log2_us: list[int] = []  #: waits of less than 2, 4, 8, ... microseconds
 
 
+class StagingView(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs that came into nodes' memory, by the nodes of their allocation: sums since the site's agent started.
+
+    `way`: `peer` (from another node) or `shared` (from the shared file system). Times are those of each file and node.
+    """
+
+    nodes: int
+    way: str
+    since_us: int
+    files: int = 0
+    bytes: int = 0
+    ms: int = 0
+    square_ms: int = 0
+    max_ms: int = 0
+
+
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     """What people want to see of a site and no decision depends on. Bounded: VIEW_ROWS_MAX rows of a list, the newest;
     `tide`: minutes that no answered sync has told yet, at most TIDE_POINTS_MAX."""
@@ -821,6 +837,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     routes: list[RouteView] = []  #: of the jobs whose inputs were laid out last
     caches: list[CacheView] = []
     reads: list[ReadView] = []  #: of the jobs that were traced last
+    staging: list[StagingView] = []
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):

@@ -23,6 +23,7 @@ from tidemill.wire.api import (
     CacheView,
     GrantView,
     SiteView,
+    StagingView,
     StartCost,
     TidePoint,
 )
@@ -110,6 +111,8 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
     assert [(row["account"], row["left"]) for row in told(directory, "grants")] == [("hep1", 55.0)]
     assert [(row["name"], row["served"]) for row in told(directory, "caches")] == [("x", 10)]
     assert [(row["node"], row["why"]) for row in told(directory, "quarantine")] == [("n1", "starts fail")]
+    (line,) = told(directory, "staging")
+    assert (line["nodes"], line["way"], line["files"], line["square_ms"]) == (4, "peer", 2, 500)
     (trace,) = told(directory, "traces")
     assert (trace["app"], trace["runs"], trace["opens"], trace["closes"]) == ("sim", 4, 12, None)
 
@@ -126,6 +129,9 @@ def _view(now: int) -> SiteView:
         tide=[TidePoint(minute=now // 60_000_000 - 1, regular=5, ours=2, idle=3, away=0)],
         grants=[GrantView(account="hep1", granted=100, used=40, open=5, left=55)],
         bad_nodes=[BadNode(node="n1", since_us=now - 9, until_us=now, why="starts fail", evidence=[])],
+        staging=[
+            StagingView(nodes=4, way="peer", since_us=1, files=2, bytes=8, ms=30, square_ms=500, max_ms=20)
+        ],
         caches=[
             CacheView(name="x", state="running", since_us=1, total=CacheFigures(opens=3, served=10)),
             CacheView(name="y", state="other"),

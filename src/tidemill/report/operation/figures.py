@@ -212,6 +212,30 @@ def times(found: Mapping[str, Spread], *, head: str, label: str, order: Sequence
     return histogram([panel], head=head, title=f"{label} by site", width=NARROW)
 
 
+def staging(sheet: Sheet) -> str:
+    """Mean staging time against nodes, with the error of the mean; one kind of points for each site and way."""
+    lines: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    names = ("site", "way", "nodes", "mean", "deviation", "files")
+    for site, way, nodes, mean, deviation, files in zip(*(sheet.column(name) for name in names), strict=True):
+        lines[f"{site}, {way}"].append((nodes, mean, (deviation or 0.0) / math.sqrt(files)))
+    order = sorted(lines, key=lambda name: -len(lines[name]))[:SITES_MAX]
+    series = [
+        Points(
+            name,
+            k,
+            [x for x, _, _ in lines[name]],
+            [y for _, y, _ in lines[name]],
+            [e for *_, e in lines[name]],
+        )
+        for k, name in enumerate(sorted(order))
+    ]
+    every = [point for name in order for point in lines[name]]
+    top = max(mean + error for _, mean, error in every)
+    x = _log_axis([min(nodes for nodes, *_ in every) / 1.2, max(nodes for nodes, *_ in every) * 1.2], "Nodes")
+    y = Axis(0, _ceiling(top), "Staging time / s")
+    return histogram([Panel(x, y, series, 250)], head="Tidemill", title="staging time against nodes")
+
+
 def grants(sheet: Sheet, months: Sequence[str]) -> str:
     """What was used of each grant, in percent of what was granted."""
     series: list[Steps | Points] = []

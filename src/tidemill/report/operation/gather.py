@@ -20,6 +20,7 @@ from tidemill.report.operation.machine import (
     cache_months,
     grants,
     quarantine,
+    staging,
     stays,
     waits,
 )
@@ -57,6 +58,7 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
         performance.io_histograms(jobs),
         performance.times_sheet(jobs),
         performance.time_histograms(jobs),
+        performance.staging_sheet(staging(source)),
         performance.traces_sheet(source.rows("traces")),
         accounts.caches_sheet(cache_months(source)),
         accounts.hospital_sheet(stays(source)),

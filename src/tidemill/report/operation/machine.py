@@ -101,6 +101,25 @@ def cache_months(source: ReportFiles) -> list[dict[str, Any]]:
     return found
 
 
+def staging(source: ReportFiles) -> dict[tuple[str, int, str], list[int]]:
+    """Inputs that came to nodes, by site, nodes of the allocation and way: files, bytes, ms, their squares, most ms.
+
+    Agents tell sums since they started: what came before the time that the report is on is taken away.
+    """
+    before: dict[tuple[Any, ...], dict[str, Any]] = {}
+    found: dict[tuple[str, int, str], list[int]] = {}
+    for row in sorted(source.rows("staging"), key=lambda row: row["at_us"]):
+        key = (row["site"] or "", row["nodes"], row["way"])
+        last = before.get((*key, row["since_us"]))
+        before[(*key, row["since_us"])] = row
+        if source.window.has(row["at_us"]):
+            line = found.setdefault(key, [0] * 5)
+            for k, name in enumerate(("files", "bytes", "ms", "square_ms")):
+                line[k] += row[name] - (last[name] if last is not None else 0)
+            line[4] = max(line[4], row["max_ms"])
+    return found
+
+
 def grants(source: ReportFiles) -> list[dict[str, Any]]:
     """The last word of each month on each grant."""
     return sorted(

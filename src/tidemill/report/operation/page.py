@@ -35,6 +35,7 @@ def page(operation: OperationReport) -> str:
         ("Failures", _failures(operation)),
         ("I/O per job", _io(operation)),
         ("Set-up and event times", _times(operation)),
+        ("Staging times against nodes", _staging(operation)),
         ("Metadata operations of traced payloads", _plain(operation, "traces")),
         ("Caches", _plain(operation, "caches")),
         ("Hospital", _plain(operation, "hospital")),
@@ -221,6 +222,14 @@ def _times(operation: OperationReport) -> str:
                 )
         body += _pair(drawn)
     return body + sheet_table(sheet)
+
+
+def _staging(operation: OperationReport) -> str:
+    sheet = operation.sheets.get("staging")
+    if sheet is None:
+        return ""
+    words = "Time until an input was in the memory of a node, against the nodes of the allocation; errors of the mean."
+    return _figure(words, figures.staging(sheet)) + sheet_table(sheet)
 
 
 def _grants(operation: OperationReport) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemill.model.quantities import ratio
@@ -108,6 +109,29 @@ def time_histograms(jobs: JobSums) -> Sheet:
     )
     about = "Jobs by their mean set-up and event time; sixty bins to a decade."
     return Sheet("time_histograms", "Histograms of set-up and event times", about, columns, rows)
+
+
+def staging_sheet(found: Mapping[tuple[str, int, str], Sequence[int]]) -> Sheet:
+    """Staging times against the nodes of an allocation."""
+    rows = []
+    for (site, nodes, way), (files, size_bytes, ms, square, most) in sorted(found.items()):
+        if files > 0:
+            mean = ms / files
+            scatter = max(0.0, square - ms * mean)
+            deviation = math.sqrt(scatter / (files - 1)) / 1e3 if files > 1 else None
+            rate = ratio(size_bytes / 1e6, ms / 1e3)
+            rows.append(
+                (site, nodes, way, files, size_bytes / files / 1e9, mean / 1e3, deviation, most / 1e3, rate)
+            )
+    about = (
+        "Inputs that came into the memory of nodes, one for each file and node: `shared` from the shared file system, "
+        "`peer` from another node of the allocation. Times are from the order to the checked file."
+    )
+    columns = (
+        text("site"), count("nodes"), text("way"), count("files"), Column("mean_size", "GB"), Column("mean", "s"),
+        Column("deviation", "s"), Column("max", "s"), Column("rate", "MB/s"),
+    )  # fmt: skip
+    return Sheet("staging", "Staging times against nodes", about, columns, rows)
 
 
 def traces_sheet(rows: Iterable[Mapping[str, Any]]) -> Sheet:

@@ -1,7 +1,7 @@
 """The archive's files: one set of Parquet tables for each batch of campaigns, in a directory for each month.
 
     ARCHIVE/2026-07/00000012-jobs.parquet       also -campaigns, -leases, -failures, -outputs, -stays
-    ARCHIVE/2026-07/operation-hours.parquet     also -allocations, -grants, -caches, -quarantine, -traces
+    ARCHIVE/2026-07/operation-hours.parquet     also -allocations, -grants, -caches, -quarantine, -staging, -traces
 
 A set is written beside, synced and renamed; the database says which sets are complete (`archive_batches`). What sites
 told of themselves is kept by month, and written anew while the month lasts (`operation`). Knows no database.
@@ -39,10 +39,19 @@ OPERATION: dict[str, str] = {
     "grants": "site:word account:word at_us granted:float used:float open:float left:float",
     "caches": "site:word name:word at_us since_us opens served hit known fetched bypass again wire_origin restarts",
     "quarantine": "site:word node:word since_us until_us why:text",
+    "staging": "site:word nodes way:word since_us at_us files bytes ms square_ms max_ms",
     "traces": "site:word app:word version:word at_us runs ops failed files opens opens_failed closes",
 }
 """The same for what sites told of themselves in a month. `hours`: mean nodes over the minutes that are known."""
-OPERATION_KEYS = {"hours": 2, "allocations": 2, "grants": 2, "caches": 2, "quarantine": 3, "traces": 3}
+OPERATION_KEYS = {
+    "hours": 2,
+    "allocations": 2,
+    "grants": 2,
+    "caches": 2,
+    "quarantine": 3,
+    "staging": 4,
+    "traces": 3,
+}
 """The first columns of such a table that name a record: a later one of the same name replaces it."""
 VERSION = 2  #: of the tables; in the metadata of each file since version 2
 _VERSION_KEY = b"tidemill.archive"
