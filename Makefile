@@ -71,7 +71,7 @@ check-python: setup
 	.venv/bin/lint-imports --no-cache
 	.uv/venv/bin/uv lock --check --quiet
 	.venv/bin/python scripts/gen_wire.py --check
-	for page in states failures config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py --check; done
+	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
 
 check-rust: setup
@@ -109,17 +109,18 @@ large: setup ## files of 1 GB by every protocol, with servers that are killed: 5
 gen: setup ## write the generated files: schema, Rust types, licences of crates, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py
 	.venv/bin/python scripts/third_party.py
-	for page in states failures config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py; done
+	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
 cut: setup ## messages through a TCP cut of 60 s: three minutes
 	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
 
-bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers and caches, one JSON object each
-	@for bench in dispatch store pages worst lead trace image io_budget transfer cache; do .venv/bin/python bench/$$bench.py --json; done
+bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
+	@for bench in dispatch store pages worst lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
 
-screenshots: setup ## the pictures of docs/web.md, made by the browser tests
+screenshots: setup ## the pictures of docs/web.md and docs/reports.md, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
+	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py -k each_figure
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
 	@.venv/bin/python bench/slurm_harvest.py --json

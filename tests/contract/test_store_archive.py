@@ -315,7 +315,8 @@ def test_a_kill_at_any_write_loses_and_doubles_nothing(kept: Kept, at: int) -> N
     assert sum(kept.job(each).row.events_done for each in every) == 6
     files = sorted(path.name for path in (kept.archive.directory or Path()).rglob("*.*"))
     assert files == [
-        f"00000001-{table}.parquet" for table in ("campaigns", "failures", "jobs", "leases", "outputs")
+        f"00000001-{table}.parquet"
+        for table in ("campaigns", "failures", "jobs", "leases", "outputs", "stays")
     ]
 
 

@@ -254,7 +254,7 @@ def _group(group: CauseGroup) -> str:
     return (
         f"<h3>{escape(group.failure)}: {escape(group.cause)}</h3>"
         f"<p>{times_text(group.count)}, {count_text(group.final)} final: {escape(policy.meaning)}. "
-        f'<span class="soft">Next: {_code(group.next_step)}.</span></p>'
+        f'<span class="soft">Next: {code(group.next_step)}.</span></p>'
         + (f"<pre>{escape(shown)}</pre>" if shown else "")
         + "<details><summary>examples</summary>"
         + table(["job", "event", "seed", "site", "node", "message"], rows, right=range(3))
@@ -399,7 +399,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterabl
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Escaped text with its backticks as code."""
     pieces = escape(text).split("`")
     return "".join(f"<code>{piece}</code>" if k % 2 else piece for k, piece in enumerate(pieces))

@@ -65,6 +65,11 @@ def store_of(config: ServerConfig) -> Store:
     return Store(path=config.place / DATABASE, paired=config.pair)
 
 
+def archive_of(config: ServerConfig) -> Path:
+    """The directory of its archive, which need not exist yet."""
+    return config.archive.dir or config.place / ARCHIVE
+
+
 def init_server(config: ServerConfig) -> tuple[int, int]:
     """Create directory and database; the schema's version before and after. Harmless if they are there."""
     private_dir(config.place)
@@ -149,7 +154,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
     return DispatchRules(
         site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
-        quotas=config.quotas, archive=Archive(config.archive.dir or config.place / ARCHIVE),
+        quotas=config.quotas, archive=Archive(archive_of(config)),
         data_wait_s=config.data_wait_s, wards=wards_of(config), downtimes=config.downtimes,
     )  # fmt: skip
 

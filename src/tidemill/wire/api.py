@@ -19,7 +19,7 @@ from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples
+from tidemill.wire.monitoring import AllocationSamples, StagingView
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -405,6 +405,9 @@ class StartCost(msgspec.Struct, frozen=True, kw_only=True):
     files: int  #: different files of all runs
     areas: dict[str, int] = {}  #: operations per area for which the site has a budget
     bytes: dict[str, int] = {}  #: bytes that it reads there at most; empty = the tracer did not tell
+    opens: int = 0  #: files opened; 0 also from a site that does not tell
+    opens_failed: int = 0
+    closes: int | None = None  #: None = they were not counted: `close` asks no server
 
 
 class AppOffer(msgspec.Struct, kw_only=True):
@@ -690,6 +693,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     caches: list[CacheView] = []
     reads: list[ReadView] = []  #: of the jobs that were traced last
     samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
+    staging: list[StagingView] = []
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):

@@ -59,3 +59,19 @@ class SampleReply(msgspec.Struct, kw_only=True):
     nodes: list[NodeSeries]
     mean: list[NodePoint]
     until: int
+
+
+class StagingView(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs that came into nodes' memory, by the nodes of their allocation: sums since the site's agent started.
+
+    `way`: `peer` (from another node) or `shared` (from the shared file system). Times are those of each file and node.
+    """
+
+    nodes: int
+    way: str
+    since_us: int
+    files: int = 0
+    bytes: int = 0
+    ms: int = 0
+    square_ms: int = 0
+    max_ms: int = 0

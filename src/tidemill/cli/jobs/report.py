@@ -1,4 +1,5 @@
-"""`tidemill report`: what was done, as tables, or as one HTML page to keep and to send."""
+"""`tidemill report`: what was done, as tables, or as one HTML page to keep and to send; asked from the server, or read
+from its files (`operation_report`)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, moment
+from tidemill.cli.jobs import operation_report
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.files import write_whole
@@ -31,10 +33,13 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write one self-contained page (default: tables)"
     )
+    operation_report.define(parser)
 
 
 def run(args: Namespace) -> int:
     """Print or write a report."""
+    if operation_report.is_wanted(args):
+        return operation_report.run(args)
     from tidemill.report.query import gather
 
     data = gather(client_of(args), campaign=args.campaign, since_us=args.since, until_us=args.until)

@@ -22,6 +22,7 @@ from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec, job_input
 from tidemill.model.seed import seed
+from tidemill.server.archive import operation
 from tidemill.server.archive.parquet import Archive, BatchWriter, is_installed
 from tidemill.server.database.rows import (
     JOB_BYTES,
@@ -124,6 +125,8 @@ class Archiver:
                 try:
                     while not self._stopped.is_set() and self.step(session):
                         pass
+                    if self.is_installed():
+                        operation.keep(session, self._archive, now_us=clock.now_us())
                 finally:
                     session.close()
             except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
@@ -214,9 +217,9 @@ class Archiver:
         began_s = clock.monotonic_s()
         with self._archive.batch(batch.month, batch.id) as out:
             jobs = 0
-            for ids in _chunks_of_batch(session, batch.id, out):
+            for ids in chunks_of_batch(session, batch.id, out):
                 piece_s = clock.monotonic_s()
-                _write_chunk(session, out, ids, sites)
+                write_chunk(session, out, ids, sites)
                 jobs += len(ids)
                 self._rest(piece_s)
             # A server of a pair that was paused may have been taken over: the other one has written these files, and
@@ -309,7 +312,8 @@ def _check_open(work: UnitOfWork, *, batch: int) -> None:
 
 def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:
     after = 0
-    while rows := session.rows("campaigns_of_batch", batch=batch, after=after, limit=limit):
+    statement, of = ("campaigns_of_batch", {"batch": batch}) if batch else ("unarchived_campaigns", {})
+    while rows := session.rows(statement, **of, after=after, limit=limit):
         yield rows
         after = rows[-1][0]
 
@@ -323,8 +327,8 @@ def _members(session: Session, campaign: int, after: int, limit: int) -> list[in
     return sorted(found)[:limit]
 
 
-def _chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[list[int]]:
-    """Jobs of all campaigns of a batch, some thousand at a time; writes the campaigns on the way."""
+def chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[list[int]]:
+    """Jobs of all campaigns of a batch (0 = of none yet), some thousand at a time; writes the campaigns on the way."""
     ids: list[int] = []
     for rows in _campaigns(session, batch, CANDIDATES):
         out.write("campaigns", [[*each[:19], *_sums(session, each[0])] for each in rows])
@@ -363,7 +367,8 @@ class _About(NamedTuple):
     stays: dict[int, str]  #: in wards of the hospital, by job: they stand in its remark
 
 
-def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[int, str]) -> None:
+def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[int, str]) -> None:
+    """Write these jobs, and all that is known of them."""
     jobs = sorted((StoredJob(*each) for each in session.rows("jobs_by_id", ids=ids)), key=lambda job: job.id)
     kinds = {
         each[0]: kind_of(each) for each in session.rows("kinds_by_id", ids=sorted({job.kind for job in jobs}))
@@ -406,6 +411,20 @@ def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict
         campaign = about.campaigns[kinds[of[job].kind].campaign][0]
         outputs.append((job, campaign, number, name, url, size_bytes, sha256, events))
     out.write("outputs", outputs)
+    out.write("stays", _stay_rows(session, ids, sites))
+
+
+def _stay_rows(session: Session, ids: list[int], sites: dict[int, str]) -> list[tuple[Any, ...]]:
+    wards: dict[int, str] = dict(session.rows("wards"))
+    if not wards:
+        return []
+    return [
+        (
+            job, number, wards.get(ward, ""), cure, why, admitted_us, STAY_OUTCOMES[outcome], sites.get(site, ""),
+            ended_us
+        )
+        for job, number, ward, cure, why, admitted_us, outcome, site, ended_us in session.rows("stays_of_jobs", ids=ids)
+    ]  # fmt: skip
 
 
 def _stays(session: Session, ids: list[int]) -> dict[int, str]:

@@ -1,9 +1,10 @@
 """The archive's files: one set of Parquet tables for each batch of campaigns, in a directory for each month.
 
-    ARCHIVE/2026-07/00000012-jobs.parquet       also -campaigns, -leases, -failures, -outputs
+    ARCHIVE/2026-07/00000012-jobs.parquet       also -campaigns, -leases, -failures, -outputs, -stays
+    ARCHIVE/2026-07/operation-hours.parquet     also -allocations, -grants, -caches, -quarantine, -staging, -traces
 
-A set is written beside, synced and renamed; the database says which sets are complete (`archive_batches`). The only
-importer of pyarrow, when it is used. Knows no database.
+A set is written beside, synced and renamed; the database says which sets are complete (`archive_batches`). What sites
+told of themselves is kept by month, and written anew while the month lasts (`operation`). Knows no database.
 """
 
 from __future__ import annotations
@@ -28,8 +29,33 @@ COLUMNS: dict[str, str] = {
     "leases": "job lease site:word first count state:word leased_us ended_us reason:text cores event_s:float",
     "failures": "job campaign:word event seed site:word final evidence:json",
     "outputs": "job campaign:word number name:text url:text size_bytes sha256:text events:text",
+    "stays": "job number ward:word cure:word why:word admitted_us outcome:word site:word ended_us",
 }
 """Columns of each table and their types; a number without. `word`: text that repeats; `json`: bytes of it."""
+OPERATION: dict[str, str] = {
+    "hours": "site:word hour minutes regular:float ours:float idle:float away:float",
+    "allocations": "site:word name:text batch_id:text state:word nodes cores at_us reason:text busy_us slot_us "
+    "started_us ended_us",
+    "grants": "site:word account:word at_us granted:float used:float open:float left:float",
+    "caches": "site:word name:word at_us since_us opens served hit known fetched bypass again wire_origin restarts",
+    "quarantine": "site:word node:word since_us until_us why:text",
+    "staging": "site:word nodes way:word since_us at_us files bytes ms square_ms max_ms",
+    "traces": "site:word app:word version:word at_us runs ops failed files opens opens_failed closes",
+}
+"""The same for what sites told of themselves in a month. `hours`: mean nodes over the minutes that are known."""
+OPERATION_KEYS = {
+    "hours": 2,
+    "allocations": 2,
+    "grants": 2,
+    "caches": 2,
+    "quarantine": 3,
+    "staging": 4,
+    "traces": 3,
+}
+"""The first columns of such a table that name a record: a later one of the same name replaces it."""
+VERSION = 2  #: of the tables; in the metadata of each file since version 2
+_VERSION_KEY = b"tidemill.archive"
+_SINCE = {"stays": 2}  #: version that brought a table
 _LOCK = threading.Lock()  #: one reader at a time: a page of the archive is rare, and takes some memory
 
 
@@ -79,9 +105,12 @@ class Archive:
         try:
             import pyarrow.parquet
 
+            jobs_file = pyarrow.parquet.read_metadata(self.path(month, batch, "jobs"))
+            version = int((jobs_file.metadata or {}).get(_VERSION_KEY, 1))
             found = {
                 table: pyarrow.parquet.read_metadata(self.path(month, batch, table)).num_rows
                 for table in COLUMNS
+                if _SINCE.get(table, 1) <= version
             }
         except (OSError, ValueError) as error:
             raise SiteError(
@@ -109,6 +138,11 @@ class Archive:
                 yield writer
 
 
+def operation_path(directory: Path, month: str, table: str) -> Path:
+    """Where what sites told in a month is."""
+    return directory / month / f"operation-{table}.parquet"
+
+
 def make_durable(folder: Path) -> None:
     """Make a directory and those above it; on return all of them survive a crash. Raises OSError."""
     if not folder.is_dir():
@@ -123,7 +157,7 @@ class BatchWriter:
     def __init__(self, files: dict[str, Any]) -> None:
         import pyarrow.parquet
 
-        self._schemas = {table: _schema(text) for table, text in COLUMNS.items()}
+        self._schemas = {table: schema_of(text) for table, text in COLUMNS.items()}
         self._writers = {
             table: pyarrow.parquet.ParquetWriter(file, self._schemas[table], compression="zstd")
             for table, file in files.items()
@@ -148,7 +182,8 @@ class BatchWriter:
             writer.close()
 
 
-def _schema(text: str) -> Any:
+def schema_of(text: str) -> Any:
+    """The Arrow schema of columns as COLUMNS has them."""
     import pyarrow
 
     types = {
@@ -156,4 +191,6 @@ def _schema(text: str) -> Any:
         "word": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
     }  # fmt: skip
     pairs = [column.partition(":") for column in text.split()]
-    return pyarrow.schema([(name, types[kind]) for name, _, kind in pairs])
+    return pyarrow.schema(
+        [(name, types[kind]) for name, _, kind in pairs], {_VERSION_KEY: str(VERSION).encode()}
+    )

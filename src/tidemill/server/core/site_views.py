@@ -100,6 +100,7 @@ def _bounded(view: SiteView) -> SiteView:
             )
             for each in view.reads[:VIEW_ROWS_MAX]
         ],
+        staging=[msgspec.structs.replace(each, way=_short(each.way)) for each in view.staging[:VIEW_ROWS_MAX]],
     )  # fmt: skip
 
 

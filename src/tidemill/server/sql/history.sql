@@ -61,6 +61,11 @@ UNION ALL SELECT 1 FROM archived_jobs JOIN campaigns ON campaigns.id = archived_
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
 FROM campaigns WHERE batch = :batch AND batch > 0 AND id > :after ORDER BY id LIMIT :limit;
 
+-- name: unarchived_campaigns
+-- Campaigns of no batch.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE batch = 0 AND id > :after ORDER BY id LIMIT :limit;
+
 -- name: failures_of_jobs
 -- What failed in some jobs.
 SELECT id, job, event, site, final, evidence FROM failures WHERE job {in:ids} ORDER BY job, id;

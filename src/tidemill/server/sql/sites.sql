@@ -15,6 +15,16 @@ ON CONFLICT (site, minute) DO UPDATE SET regular = excluded.regular, ours = excl
 -- Nodes of sites over time, means of steps of some minutes.
 SELECT site, (minute - :start) / :step, AVG(regular), AVG(ours), AVG(idle), AVG(away) FROM tides WHERE site {in:sites} AND minute >= :start AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2;
 
+-- name: tide_hours
+-- Nodes of all sites by hours, means over the minutes that are known.
+SELECT site, minute / 60, COUNT(*), AVG(regular), AVG(ours), AVG(idle), AVG(away) FROM tides WHERE minute >= :since GROUP BY 1, 2;
+
+-- name: ended_allocations
+-- Allocations that have ended, since a time, and when they ran where that is known.
+SELECT a.site, a.name, a.batch_id, a.state, a.nodes, a.cores, a.at_us, a.reason, a.busy_us, a.slot_us, COALESCE(p.started_us, 0), COALESCE(p.ended_us, 0)
+FROM allocations a LEFT JOIN placements p ON p.site = a.site AND p.name = a.name
+WHERE a.at_us >= :since_us AND a.state IN ('COMPLETED', 'FAILED', 'CANCELED', 'LOST');
+
 -- name: prune_tide
 -- The tide is bounded.
 DELETE FROM tides WHERE site = :site AND minute < :before;

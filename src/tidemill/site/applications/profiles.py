@@ -20,6 +20,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError, TidemillError, is_transient
 from tidemill.files import read_bounded, write_durable
 from tidemill.image.profile import (
+    CALLS,
     AreaFinder,
     Profile,
     RemoteReads,
@@ -434,7 +435,7 @@ def cost_of(profile: Profile, areas: Mapping[str, Sequence[str]]) -> StartCost:
         msgspec.structs.replace(profile, paths=outside),
         [prefix for prefixes in areas.values() for prefix in prefixes],
     )
-    runs = profile.runs
+    runs, opens = profile.runs, CALLS["open"] & profile.ops.keys()
     is_sized = any(area.bytes_read is not None for area in profile.areas)
     sums = {
         name: [sum(column) for column in zip(*(counts[prefix] for prefix in prefixes), strict=True)]
@@ -447,6 +448,9 @@ def cost_of(profile: Profile, areas: Mapping[str, Sequence[str]]) -> StartCost:
         files=sum(area.files for area in profile.areas),
         areas={name: ops for name, (ops, _) in sums.items()},
         bytes={name: read for name, (_, read) in sums.items()} if is_sized else {},
+        opens=-(-sum(profile.ops[name].ok for name in opens) // runs),
+        opens_failed=-(-sum(profile.ops[name].failed for name in opens) // runs),
+        closes=-(-profile.ops["close"].ok // runs) if "close" in profile.ops else None,
     )
 
 

@@ -24,6 +24,7 @@ from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import SiteState
 from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.node_samples import NodeSamples
+from tidemill.site.watch.staging_times import StagingTimes
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
@@ -113,6 +114,7 @@ class Views:
         self._machine, self._data = harvesting.machine, data
         self._granting, self._deliveries = harvesting.fleets.granting, data.deliveries
         self._tide = TideSamples()
+        self.staging = StagingTimes(clock.now_us())
         self._next_sample_s = 0.0
         self._next_view_s = 0.0
         self._sent: SiteView | None = None
@@ -167,6 +169,7 @@ class Views:
             denied=[name[:TEXT_MAX] for name in self._denials.names()[:VIEW_ROWS_MAX]],
             caches=self._caches.views()[:VIEW_ROWS_MAX],
             reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
+            staging=self.staging.views()[:VIEW_ROWS_MAX],
         )  # fmt: skip
         samples = self._nodes.take()
         if view == self._received and not samples:

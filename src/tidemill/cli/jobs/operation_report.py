@@ -1,0 +1,155 @@
+"""`tidemill report --local`, `--archive DIR`: a report on months and years, from the files of a server on this
+machine."""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Parser
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import ConfigError
+from tidemill.files import write_whole
+
+if TYPE_CHECKING:
+    from tidemill.report.operation.gather import OperationReport
+
+SHOWN = ("sites", "months", "backfill", "failure_rate", "times")  #: sheets that stdout gets
+
+
+def define(parser: Parser) -> None:
+    """Options of `report` that make it read files."""
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="read the database and the archive of the server on this machine: every job there ever was "
+        "(default: ask the server, of the newest 20,000)",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="with --local: server.toml (default: HOME/server/server.toml)",
+    )
+    parser.add_argument(
+        "--archive",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="read an archive of ended campaigns, or a copy of one; repeatable",
+    )
+    parser.add_argument(
+        "--harvest",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="with --local or --archive: a site's directory `harvest`, for the waits of other users' jobs; repeatable",
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="DIR", help="write each table as CSV into a directory (default: no)"
+    )
+    parser.add_argument(
+        "--parquet",
+        type=Path,
+        metavar="DIR",
+        help="write each table as Parquet into a directory (default: no)",
+    )
+
+
+def is_wanted(args: Namespace) -> bool:
+    """Whether these options ask for a report from files. Raises ConfigError where one of them lacks another."""
+    reads = bool(args.local or args.archive)
+    for option, value in (("--csv", args.csv), ("--parquet", args.parquet), ("--harvest", args.harvest)):
+        if value and not reads:
+            raise ConfigError(
+                f"{option} needs a report from files",
+                hint="add --local on the server's machine, or --archive DIR; in Python: `tidemill.report.frames`",
+            )
+    return reads
+
+
+def run(args: Namespace) -> int:
+    """Read the files, then print or write the report."""
+    from tidemill.report.operation.gather import gather
+    from tidemill.report.operation.sheet import need_pyarrow
+    from tidemill.report.operation.source import ReportFiles, Window
+
+    need_pyarrow("the archive cannot be read")
+    window = Window(args.campaign, args.since, args.until)
+    with tempfile.TemporaryDirectory(prefix="tidemill-report-") as temporary:
+        directories = list(args.archive)
+        if args.local:
+            directories += _local(args, Path(temporary))
+        operation = gather(ReportFiles(directories, window), harvest=args.harvest)
+    _write(args, operation)
+    return 0
+
+
+def _local(args: Namespace, temporary: Path) -> list[Path]:
+    """The archive of this machine's server, and its database in the same form."""
+    from tidemill import clock
+    from tidemill.client.home import home_dir
+    from tidemill.config.server import ServerConfig, read_config
+    from tidemill.server.archive.live import export
+    from tidemill.server.run import archive_of, store_of
+
+    path = args.config or home_dir(args.home) / "server" / "server.toml"
+    config = read_config(path) if args.config or path.exists() else ServerConfig(dir=path.parent)
+    store = store_of(config)
+    if store.path is not None and not store.path.exists():
+        raise ConfigError(
+            f"there is no database `{store.path}`", hint="name the server's file: --config server.toml"
+        )
+    session = store.reader()
+    try:
+        export(session, temporary, now_us=clock.now_us())
+    finally:
+        session.close()
+    archive = archive_of(config)
+    return [*([archive] if archive.is_dir() else []), temporary]
+
+
+def _write(args: Namespace, operation: OperationReport) -> None:
+    from tidemill.report.operation.page import page
+    from tidemill.report.operation.sheet import write_csv, write_parquet
+
+    sheets = list(operation.sheets.values())
+    if args.html is not None:
+        write_whole(args.html, page(operation).encode(), mode=0o666, failure=ConfigError)
+        say(f"wrote `{args.html}`")
+    if args.csv is not None:
+        say(f"wrote {len(write_csv(args.csv, sheets))} files into `{args.csv}`")
+    if args.parquet is not None:
+        say(f"wrote {len(write_parquet(args.parquet, sheets))} files into `{args.parquet}`")
+    if args.json:
+        show_json({
+            each.name: [dict(zip([c.name for c in each.columns], row,
+            strict=True)) for row in each.rows] for each in sheets
+        })  # fmt: skip
+    elif args.html is None and args.csv is None and args.parquet is None:
+        _print(operation)
+
+
+def _print(operation: OperationReport) -> None:
+    from tidemill.report.operation.page import cell_text
+
+    if not operation.sheets:
+        show("no jobs in this time")
+    for name in SHOWN:
+        sheet = operation.sheets.get(name)
+        if sheet is not None:
+            show(sheet.title)
+            heads = [
+                f"{each.name.upper().replace('_', ' ')}{f' ({each.unit})' if each.unit else ''}"
+                for each in sheet.columns
+            ]
+            rows = [
+                [cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)]
+                for row in sheet.rows
+            ]
+            show_table(heads, rows, right=[k for k, each in enumerate(sheet.columns) if each.kind != "text"])
+            show("")

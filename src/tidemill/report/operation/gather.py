@@ -1,0 +1,81 @@
+"""All sheets of a report, from files. The only place that knows which sheets there are and how each is defined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemill.report.harm import Harm
+from tidemill.report.operation import accounts, performance
+from tidemill.report.operation.failures import FailureKey, count_failures
+from tidemill.report.operation.jobs import JobSums, TraceFigures
+from tidemill.report.operation.machine import (
+    AllocationMonth,
+    BackfillMonth,
+    SiteMonth,
+    allocations,
+    backfill,
+    cache_months,
+    grants,
+    quarantine,
+    staging,
+    stays,
+    waits,
+)
+from tidemill.report.operation.sheet import Sheet
+from tidemill.report.operation.source import ReportFiles
+
+
+class OperationReport(NamedTuple):
+    """What a report is made of. `sheets` by name, without those of which nothing is known."""
+
+    source: ReportFiles
+    jobs: JobSums
+    failures: Counter[FailureKey]
+    machine: dict[SiteMonth, BackfillMonth]
+    held: dict[SiteMonth, AllocationMonth]
+    waits: list[tuple[Path, Harm]]
+    sheets: dict[str, Sheet]
+
+
+def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationReport:
+    """Read everything once. `harvest`: directories in which brokers wrote of regular jobs. Raises SiteError."""
+    jobs = JobSums(traced(source))
+    jobs.read(source)
+    failures = count_failures(source)
+    machine, held = backfill(source), allocations(source)
+    waited = waits(harvest, source)
+    made = [
+        accounts.months(jobs),
+        accounts.years(jobs, held),
+        accounts.backfill_sheet(machine, held),
+        accounts.allocations_sheet(held),
+        accounts.failures_sheet(failures),
+        accounts.failure_rate(jobs),
+        performance.io_sheet(jobs),
+        performance.io_histograms(jobs),
+        performance.times_sheet(jobs),
+        performance.time_histograms(jobs),
+        performance.staging_sheet(staging(source)),
+        performance.traces_sheet(source.rows("traces")),
+        accounts.caches_sheet(cache_months(source)),
+        accounts.hospital_sheet(stays(source)),
+        accounts.grants_sheet(grants(source)),
+        accounts.nodes_sheet(quarantine(source)),
+        accounts.waits_sheet(waited),
+    ]
+    sheets = {each.name: each for each in made if each.rows}
+    return OperationReport(source, jobs, failures, machine, held, waited, sheets)
+
+
+def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:
+    """What traced payloads did on average, by site and application: of the version that was told of last."""
+    found = {}
+    for row in sorted(source.rows("traces"), key=lambda row: row["at_us"]):
+        figures = TraceFigures(
+            row["runs"], row["opens"], row["closes"], max(0, row["ops"] - row["failed"]), row["failed"]
+        )
+        found[row["site"], row["app"]] = figures
+    return found

@@ -1,0 +1,88 @@
+"""The files that a report reads: archives of servers, and what their databases still hold in the same form.
+
+Streams: a piece of at most `ROWS` rows with the columns that were asked for is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidemill.errors import SiteError
+from tidemill.server.archive.parquet import OPERATION, OPERATION_KEYS
+
+ROWS = 65_536
+
+
+class Window(NamedTuple):
+    """What a report is on: a campaign, or what ended from `since_us` on and before `until_us`."""
+
+    campaign: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def has(self, at_us: int) -> bool:
+        """Whether a time is inside."""
+        return (self.since_us is None or at_us >= self.since_us) and (
+            self.until_us is None or at_us < self.until_us
+        )
+
+
+class ReportFiles:
+    """Archive directories, each with folders of months (`2026-07`, or `live` for what a database holds)."""
+
+    def __init__(self, directories: Sequence[Path], window: Window = Window()) -> None:  # noqa: B008 - a constant
+        self.directories, self.window = tuple(directories), window
+        for each in self.directories:
+            if not each.is_dir():
+                raise SiteError(f"there is no directory `{each}` to report on", transient=False)
+
+    def files(self, table: str) -> list[Path]:
+        """The files of a table, in the order of months and batches."""
+        return sorted(path for each in self.directories for path in each.glob(f"*/[0-9]*-{table}.parquet"))
+
+    def pieces(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Path, Any]]:
+        """Pieces of a table's rows with these columns, and the file of each. Raises SiteError that names the file."""
+        for path in self.files(table):
+            for piece in pieces_of(path, columns):
+                yield path, piece
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """All that sites told, of one of the OPERATION tables; a record that is told again counts once, as told
+        last."""
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        names = [each.partition(":")[0] for each in OPERATION[table].split()]
+        keys = names[: OPERATION_KEYS[table]]
+        if table in ("grants", "caches", "staging"):
+            keys.append("month")  # a line of each month
+        for path in sorted(p for each in self.directories for p in each.glob(f"*/operation-{table}.parquet")):
+            for piece in pieces_of(path, names):
+                for row in piece.to_pylist():
+                    row["month"] = path.parent.name
+                    found[tuple(row[key] for key in keys)] = row
+        return list(found.values())
+
+
+def pieces_of(path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    """Pieces of a file's rows with these columns. Raises SiteError that names the file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(ROWS, columns=list(columns), use_threads=False):
+                yield pyarrow.table({name: _plain(batch.column(name)) for name in columns})
+    except (OSError, ValueError, KeyError) as error:  # pyarrow's own errors are the first two
+        raise SiteError(
+            f"file `{path}` of the archive cannot be read: {str(error)[:200]}",
+            hint="restore the file from a copy, or move it away to report on the rest",
+            transient=False,
+        ) from error
+
+
+def _plain(column: Any) -> Any:
+    """Words as texts: pieces with different dictionaries could not be put together."""
+    import pyarrow
+
+    return column.cast(pyarrow.string()) if pyarrow.types.is_dictionary(column.type) else column

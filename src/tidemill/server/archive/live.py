@@ -1,0 +1,31 @@
+"""What the database still holds, in the archive's form: so that a report reads one kind of file. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemill.server.archive import operation
+from tidemill.server.archive.archiver import chunks_of_batch, write_chunk
+from tidemill.server.archive.parquet import Archive
+from tidemill.server.database.store import Session, row
+
+MONTH = "live"
+
+
+def export(session: Session, directory: Path, *, now_us: int) -> int:
+    """Write all campaigns that are not in the archive, and what sites told, below a directory; the number of jobs.
+
+    A batch whose files the archiver is writing counts as not archived. Cost: reads all of these jobs; memory: some
+    thousand of them. Raises SiteError.
+    """
+    archive, jobs = Archive(directory), 0
+    sites: dict[int, str] = dict(session.rows("site_names"))
+    found = row(session, "open_batch")
+    batches = [0] + ([int(found[0])] if found is not None and found[2] == 0 else [])
+    for batch in batches:
+        with archive.batch(MONTH, batch) as out:
+            for ids in chunks_of_batch(session, batch, out):
+                write_chunk(session, out, ids, sites)
+                jobs += len(ids)
+    operation.keep(session, archive, now_us=now_us)
+    return jobs
