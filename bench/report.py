@@ -58,7 +58,8 @@ def main() -> int:
             .fetchall()[0]
         )
         print(json.dumps({
-            "jobs": int(jobs), "events": int(events), "report_s": round(report_s, 2), "cpu_s": round(cpu_s, 2), "rss_mb": round(rss_mb),
+            "jobs": int(jobs), "events": int(events), "report_s": round(report_s, 2),
+            "cpu_s": round(cpu_s, 2), "rss_mb": round(rss_mb),
             "sums_differ": len(found), "made_s": round(made_s, 1), "sums_s": round(time.monotonic() - began, 1),
             "archive_mb": round(sum(each.stat().st_size for each in archive.rglob("*.parquet")) / 1e6),
         }))  # fmt: skip
