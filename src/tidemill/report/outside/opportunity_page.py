@@ -9,7 +9,7 @@ from tidemill.accounting.idle import STEPS, HoleClass
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.columns import columns
 from tidemill.harvest.simulation.outcome import RelativeChange
-from tidemill.model.quantities import count_text, short_text
+from tidemill.model.quantities import count_text, short_text, times_text
 from tidemill.report.html import cards, document, figure, section, table
 from tidemill.report.outside.opportunity import Harvestable, Opportunity
 
@@ -89,7 +89,7 @@ def _harm(each: Harvestable, is_one_of_many: bool) -> str:
 def _certainty(data: Opportunity) -> str:
     pairs = min(each.pairs for each in data.found)
     return (
-        f"{data.jobs_simulated:,} jobs of {data.days_simulated:,.1f} days were replayed {pairs:,} times with and "
+        f"{data.jobs_simulated:,} jobs of {data.days_simulated:,.1f} days were replayed {times_text(pairs)} with and "
         "without guests, each time with slightly later submissions. The future may differ from this past. "
         "`tidemill simulate` makes the same runs."
     )
