@@ -2,11 +2,10 @@
 
     bench/report.py --json [--jobs N] [--seed N] [--keep DIR]
 
-A year of operation is made in the archive's form (`bench/year.py`): 2,250,000 jobs with 225 million events, and a
-week in
-which 1,175 jobs spanned 1 to 300 nodes. Then `tidemill report` makes its page, CSV and Parquet in a process of its own
-(`report_s`, `cpu_s`, `rss_mb`: its wall and CPU time, and
-most memory), and DuckDB adds up the archive's Parquet files by SQL of its own:
+A year of operation is made in the archive's form (`bench/year.py`): 2,250,000 jobs with 225 million events, and a week
+in which 1,175 jobs spanned 1 to 300 nodes. Then `tidemill report` makes its page, CSV and Parquet in a process of its
+own (`report_s`, `cpu_s`, `rss_mb`: its wall and CPU time, and most memory), and DuckDB adds up the archive's Parquet
+files by SQL of its own:
 `sums_differ` counts the cells that are not the same (whole numbers exactly, others within 1e-9 of themselves).
 """
 
@@ -21,6 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import year
 from bench.report_sums import differences
@@ -80,5 +82,4 @@ def report(archive: Path, place: Path) -> tuple[float, float, float]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     sys.exit(main())
