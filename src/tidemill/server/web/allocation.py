@@ -21,7 +21,7 @@ EVERY_S_MIN, EVERY_S_MAX = 2, 30
 Text = Callable[[float], str]
 
 
-class Panel(NamedTuple):
+class NodeChart(NamedTuple):
     """A chart: the sum of these quantities. One without a value in any sample is not shown."""
 
     title: str
@@ -29,32 +29,36 @@ class Panel(NamedTuple):
     quantities: tuple[str, ...]
 
 
-PANELS = (
-    Panel("CPU in programs", "User and nice time of all cores", ("cpu_user", "cpu_nice")),
-    Panel("CPU in the kernel", "System time of all cores", ("cpu_system",)),
-    Panel("I/O wait", "Time for which cores were idle and input or output was under way", ("cpu_iowait",)),
-    Panel("CPU stolen by the host", "Of a virtual machine", ("cpu_steal",)),
-    Panel("Load", "Load average of one minute", ("load1",)),
-    Panel("Running processes", "", ("running",)),
-    Panel("CPU pressure", "Time for which some processes waited for a core", ("pressure_cpu_some",)),
-    Panel("Memory pressure", "Time for which some processes waited for memory", ("pressure_memory_some",)),
-    Panel("I/O pressure", "Time for which some processes waited for storage", ("pressure_io_some",)),
-    Panel("Memory in use", "Without page cache", ("memory_used",)),
-    Panel("Page cache", "", ("page_cache",)),
-    Panel("Swapped pages", "In and out, per second", ("swap_in", "swap_out")),
-    Panel("Network in", "Bytes per second", ("network_in",)),
-    Panel("Network out", "Bytes per second", ("network_out",)),
-    Panel("Packets", "In and out, per second", ("packets_in", "packets_out")),
-    Panel("Local disks", "Bytes read and written per second", ("disk_read", "disk_write")),
-    Panel("Busiest local disk", "Time for which it worked", ("disk_busy",)),
-    Panel("NFS requests", "Per second", ("nfs_ops",)),
-    Panel("NFS round trip", "Mean of all requests", ("nfs_rtt",)),
-    Panel("NFS", "Bytes from and to servers per second", ("nfs_read", "nfs_write")),
-    Panel("NFS retransmissions", "Per second", ("nfs_retransmissions",)),
-    Panel("Lustre requests", "Metadata, per second", ("lustre_ops",)),
-    Panel("Lustre", "Bytes read and written per second", ("lustre_read", "lustre_write")),
-    Panel("GPUs", "Mean use", ("gpu_busy",)),
-    Panel("GPU memory", "", ("gpu_memory",)),
+CHARTS = (
+    NodeChart("CPU in programs", "User and nice time of all cores", ("cpu_user", "cpu_nice")),
+    NodeChart("CPU in the kernel", "System time of all cores", ("cpu_system",)),
+    NodeChart(
+        "I/O wait", "Time for which cores were idle and input or output was under way", ("cpu_iowait",)
+    ),
+    NodeChart("CPU stolen by the host", "Of a virtual machine", ("cpu_steal",)),
+    NodeChart("Load", "Load average of one minute", ("load1",)),
+    NodeChart("Running processes", "", ("running",)),
+    NodeChart("CPU pressure", "Time for which some processes waited for a core", ("pressure_cpu_some",)),
+    NodeChart(
+        "Memory pressure", "Time for which some processes waited for memory", ("pressure_memory_some",)
+    ),
+    NodeChart("I/O pressure", "Time for which some processes waited for storage", ("pressure_io_some",)),
+    NodeChart("Memory in use", "Without page cache", ("memory_used",)),
+    NodeChart("Page cache", "", ("page_cache",)),
+    NodeChart("Swapped pages", "In and out, per second", ("swap_in", "swap_out")),
+    NodeChart("Network in", "Bytes per second", ("network_in",)),
+    NodeChart("Network out", "Bytes per second", ("network_out",)),
+    NodeChart("Packets", "In and out, per second", ("packets_in", "packets_out")),
+    NodeChart("Local disks", "Bytes read and written per second", ("disk_read", "disk_write")),
+    NodeChart("Busiest local disk", "Time for which it worked", ("disk_busy",)),
+    NodeChart("NFS requests", "Per second", ("nfs_ops",)),
+    NodeChart("NFS round trip", "Mean of all requests", ("nfs_rtt",)),
+    NodeChart("NFS", "Bytes from and to servers per second", ("nfs_read", "nfs_write")),
+    NodeChart("NFS retransmissions", "Per second", ("nfs_retransmissions",)),
+    NodeChart("Lustre requests", "Metadata, per second", ("lustre_ops",)),
+    NodeChart("Lustre", "Bytes read and written per second", ("lustre_read", "lustre_write")),
+    NodeChart("GPUs", "Mean use", ("gpu_busy",)),
+    NodeChart("GPU memory", "", ("gpu_memory",)),
 )
 #: shown only where one of them is above 0: most nodes have nothing there
 RARE = frozenset({"cpu_steal", "swap_in", "nfs_ops", "nfs_rtt", "nfs_read", "nfs_retransmissions", "lustre_ops",
@@ -64,7 +68,7 @@ RARE = frozenset({"cpu_steal", "swap_in", "nfs_ops", "nfs_rtt", "nfs_read", "nfs
 class Drawn(NamedTuple):
     """A chart with its texts; `now`: the mean of the last interval."""
 
-    panel: Panel
+    panel: NodeChart
     drawing: Markup
     top: str
     now: str
@@ -112,11 +116,11 @@ def charts(found: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
     """One for each panel of which there is a value."""
     if span is None:
         return []
-    drawn = [_drawn(each, found, span) for each in PANELS]
+    drawn = [_drawn(each, found, span) for each in CHARTS]
     return [each for each in drawn if each is not None]
 
 
-def _drawn(panel: Panel, found: SampleReply, span: tuple[float, float]) -> Drawn | None:
+def _drawn(panel: NodeChart, found: SampleReply, span: tuple[float, float]) -> Drawn | None:
     places = [PLACES[name] for name in panel.quantities]
     step_s = max((span[1] - span[0]) / STEPS_MAX, 1e-3)
     members = [TimeLine(each.node, _thinned(_sums(each.points, places), step_s)) for each in found.nodes]
