@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,39 +30,38 @@ def running(payloads: Sequence[Payload]) -> RunningCurve:
     return RunningCurve(times, counts)
 
 
+class Integral:
+    """Payload-seconds of a curve up to any time, so that means of many intervals cost little."""
+
+    def __init__(self, curve: RunningCurve) -> None:
+        self._curve = curve
+        self._sums = [0.0]
+        for k in range(1, len(curve.times_s)):
+            self._sums.append(
+                self._sums[-1] + (curve.times_s[k] - curve.times_s[k - 1]) * curve.counts[k - 1]
+            )
+
+    def before(self, at_s: float) -> float:
+        """Payload-seconds before a time."""
+        k = bisect_right(self._curve.times_s, at_s) - 1
+        return self._sums[k] + (at_s - self._curve.times_s[k]) * self._curve.counts[k] if k >= 0 else 0.0
+
+    def mean(self, start_s: float, end_s: float) -> float:
+        """Time-weighted mean of the number running in an interval; 0 in an empty one."""
+        return (self.before(end_s) - self.before(start_s)) / (end_s - start_s) if end_s > start_s else 0.0
+
+
 def mean_running(curve: RunningCurve, start_s: float, end_s: float) -> float:
     """Time-weighted mean of the number running in an interval."""
-    if end_s <= start_s:
-        return 0.0
-    total = 0.0
-    ends = [*curve.times_s[1:], float("inf")] if curve.times_s else []
-    for at, until, count in zip(curve.times_s, ends, curve.counts, strict=True):
-        lap = min(until, end_s) - max(at, start_s)
-        if lap > 0:
-            total += lap * count
-    return total / (end_s - start_s)
+    return Integral(curve).mean(start_s, end_s)
 
 
 def interval_means(curve: RunningCurve, start_s: float, end_s: float, *, interval_s: float) -> list[float]:
-    """Time-weighted means of whole intervals of an hour's minutes, say; a shorter rest at the end is left out."""
-    whole = int((end_s - start_s) / interval_s + 1e-9)
-    integrals = _integrals(curve, [start_s + k * interval_s for k in range(whole + 1)])
-    return [(integrals[k + 1] - integrals[k]) / interval_s for k in range(whole)]
+    """Time-weighted means of the whole intervals between two times; a shorter rest at the end is left out."""
+    whole, sums = int((end_s - start_s) / interval_s + 1e-9), Integral(curve)
+    return [sums.mean(start_s + k * interval_s, start_s + (k + 1) * interval_s) for k in range(whole)]
 
 
 def level_error(means: Sequence[float], level: int) -> float | None:
     """The largest relative distance of a mean from the level; None without a mean."""
     return max((abs(each / level - 1) for each in means), default=None)
-
-
-def _integrals(curve: RunningCurve, at_s: Sequence[float]) -> list[float]:
-    """Payload-seconds before each of these times, which rise."""
-    found, total, k = [], 0.0, 0
-    last, count = (curve.times_s[0], 0) if curve.times_s else (0.0, 0)
-    for at in at_s:
-        while k < len(curve.times_s) and curve.times_s[k] <= at:
-            total += (curve.times_s[k] - last) * count
-            last, count = curve.times_s[k], curve.counts[k]
-            k += 1
-        found.append(total + max(0.0, at - last) * count)
-    return found

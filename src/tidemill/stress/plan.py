@@ -41,10 +41,10 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`stress scan`: slots per node on `nodes` alike nodes of `node_cores` cores in `domains` NUMA domains."""
 
     node_cores: int
-    slots: list[int] = [1, 2, 4, 6, 8]
+    slots: list[int] = msgspec.field(default_factory=lambda: [1, 2, 4, 6, 8])
     nodes: int = 1
     domains: int = 1
-    placements: list[str] = ["core"]
+    placements: list[str] = msgspec.field(default_factory=lambda: ["core"])
 
 
 class StopPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,7 +162,8 @@ def _of_levels(plan: Plan) -> str:
     if wrong:
         return f"`levels` holds {wrong[0]}, legal is 1 to {LEVEL_MAX}"
     if plan.running_max is not None and plan.levels and plan.levels[-1] > plan.running_max:
-        return f"level {plan.levels[-1]} is above the site's limit of {plan.running_max} running payloads (`running_max`)"
+        limit = f"the site's limit of {plan.running_max} running payloads (`running_max`)"
+        return f"level {plan.levels[-1]} is above {limit}"
     return ""
 
 

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.stress.level import RunningCurve, running
+from tidemill.stress.level import Integral, running
 from tidemill.stress.payloads import Payload
 
 WEIGHT_MAX = 10.0
 """A payload of more than nine tenths of the window gets no larger weight: one alone would decide the result."""
 
-SETTLED_SHARE = 0.1
-"""The level counts as reached when it is held for this part of the window that follows."""
+RULE = "payloads that start and end inside the window, each with the weight W / (W - length), W the window's length"
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +32,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float  #: of those counted
     weight_max: float  #: largest weight given
     cut: int  #: payloads whose weight was cut to WEIGHT_MAX
-    rule: str = "payloads that start and end inside the window, each with the weight W / (W - length), W the window's length"
+    rule: str = RULE
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -45,19 +44,14 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 def reached_s(payloads: Sequence[Payload], level: int, *, tolerance: float, for_s: float) -> float | None:
-    """When the number running first came within `tolerance` of the level for a whole `for_s` on average; None = never."""
+    """When the number running first came within `tolerance` of the level for `for_s` on average; None = never."""
     curve = running(payloads)
     low = level * (1 - tolerance)
+    sums = Integral(curve)
     for at, count in zip(curve.times_s, curve.counts, strict=True):
-        if count >= low and _mean_after(curve, at, for_s) >= low:
+        if count >= low and sums.mean(at, at + for_s) >= low:
             return at
     return None
-
-
-def _mean_after(curve: RunningCurve, at: float, for_s: float) -> float:
-    from tidemill.stress.level import mean_running
-
-    return mean_running(curve, at, at + for_s)
 
 
 def counted(payloads: Sequence[Payload], start_s: float, end_s: float) -> Counted:
