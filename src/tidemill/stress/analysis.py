@@ -45,6 +45,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     filter: Filter | None = None
     figures: Figures | None = None
     level_means: list[float] = []
+    together: int = 1  #: intervals of so many levels hold together
     worst_level_error: float | None = None
 
 
@@ -66,6 +67,7 @@ class _Measured(msgspec.Struct):
     figures: Figures
     samples: list[float]
     means: list[float]
+    together: int
 
 
 def analyse(run: Run, *, mean_s: float = MEAN_S) -> Analysis:
@@ -78,7 +80,9 @@ def analyse(run: Run, *, mean_s: float = MEAN_S) -> Analysis:
     quality = nodes.judge([each.payloads for each in filtered.values()])
     slow = nodes.slow_nodes(quality)
     measured = {
-        each.step.number: _measure(each, filtered[each.step.number], slow, (run.plan.seed, mean_s))
+        each.step.number: _measure(
+            each, filtered[each.step.number], slow, (run.plan.seed, mean_s, len(filtered))
+        )
         for each in run.steps
         if each.step.number in filtered and any(one.events for one in filtered[each.step.number].payloads)
     }
@@ -94,8 +98,8 @@ def analyse(run: Run, *, mean_s: float = MEAN_S) -> Analysis:
     )  # fmt: skip
 
 
-def _measure(each: StepRun, counted: Counted, slow: set[str], how: tuple[int, float]) -> _Measured:
-    seed, mean_s = how
+def _measure(each: StepRun, counted: Counted, slow: set[str], how: tuple[int, float, int]) -> _Measured:
+    seed, mean_s, together = how
     curve = level.running(each.payloads)
     mean = level.mean_running(curve, each.start_s, each.end_s)
     draws = statistics.draw(counted, seed=seed * 1_000 + each.step.number, slow=slow)
@@ -108,14 +112,14 @@ def _measure(each: StepRun, counted: Counted, slow: set[str], how: tuple[int, fl
     events = statistics.mean_sd([one.events / one.wall_s for one in done])
     setup = statistics.mean_sd([one.setup_s for one in done])
     figures = Figures(
-        cpu_wall=draws.estimate(cpu_per_wall), cpu_wall_mean=cpu[0], cpu_wall_sd=cpu[1],
-        events_wall=draws.estimate(events_per_wall), events_wall_mean=events[0], events_wall_sd=events[1],
-        events_s=rate, running=mean, setup_mean_s=setup[0], setup_sd_s=setup[1],
+        cpu_wall=draws.estimate(cpu_per_wall, together=together), cpu_wall_mean=cpu[0], cpu_wall_sd=cpu[1],
+        events_wall=draws.estimate(events_per_wall, together=together), events_wall_mean=events[0], events_wall_sd=events[1],
+        events_s=draws.estimate(events_per_wall, mean, together=together), running=mean, setup_mean_s=setup[0], setup_sd_s=setup[1],
         failed=dict(sorted(Counter(one.failure for one in counted.payloads if one.failure).items())),
         method=draws.method,
     )  # fmt: skip
     means = level.interval_means(curve, each.start_s, each.end_s, interval_s=mean_s)
-    return _Measured(each, counted, figures, samples, means)
+    return _Measured(each, counted, figures, samples, means, together)
 
 
 def _result(each: StepRun, found: _Measured | None) -> StepResult:
@@ -126,7 +130,7 @@ def _result(each: StepRun, found: _Measured | None) -> StepResult:
         return StepResult(step=each.step, status=each.status, reason=reason)
     return StepResult(
         step=each.step, status=each.status, reason=each.reason, filter=found.counted.filter, figures=found.figures,
-        level_means=found.means, worst_level_error=level.level_error(found.means, each.step.level),
+        level_means=found.means, together=found.together, worst_level_error=level.level_error(found.means, each.step.level),
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from tidemill.stress.analysis import Analysis, StepResult
 from tidemill.stress.statistics import Estimate
 
 QUANTITIES = ("cpu_wall", "events_wall")
-_SIGMAS = 2 * 1.96
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ def _by_step(found: Analysis) -> dict[tuple[str, int, int, str], StepResult]:
 def _row(a: StepResult, b: StepResult, quantity: str, rows: int) -> Difference:
     one: Estimate = getattr(a.figures, quantity)
     other: Estimate = getattr(b.figures, quantity)
-    error = math.hypot(_error(one), _error(other))
+    error = math.hypot(_error(one, a.together), _error(other, b.together))
     value = other.value / one.value if one.value else math.inf
     reach = NormalDist().inv_cdf(1 - 0.025 / max(1, rows)) * error
     ratio = Estimate(value, value * math.exp(-reach), value * math.exp(reach))
@@ -83,6 +82,7 @@ def _row(a: StepResult, b: StepResult, quantity: str, rows: int) -> Difference:
     )
 
 
-def _error(found: Estimate) -> float:
-    """Relative standard error, from the interval's width."""
-    return (found.high - found.low) / _SIGMAS / found.value if found.value > 0 else 0.0
+def _error(found: Estimate, together: int) -> float:
+    """Relative standard error, from the width of an interval that holds together with others."""
+    sigmas = 2 * NormalDist().inv_cdf(1 - 0.025 / max(1, together))
+    return (found.high - found.low) / sigmas / found.value if found.value > 0 else 0.0

@@ -67,8 +67,12 @@ def decide(plan: Plan, step: Step, seen: Seen) -> Window | Stop | None:
     reached = window.reached_s(known, step.level, tolerance=plan.tolerance, for_s=settle) if settle else None
     if reached is not None and reached + settle <= horizon:
         start = reached + settle
-        if start + plan.hold_s <= horizon:
-            return Window(start, start + plan.hold_s)
+        end = start + plan.hold_s
+        if end <= horizon:
+            mean = level.mean_running(level.running(seen.payloads), start, end)
+            if abs(mean / step.level - 1) > plan.tolerance:
+                return Stop(_unheld(plan, step, mean), unreached=True)
+            return Window(start, end)
     elif horizon - seen.submitted_s > plan.ramp_up_s:
         return Stop(_unreached(plan, step, seen, horizon), unreached=True)
     if seen.exhausted:
@@ -79,6 +83,22 @@ def decide(plan: Plan, step: Step, seen: Seen) -> Window | Stop | None:
         )
         return Stop(reason, job=True)
     return None
+
+
+def recent_mean(plan: Plan, seen: Seen) -> float | None:
+    """The number that ran of late, as far as it is known: before the horizon, over two payloads. None = not known."""
+    horizon, typical = horizon_s(plan, seen), median([each.wall_s for each in seen.payloads])
+    start = horizon - 2 * typical
+    if not typical or start < seen.submitted_s:
+        return None
+    return level.mean_running(level.running(seen.payloads), start, horizon)
+
+
+def _unheld(plan: Plan, step: Step, mean: float) -> str:
+    return (
+        f"level {step.level} was reached, and not held: {mean:.2f} payloads ran on average during {plan.hold_s:g} s, "
+        f"more than {100 * plan.tolerance:g} % away (`tolerance`)"
+    )
 
 
 def _unreached(plan: Plan, step: Step, seen: Seen, horizon: float) -> str:

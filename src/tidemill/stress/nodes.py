@@ -58,19 +58,20 @@ def judge(levels: Sequence[Sequence[Payload]]) -> list[NodeQuality]:
     found = []
     for node in sorted(total):
         factor = math.exp(centre[node] - middle) if node in centre else 1.0
-        verdict, reason = _verdict(
-            node,
-            is_slow=node in slow and factor >= FACTOR_MIN,
-            is_failing=node in failing,
-            known=node in centre,
-        )
-        if verdict == "slow":
-            reason = (
+        reasons = []
+        if node in slow and factor >= FACTOR_MIN:
+            reasons.append(
                 f"an event takes {factor:.2f} times as long as on the other nodes (p = {scores[node]:.1g})"
             )
-        if verdict == "failing":
+        if node in failing:
             rest = (sum(failed.values()) - failed[node]) / max(1, sum(total.values()) - total[node])
-            reason = f"{failed[node]} of {total[node]} payloads failed, {100 * rest:.1f} % elsewhere"
+            reasons.append(f"{failed[node]} of {total[node]} payloads failed, {100 * rest:.1f} % elsewhere")
+        verdict = (
+            "slow" if node in slow and factor >= FACTOR_MIN else "failing" if node in failing else "good"
+        )
+        if node not in centre and verdict == "good":
+            verdict, reasons = "few", [f"fewer than {PAYLOADS_MIN} payloads were counted"]
+        reason = "; ".join(reasons)
         found.append(
             NodeQuality(
                 node=node, payloads=total[node], failed=failed[node], factor=factor, p=scores.get(node, 1.0),
@@ -83,14 +84,6 @@ def judge(levels: Sequence[Sequence[Payload]]) -> list[NodeQuality]:
 def slow_nodes(found: Sequence[NodeQuality]) -> set[str]:
     """Those that are slow."""
     return {each.node for each in found if each.verdict == "slow"}
-
-
-def _verdict(node: str, *, is_slow: bool, is_failing: bool, known: bool) -> tuple[str, str]:
-    if is_failing:
-        return "failing", ""
-    if is_slow:
-        return "slow", ""
-    return ("good", "") if known else ("few", f"fewer than {PAYLOADS_MIN} payloads were counted")
 
 
 def _figures(

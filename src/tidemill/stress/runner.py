@@ -94,12 +94,19 @@ class Runner:
         guards, nodes = _Guards(plan.guard), _Nodes(self._client, step.site)
         pause = min(POLL_S_MAX, max(POLL_S_MIN, plan.payload.event_s / 10))
         while True:
-            exhausted = submission.follow()
             payloads = times.read(submission.jobs)
+            now_s = clock.now_us() / 1e6
             seen = Seen(
-                payloads, record.submitted_s, clock.now_us() / 1e6, nodes=nodes.now(), nodes_top=nodes.top,
-                exhausted=exhausted, guards=guards.over(),
-            )  # fmt: skip
+                payloads,
+                record.submitted_s,
+                now_s,
+                nodes=nodes.now(),
+                nodes_top=nodes.top,
+                guards=guards.over(),
+            )
+            lag_s = now_s - holding.horizon_s(plan, seen)
+            exhausted = submission.follow(holding.recent_mean(plan, seen), lag_s=lag_s)
+            seen = seen._replace(exhausted=exhausted)
             end = holding.decide(plan, step, seen)
             if end is not None:
                 return Held(payloads, end)

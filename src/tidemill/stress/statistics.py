@@ -1,6 +1,6 @@
 """Means, intervals and comparisons of levels. Pure, and deterministic for a seed.
 
-Intervals are 95 % intervals of a bootstrap. With CLUSTERS_MIN nodes or more, nodes are drawn (payloads of one node
+Intervals are 95 % intervals of a bootstrap; those of the levels of a run hold together. With CLUSTERS_MIN nodes or more, nodes are drawn (payloads of one node
 are alike), widened by Student's t for their number; with fewer, payloads are drawn within each node, and the interval
 is one for these nodes. Nodes that were found to be slow are always kept: the site has exactly those.
 """
@@ -11,6 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from statistics import NormalDist
 
 import msgspec
 
@@ -81,11 +82,10 @@ class Draws(msgspec.Struct):
     widening: float  #: of distances from the value
     method: str
 
-    def estimate(self, figure: Figure, scale: float = 1.0) -> Estimate:
-        """A figure with its interval."""
-        return interval(
-            scale * figure(self.whole), [scale * figure(each) for each in self.samples], self.widening
-        )
+    def estimate(self, figure: Figure, scale: float = 1.0, *, together: int = 1) -> Estimate:
+        """A figure with its interval; of `together` such intervals, all hold with 95 % (Bonferroni)."""
+        wider = self.widening * NormalDist().inv_cdf(1 - 0.025 / together) / 1.96
+        return interval(scale * figure(self.whole), [scale * figure(each) for each in self.samples], wider)
 
 
 def draw(counted: Counted, *, seed: int, slow: Collection[str] = (), draws: int = DRAWS) -> Draws:
