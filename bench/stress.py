@@ -110,7 +110,9 @@ def judge(truth: Truth, seed: int, found: Analysis) -> tuple[bool, dict[str, Any
         "seed": seed, "cpu_wall": cpu, "knee": at is not None and at.holds(truth.knee),
         "slow_node": slow == [f"n{truth.slow:02}"], "widest": round(max(widths), 4),
         "knee_at": None if at is None else [round(each, 2) for each in (at.value, at.low, at.high)],
-        "cpu_walls": [[round(of.cpu_wall.low, 4), round(truth.cpu(level), 4), round(of.cpu_wall.high, 4)] for level, of in figures],
+        "cpu_walls": [
+            [round(each, 4) for each in (of.cpu_wall.low, truth.cpu(level), of.cpu_wall.high)] for level, of in figures
+        ],
     }  # fmt: skip
     good = (
         cpu and row["knee"] and row["slow_node"] and max(widths) <= WIDTH_MAX and len(figures) == len(LEVELS)

@@ -113,8 +113,9 @@ def _measure(each: StepRun, counted: Counted, slow: set[str], how: tuple[int, fl
     setup = statistics.mean_sd([one.setup_s for one in done])
     figures = Figures(
         cpu_wall=draws.estimate(cpu_per_wall, together=together), cpu_wall_mean=cpu[0], cpu_wall_sd=cpu[1],
-        events_wall=draws.estimate(events_per_wall, together=together), events_wall_mean=events[0], events_wall_sd=events[1],
-        events_s=draws.estimate(events_per_wall, mean, together=together), running=mean, setup_mean_s=setup[0], setup_sd_s=setup[1],
+        events_wall=draws.estimate(events_per_wall, together=together), events_wall_mean=events[0],
+        events_wall_sd=events[1], events_s=draws.estimate(events_per_wall, mean, together=together), running=mean,
+        setup_mean_s=setup[0], setup_sd_s=setup[1],
         failed=dict(sorted(Counter(one.failure for one in counted.payloads if one.failure).items())),
         method=draws.method,
     )  # fmt: skip
@@ -130,7 +131,8 @@ def _result(each: StepRun, found: _Measured | None) -> StepResult:
         return StepResult(step=each.step, status=each.status, reason=reason)
     return StepResult(
         step=each.step, status=each.status, reason=each.reason, filter=found.counted.filter, figures=found.figures,
-        level_means=found.means, together=found.together, worst_level_error=level.level_error(found.means, each.step.level),
+        level_means=found.means, together=found.together,
+        worst_level_error=level.level_error(found.means, each.step.level),
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Whether two runs differ. Pure.
 
-Steps of the same site, level, slots and placement are compared by the ratio of their figures. Its interval comes of both
-bootstraps, which know payloads and nodes; what changes from day to day at a site is in neither. The bounds are those of
-all rows together (Bonferroni), so that one row in twenty does not differ by chance.
+Steps of the same site, level, slots and placement are compared by the ratio of their figures. Its interval comes of
+both bootstraps, which know payloads and nodes; what changes from day to day at a site is in neither. The bounds of all
+rows hold together (Bonferroni), so that one row in twenty does not differ by chance.
 """
 
 from __future__ import annotations

@@ -18,11 +18,13 @@ from tidemill.stress.statistics import median
 LONGEST_FACTOR = 1.25
 """The horizon lies so many times the longest payload back: some that still run are longer than all that ended."""
 
+SHIFTS = 50  #: in a window's length: places at which it may begin
+
 ALWAYS_MIN = 5  #: payloads after which one that always fails is not given more
 
 
 class Seen(NamedTuple):
-    """What is known of a level. `delay_s`: how late the server hears of ends; `nodes`, `nodes_top`: of the site, now and
+    """What is known of a level. `delay_s`: how late the server hears of ends; `nodes`, `nodes_top`: the site's, now and
     the most during this level; `exhausted`: every submitted event has ended; `guards`: guards that are over."""
 
     payloads: Sequence[Payload]
@@ -66,13 +68,9 @@ def decide(plan: Plan, step: Step, seen: Seen) -> Window | Stop | None:
     known = [each for each in seen.payloads if each.start_s < horizon]
     reached = window.reached_s(known, step.level, tolerance=plan.tolerance, for_s=settle) if settle else None
     if reached is not None and reached + settle <= horizon:
-        start = reached + settle
-        end = start + plan.hold_s
-        if end <= horizon:
-            mean = level.mean_running(level.running(seen.payloads), start, end)
-            if abs(mean / step.level - 1) > plan.tolerance:
-                return Stop(_unheld(plan, step, mean), unreached=True)
-            return Window(start, end)
+        held = _held(plan, step, seen, (reached + settle, horizon))
+        if held is not None:
+            return held
     elif horizon - seen.submitted_s > plan.ramp_up_s:
         return Stop(_unreached(plan, step, seen, horizon), unreached=True)
     if seen.exhausted:
@@ -83,6 +81,20 @@ def decide(plan: Plan, step: Step, seen: Seen) -> Window | Stop | None:
         )
         return Stop(reason, job=True)
     return None
+
+
+def _held(plan: Plan, step: Step, seen: Seen, known: tuple[float, float]) -> Window | Stop | None:
+    """The first window with the level's mean. It may begin as late as a level may be reached; None = not known yet."""
+    sums, last = level.Integral(level.running(seen.payloads)), known[1] - plan.hold_s
+    latest = max(known[0], seen.submitted_s + plan.ramp_up_s)
+    start, nearest = known[0], 0.0
+    while start <= min(last, latest):
+        mean = sums.mean(start, start + plan.hold_s)
+        if abs(mean / step.level - 1) <= plan.tolerance:
+            return Window(start, start + plan.hold_s)
+        nearest = min(nearest, mean, key=lambda each: abs(each - step.level))
+        start += max(plan.hold_s / SHIFTS, 1e-3)
+    return Stop(_unheld(plan, step, nearest), unreached=True) if last > latest else None
 
 
 def recent_mean(plan: Plan, seen: Seen) -> float | None:
@@ -96,7 +108,8 @@ def recent_mean(plan: Plan, seen: Seen) -> float | None:
 
 def _unheld(plan: Plan, step: Step, mean: float) -> str:
     return (
-        f"level {step.level} was reached, and not held: {mean:.2f} payloads ran on average during {plan.hold_s:g} s, "
+        f"level {step.level} was reached, and not held: at best {mean:.2f} payloads ran on average during "
+        f"{plan.hold_s:g} s, "
         f"more than {100 * plan.tolerance:g} % away (`tolerance`)"
     )
 

@@ -15,7 +15,7 @@ from tidemill.stress.statistics import Estimate, interval, quantile
 FLATTER = 0.8
 """After a knee, a payload more brings less than this part of what it brought before, with 95 % confidence."""
 
-GRID = 160
+COARSE, FINE = 24, 8  #: cells of the grid, and of each cell beside the best
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -41,10 +41,13 @@ def fit(levels: Sequence[float], rates: Sequence[float]) -> Fit:
     """The best knee between the first level and the last but one, on a grid."""
     low, high = levels[0], levels[-2]
     best = _solve(levels, rates, high)
-    for k in range(GRID):
-        found = _solve(levels, rates, low + (high - low) * k / GRID)
-        if found.error < best.error:
-            best = found
+    for cells in (COARSE, COARSE * FINE):
+        around = best.knee if cells > COARSE else None
+        for k in range(cells):
+            at = low + (high - low) * k / cells
+            if around is None or abs(at - around) <= (high - low) / COARSE:
+                found = _solve(levels, rates, at)
+                best = found if found.error < best.error else best
     return best
 
 
@@ -82,7 +85,8 @@ def find(levels: Sequence[int], rates: Sequence[Estimate], samples: Sequence[Seq
         at = interval(best.knee, [each.knee for each in draws])
         recommended = max(1, int(best.knee + 1e-9))
         reason = (
-            f"events/s grow by {best.before:.4g} with each payload up to {at.value:.1f} ({at.low:.1f} to {at.high:.1f}), "
+            f"events/s grow by {best.before:.4g} with each payload up to {at.value:.1f} "
+            f"({at.low:.1f} to {at.high:.1f}), "
             f"and by {best.after:.4g} beyond"
         )
         return Knee(at=at, before=best.before, after=best.after, recommended=recommended, reason=reason)
@@ -106,7 +110,8 @@ def _few(levels: Sequence[int], rates: Sequence[Estimate]) -> Knee:
         return Knee(at=None, before=0.0, after=0.0, recommended=0, reason="no level was measured")
     best = max(range(len(levels)), key=lambda k: rates[k].value)
     enough = next(k for k in range(len(levels)) if rates[k].high >= rates[best].low)
-    reason = f"{len(levels)} levels cannot show a knee (three can); level {levels[enough]} is as good as the best, {levels[best]}"
+    as_good = f"level {levels[enough]} is as good as the best, {levels[best]}"
+    reason = f"fewer than three levels cannot show a knee; {as_good}"
     return Knee(at=None, before=0.0, after=0.0, recommended=levels[enough], reason=reason)
 
 
@@ -116,10 +121,11 @@ def best_slots(slots: Sequence[int], rates: Sequence[Estimate]) -> tuple[int, st
         return 0, "no number of slots was measured"
     best = max(range(len(slots)), key=lambda k: rates[k].value)
     enough = min((k for k in range(len(slots)) if rates[k].high >= rates[best].low), key=lambda k: slots[k])
-    top = f"{slots[best]} slots do the most, {rates[best].value:.4g} events/s ({rates[best].low:.4g} to {rates[best].high:.4g})"
+    top = rates[best]
+    most = f"{slots[best]} slots do the most, {top.value:.4g} events/s ({top.low:.4g} to {top.high:.4g})"
     if enough == best:
-        return slots[best], f"{top}; fewer do less, beyond chance"
+        return slots[best], f"{most}; fewer do less, beyond chance"
     few = (
         f"{slots[enough]} do {rates[enough].value:.4g} ({rates[enough].low:.4g} to {rates[enough].high:.4g})"
     )
-    return slots[enough], f"{top}; {few}, which does not differ beyond chance, and leaves more room"
+    return slots[enough], f"{most}; {few}, which does not differ beyond chance, and leaves more room"

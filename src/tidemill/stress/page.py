@@ -1,4 +1,4 @@
-"""A result as one HTML page: what to do, the study's table, curves, nodes, what saturated, and what was left out. Pure."""
+"""A result as one HTML page: what to do, the study's table, curves, nodes, what saturated, what was left out. Pure."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class GuardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class OutsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Prometheus range query whose series stand in the result. `limit`: where the quantity is full, if that is known."""
+    """A Prometheus range query whose series stand in the result. `limit`: where the quantity is full, if known."""
 
     title: str
     url: str
@@ -188,9 +188,11 @@ def _of_stops(plan: Plan) -> str:
         return "`stop.nodes_lost_share` must be above 0 and at most 1"
     if len(plan.guard) + len(plan.prometheus) > OUTSIDE_MAX:
         return f"more than {OUTSIDE_MAX} queries to Prometheus"
-    for each in [*plan.guard, *plan.prometheus]:
-        if not each.url.startswith(("http://", "https://")):
-            return f"`{each.url}` of `{each.title}` is not an http:// or https:// address"
+    for title, url in [(each.title, each.url) for each in plan.guard] + [
+        (each.title, each.url) for each in plan.prometheus
+    ]:
+        if not url.startswith(("http://", "https://")):
+            return f"`{url}` of `{title}` is not an http:// or https:// address"
     if not 0 < plan.gate.worse_percent < 100:
         return "`gate.worse_percent` must be above 0 and below 100"
     return ""
@@ -227,7 +229,7 @@ def scan_steps(plan: Plan) -> list[Step]:
     scan = plan.scan
     if scan is None:
         raise ConfigError("the test has no table `scan`", hint="docs/stress.md shows one")
-    found = []
+    found: list[Step] = []
     for site in plan.sites or [""]:
         for placement in scan.placements:
             for slots in scan.slots:

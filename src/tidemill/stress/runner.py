@@ -16,7 +16,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.stress import holding, prometheus, store
 from tidemill.stress.holding import Seen, Stop, Window
 from tidemill.stress.payloads import Payload, taken
-from tidemill.stress.plan import Step
+from tidemill.stress.plan import GuardPlan, Step
 from tidemill.stress.run import Run, Source, StepRun
 from tidemill.stress.submission import Submission, all_ended
 from tidemill.wire.http import NotFoundError
@@ -146,7 +146,7 @@ class _Times:
         self._payloads: list[Payload] = []
 
     def read(self, jobs: Mapping[int, int]) -> list[Payload]:
-        """All payloads so far of these jobs, given with their events. A job whose events are all known is left alone."""
+        """All payloads so far of these jobs, given with their events. Jobs of which all is known are not asked for."""
         new: list[Payload] = []
         for job, events in jobs.items():
             while self._events.get(job, 0) < events:
@@ -180,7 +180,7 @@ class _Nodes:
 class _Guards:
     """The test's guards. One that cannot be asked stops the run: nobody would see the harm."""
 
-    def __init__(self, guards: Sequence[prometheus.GuardPlan]) -> None:
+    def __init__(self, guards: Sequence[GuardPlan]) -> None:
         self._guards, self._asked_s = guards, float("-inf")
 
     def over(self) -> list[str]:

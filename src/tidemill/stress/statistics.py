@@ -1,8 +1,9 @@
 """Means, intervals and comparisons of levels. Pure, and deterministic for a seed.
 
-Intervals are 95 % intervals of a bootstrap; those of the levels of a run hold together. With CLUSTERS_MIN nodes or more, nodes are drawn (payloads of one node
-are alike), widened by Student's t for their number; with fewer, payloads are drawn within each node, and the interval
-is one for these nodes. Nodes that were found to be slow are always kept: the site has exactly those.
+Intervals are 95 % intervals of a bootstrap; those of the levels of a run hold together. With
+CLUSTERS_MIN nodes or more, nodes are drawn (payloads of one node are alike), widened by Student's t for their number;
+with fewer, payloads are drawn within each node, and the interval is one for these nodes. Nodes that were found to be
+slow are always kept: the site has exactly those.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a level becomes jobs: one job that the lead limits, or single events that follow the ends.
 
-With `JobSpec.at_once` a level is one job, and the site's leads keep the number running at the limit. A version without it
-is fed: as many events are submitted as have ended, and some ahead, by feedback on the number that really ran.
+With `JobSpec.at_once` a level is one job, and the site's leads keep the number running at the limit. A version without
+it is fed: as many events are submitted as have ended, and some ahead, by feedback on the number that really ran.
 """
 
 from __future__ import annotations

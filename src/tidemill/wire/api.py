@@ -605,9 +605,9 @@ class RanReport(msgspec.Struct, kw_only=True, tag_field="t", tag="ran"):
 
 
 class PayloadTime(msgspec.Struct, frozen=True, array_like=True):
-    """One record of a pilot on events of a job: when they ran, where, and what they cost. `payloads` is more than 1 where
-    the pilot joined several short ones of a slot, and 0 while a payload goes on to further ranges. Times: microseconds,
-    `started_us` and `ended_us` since 1970."""
+    """One record of a pilot on events of a job: when they ran, where, and what they cost. `payloads` is more than 1
+    where the pilot joined several short ones of a slot, and 0 while a payload goes on to further ranges. Times:
+    microseconds, `started_us` and `ended_us` since 1970."""
 
     first: int
     count: int

@@ -1,4 +1,4 @@
-"""A stress test of a real site: server, agent, lead, pilots and payloads; levels are held, measured, stopped and resumed."""
+"""Stress tests of a real site: levels are held and measured, runs stop with a reason, and go on after a kill."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ levels = {levels}
 hold_s = {hold}
 ramp_up_s = {ramp}
 ramp_down_s = 20
-tolerance = 0.2
+tolerance = 0.15
 {more}
 [payload]
 command = ["/bin/sh", "-c", {script!r}]
-event_s = 0.6
+event_s = 1.0
 {tail}
 """
-BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.2"
+BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.6"
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +32,13 @@ def site() -> Iterator[World]:
         yield it
 
 
-def test_file(
-    site: World, *, levels: str = "[2, 4]", hold: float = 15, ramp: float = 40, script: str = BUSY, more: str = "",
+def written(
+    site: World, *, levels: str = "[2, 4]", hold: float = 12, ramp: float = 40, script: str = BUSY, more: str = "",
     tail: str = "",
 ) -> Path:  # fmt: skip
     path = site.home / "me" / "test.toml"
     path.write_text(TEST.format(levels=levels, hold=hold, ramp=ramp, script=script, more=more, tail=tail))
     return path
-
-
-test_file.__test__ = False  # type: ignore[attr-defined]
 
 
 def unended(site: World) -> int:
@@ -51,16 +48,16 @@ def unended(site: World) -> int:
 
 @pytest.mark.slow
 def test_two_levels_are_held_and_measured_and_leave_no_jobs(site: World) -> None:
-    path = test_file(site)
+    path = written(site)
     done = site.run("stress", "run", str(path), "--json", timeout_s=110)
     assert done.returncode == 0, done.stderr + done.stdout
     steps = json.loads(done.stdout)["steps"]
     assert [each["status"] for each in steps] == ["measured", "measured"]
     for each, level in zip(steps, (2, 4), strict=True):
-        assert each["filter"]["counted"] > 5 * level
+        assert each["filter"]["counted"] > 4 * level
         assert each["figures"]["running"] == pytest.approx(level, rel=0.2)
         assert 0 < each["figures"]["cpu_wall"]["value"] < 1
-        assert "started before the window" in each["filter"]["left_out"]
+        assert sum(each["filter"]["left_out"].values()) >= level
     (page,) = site.home.glob("me/stress-runs/*/page.html")
     assert "events/s of all payloads" in page.read_text()
     assert unended(site) == 0
@@ -68,7 +65,7 @@ def test_two_levels_are_held_and_measured_and_leave_no_jobs(site: World) -> None
 
 @pytest.mark.slow
 def test_a_payload_that_always_fails_stops_the_run_with_a_sentence(site: World) -> None:
-    done = site.run("stress", "run", str(test_file(site, script="sleep 0.1; exit 3")), timeout_s=60)
+    done = site.run("stress", "run", str(written(site, script="sleep 0.1; exit 3")), timeout_s=60)
     assert done.returncode == 1, done.stderr
     assert "the payload always fails" in done.stderr
     assert unended(site) == 0
@@ -76,7 +73,7 @@ def test_a_payload_that_always_fails_stops_the_run_with_a_sentence(site: World) 
 
 @pytest.mark.slow
 def test_a_level_beyond_the_site_is_said_to_be_unreached(site: World) -> None:
-    done = site.run("stress", "run", str(test_file(site, levels="[30]", hold=6, ramp=6)), timeout_s=90)
+    done = site.run("stress", "run", str(written(site, levels="[30]", hold=6, ramp=6)), timeout_s=90)
     assert done.returncode == 3, done.stderr
     assert "level 30 was not reached within 6 s: at most" in done.stderr
     assert unended(site) == 0
@@ -84,7 +81,7 @@ def test_a_level_beyond_the_site_is_said_to_be_unreached(site: World) -> None:
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_cancels_what_it_had_left(site: World) -> None:
-    path = test_file(site, levels="[3]", hold=8)
+    path = written(site, levels="[3]", hold=8)
     with site.running("stress", "run", str(path), "--runs", "killed") as process:
         deadline = time.monotonic() + 30
         while not unended(site):

@@ -316,8 +316,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/jobs", "Jobs, newest first", JobsQuery, None, JobPage, _jobs, Act.READ),
     Route("GET", "/v1/jobs/{job:int}", "Everything about a job", NoQuery, None, JobDetail, _job, Act.READ),
     Route(
-        "GET", "/v1/jobs/{job:int}/times", "When payloads of a timed job ran, where, and what they cost", TimesQuery, None,
-        TimesPage, _times, Act.READ,
+        "GET", "/v1/jobs/{job:int}/times", "When and where payloads of a timed job ran", TimesQuery, None, TimesPage,
+        _times, Act.READ,
     ),
     Route("GET", "/v1/jobs/{job:int}/log", "Stdout and stderr of a payload", LogQuery, None, None, None, Act.LOG),
     Route(
