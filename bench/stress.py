@@ -1,6 +1,6 @@
 """Stress tests: are planted figures recovered by the filter, and is a level held on a real local site?
 
-    .venv/bin/python bench/stress.py --json [--seeds 20] [--run DIRECTORY]
+    .venv/bin/python bench/stress.py --json [--seeds 20] [--run DIRECTORY --mean-s 60]
 
 Each seed plays a site of 16 nodes with a planted CPU/wall, a planted knee of throughput, one slow node, payloads of
 random length whose CPU/wall depends on their length, and 5 % failures. `recovered_seeds`: seeds in which the planted
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from tidemill.stress import store
 from tidemill.stress.analysis import Analysis, analyse
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import PayloadPlan, Plan, Step
+from tidemill.stress.plan import PayloadPlan, Plan, StressStep
 from tidemill.stress.run import Run, StepRun
 
 LEVELS = (4, 8, 12, 16)
@@ -92,7 +92,7 @@ def recovered(truth: Truth, seed: int) -> tuple[bool, dict[str, Any]]:
         start_s = payloads[0].start_s + SETTLE_S
         run.steps.append(
             StepRun(
-                step=Step(number, "", level), campaign="", status="measured", start_s=start_s, end_s=start_s + HOLD_S,
+                step=StressStep(number, "", level), campaign="", status="measured", start_s=start_s, end_s=start_s + HOLD_S,
                 payloads=payloads,
             )
         )  # fmt: skip
@@ -120,7 +120,7 @@ def judge(truth: Truth, seed: int, found: Analysis) -> tuple[bool, dict[str, Any
     return bool(good), row
 
 
-def of_real_run(directory: Path | None) -> dict[str, Any]:
+def of_real_run(directory: Path | None, mean_s: float) -> dict[str, Any]:
     """What a run on a real site shows; null with a reason where it does not."""
     if directory is None:
         why = "needs a run of a real site: --run DIRECTORY of `tidemill stress run`"
@@ -128,7 +128,7 @@ def of_real_run(directory: Path | None) -> dict[str, Any]:
                 "monitor_core_share_why": "needs the nodes' monitors and a run of a real site"}  # fmt: skip
     run = store.load(directory)
     return {
-        "worst_level_error": analyse(run).worst_level_error, "limiter": run.limiter, "monitor_core_share": None,
+        "worst_level_error": analyse(run, mean_s=mean_s).worst_level_error, "limiter": run.limiter, "monitor_core_share": None,
         "monitor_core_share_why": "the run holds no samples of nodes' monitors",
     }  # fmt: skip
 
@@ -139,10 +139,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--run", type=Path, default=None)
+    parser.add_argument(
+        "--mean-s", type=float, default=60.0, help="a minute of the run, if its time is scaled"
+    )
     args = parser.parse_args()
     rows = [recovered(Truth(), seed) for seed in range(1, args.seeds + 1)]
     figures = {
-        **of_real_run(args.run), "recovered_seeds": sum(good for good, _ in rows), "seeds": args.seeds,
+        **of_real_run(args.run, args.mean_s), "recovered_seeds": sum(good for good, _ in rows), "seeds": args.seeds,
         "recovered_cpu_wall": sum(row["cpu_wall"] for _, row in rows),
         "recovered_knee": sum(row["knee"] for _, row in rows),
         "found_slow_node": sum(row["slow_node"] for _, row in rows),

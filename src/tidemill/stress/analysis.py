@@ -9,11 +9,11 @@ import msgspec
 
 from tidemill.stress import knee, level, nodes, saturation, statistics, window
 from tidemill.stress.nodes import NodeQuality
-from tidemill.stress.plan import Step
+from tidemill.stress.plan import StressStep
 from tidemill.stress.run import Run, StepRun
 from tidemill.stress.saturation import Saturated
 from tidemill.stress.statistics import Estimate, cpu_per_wall, events_per_wall
-from tidemill.stress.window import Counted, Filter
+from tidemill.stress.window import Counted, WindowFilter
 
 MEAN_S = 60.0  #: the level is judged by means of so many seconds
 
@@ -39,10 +39,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """A step's result; without figures if nothing was measured."""
 
-    step: Step
+    step: StressStep
     status: str
     reason: str
-    filter: Filter | None = None
+    filter: WindowFilter | None = None
     figures: Figures | None = None
     level_means: list[float] = []
     together: int = 1  #: intervals of so many levels hold together

@@ -18,7 +18,7 @@ from tidemill.stress.statistics import Estimate
 QUANTITIES = ("cpu_wall", "events_wall")
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A figure of B over that of A. `verdict`: `same` (no difference beyond chance), `more`, `less`."""
 
     title: str
@@ -29,32 +29,32 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs compared. `only_a`, `only_b`: steps that the other has not measured."""
 
     a: str
     b: str
     same_test: bool
     differ: bool
-    rows: list[Difference]
+    rows: list[RunDifference]
     only_a: list[str]
     only_b: list[str]
 
 
-def compare(a: Analysis, b: Analysis, *, same_test: bool) -> Comparison:
+def compare(a: Analysis, b: Analysis, *, same_test: bool) -> RunComparison:
     """Compare two results."""
     of_a, of_b = _by_step(a), _by_step(b)
     shared = [key for key in of_a if key in of_b]
     pairs = [(of_a[key], of_b[key], quantity) for key in shared for quantity in QUANTITIES]
     rows = [_row(one, other, quantity, len(pairs)) for one, other, quantity in pairs]
-    return Comparison(
+    return RunComparison(
         a=a.id, b=b.id, same_test=same_test, differ=any(each.verdict != "same" for each in rows), rows=rows,
         only_a=[of_a[key].step.title for key in of_a if key not in of_b],
         only_b=[of_b[key].step.title for key in of_b if key not in of_a],
     )  # fmt: skip
 
 
-def regressions(found: Comparison, worse_percent: float) -> list[Difference]:
+def regressions(found: RunComparison, worse_percent: float) -> list[RunDifference]:
     """Rows in which B is worse than A by at least so many percent, and beyond chance."""
     return [
         each for each in found.rows if each.verdict == "less" and each.ratio.value <= 1 - worse_percent / 100
@@ -69,7 +69,7 @@ def _by_step(found: Analysis) -> dict[tuple[str, int, int, str], StepResult]:
     }
 
 
-def _row(a: StepResult, b: StepResult, quantity: str, rows: int) -> Difference:
+def _row(a: StepResult, b: StepResult, quantity: str, rows: int) -> RunDifference:
     one: Estimate = getattr(a.figures, quantity)
     other: Estimate = getattr(b.figures, quantity)
     error = math.hypot(_error(one, a.together), _error(other, b.together))
@@ -77,7 +77,7 @@ def _row(a: StepResult, b: StepResult, quantity: str, rows: int) -> Difference:
     reach = NormalDist().inv_cdf(1 - 0.025 / max(1, rows)) * error
     ratio = Estimate(value, value * math.exp(-reach), value * math.exp(reach))
     verdict = "less" if ratio.high < 1 else "more" if ratio.low > 1 else "same"
-    return Difference(
+    return RunDifference(
         title=a.step.title, quantity=quantity, a=one.value, b=other.value, ratio=ratio, verdict=verdict
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidemill.stress import level, window
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import Plan, Step
+from tidemill.stress.plan import Plan, StressStep
 from tidemill.stress.statistics import median
 
 LONGEST_FACTOR = 1.25
@@ -44,7 +44,7 @@ class Window(NamedTuple):
     end_s: float
 
 
-class Stop(NamedTuple):
+class StopRun(NamedTuple):
     """The run ends. `job`: the payload is to blame; else the site or something outside."""
 
     reason: str
@@ -58,7 +58,7 @@ def horizon_s(plan: Plan, seen: Seen) -> float:
     return seen.now_s - seen.delay_s - LONGEST_FACTOR * longest
 
 
-def decide(plan: Plan, step: Step, seen: Seen) -> Window | Stop | None:
+def decide(plan: Plan, step: StressStep, seen: Seen) -> Window | StopRun | None:
     """The next act; None = go on."""
     trouble = _trouble(plan, seen)
     if trouble is not None:
@@ -72,18 +72,18 @@ def decide(plan: Plan, step: Step, seen: Seen) -> Window | Stop | None:
         if held is not None:
             return held
     elif horizon - seen.submitted_s > plan.ramp_up_s:
-        return Stop(_unreached(plan, step, seen, horizon), unreached=True)
+        return StopRun(_unreached(plan, step, seen, horizon), unreached=True)
     if seen.exhausted:
         reason = (
             f"all events of level {step.level} ended before it was held for {plan.hold_s:g} s: "
             f"an event takes less than `event_s` = {plan.payload.event_s:g} s; measured: "
             f"{settle:.3g} s per payload"
         )
-        return Stop(reason, job=True)
+        return StopRun(reason, job=True)
     return None
 
 
-def _held(plan: Plan, step: Step, seen: Seen, known: tuple[float, float]) -> Window | Stop | None:
+def _held(plan: Plan, step: StressStep, seen: Seen, known: tuple[float, float]) -> Window | StopRun | None:
     """The first window with the level's mean. It may begin as late as a level may be reached; None = not known yet."""
     sums, last = level.Integral(level.running(seen.payloads)), known[1] - plan.hold_s
     latest = max(known[0], seen.submitted_s + plan.ramp_up_s)
@@ -94,7 +94,7 @@ def _held(plan: Plan, step: Step, seen: Seen, known: tuple[float, float]) -> Win
             return Window(start, start + plan.hold_s)
         nearest = min(nearest, mean, key=lambda each: abs(each - step.level))
         start += max(plan.hold_s / SHIFTS, 1e-3)
-    return Stop(_unheld(plan, step, nearest), unreached=True) if last > latest else None
+    return StopRun(_unheld(plan, step, nearest), unreached=True) if last > latest else None
 
 
 def recent_mean(plan: Plan, seen: Seen) -> float | None:
@@ -106,7 +106,7 @@ def recent_mean(plan: Plan, seen: Seen) -> float | None:
     return level.mean_running(level.running(seen.payloads), start, horizon)
 
 
-def _unheld(plan: Plan, step: Step, mean: float) -> str:
+def _unheld(plan: Plan, step: StressStep, mean: float) -> str:
     return (
         f"level {step.level} was reached, and not held: at best {mean:.2f} payloads ran on average during "
         f"{plan.hold_s:g} s, "
@@ -114,7 +114,7 @@ def _unheld(plan: Plan, step: Step, mean: float) -> str:
     )
 
 
-def _unreached(plan: Plan, step: Step, seen: Seen, horizon: float) -> str:
+def _unreached(plan: Plan, step: StressStep, seen: Seen, horizon: float) -> str:
     curve = level.running(seen.payloads)
     top = max(
         (mean for mean in level.interval_means(
@@ -127,11 +127,11 @@ def _unreached(plan: Plan, step: Step, seen: Seen, horizon: float) -> str:
     )
 
 
-def _trouble(plan: Plan, seen: Seen) -> Stop | None:
+def _trouble(plan: Plan, seen: Seen) -> StopRun | None:
     if seen.guards:
-        return Stop(f"a guard of the test says stop: {'; '.join(seen.guards)}")
+        return StopRun(f"a guard of the test says stop: {'; '.join(seen.guards)}")
     if seen.nodes_top and seen.nodes <= (1 - plan.stop.nodes_lost_share) * seen.nodes_top:
-        return Stop(f"the site has {seen.nodes} of {seen.nodes_top} nodes left")
+        return StopRun(f"the site has {seen.nodes} of {seen.nodes_top} nodes left")
     failed = [each for each in seen.payloads if each.failure]
     total = len(seen.payloads)
     if not failed:
@@ -140,9 +140,9 @@ def _trouble(plan: Plan, seen: Seen) -> Stop | None:
         f"{kind} {count}" for kind, count in Counter(each.failure for each in failed).most_common(3)
     )
     if len(failed) == total and total >= ALWAYS_MIN:
-        return Stop(f"the payload always fails: {total} of {total} ended with {kinds}", job=True)
+        return StopRun(f"the payload always fails: {total} of {total} ended with {kinds}", job=True)
     if total >= plan.stop.failed_min and len(failed) > plan.stop.failed_share * total:
-        return Stop(
+        return StopRun(
             f"{len(failed)} of {total} payloads failed ({kinds}), more than the share of "
             f"{plan.stop.failed_share:g} that the test allows",
             job=True,

@@ -100,7 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gate: GatePlan = GatePlan()
 
 
-class Step(NamedTuple):
+class StressStep(NamedTuple):
     """One level of a run. `slots` and `placement` are set in a scan; `cores` per slot, None = the application's."""
 
     number: int
@@ -213,29 +213,32 @@ def _of_scan(plan: Plan) -> str:
     return ""
 
 
-def steps(plan: Plan) -> list[Step]:
+def steps(plan: Plan) -> list[StressStep]:
     """The steps of `stress run`: every level at every site."""
     if not plan.levels:
         raise ConfigError("the test has no `levels`", hint="`tidemill stress scan` runs its table `scan`")
     pairs = [(site, level) for site in plan.sites or [""] for level in plan.levels]
     return [
-        Step(number, site, level, cores=plan.payload.cores) for number, (site, level) in enumerate(pairs, 1)
+        StressStep(number, site, level, cores=plan.payload.cores)
+        for number, (site, level) in enumerate(pairs, 1)
     ]
 
 
-def scan_steps(plan: Plan) -> list[Step]:
+def scan_steps(plan: Plan) -> list[StressStep]:
     """The steps of `stress scan`. A slot takes a core, a core pair, or an equal part of a NUMA domain that holds it;
     what does not fit on the node is left out."""
     scan = plan.scan
     if scan is None:
         raise ConfigError("the test has no table `scan`", hint="docs/stress.md shows one")
-    found: list[Step] = []
+    found: list[StressStep] = []
     for site in plan.sites or [""]:
         for placement in scan.placements:
             for slots in scan.slots:
                 cores = slot_cores(scan, placement, slots)
                 if cores and cores * slots <= scan.node_cores:
-                    found.append(Step(len(found) + 1, site, slots * scan.nodes, slots, placement, cores))
+                    found.append(
+                        StressStep(len(found) + 1, site, slots * scan.nodes, slots, placement, cores)
+                    )
     return found
 
 
@@ -249,7 +252,7 @@ def slot_cores(scan: ScanPlan, placement: str, slots: int) -> int:
     return scan.node_cores // scan.domains // in_domain
 
 
-def spec(plan: Plan, step: Step, events: int) -> JobSpec:
+def spec(plan: Plan, step: StressStep, events: int) -> JobSpec:
     """The job of a step. It is timed, has no outputs, and its failed events are not run again: they are counted."""
     payload = plan.payload
     return JobSpec(

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import Plan, Step
+from tidemill.stress.plan import Plan, StressStep
 
 FORMAT = 1
 Mode = Literal["run", "scan"]
@@ -24,7 +24,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | None = None
 
 
-class Source(Protocol):
+class SeriesSource(Protocol):
     """Where time series come from: nodes' monitors, Prometheus. A source that has none returns an empty list."""
 
     def series(self, start_s: float, end_s: float) -> list[Series]:
@@ -34,7 +34,7 @@ class Source(Protocol):
 class StepRun(msgspec.Struct, kw_only=True):
     """A step as it ran. Window: seconds since 1970; 0 = there is none."""
 
-    step: Step
+    step: StressStep
     campaign: str
     status: Status = "stopped"
     reason: str = ""

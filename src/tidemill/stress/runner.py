@@ -14,11 +14,11 @@ from tidemill import clock
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError
 from tidemill.stress import holding, prometheus, store
-from tidemill.stress.holding import Seen, Stop, Window
+from tidemill.stress.holding import Seen, StopRun, Window
 from tidemill.stress.payloads import Payload, taken
-from tidemill.stress.plan import GuardPlan, Step
-from tidemill.stress.run import Run, Source, StepRun
-from tidemill.stress.submission import Submission, all_ended
+from tidemill.stress.plan import GuardPlan, StressStep
+from tidemill.stress.run import Run, SeriesSource, StepRun
+from tidemill.stress.submission import LevelSubmission, all_ended
 from tidemill.wire.http import NotFoundError
 
 POLL_S_MIN, POLL_S_MAX = 0.1, 2.0
@@ -27,23 +27,23 @@ EXIT_JOB, EXIT_SITE = 1, 3
 Say = Callable[[str], None]
 
 
-class Held(NamedTuple):
+class HeldLevel(NamedTuple):
     """How a level ended."""
 
     payloads: list[Payload]
-    end: Window | Stop
+    end: Window | StopRun
 
 
 class Runner:
     """Runs the steps of a run that it does not have yet. `sources`: where time series come from."""
 
     def __init__(
-        self, client: Client, run: Run, directory: Path, *, sources: Sequence[Source], say: Say
+        self, client: Client, run: Run, directory: Path, *, sources: Sequence[SeriesSource], say: Say
     ) -> None:
         self._client, self._run, self._directory = client, run, directory
         self._sources, self._say = sources, say
 
-    def work(self, steps: Sequence[Step]) -> Run:
+    def work(self, steps: Sequence[StressStep]) -> Run:
         """Run the steps; the run, which is saved after each. What interrupts it leaves no jobs, and can go on later."""
         run = self._run
         run.stopped, run.exit_code = "", 0
@@ -62,7 +62,7 @@ class Runner:
         store.save(self._directory, run)
         return run
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: StressStep) -> None:
         run = self._run
         campaign = f"stress-{run.id}-{step.number}-{clock.now_us():x}"
         run.open_campaign = campaign
@@ -86,9 +86,9 @@ class Runner:
         run.steps.append(record)
         store.save(self._directory, run)
 
-    def _hold(self, step: Step, record: StepRun) -> Held:
+    def _hold(self, step: StressStep, record: StepRun) -> HeldLevel:
         plan = self._run.plan
-        submission = Submission(self._client, plan, step, record.campaign)
+        submission = LevelSubmission(self._client, plan, step, record.campaign)
         submission.start()
         times = _Times(self._client)
         guards, nodes = _Guards(plan.guard), _Nodes(self._client, step.site)
@@ -109,7 +109,7 @@ class Runner:
             seen = seen._replace(exhausted=exhausted)
             end = holding.decide(plan, step, seen)
             if end is not None:
-                return Held(payloads, end)
+                return HeldLevel(payloads, end)
             clock.sleep_s(pause)
 
     def _take_series(self, record: StepRun) -> None:
@@ -196,7 +196,7 @@ class _Guards:
         return [each for each in found if each]
 
 
-def check_sites(client: Client, run: Run, steps: Sequence[Step]) -> None:
+def check_sites(client: Client, run: Run, steps: Sequence[StressStep]) -> None:
     """Raises ConfigError for a site or an application that the server does not know."""
     known = {row.name for row in client.sites()}
     for site in dict.fromkeys(step.site for step in steps if step.site):

@@ -42,7 +42,7 @@ class Estimate(msgspec.Struct, frozen=True):
         return self.low <= truth <= self.high
 
 
-class Sums(msgspec.Struct):
+class PayloadSums(msgspec.Struct):
     """Weighted sums over payloads, those that failed included."""
 
     wall_s: float = 0.0
@@ -55,31 +55,31 @@ class Sums(msgspec.Struct):
         self.cpu_s += weight * payload.cpu_s
         self.events += weight * payload.events
 
-    def join(self, other: Sums) -> None:
+    def join(self, other: PayloadSums) -> None:
         """Add other sums."""
         self.wall_s += other.wall_s
         self.cpu_s += other.cpu_s
         self.events += other.events
 
 
-Figure = Callable[[Sums], float]
+Figure = Callable[[PayloadSums], float]
 
 
-def cpu_per_wall(sums: Sums) -> float:
+def cpu_per_wall(sums: PayloadSums) -> float:
     """CPU seconds per second of a payload."""
     return sums.cpu_s / sums.wall_s if sums.wall_s else 0.0
 
 
-def events_per_wall(sums: Sums) -> float:
+def events_per_wall(sums: PayloadSums) -> float:
     """Events per second of a payload."""
     return sums.events / sums.wall_s if sums.wall_s else 0.0
 
 
 class Draws(msgspec.Struct):
-    """Sums over all payloads that count, and over each bootstrap sample of them."""
+    """PayloadSums over all payloads that count, and over each bootstrap sample of them."""
 
-    whole: Sums
-    samples: list[Sums]
+    whole: PayloadSums
+    samples: list[PayloadSums]
     widening: float  #: of distances from the value
     method: str
 
@@ -156,15 +156,15 @@ def student(free: int) -> float:
     return _T975[max(known for known in _T975 if known <= max(1, free))]
 
 
-def _sum(group: Sequence[tuple[Payload, float]]) -> Sums:
-    found = Sums()
+def _sum(group: Sequence[tuple[Payload, float]]) -> PayloadSums:
+    found = PayloadSums()
     for payload, weight in group:
         found.add(payload, weight)
     return found
 
 
-def _join(parts: Sequence[Sums]) -> Sums:
-    found = Sums()
+def _join(parts: Sequence[PayloadSums]) -> PayloadSums:
+    found = PayloadSums()
     for each in parts:
         found.join(each)
     return found

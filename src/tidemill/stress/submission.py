@@ -15,7 +15,7 @@ from tidemill import clock
 from tidemill.client import Client
 from tidemill.model.job import JobSpec
 from tidemill.stress import plan as plans
-from tidemill.stress.plan import Plan, Step
+from tidemill.stress.plan import Plan, StressStep
 from tidemill.wire.api import CampaignRow
 
 EVENTS_FACTOR = 3.0
@@ -27,10 +27,10 @@ LIMITER = "at_once" in JobSpec.__struct_fields__
 HOW = "`at_once`, by the leads" if LIMITER else "fed: new events follow the ends of others"
 
 
-class Submission:
+class LevelSubmission:
     """The jobs of one level, in a campaign of its own."""
 
-    def __init__(self, client: Client, plan: Plan, step: Step, campaign: str) -> None:
+    def __init__(self, client: Client, plan: Plan, step: StressStep, campaign: str) -> None:
         self._client, self._plan, self._step, self.campaign = client, plan, step, campaign
         self.jobs: dict[int, int] = {}  #: events of each job
         self._events = 0

@@ -22,7 +22,7 @@ WEIGHT_MAX = 10.0
 RULE = "payloads that start and end inside the window, each with the weight W / (W - length), W the window's length"
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class WindowFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What the filter did, for the result."""
 
     start_s: float
@@ -40,7 +40,7 @@ class Counted(msgspec.Struct, frozen=True):
 
     payloads: list[Payload]
     weights: list[float]
-    filter: Filter
+    filter: WindowFilter
 
 
 def reached_s(payloads: Sequence[Payload], level: int, *, tolerance: float, for_s: float) -> float | None:
@@ -71,7 +71,7 @@ def counted(payloads: Sequence[Payload], start_s: float, end_s: float) -> Counte
             inside.append(each)
     free = [width / max(width - each.wall_s, 1e-9) for each in inside]
     weights = [min(WEIGHT_MAX, each) for each in free]
-    told = Filter(
+    told = WindowFilter(
         start_s=start_s, end_s=end_s, counted=len(inside), left_out=dict(sorted(left.items())),
         longest_s=max((each.wall_s for each in inside), default=0.0), weight_max=max(weights, default=1.0),
         cut=sum(each > WEIGHT_MAX for each in free),

@@ -9,7 +9,7 @@ import pytest
 from tidemill.stress import compare, knee, nodes, saturation
 from tidemill.stress.analysis import Analysis, analyse
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import PayloadPlan, Plan, Step
+from tidemill.stress.plan import PayloadPlan, Plan, StressStep
 from tidemill.stress.run import Run, Series, StepRun
 from tidemill.stress.statistics import Estimate
 
@@ -51,11 +51,12 @@ def test_fewest_slots_within_the_best_interval_are_recommended() -> None:
 
 
 def payloads(dice: random.Random, node: str, count: int, factor: float, failed: float = 0.0) -> list[Payload]:
-    return [
-        Payload(node, k, k + factor * dice.lognormvariate(0, 0.2), 0.5, 0.0, 0 if (bad := dice.random() < failed) else 1,
-                "exit_code" if bad else "")
-        for k in range(count)
-    ]  # fmt: skip
+    found = []
+    for k in range(count):
+        bad = dice.random() < failed
+        end = k + factor * dice.lognormvariate(0, 0.2)
+        found.append(Payload(node, k, end, 0.5, 0.0, 0 if bad else 1, "exit_code" if bad else ""))
+    return found
 
 
 def test_a_slow_and_a_failing_node_are_named_and_good_ones_are_not() -> None:
@@ -85,7 +86,12 @@ def step(level: int, value: float, limit: float | None) -> StepRun:
         title="network", unit="MB/s", source="pool", points=[(k, value) for k in range(10)], limit=limit
     )
     return StepRun(
-        step=Step(level, "", level), campaign="", status="measured", start_s=0, end_s=10, series=[series]
+        step=StressStep(level, "", level),
+        campaign="",
+        status="measured",
+        start_s=0,
+        end_s=10,
+        series=[series],
     )
 
 
@@ -111,7 +117,9 @@ def run(seed: int, cpu: float) -> Analysis:
             rows.append(Payload(f"n{k}", now, now + wall, cpu * wall * dice.uniform(0.95, 1.05), 0.1, 1))
             now += wall
     plan = Plan(name="x", payload=PayloadPlan(event_s=4, command=["x"]), levels=[10])
-    one = StepRun(step=Step(1, "", 10), campaign="", status="measured", start_s=10, end_s=190, payloads=rows)
+    one = StepRun(
+        step=StressStep(1, "", 10), campaign="", status="measured", start_s=10, end_s=190, payloads=rows
+    )
     return analyse(
         Run(id=f"r{seed}", mode="run", plan=plan, digest="d", version="", started_us=0, steps=[one])
     )

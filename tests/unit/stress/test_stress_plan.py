@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.errors import ConfigError
 from tidemill.stress import holding, plan
-from tidemill.stress.holding import Seen, Stop, Window
+from tidemill.stress.holding import Seen, StopRun, Window
 from tidemill.stress.payloads import Payload
 from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan
 
@@ -108,20 +108,20 @@ def test_a_level_that_is_held_gives_its_window_and_not_before() -> None:
 
 def test_a_level_that_is_never_reached_ends_with_what_was() -> None:
     found = decide(ran(1, 100), 110, nodes=1)
-    assert isinstance(found, Stop)
+    assert isinstance(found, StopRun)
     assert found.unreached
     assert "level 2 was not reached within 60 s: at most 1.0 payloads" in found.reason
 
 
 def test_a_level_that_is_lost_again_is_not_called_held() -> None:
     found = decide([*ran(2, 40), *ran(1, 300)[4:]], 320)
-    assert isinstance(found, Stop)
+    assert isinstance(found, StopRun)
     assert "not held" in found.reason
 
 
 def test_a_payload_that_always_fails_is_given_no_more() -> None:
     found = decide(ran(1, 60, failure="exit_code"), 61)
-    assert isinstance(found, Stop)
+    assert isinstance(found, StopRun)
     assert found.job
     assert found.reason == "the payload always fails: 6 of 6 ended with exit_code 6"
 
@@ -129,12 +129,12 @@ def test_a_payload_that_always_fails_is_given_no_more() -> None:
 def test_too_many_failures_lost_nodes_and_guards_stop_a_run() -> None:
     mixed = [*ran(2, 100), *ran(1, 60, failure="exit_code")]
     assert "6 of 26 payloads failed" in str(decide(mixed, 101))
-    assert decide(ran(2, 50), 60, nodes=8, nodes_top=16) == Stop("the site has 8 of 16 nodes left")
+    assert decide(ran(2, 50), 60, nodes=8, nodes_top=16) == StopRun("the site has 8 of 16 nodes left")
     assert decide(ran(2, 50), 60, nodes=9, nodes_top=16) is None
     assert "a guard of the test says stop: I/O" in str(decide(ran(2, 50), 60, guards=["I/O"]))
 
 
 def test_events_that_run_out_say_what_to_mend() -> None:
     found = decide(ran(2, 50), 60, exhausted=True)
-    assert isinstance(found, Stop)
+    assert isinstance(found, StopRun)
     assert "`event_s`" in found.reason

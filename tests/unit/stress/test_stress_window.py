@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.stress import level, statistics, window
 from tidemill.stress.payloads import Payload, taken
-from tidemill.stress.statistics import Sums, cpu_per_wall
+from tidemill.stress.statistics import PayloadSums, cpu_per_wall
 from tidemill.wire.api import PayloadTime
 
 
@@ -54,7 +54,7 @@ def renewed(dice: random.Random, slots: int, until: float) -> list[Payload]:
 def test_the_weights_undo_that_long_payloads_are_seen_less_often() -> None:
     payloads = renewed(random.Random(3), 400, 260)
     found = window.counted(payloads, 100, 200)
-    plain, weighted = Sums(), Sums()
+    plain, weighted = PayloadSums(), PayloadSums()
     for each, weight in zip(found.payloads, found.weights, strict=True):
         plain.add(each, 1.0)
         weighted.add(each, weight)

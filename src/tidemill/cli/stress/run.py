@@ -14,7 +14,7 @@ from tidemill.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidemill.stress.analysis import Analysis
-    from tidemill.stress.run import Mode, Run, Source
+    from tidemill.stress.run import Mode, Run, SeriesSource
 
 RUNS = Path("stress-runs")
 
@@ -61,7 +61,7 @@ def _work(args: Namespace, mode: Mode) -> int:
     directory = args.runs / record.id
     client = client_of(args)
     check_sites(client, record, steps)
-    sources: list[Source] = [PrometheusSource(test.prometheus)]
+    sources: list[SeriesSource] = [PrometheusSource(test.prometheus)]
     was = signal.signal(signal.SIGTERM, _interrupted)
     try:
         Runner(client, record, directory, sources=sources, say=say).work(steps)
