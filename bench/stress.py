@@ -92,7 +92,8 @@ def recovered(truth: Truth, seed: int) -> tuple[bool, dict[str, Any]]:
         start_s = payloads[0].start_s + SETTLE_S
         run.steps.append(
             StepRun(
-                step=StressStep(number, "", level), campaign="", status="measured", start_s=start_s, end_s=start_s + HOLD_S,
+                step=StressStep(number, "", level), campaign="", status="measured", start_s=start_s,
+                end_s=start_s + HOLD_S,
                 payloads=payloads,
             )
         )  # fmt: skip
@@ -128,7 +129,8 @@ def of_real_run(directory: Path | None, mean_s: float) -> dict[str, Any]:
                 "monitor_core_share_why": "needs the nodes' monitors and a run of a real site"}  # fmt: skip
     run = store.load(directory)
     return {
-        "worst_level_error": analyse(run, mean_s=mean_s).worst_level_error, "limiter": run.limiter, "monitor_core_share": None,
+        "worst_level_error": analyse(run, mean_s=mean_s).worst_level_error, "limiter": run.limiter,
+        "monitor_core_share": None,
         "monitor_core_share_why": "the run holds no samples of nodes' monitors",
     }  # fmt: skip
 

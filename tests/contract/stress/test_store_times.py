@@ -60,7 +60,7 @@ def test_no_more_than_the_bound_is_kept(world: World) -> None:
     leases(site.sync())
     bound = payload_times.TIMES_KEPT_MAX
     row = (job, 1, 1, bound - 2, b"[]")
-    world.dispatcher.writer.write(lambda work: work.change_rows["insert_payload_times"].append(row))
+    world.dispatcher.writer.write(lambda work: work.session.many("insert_payload_times", [row]))
     site.sync(report(job, 0), report(job, 1, 2), want=0)
     assert first_events(world, job) == [0, 1]
     assert payload_times.page(world.reader, job, after=0).full
