@@ -52,6 +52,7 @@ from tidemill.wire.api import (
     SiteRow,
     SubmitReply,
     SubmitRequest,
+    TimesPage,
 )
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.hospital import DowntimeList, WardRow
@@ -242,6 +243,10 @@ class Client:
             if not log.pending or clock.monotonic_s() > deadline:
                 return log
             clock.sleep_s(RETRY_PAUSE_S)
+
+    def times(self, job: int, *, after: int = 0) -> TimesPage:
+        """Payload times of a timed job that arrived after a place (0 = from the start); one page."""
+        return self.get(f"/v1/jobs/{job}/times", TimesPage, after=after)
 
     def sites(self) -> list[SiteRow]:
         """All sites as the server sees them."""

@@ -148,6 +148,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     site: str | None = None  #: run only there
     #: the site that the job belongs to: it runs there, unless a ward of the server's hospital lets it run elsewhere
     home: str | msgspec.UnsetType = msgspec.UNSET
+    #: the server keeps the times of each payload (`tidemill stress`); none = sums only
+    timed: bool | msgspec.UnsetType = msgspec.UNSET
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
 

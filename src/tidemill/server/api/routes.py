@@ -13,7 +13,7 @@ import msgspec
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.archive import lookup
-from tidemill.server.audit import traces
+from tidemill.server.audit import payload_times, traces
 from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
@@ -45,6 +45,7 @@ from tidemill.wire.api import (
     SubmitRequest,
     SyncReply,
     SyncRequest,
+    TimesPage,
 )
 from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.monitoring import SampleReply
@@ -65,6 +66,12 @@ class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
     before: int | None = None
     limit: int | None = None
     archived: bool = False
+
+
+class TimesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Place from which payload times are wanted."""
+
+    after: int = 0
 
 
 class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -208,6 +215,11 @@ def _job(call: Call) -> JobDetail:
     )
 
 
+def _times(call: Call) -> TimesPage:
+    rights.check_jobs(call.session, call.identity, Act.READ, [call.at["job"]])
+    return payload_times.page(call.session, call.at["job"], after=call.query.after)
+
+
 def _failures(call: Call) -> FailurePage:
     query, own = _own_query(call), call.own(Act.READ)
     if own is not None and query.job is None and query.campaign is None:
@@ -342,6 +354,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/jobs", "Jobs, newest first", JobsQuery, None, JobPage, _jobs, Act.READ),
     Route("GET", "/v1/jobs/{job:int}", "Everything about a job", NoQuery, None, JobDetail, _job, Act.READ),
+    Route(
+        "GET", "/v1/jobs/{job:int}/times", "When and where payloads of a timed job ran", TimesQuery, None, TimesPage,
+        _times, Act.READ,
+    ),
     Route("GET", "/v1/jobs/{job:int}/log", "Stdout and stderr of a payload", LogQuery, None, None, None, Act.LOG),
     Route(
         "POST", "/v1/cancel", "Cancel jobs or a campaign", NoQuery, ActionRequest, ActionReply,

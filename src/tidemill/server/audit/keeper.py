@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidemill import clock, log
 from tidemill.errors import SiteError
-from tidemill.server.audit import traces
+from tidemill.server.audit import payload_times, traces
 from tidemill.server.audit.audit_log import NOTES_MAX, AuditLog
 from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Session
@@ -77,5 +77,6 @@ class Keeper:
         self._audit.prune(self._kept_s)
         before_us = min(clock.now_us() - int(self._kept_s * 1e6), self._audit.begins_us())
         self._write(lambda work: traces.prune(work, before_us))
+        self._write(lambda work: payload_times.prune(work, before_us))
         lines, head = self._audit.head
         _LOG.info("audit.head", lines=lines, head=head)

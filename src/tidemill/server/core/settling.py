@@ -14,7 +14,7 @@ import msgspec
 from tidemill import log
 from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.audit import traces
+from tidemill.server.audit import payload_times, traces
 from tidemill.server.core import ending, matching
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
@@ -42,6 +42,7 @@ from tidemill.wire.api import (
     RanReport,
     ReleaseReport,
     Report,
+    TimesReport,
 )
 
 REFUSALS_MAX = 3
@@ -73,6 +74,8 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
                 traces.keep_allocation(work, site, report)
             case RanReport():
                 traces.keep_ran(work, site, report)
+            case TimesReport():
+                payload_times.keep(work, site, report)
             case LogReport():
                 work.session.run(
                     "answer_log_request", id=report.request, site=site.id, found=int(report.found),

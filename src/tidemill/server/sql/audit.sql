@@ -75,3 +75,19 @@ DELETE FROM ran WHERE at_us < :before;
 -- name: prune_placements
 -- Older ones have had their time.
 DELETE FROM placements WHERE at_us < :before AND ended_us > 0;
+
+-- name: insert_payload_times many(job bigint, site bigint, at_us bigint, count bigint, body bytea)
+-- When payloads of a timed job ran.
+INSERT INTO payload_times (job, site, at_us, count, body) SELECT v.job, v.site, v.at_us, v.count, v.body FROM v;
+
+-- name: payload_times_count
+-- How many times of a job are kept.
+SELECT COALESCE(SUM(count), 0) FROM payload_times WHERE job = :job;
+
+-- name: payload_times_of
+-- Times of a job's payloads, in the order in which they came.
+SELECT id, site, body FROM payload_times WHERE job = :job AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: prune_payload_times
+-- Older ones have had their time.
+DELETE FROM payload_times WHERE at_us < :before;

@@ -28,6 +28,7 @@ from tidemill.site.state.failures import (
     is_of_the_way,
 )
 from tidemill.site.state.settlement import Settlement
+from tidemill.site.state.times import Times
 from tidemill.wire import node
 from tidemill.wire.api import FailureReport, PayloadUsage, RanRange, RanReport
 
@@ -57,6 +58,7 @@ class BatchOfRecords:
         self._jobs = settlement.state.jobs
         self._plain: dict[int, tuple[s.SiteJob, IntervalSet, PayloadUsage]] = {}
         self._ran = Ran()
+        self._times = Times(self._jobs, fleet.pilot_nodes)
         self._far: FarTrouble | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             node.Done: self._done,
@@ -78,9 +80,12 @@ class BatchOfRecords:
             numbers.add(record.s, record.s + 1)
             if isinstance(record, node.Done | node.Failed):
                 self._ran.add(record)
+                self._times.add(record)
             self._handlers[type(record)](record)
         for report in self._ran.reports():
             self._settlement.report(report)
+        for timed in self._times.reports():
+            self._settlement.report(timed)
         for job, events, usage in self._plain.values():
             told = usage
             for first, end in events:
@@ -174,6 +179,7 @@ class BatchOfRecords:
         self._give_back(job, evidence)
 
     def _started(self, record: node.Started) -> None:
+        self._fleet.pilot_nodes[record.p] = record.node
         allocation = self._settlement.state.allocations.get(record.allocation)
         if allocation is not None:
             allocation.pilots += 1

@@ -109,6 +109,7 @@ class SiteFleet(msgspec.Struct, kw_only=True):
     seen: dict[str, IntervalSet] = {}
     ended: dict[str, int] = {}
     cancels: list[int] = []
+    pilot_nodes: dict[str, str] = {}  #: name of the node of each pilot
     closed: bool = False  #: its lead knows that nothing follows
     finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
     width: int = 0  #: it is for payloads that span so many nodes; 0 = for ordinary ones

@@ -1,0 +1,1 @@
+"""Stress tests of a site."""

@@ -1,0 +1,99 @@
+"""`tidemill stress schedule`: repeat a stress test by cron, each time compared with the one before."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.stress.run import RUNS
+from tidemill.cli.terminal import say, show
+from tidemill.errors import ConfigError, SiteError
+
+WEEKLY = "17 3 * * 1"
+CRON_S = 20.0
+_FIELD = re.compile(r"[0-9A-Za-z*/,-]+")
+
+
+def define(parser: Parser) -> None:
+    """Options of `stress schedule`."""
+    parser.add_argument("file", type=Path, metavar="FILE.toml", help="the stress test")
+    parser.add_argument(
+        "--at", default=WEEKLY, metavar="CRON", help=f"five fields of cron (default: `{WEEKLY}`, Mondays)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="DIR", help="where runs are kept (default: ./stress-runs)"
+    )
+    parser.add_argument("--scan", action="store_true", help="repeat `stress scan` (default: `stress run`)")
+    parser.add_argument(
+        "--install", action="store_true", help="put the line into your crontab (default: print it)"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Print or install the crontab line."""
+    from tidemill.stress import plan
+
+    test = plan.load(args.file)
+    line = crontab_line(args, test.name)
+    if not args.install:
+        show(line)
+        return 0
+    install(line, mark_of(test.name))
+    say(f"installed in your crontab: {line}")
+    return 0
+
+
+def mark_of(name: str) -> str:
+    """The end of the line of a test, by which it is found again."""
+    return f"# tidemill stress {name}"
+
+
+def crontab_line(args: Namespace, name: str) -> str:
+    """The line. In a crontab `%` ends a command, so it is escaped."""
+    fields = args.at.split()
+    if len(fields) != 5 or not all(_FIELD.fullmatch(each) for each in fields):
+        raise ConfigError(f"`{args.at}` is not the five fields of a time of cron", hint=f"such as `{WEEKLY}`")
+    runs = args.runs.resolve()
+    words = [
+        sys.executable, "-m", "tidemill.cli.main", "stress", "scan" if args.scan else "run", str(args.file.resolve()),
+        "--gate", "--runs", str(runs),
+    ]  # fmt: skip
+    for option, value in (
+        ("--server", args.server),
+        ("--secret-file", args.secret_file),
+        ("--home", args.home),
+    ):
+        if value is not None:
+            words += [option, str(value.resolve() if isinstance(value, Path) else value)]
+    if any("\n" in each for each in words):
+        raise ConfigError("a path with a line break cannot stand in a crontab")
+    command = shlex.join(words).replace("%", r"\%")
+    log = shlex.quote(str(runs / f"{name}.log")).replace("%", r"\%")
+    return f"{' '.join(fields)} {command} >> {log} 2>&1 {mark_of(name)}"
+
+
+def install(line: str, mark: str) -> None:
+    """Put the line into the user's crontab, in place of an earlier one with the same mark."""
+    try:
+        now = subprocess.run(["crontab", "-l"], capture_output=True, text=True, timeout=CRON_S, check=False)
+        if now.returncode != 0 and "no crontab" not in now.stderr:
+            raise SiteError(f"`crontab -l` failed: {now.stderr.strip()}")
+        kept = [each for each in now.stdout.splitlines() if now.returncode == 0 and not each.endswith(mark)]
+        text = "\n".join([*kept, line]) + "\n"
+        done = subprocess.run(
+            ["crontab", "-"], input=text, capture_output=True, text=True, timeout=CRON_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SiteError(
+            f"failed to run `crontab`: {error}", hint="without --install the line is printed"
+        ) from error
+    if done.returncode != 0:
+        raise SiteError(f"`crontab -` refused the table: {done.stderr.strip()}")
+
+
+COMMANDS = {"stress schedule": Command(define, run, "tidemill stress schedule levels.toml --at '17 3 * * 1'")}

@@ -1,0 +1,53 @@
+"""When payloads of timed jobs ran: kept as sites report it, read by stress tests (`GET /v1/jobs/ID/times`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill import log
+from tidemill.server.database.rows import Site, clean
+from tidemill.server.database.store import Session
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.wire.api import PayloadTime, TimesPage, TimesReport
+
+TIMES_KEPT_MAX = 500_000  #: of one job
+ROWS_MAX = 50  #: reports in one answer
+_ENCODER = msgspec.json.Encoder()
+_TIMES = msgspec.json.Decoder(list[PayloadTime])
+_LOG = log.Log("server")
+
+
+def keep(work: UnitOfWork, site: Site, report: TimesReport) -> None:
+    """Keep a report on a timed job that the site has or had a lease of; any other is dropped and logged."""
+    job = work.jobs.get(report.job)
+    is_sites = job is not None and any(each.site == site.id for each in work.leases_of(report.job))
+    if job is None or not is_sites or work.spec(job).timed is not True:
+        _LOG.warning("times.refused", site=site.name, n=report.n, job=report.job)
+        return
+    waiting = [row for row in work.change_rows["insert_payload_times"] if row[0] == job.id]
+    kept = int(work.session.rows("payload_times_count", job=job.id)[0][0]) + sum(row[3] for row in waiting)
+    times = [
+        msgspec.structs.replace(each, node=clean(each.node, 256), failure=clean(each.failure, 40))
+        for each in report.times[: max(0, TIMES_KEPT_MAX - kept)]
+    ]
+    if times:
+        row = (job.id, site.id, work.now_us, len(times), _ENCODER.encode(times))
+        work.change_rows["insert_payload_times"].append(row)
+
+
+def page(session: Session, job: int, *, after: int) -> TimesPage:
+    """Times that arrived after the place `after` (0 = all)."""
+    rows = session.rows("payload_times_of", job=job, after=after, limit=ROWS_MAX)
+    names: dict[int, str] = dict(session.rows("site_names")) if rows else {}
+    times = [
+        msgspec.structs.replace(each, site=names.get(site, ""))
+        for _, site, body in rows
+        for each in _TIMES.decode(body)
+    ]
+    full = int(session.rows("payload_times_count", job=job)[0][0]) >= TIMES_KEPT_MAX
+    return TimesPage(times=times, next=rows[-1][0] if rows else after, full=full)
+
+
+def prune(work: UnitOfWork, before_us: int) -> None:
+    """Forget what is from before that time."""
+    work.session.run("prune_payload_times", before=before_us)

@@ -1,0 +1,193 @@
+"""A result as one HTML page: what to do, the study's table, curves, nodes, what saturated, what was left out. Pure."""
+
+from __future__ import annotations
+
+from html import escape
+
+from tidemill.charts.bars import Bar, bars
+from tidemill.charts.points import Point, points
+from tidemill.charts.time import area
+from tidemill.report.html import document, figure, section, table
+from tidemill.stress.analysis import Analysis, Figures, StepResult
+from tidemill.stress.knee import Knee
+from tidemill.stress.run import Run
+from tidemill.stress.statistics import Estimate
+
+NODES_SHOWN = 60
+SERIES_SHOWN = 40
+HEADS = [
+    "id",
+    "level",
+    "running",
+    "CPU/wall",
+    "sd",
+    "Events/wall (1/s)",
+    "sd",
+    "events/s, all",
+    "failed",
+    "worst minute",
+]
+
+
+def page(run: Run, found: Analysis) -> str:
+    """The page."""
+    body = [
+        _advice(run, found),
+        section("Levels", table(HEADS, [row(each) for each in found.steps], right=range(2, len(HEADS)))),
+        _curves(run, found),
+        _nodes(found),
+        _saturated(run, found),
+        _held(run, found),
+        _series(run),
+        _filter(found),
+    ]
+    state = f"stopped: {run.stopped}" if run.stopped else f"{len(found.steps)} steps"
+    return document(
+        f"stress test {run.plan.name}", f"run {run.id}, {state}", "\n".join(body), made_us=run.ended_us
+    )
+
+
+def row(each: StepResult) -> list[str]:
+    """A step as a row of the study's table (HEADS)."""
+    of = each.figures
+    if of is None:
+        return [str(each.step.number), each.step.title, each.status, *["-"] * (len(HEADS) - 3)]
+    worst = "-" if each.worst_level_error is None else f"{100 * each.worst_level_error:.1f} %"
+    total = each.filter.counted if each.filter else 0
+    return [
+        str(each.step.number), each.step.title, f"{of.running:.2f}", f"{100 * of.cpu_wall_mean:.1f} %",
+        f"{100 * of.cpu_wall_sd:.1f} %", f"{of.events_wall_mean:.4g}", f"{of.events_wall_sd:.2g}", within(of.events_s),
+        f"{sum(of.failed.values())} of {total}", worst,
+    ]  # fmt: skip
+
+
+def within(found: Estimate) -> str:
+    """An estimate with its interval."""
+    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+
+
+def advice(found: Analysis) -> list[str]:
+    """What to do, in sentences."""
+    lines = []
+    for site, knee in found.knees.items():
+        at = f"at {site}: " if site else ""
+        lines.append(f"{at}run at most {knee.recommended} payloads at a time: {knee.reason}")
+    for site, (slots, why) in found.slots.items():
+        at = f"at {site}: " if site else ""
+        lines.append(f"{at}use {slots} slots per node: {why}")
+    lines += [f"node {each.node} is {each.verdict}: {each.reason}" for each in found.nodes if each.reason and
+              each.verdict in ("slow", "failing")]  # fmt: skip
+    if found.saturated:
+        first = found.saturated[0]
+        lines.append(f"{first.title} ({first.source}) saturated first: {first.evidence}")
+    return lines
+
+
+def _advice(run: Run, found: Analysis) -> str:
+    lines = [f"the run stopped: {run.stopped}"] if run.stopped else []
+    lines += advice(found)
+    return section("Result", "".join(f"<p>{escape(each[:1].upper() + each[1:])}.</p>" for each in lines))
+
+
+def _curves(run: Run, found: Analysis) -> str:
+    drawn = []
+    for site in dict.fromkeys(each.step.site for each in found.steps):
+        rows = [(each.step, each.figures) for each in found.steps if each.figures and each.step.site == site]
+        for placement in dict.fromkeys(step.placement for step, _ in rows):
+            here = [(step.slots or step.level, of) for step, of in rows if step.placement == placement]
+            where = ", ".join(each for each in (site, placement) if each)
+            against = "slots per node" if run.mode == "scan" else "level"
+            knee = found.knees.get(site)
+            drawn += _two(here, f"{where + ': ' if where else ''}", against, knee)
+    return section("Curves, with 95 % intervals", "".join(drawn)) if drawn else ""
+
+
+def _two(here: list[tuple[int, Figures]], where: str, against: str, knee: Knee | None) -> list[str]:
+    band = (knee.at.low, knee.at.high) if knee and knee.at else None
+    line = []
+    if knee and knee.at:
+        top, at = max(x for x, _ in here), knee.at.value
+        line = [(0.0, 0.0), (at, knee.before * at), (float(top), knee.before * at + knee.after * (top - at))]
+    rate = [Point(x, of.events_s.value, of.events_s.low, of.events_s.high) for x, of in here]
+    cpu = [Point(x, of.cpu_wall.value, of.cpu_wall.low, of.cpu_wall.high) for x, of in here]
+    drawn = points(rate, title="events/s", text="{:.4g}".format, band=band, line=line)
+    shade = "; shaded: the knee's interval" if band else ""
+    return [
+        figure(f"{where}events/s of all payloads against {against}{shade}", drawn),
+        figure(
+            f"{where}CPU/wall against {against}",
+            points(cpu, title="CPU/wall", text=lambda y: f"{100 * y:.0f} %"),
+        ),
+    ]
+
+
+def _nodes(found: Analysis) -> str:
+    if not found.nodes:
+        return ""
+    kinds = {"good": "good", "slow": "bad", "failing": "bad", "few": "idle"}
+    shown = found.nodes[:NODES_SHOWN]
+    rows = [
+        Bar(each.node, each.factor, f"{each.factor:.2f} {each.verdict}", kinds[each.verdict])
+        for each in shown
+    ]
+    rest = len(found.nodes) - len(shown)
+    more = f"<p>{rest} more nodes, none slower.</p>" if rest > 0 else ""
+    caption = "wall time per event, relative to the other nodes"
+    return section("Nodes", figure(caption, bars(rows, title=caption)) + more)
+
+
+def _saturated(run: Run, found: Analysis) -> str:
+    if not any(each.series for each in run.steps):
+        return section("What saturated", "<p>No time series were recorded, so nothing can be said.</p>")
+    rows = [[each.title, each.source, f"{each.level:.4g}", each.evidence] for each in found.saturated]
+    if not rows:
+        return section("What saturated", "<p>No recorded quantity reached its limit or stopped growing.</p>")
+    return section(
+        "What saturated, the first on top", table(["quantity", "source", "level", "evidence"], rows)
+    )
+
+
+def _held(run: Run, found: Analysis) -> str:
+    drawn = []
+    starts = {each.step.number: each.start_s for each in run.steps}
+    for each in found.steps:
+        if each.level_means:
+            start_us = int(starts[each.step.number] * 1e6)
+            title = f"{each.step.title}: mean number running, each minute"
+            drawn.append(
+                figure(
+                    title,
+                    area(each.level_means, start_us=start_us, bin_s=60, title=title, text="{:.1f}".format),
+                )
+            )
+    return section("How the level was held", "".join(drawn)) if drawn else ""
+
+
+def _series(run: Run) -> str:
+    drawn = []
+    for each in run.steps:
+        for series in each.series[:SERIES_SHOWN]:
+            if len(series.points) < 2:
+                continue
+            step = (series.points[-1][0] - series.points[0][0]) / (len(series.points) - 1)
+            title = f"{each.step.title}: {series.title} ({series.source}) {series.unit}".rstrip()
+            values = [value for _, value in series.points]
+            start_us = int(series.points[0][0] * 1e6)
+            drawn.append(
+                figure(title, area(values, start_us=start_us, bin_s=step, title=title, text="{:.4g}".format))
+            )
+    return section("Servers and nodes", "".join(drawn)) if drawn else ""
+
+
+def _filter(found: Analysis) -> str:
+    rows = [
+        [each.step.title, str(each.filter.counted),
+         "; ".join(f"{why}: {count}" for why, count in each.filter.left_out.items()) or "none",
+         f"{each.filter.longest_s:.3g} s", f"{each.filter.weight_max:.2f}", each.figures.method if each.figures else ""]
+        for each in found.steps if each.filter
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    rule = next(each.filter.rule for each in found.steps if each.filter)
+    heads = ["level", "counted", "left out", "longest counted", "largest weight", "intervals"]
+    return section("What counts", f"<p>{escape(rule)}.</p>" + table(heads, rows, right=(1, 3, 4)))

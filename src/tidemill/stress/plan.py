@@ -1,0 +1,262 @@
+"""A stress test as its file says: what runs, at which levels, when to stop. Pure.
+
+The file is TOML; a site keeps it under version control. Every wrong value is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill import config
+from tidemill.config.keys import Duration
+from tidemill.errors import ConfigError
+from tidemill.model.job import NAME_PATTERN, JobSpec, Resources
+
+LEVELS_MAX = 50
+LEVEL_MAX = 100_000
+OUTSIDE_MAX = 50
+HOLD_PER_EVENT_MIN = 3.0
+"""A window shorter than so many events loses most payloads to the filter."""
+
+PLACEMENTS = ("core", "pair", "domain")
+
+
+class PayloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What runs. `event_s`: how long an event takes on an idle node, roughly."""
+
+    event_s: float
+    app: str | None = None
+    command: list[str] | None = None
+    params: dict[str, str | int | float | bool] = {}
+    cores: int | None = None
+    memory_mb: int | None = None
+    env: dict[str, str] = {}
+
+
+class ScanPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`stress scan`: slots per node on `nodes` alike nodes of `node_cores` cores in `domains` NUMA domains."""
+
+    node_cores: int
+    slots: list[int] = msgspec.field(default_factory=lambda: [1, 2, 4, 6, 8])
+    nodes: int = 1
+    domains: int = 1
+    placements: list[str] = msgspec.field(default_factory=lambda: ["core"])
+
+
+class StopPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a run stops by itself. Shares are 0 to 1."""
+
+    failed_share: float = 0.2
+    failed_min: int = 20  #: payloads that must have ended before the share counts
+    nodes_lost_share: float = 0.5
+
+
+class GuardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Prometheus query whose value stops the run when it is above a limit: harm to others, an I/O budget."""
+
+    title: str
+    url: str
+    query: str
+    above: float
+
+
+class OutsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Prometheus range query whose series stand in the result. `limit`: where the quantity is full, if known."""
+
+    title: str
+    url: str
+    query: str
+    unit: str = ""
+    limit: float | None = None
+
+
+class GatePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts as a regression in gate mode: so much less events/s or CPU/wall than the baseline, beyond chance."""
+
+    worse_percent: float = 5.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stress test."""
+
+    name: str
+    payload: PayloadPlan
+    levels: list[int] = []
+    hold_s: Duration = 600.0
+    ramp_up_s: Duration = 600.0
+    ramp_down_s: Duration = 60.0
+    tolerance: float = 0.05
+    sites: list[str] = []
+    running_max: int | None = None
+    seed: int = 1
+    scan: ScanPlan | None = None
+    stop: StopPlan = StopPlan()
+    guard: list[GuardPlan] = []
+    prometheus: list[OutsidePlan] = []
+    gate: GatePlan = GatePlan()
+
+
+class StressStep(NamedTuple):
+    """One level of a run. `slots` and `placement` are set in a scan; `cores` per slot, None = the application's."""
+
+    number: int
+    site: str
+    level: int
+    slots: int = 0
+    placement: str = ""
+    cores: int | None = None
+
+    @property
+    def title(self) -> str:
+        """How the step is named in tables."""
+        text = f"{self.slots} per node, {self.placement}" if self.slots else str(self.level)
+        return f"{self.site}: {text}" if self.site else text
+
+
+def load(path: Path) -> Plan:
+    """The stress test of a file. Raises ConfigError."""
+    plan = config.load(path, Plan)
+    check(plan, str(path))
+    return plan
+
+
+def digest(plan: Plan) -> str:
+    """A name for what is measured, the same for the same test: SHA-256 in hex."""
+    return hashlib.sha256(msgspec.json.encode(plan, order="deterministic")).hexdigest()
+
+
+def check(plan: Plan, source: str) -> None:
+    """Raises ConfigError that says what is wrong with a test."""
+    for wrong in (_of_payload(plan), _of_levels(plan), _of_times(plan), _of_stops(plan), _of_scan(plan)):
+        if wrong:
+            raise ConfigError(f"{source}: {wrong}")
+
+
+def _of_payload(plan: Plan) -> str:
+    import re
+
+    if not re.match(NAME_PATTERN, plan.name) or len(plan.name) > 40:
+        return f"`name` is `{plan.name}`, legal are letters, digits, `.`, `_`, `+` and `-`, at most 40"
+    payload = plan.payload
+    if (payload.app is None) == (payload.command is None):
+        return "`payload` must have either `app` or `command`"
+    if not 0.01 <= payload.event_s <= 86_400:
+        return f"`payload.event_s` is {payload.event_s}, legal is 0.01 to 86400 seconds"
+    if len(set(plan.sites)) < len(plan.sites):
+        return "`sites` names a site twice"
+    return ""
+
+
+def _of_levels(plan: Plan) -> str:
+    if not plan.levels and plan.scan is None:
+        return "`levels` is empty and there is no table `scan`: nothing would run"
+    if len(plan.levels) > LEVELS_MAX:
+        return f"`levels` has {len(plan.levels)} levels, legal are {LEVELS_MAX}"
+    if sorted(set(plan.levels)) != plan.levels:
+        return f"`levels` must rise, each level once: {plan.levels}"
+    wrong = [each for each in plan.levels if not 1 <= each <= LEVEL_MAX]
+    if wrong:
+        return f"`levels` holds {wrong[0]}, legal is 1 to {LEVEL_MAX}"
+    if plan.running_max is not None and plan.levels and plan.levels[-1] > plan.running_max:
+        limit = f"the site's limit of {plan.running_max} running payloads (`running_max`)"
+        return f"level {plan.levels[-1]} is above {limit}"
+    return ""
+
+
+def _of_times(plan: Plan) -> str:
+    if not 0.005 <= plan.tolerance <= 0.5:
+        return f"`tolerance` is {plan.tolerance}, legal is 0.005 to 0.5"
+    if plan.hold_s < HOLD_PER_EVENT_MIN * plan.payload.event_s:
+        return (
+            f"`hold_s` is {plan.hold_s:g} s, shorter than {HOLD_PER_EVENT_MIN:g} events of {plan.payload.event_s:g} s: "
+            "hardly any payload would start and end inside the window"
+        )
+    if plan.ramp_up_s < plan.payload.event_s:
+        return f"`ramp_up_s` is {plan.ramp_up_s:g} s, shorter than one event of {plan.payload.event_s:g} s"
+    return ""
+
+
+def _of_stops(plan: Plan) -> str:
+    stop = plan.stop
+    if not 0 < stop.failed_share <= 1 or stop.failed_min < 1:
+        return "`stop.failed_share` must be above 0 and at most 1, `stop.failed_min` at least 1"
+    if not 0 < stop.nodes_lost_share <= 1:
+        return "`stop.nodes_lost_share` must be above 0 and at most 1"
+    if len(plan.guard) + len(plan.prometheus) > OUTSIDE_MAX:
+        return f"more than {OUTSIDE_MAX} queries to Prometheus"
+    for title, url in [(each.title, each.url) for each in plan.guard] + [
+        (each.title, each.url) for each in plan.prometheus
+    ]:
+        if not url.startswith(("http://", "https://")):
+            return f"`{url}` of `{title}` is not an http:// or https:// address"
+    if not 0 < plan.gate.worse_percent < 100:
+        return "`gate.worse_percent` must be above 0 and below 100"
+    return ""
+
+
+def _of_scan(plan: Plan) -> str:
+    scan = plan.scan
+    if scan is None:
+        return ""
+    if not 1 <= scan.node_cores <= 4096 or not 1 <= scan.domains <= scan.node_cores or scan.nodes < 1:
+        return "`scan` needs 1 to 4096 `node_cores`, at most as many `domains`, and at least one node"
+    if sorted(set(scan.slots)) != scan.slots or not scan.slots or scan.slots[0] < 1:
+        return f"`scan.slots` must rise from 1, each number once: {scan.slots}"
+    if not scan.placements or set(scan.placements) - set(PLACEMENTS):
+        return f"`scan.placements` is {scan.placements}, legal are {', '.join(PLACEMENTS)}"
+    if not scan_steps(plan):
+        return f"no entry of `scan.slots` fits on {scan.node_cores} cores with these placements"
+    return ""
+
+
+def steps(plan: Plan) -> list[StressStep]:
+    """The steps of `stress run`: every level at every site."""
+    if not plan.levels:
+        raise ConfigError("the test has no `levels`", hint="`tidemill stress scan` runs its table `scan`")
+    pairs = [(site, level) for site in plan.sites or [""] for level in plan.levels]
+    return [
+        StressStep(number, site, level, cores=plan.payload.cores)
+        for number, (site, level) in enumerate(pairs, 1)
+    ]
+
+
+def scan_steps(plan: Plan) -> list[StressStep]:
+    """The steps of `stress scan`. A slot takes a core, a core pair, or an equal part of a NUMA domain that holds it;
+    what does not fit on the node is left out."""
+    scan = plan.scan
+    if scan is None:
+        raise ConfigError("the test has no table `scan`", hint="docs/stress.md shows one")
+    found: list[StressStep] = []
+    for site in plan.sites or [""]:
+        for placement in scan.placements:
+            for slots in scan.slots:
+                cores = slot_cores(scan, placement, slots)
+                if cores and cores * slots <= scan.node_cores:
+                    found.append(
+                        StressStep(len(found) + 1, site, slots * scan.nodes, slots, placement, cores)
+                    )
+    return found
+
+
+def slot_cores(scan: ScanPlan, placement: str, slots: int) -> int:
+    """Cores that a slot reserves; 0 = it does not fit."""
+    if placement == "core":
+        return 1
+    if placement == "pair":
+        return 2
+    in_domain = -(-slots // scan.domains)
+    return scan.node_cores // scan.domains // in_domain
+
+
+def spec(plan: Plan, step: StressStep, events: int) -> JobSpec:
+    """The job of a step. It is timed, has no outputs, and its failed events are not run again: they are counted."""
+    payload = plan.payload
+    return JobSpec(
+        app=payload.app, command=payload.command, params=payload.params, env=payload.env, events=events, outputs=[],
+        name=f"stress-{plan.name}-{step.number}", retries=0, failed_max=events, site=step.site or None, timed=True,
+        resources=Resources(cores=step.cores, memory_mb=payload.memory_mb, event_s=payload.event_s),
+    )  # fmt: skip

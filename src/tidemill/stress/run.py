@@ -1,0 +1,65 @@
+"""What a run recorded: its test, and for each step the payloads and time series. All that an analysis needs. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from tidemill.stress.payloads import Payload
+from tidemill.stress.plan import Plan, StressStep
+
+FORMAT = 1
+Mode = Literal["run", "scan"]
+Status = Literal["measured", "not reached", "stopped"]
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity over time. `points`: seconds since 1970 and values. `limit`: where it is full, None = not known."""
+
+    title: str
+    unit: str
+    source: str  #: who measured it
+    points: list[tuple[float, float]]
+    limit: float | None = None
+
+
+class SeriesSource(Protocol):
+    """Where time series come from: nodes' monitors, Prometheus. A source that has none returns an empty list."""
+
+    def series(self, start_s: float, end_s: float) -> list[Series]:
+        """The series of an interval. Raises SiteError if the source does not answer."""
+
+
+class StepRun(msgspec.Struct, kw_only=True):
+    """A step as it ran. Window: seconds since 1970; 0 = there is none."""
+
+    step: StressStep
+    campaign: str
+    status: Status = "stopped"
+    reason: str = ""
+    submitted_s: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    payloads: list[Payload] = []
+    series: list[Series] = []
+    remarks: list[str] = []  #: such as a source that did not answer
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """A run. `stopped`: why it ended before its last step; `exit_code`: what the command ended with. `open_campaign`:
+    the campaign whose jobs may still be there."""
+
+    id: str
+    mode: Mode
+    plan: Plan
+    digest: str
+    version: str
+    started_us: int
+    ended_us: int = 0
+    steps: list[StepRun] = []
+    open_campaign: str = ""
+    stopped: str = ""
+    exit_code: int = 0
+    limiter: str = ""  #: how the level was held
+    format: int = FORMAT

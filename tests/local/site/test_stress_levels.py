@@ -1,0 +1,100 @@
+"""Stress tests of a real site: levels are held and measured, runs stop with a reason, and go on after a kill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.home.world import World, world
+
+TEST = """
+name = "short"
+levels = {levels}
+hold_s = {hold}
+ramp_up_s = {ramp}
+ramp_down_s = 20
+tolerance = 0.15
+{more}
+[payload]
+command = ["/bin/sh", "-c", {script!r}]
+event_s = 1.0
+{tail}
+"""
+BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.6"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[World]:
+    with world(nodes=2, cores=4) as it:
+        yield it
+
+
+def written(
+    site: World, *, levels: str = "[2, 4]", hold: float = 12, ramp: float = 40, script: str = BUSY, more: str = "",
+    tail: str = "",
+) -> Path:  # fmt: skip
+    path = site.home / "me" / "test.toml"
+    path.write_text(TEST.format(levels=levels, hold=hold, ramp=ramp, script=script, more=more, tail=tail))
+    return path
+
+
+def unended(site: World) -> int:
+    counts = site.client.counts()
+    return sum(count for state, count in counts.states.items() if state in ("WAITING", "RUNNING"))
+
+
+@pytest.mark.slow
+def test_two_levels_are_held_and_measured_and_leave_no_jobs(site: World) -> None:
+    path = written(site)
+    done = site.run("stress", "run", str(path), "--json", timeout_s=110)
+    assert done.returncode == 0, done.stderr + done.stdout
+    steps = json.loads(done.stdout)["steps"]
+    assert [each["status"] for each in steps] == ["measured", "measured"]
+    for each, level in zip(steps, (2, 4), strict=True):
+        assert each["filter"]["counted"] > 4 * level
+        assert each["figures"]["running"] == pytest.approx(level, rel=0.2)
+        assert 0 < each["figures"]["cpu_wall"]["value"] < 1
+        assert sum(each["filter"]["left_out"].values()) >= level
+    (page,) = site.home.glob("me/stress-runs/*/page.html")
+    assert "events/s of all payloads" in page.read_text()
+    assert unended(site) == 0
+
+
+@pytest.mark.slow
+def test_a_payload_that_always_fails_stops_the_run_with_a_sentence(site: World) -> None:
+    done = site.run("stress", "run", str(written(site, script="sleep 0.1; exit 3")), timeout_s=60)
+    assert done.returncode == 1, done.stderr
+    assert "the payload always fails" in done.stderr
+    assert unended(site) == 0
+
+
+@pytest.mark.slow
+def test_a_level_beyond_the_site_is_said_to_be_unreached(site: World) -> None:
+    done = site.run("stress", "run", str(written(site, levels="[30]", hold=6, ramp=6)), timeout_s=90)
+    assert done.returncode == 3, done.stderr
+    assert "level 30 was not reached within 6 s: at most" in done.stderr
+    assert unended(site) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_cancels_what_it_had_left(site: World) -> None:
+    path = written(site, levels="[3]", hold=8)
+    with site.running("stress", "run", str(path), "--runs", "killed") as process:
+        deadline = time.monotonic() + 30
+        while not unended(site):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.kill()
+    assert unended(site) > 0
+    (run,) = (site.home / "me" / "killed").iterdir()
+    left = json.loads((run / "run.json").read_text())["open_campaign"]
+    done = site.run("stress", "run", str(path), "--runs", "killed", "--resume", run.name, timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    assert (
+        set(site.client.campaign(left).states) == {"CANCELED"}
+        or "CANCELED" in site.client.campaign(left).states
+    )
+    assert unended(site) == 0

@@ -1,0 +1,135 @@
+"""Knee, nodes, saturation and comparison: planted effects are found, and nothing is found where nothing is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tidemill.stress import compare, knee, nodes, saturation
+from tidemill.stress.analysis import Analysis, analyse
+from tidemill.stress.payloads import Payload
+from tidemill.stress.plan import PayloadPlan, Plan, StressStep
+from tidemill.stress.run import Run, Series, StepRun
+from tidemill.stress.statistics import Estimate
+
+LEVELS = [4, 8, 12, 16]
+
+
+def rates(values: list[float], error: float = 0.01) -> tuple[list[Estimate], list[list[float]]]:
+    dice = random.Random(1)
+    samples = [[each * (1 + error * dice.gauss(0, 1)) for _ in range(200)] for each in values]
+    return [Estimate(each, each * (1 - 2 * error), each * (1 + 2 * error)) for each in values], samples
+
+
+def test_a_planted_knee_is_found_with_an_interval_and_a_recommendation() -> None:
+    found = knee.find(LEVELS, *rates([min(n, 10) + 0.1 * max(0, n - 10) for n in LEVELS]))
+    assert found.at is not None
+    assert found.at.low < 10 < found.at.high
+    assert found.at.width < 0.1
+    assert found.recommended in (9, 10)
+
+
+def test_throughput_that_grows_to_the_end_has_no_knee() -> None:
+    found = knee.find(LEVELS, *rates([float(n) for n in LEVELS]))
+    assert found.at is None
+    assert found.recommended == 16
+    assert "no knee" in found.reason
+
+
+def test_a_knee_in_the_last_gap_is_known_only_to_lie_there() -> None:
+    found = knee.find(LEVELS, *rates([4.0, 8.0, 12.0, 12.5]))
+    assert found.at is not None
+    assert (found.at.low, found.at.high, found.recommended) == (12, 16, 12)
+
+
+def test_fewest_slots_within_the_best_interval_are_recommended() -> None:
+    slots = [1, 2, 4, 8]
+    chosen, why = knee.best_slots(slots, rates([1.0, 1.9, 3.02, 3.05], 0.02)[0])
+    assert chosen == 4
+    assert "leaves more room" in why
+
+
+def payloads(dice: random.Random, node: str, count: int, factor: float, failed: float = 0.0) -> list[Payload]:
+    found = []
+    for k in range(count):
+        bad = dice.random() < failed
+        end = k + factor * dice.lognormvariate(0, 0.2)
+        found.append(Payload(node, k, end, 0.5, 0.0, 0 if bad else 1, "exit_code" if bad else ""))
+    return found
+
+
+def test_a_slow_and_a_failing_node_are_named_and_good_ones_are_not() -> None:
+    dice = random.Random(2)
+    factors, failing = {7: 1.4}, {3: 0.5}
+    rows = [
+        each
+        for k in range(16)
+        for each in payloads(dice, f"n{k:02}", 60, factors.get(k, 1.0), failing.get(k, 0.05))
+    ]
+    found = {each.node: each.verdict for each in nodes.judge([rows])}
+    assert (found.pop("n07"), found.pop("n03")) == ("slow", "failing")
+    assert set(found.values()) == {"good"}
+
+
+def test_alike_nodes_are_hardly_ever_called_slow() -> None:
+    wrong = 0
+    for seed in range(40):
+        dice = random.Random(seed)
+        rows = [each for k in range(16) for each in payloads(dice, f"n{k}", 30, 1.0)]
+        wrong += bool(nodes.slow_nodes(nodes.judge([rows])))
+    assert wrong <= 2
+
+
+def step(level: int, value: float, limit: float | None) -> StepRun:
+    series = Series(
+        title="network", unit="MB/s", source="pool", points=[(k, value) for k in range(10)], limit=limit
+    )
+    return StepRun(
+        step=StressStep(level, "", level),
+        campaign="",
+        status="measured",
+        start_s=0,
+        end_s=10,
+        series=[series],
+    )
+
+
+@pytest.mark.parametrize(("limit", "level"), [(None, 9.0), (95.0, 12)])
+def test_what_stops_growing_or_reaches_its_limit_saturated(limit: float | None, level: float) -> None:
+    steps = [step(n, 10.0 * min(n, 9), limit) for n in LEVELS]
+    found = saturation.find(steps)
+    assert [each.title for each in found] == ["network"]
+    assert found[0].level == pytest.approx(level, rel=0.1)
+
+
+def test_what_does_not_follow_the_jobs_is_not_blamed() -> None:
+    assert saturation.find([step(n, 50.0, None) for n in LEVELS]) == []
+    assert saturation.find([step(n, 10.0 * n, None) for n in LEVELS]) == []
+
+
+def run(seed: int, cpu: float) -> Analysis:
+    dice = random.Random(seed)
+    rows = []
+    for k in range(10):
+        now = 0.0
+        while now < 200:
+            wall = dice.uniform(2, 6)
+            rows.append(Payload(f"n{k}", now, now + wall, cpu * wall * dice.uniform(0.95, 1.05), 0.1, 1))
+            now += wall
+    plan = Plan(name="x", payload=PayloadPlan(event_s=4, command=["x"]), levels=[10])
+    one = StepRun(
+        step=StressStep(1, "", 10), campaign="", status="measured", start_s=10, end_s=190, payloads=rows
+    )
+    return analyse(
+        Run(id=f"r{seed}", mode="run", plan=plan, digest="d", version="", started_us=0, steps=[one])
+    )
+
+
+def test_two_runs_of_the_same_do_not_differ_and_a_loss_is_a_regression() -> None:
+    same = compare.compare(run(1, 0.8), run(2, 0.8), same_test=True)
+    assert not same.differ
+    worse = compare.compare(run(1, 0.8), run(2, 0.7), same_test=True)
+    assert [each.quantity for each in compare.regressions(worse, 5)] == ["cpu_wall"]
+    assert compare.regressions(worse, 20) == []
+    assert compare.regressions(compare.compare(run(1, 0.7), run(2, 0.8), same_test=True), 5) == []

@@ -1,0 +1,140 @@
+"""Test files: what is legal, the steps of a run and a scan, the job of a step, and what a run decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.errors import ConfigError
+from tidemill.stress import holding, plan
+from tidemill.stress.holding import Seen, StopRun, Window
+from tidemill.stress.payloads import Payload
+from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan
+
+GOOD = """
+name = "levels"
+levels = [4, 8]
+hold_s = "10m"
+[payload]
+app = "pythia8"
+event_s = 12
+"""
+
+
+def load(tmp_path: Path, text: str) -> Plan:
+    path = tmp_path / "test.toml"
+    path.write_text(text)
+    return plan.load(path)
+
+
+def test_a_file_becomes_steps_for_each_site_and_level(tmp_path: Path) -> None:
+    found = plan.steps(load(tmp_path, 'sites = ["a", "b"]\n' + GOOD))
+    assert [(each.number, each.site, each.level) for each in found] == [
+        (1, "a", 4),
+        (2, "a", 8),
+        (3, "b", 4),
+        (4, "b", 8),
+    ]
+    assert found[0].title == "a: 4"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("[4, 8]", "[8, 4]", "must rise"),
+        ("[4, 8]", "[]", "nothing would run"),
+        ("[4, 8]", "[0, 8]", "legal is 1 to"),
+        ("[4, 8]", "[4, 8]\nrunning_max = 6", "level 8 is above the site's limit of 6"),
+        ('"10m"', "20", "hardly any payload"),
+        ('"levels"', '"a/b"', "legal are letters"),
+        ("event_s = 12", "event_s = 0", "event_s"),
+        ('app = "pythia8"', "", "either `app` or `command`"),
+        (
+            "event_s = 12",
+            'event_s = 12\n[[prometheus]]\ntitle = "x"\nurl = "file:/x"\nquery = "up"',
+            "not an http",
+        ),
+        ("event_s = 12", "event_s = 12\n[stop]\nfailed_share = 2", "stop.failed_share"),
+        ("hold_s", "hold", "unknown key `hold`"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load(tmp_path, GOOD.replace(old, new))
+
+
+def test_a_scan_leaves_out_what_does_not_fit_on_a_node() -> None:
+    scan = ScanPlan(node_cores=8, domains=2, placements=["core", "pair", "domain"])
+    found = plan.scan_steps(Plan(name="s", payload=PayloadPlan(event_s=1, command=["x"]), scan=scan))
+    of = {
+        name: [(each.slots, each.cores) for each in found if each.placement == name]
+        for name in plan.PLACEMENTS
+    }
+    assert of["core"] == [(1, 1), (2, 1), (4, 1), (6, 1), (8, 1)]
+    assert of["pair"] == [(1, 2), (2, 2), (4, 2)]
+    assert of["domain"] == [(1, 4), (2, 4), (4, 2), (6, 1), (8, 1)]
+
+
+def test_the_job_of_a_step_is_timed_and_counts_failures_without_repeating_them() -> None:
+    test = Plan(name="t", payload=PayloadPlan(event_s=2, app="pythia8", cores=2), levels=[4], sites=["here"])
+    spec = plan.spec(test, plan.steps(test)[0], 100)
+    assert (spec.timed, spec.retries, spec.failed_max, spec.outputs, spec.site) == (True, 0, 100, [], "here")
+    assert (spec.resources.cores, spec.resources.event_s) == (2, 2)
+
+
+TEST = Plan(name="t", payload=PayloadPlan(event_s=10, command=["x"]), levels=[2], hold_s=100, ramp_up_s=60)
+STEP = plan.steps(TEST)[0]
+
+
+def ran(slots: int, until: float, *, failure: str = "") -> list[Payload]:
+    return [
+        Payload(f"n{slot}", float(at), at + 10.0, 5.0, 0.0, 0 if failure else 1, failure)
+        for slot in range(slots)
+        for at in range(0, int(until) - 9, 10)
+    ]
+
+
+def decide(payloads: list[Payload], now: float, **more: object) -> object:
+    return holding.decide(TEST, STEP, Seen(payloads, 0.0, now, **more))  # type: ignore[arg-type]
+
+
+def test_a_level_that_is_held_gives_its_window_and_not_before() -> None:
+    assert decide(ran(2, 90), 100) is None
+    found = decide(ran(2, 140), 150)
+    assert isinstance(found, Window)
+    assert found.end_s - found.start_s == pytest.approx(100)
+
+
+def test_a_level_that_is_never_reached_ends_with_what_was() -> None:
+    found = decide(ran(1, 100), 110, nodes=1)
+    assert isinstance(found, StopRun)
+    assert found.unreached
+    assert "level 2 was not reached within 60 s: at most 1.0 payloads" in found.reason
+
+
+def test_a_level_that_is_lost_again_is_not_called_held() -> None:
+    found = decide([*ran(2, 40), *ran(1, 300)[4:]], 320)
+    assert isinstance(found, StopRun)
+    assert "not held" in found.reason
+
+
+def test_a_payload_that_always_fails_is_given_no_more() -> None:
+    found = decide(ran(1, 60, failure="exit_code"), 61)
+    assert isinstance(found, StopRun)
+    assert found.job
+    assert found.reason == "the payload always fails: 6 of 6 ended with exit_code 6"
+
+
+def test_too_many_failures_lost_nodes_and_guards_stop_a_run() -> None:
+    mixed = [*ran(2, 100), *ran(1, 60, failure="exit_code")]
+    assert "6 of 26 payloads failed" in str(decide(mixed, 101))
+    assert decide(ran(2, 50), 60, nodes=8, nodes_top=16) == StopRun("the site has 8 of 16 nodes left")
+    assert decide(ran(2, 50), 60, nodes=9, nodes_top=16) is None
+    assert "a guard of the test says stop: I/O" in str(decide(ran(2, 50), 60, guards=["I/O"]))
+
+
+def test_events_that_run_out_say_what_to_mend() -> None:
+    found = decide(ran(2, 50), 60, exhausted=True)
+    assert isinstance(found, StopRun)
+    assert "`event_s`" in found.reason
