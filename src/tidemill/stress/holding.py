@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     guards: Sequence[str] = ()
 
 
-class Window(NamedTuple):
+class SteadyWindow(NamedTuple):
     """The level was held: measure from start to end."""
 
     start_s: float
@@ -58,7 +58,7 @@ def horizon_s(plan: Plan, seen: Seen) -> float:
     return seen.now_s - seen.delay_s - LONGEST_FACTOR * longest
 
 
-def decide(plan: Plan, step: StressStep, seen: Seen) -> Window | StopRun | None:
+def decide(plan: Plan, step: StressStep, seen: Seen) -> SteadyWindow | StopRun | None:
     """The next act; None = go on."""
     trouble = _trouble(plan, seen)
     if trouble is not None:
@@ -83,7 +83,9 @@ def decide(plan: Plan, step: StressStep, seen: Seen) -> Window | StopRun | None:
     return None
 
 
-def _held(plan: Plan, step: StressStep, seen: Seen, known: tuple[float, float]) -> Window | StopRun | None:
+def _held(
+    plan: Plan, step: StressStep, seen: Seen, known: tuple[float, float]
+) -> SteadyWindow | StopRun | None:
     """The first window with the level's mean. It may begin as late as a level may be reached; None = not known yet."""
     sums, last = level.Integral(level.running(seen.payloads)), known[1] - plan.hold_s
     latest = max(known[0], seen.submitted_s + plan.ramp_up_s)
@@ -91,7 +93,7 @@ def _held(plan: Plan, step: StressStep, seen: Seen, known: tuple[float, float]) 
     while start <= min(last, latest):
         mean = sums.mean(start, start + plan.hold_s)
         if abs(mean / step.level - 1) <= plan.tolerance:
-            return Window(start, start + plan.hold_s)
+            return SteadyWindow(start, start + plan.hold_s)
         nearest = min(nearest, mean, key=lambda each: abs(each - step.level))
         start += max(plan.hold_s / SHIFTS, 1e-3)
     return StopRun(_unheld(plan, step, nearest), unreached=True) if last > latest else None

@@ -14,7 +14,7 @@ from tidemill import clock
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError
 from tidemill.stress import holding, prometheus, store
-from tidemill.stress.holding import Seen, StopRun, Window
+from tidemill.stress.holding import Seen, SteadyWindow, StopRun
 from tidemill.stress.payloads import Payload, taken
 from tidemill.stress.plan import GuardPlan, StressStep
 from tidemill.stress.run import Run, SeriesSource, StepRun
@@ -31,7 +31,7 @@ class HeldLevel(NamedTuple):
     """How a level ended."""
 
     payloads: list[Payload]
-    end: Window | StopRun
+    end: SteadyWindow | StopRun
 
 
 class Runner:
@@ -74,7 +74,7 @@ class Runner:
         finally:  # also when a person or a signal interrupts it
             self._cancel_open("the level is over")
         record.payloads = held.payloads
-        if isinstance(held.end, Window):
+        if isinstance(held.end, SteadyWindow):
             record.status = "measured"
             record.start_s, record.end_s = held.end
             self._take_series(record)

@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.errors import ConfigError
 from tidemill.stress import holding, plan
-from tidemill.stress.holding import Seen, StopRun, Window
+from tidemill.stress.holding import Seen, SteadyWindow, StopRun
 from tidemill.stress.payloads import Payload
 from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan
 
@@ -102,7 +102,7 @@ def decide(payloads: list[Payload], now: float, **more: object) -> object:
 def test_a_level_that_is_held_gives_its_window_and_not_before() -> None:
     assert decide(ran(2, 90), 100) is None
     found = decide(ran(2, 140), 150)
-    assert isinstance(found, Window)
+    assert isinstance(found, SteadyWindow)
     assert found.end_s - found.start_s == pytest.approx(100)
 
 
