@@ -45,6 +45,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "GET /v1/jobs": ("own", "no", "all"),
     "GET /v1/jobs/{job:int}": ("own", "no", "all"),
     "GET /v1/jobs/{job:int}/log": ("own", "no", "all"),
+    "GET /v1/jobs/{job:int}/times": ("own", "no", "all"),
     "POST /v1/cancel": ("own", "no", "all"),
     "POST /v1/retry": ("own", "no", "all"),
     "POST /v1/accept": ("own", "no", "all"),

@@ -138,7 +138,8 @@ def test_many_jobs_share_the_stage_in_turn_and_none_is_refused(tmp_path: Path, s
         site.lease(job, shared(tmp_path, f"in{job}", MB))
     for _ in range(JOBS):
         site.until(lambda: bool(site.granted) or not site.log.pool.state.jobs)
-        assert site.stage.cache.bytes + site.stage.budget.taken.bytes <= 10 * MB
+        with site.stage._lock:  # between a copy's arrival and the end of its reservation it counts twice
+            assert site.stage.cache.bytes + site.stage.budget.taken.bytes <= 10 * MB
         for job in site.granted:
             done.append(job)
             site.cancel(job)
@@ -181,7 +182,8 @@ def test_a_job_whose_events_have_more_files_than_the_stage_holds_runs_in_steps(
     job = site.log.pool.state.jobs[1]
     for _ in range(events):
         site.until(lambda: bool(job.grants) or not job.open)
-        assert site.stage.cache.bytes + site.stage.budget.taken.bytes <= 10 * MB
+        with site.stage._lock:  # between a copy's arrival and the end of its reservation it counts twice
+            assert site.stage.cache.bytes + site.stage.budget.taken.bytes <= 10 * MB
         for grant in list(job.grants.values()):  # as if these had ended
             for first, end in list(grant.open):
                 site.log.pool.settlement.close(job, first, end)
