@@ -69,7 +69,10 @@ fn again(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
 }
 
 fn is_of_pilots(message: &str) -> bool {
-    matches!(message, "hello" | "ask" | "seek" | "holds" | "want" | "usage" | "sampled")
+    matches!(
+        message,
+        "hello" | "ask" | "seek" | "holds" | "want" | "usage" | "sampled"
+    )
 }
 
 fn shape(text: &[u8]) -> Result<Shape, WireError> {

@@ -328,6 +328,8 @@ pub struct JobDef {
     pub seed_base: u64,
     pub events: u64,
     pub inputs: Vec<InputDef>,
+    /// so many of its events run at the same time at most, each a payload of its own; None = no limit
+    pub at_once: Option<u64>,
 }
 
 /// Consecutive events of one job given to the fleet. `chunk_max` overrides the program's (bisecting a failure).

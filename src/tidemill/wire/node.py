@@ -207,6 +207,8 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     seed_base: int
     events: int
     inputs: list[InputDef]
+    #: so many of its events run at the same time at most, each a payload of its own; None = no limit
+    at_once: int | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ pub struct Orders {
 struct JobHead {
     job: u64,
     program: u64,
+    #[serde(default)]
+    at_once: Option<u64>,
 }
 
 impl Ledger {
@@ -99,6 +101,7 @@ impl Ledger {
             }
             let changed = known.text.get() != text.get();
             known.text = text;
+            known.at_once = head.at_once;
             return Ok(changed.then_some(head.job));
         }
         let pace = self.replayed_pace.get(&head.job).copied();
@@ -109,6 +112,8 @@ impl Ledger {
             program: head.program,
             text,
             pace,
+            at_once: head.at_once,
+            out: 0,
         };
         self.jobs.insert(head.job, state);
         Ok(None)
@@ -160,7 +165,10 @@ impl Ledger {
         let dropped: HashMap<u64, GrantState> = dropped;
         self.grants = kept;
         for grant in dropped.values() {
-            let program = self.jobs.get(&grant.job).map(|job| job.program);
+            let program = self.jobs.get_mut(&grant.job).map(|job| {
+                job.out = 0;
+                job.program
+            });
             if let Some(program) = program.and_then(|program| self.programs.get_mut(&program)) {
                 program.queue.remove(&grant.order);
                 program.free_events -= grant.free.len();

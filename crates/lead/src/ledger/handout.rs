@@ -4,6 +4,9 @@
 //! measured pace, at least what its idle cores need; little of what was never measured, and at most half of its share
 //! when work runs short, so that the last events are spread over all pilots.
 //!
+//! Of a job with `at_once`, one event at a time for a core that is idle, while fewer are outstanding: what a pilot queued
+//! would count and not run.
+//!
 //! A program whose payloads take many events gets two payloads' worth for each core where that is more: hand-outs
 //! of less would keep its chunks short for ever, and their time per event that of starting a process.
 
@@ -181,7 +184,8 @@ impl Ledger {
         else {
             return 0;
         };
-        let job_pace = self.jobs.get(&state.job).and_then(|job| job.pace);
+        let job = self.jobs.get(&state.job);
+        let job_pace = job.and_then(|job| job.pace);
         let event_s = job_pace
             .as_ref()
             .map_or(program_state.pace.event_s(), Pace::event_s);
@@ -191,6 +195,9 @@ impl Ledger {
         let event_cores = program_state.program.cores.max(1);
         let event_core_s = event_s * event_cores as f64;
         let idle = room.idle_cores / event_cores;
+        if let Some(job) = job.filter(|job| job.at_once.is_some()) {
+            return u64::from(idle > 0 && job.left() > 0);
+        }
         let budget = self.budget(program, room);
         let wanted = (budget / event_core_s) as u64;
         let mut count = wanted
@@ -222,6 +229,8 @@ impl Ledger {
             return;
         };
         let mine = self.pilots[key].outstanding.entry(grant).or_default();
+        let mut job = self.jobs.get_mut(&state.job);
+        let is_limited = job.as_ref().is_some_and(|job| job.at_once.is_some());
         let mut left = count;
         while let Some((first, taken)) = state.free.take_front(left) {
             mine.add(first, first + taken);
@@ -230,18 +239,23 @@ impl Ledger {
                 job: state.job,
                 first,
                 count: taken,
-                chunk_max: state.chunk_max,
+                chunk_max: if is_limited { Some(1) } else { state.chunk_max },
             });
             left -= taken;
         }
         let taken = count - left;
+        if let Some(job) = &mut job {
+            job.out += taken;
+        }
         program_state.free_events -= taken;
         if state.free.is_empty() {
             program_state.queue.remove(&state.order);
         }
         let event_cores = program_state.program.cores.max(1);
-        let job = self.jobs.get(&state.job);
-        let pace = job.and_then(|job| job.pace).unwrap_or(program_state.pace);
+        let pace = job
+            .as_ref()
+            .and_then(|job| job.pace)
+            .unwrap_or(program_state.pace);
         let core_s = taken as f64 * pace.event_s() * event_cores as f64;
         room.given += core_s;
         room.time -= core_s;

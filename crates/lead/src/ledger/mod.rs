@@ -43,6 +43,18 @@ pub(crate) struct JobState {
     pub text: Box<RawValue>,
     /// Measured seconds per event of this job.
     pub pace: Option<Pace>,
+    /// So many of its events are outstanding at most.
+    pub at_once: Option<u64>,
+    /// Its events that are outstanding, or in limbo.
+    pub out: u64,
+}
+
+impl JobState {
+    /// Events that may be handed out now; `u64::MAX` without a limit.
+    pub fn left(&self) -> u64 {
+        self.at_once
+            .map_or(u64::MAX, |limit| limit.saturating_sub(self.out))
+    }
 }
 
 pub(crate) struct GrantState {
@@ -113,6 +125,8 @@ pub struct Ledger {
     pub(crate) closed: bool,
     /// Something became free: standing asks should be tried.
     pub(crate) changed: bool,
+    /// Hand-outs that ends of events of jobs at their limit have made possible.
+    opened: u64,
 }
 
 impl Ledger {
@@ -178,9 +192,15 @@ impl Ledger {
         self.changed
     }
 
-    /// Whether something became free since the last call.
-    pub fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+    /// How many of the standing asks are worth a try since the last call: all where something became free, else as many
+    /// as events of jobs at their limit have ended, as thousands of pilots may wait for such a job.
+    pub fn take_changed(&mut self) -> u64 {
+        let opened = std::mem::take(&mut self.opened);
+        if std::mem::take(&mut self.changed) {
+            u64::MAX
+        } else {
+            opened
+        }
     }
 
     /// Whether a connection whose work may be given away later could still come back.
@@ -219,11 +239,11 @@ impl Ledger {
             };
             let open = state.open.within(grant.first, end);
             let taken = state.free.remove(grant.first, end);
-            if let Some(program) = self
-                .jobs
-                .get(&state.job)
-                .and_then(|job| self.programs.get_mut(&job.program))
-            {
+            let job = self.jobs.get_mut(&state.job);
+            if let Some(program) = job.and_then(|job| {
+                job.out += taken;
+                self.programs.get_mut(&job.program)
+            }) {
                 program.free_events -= taken;
                 if state.free.is_empty() {
                     program.queue.remove(&state.order);
@@ -348,7 +368,13 @@ impl Ledger {
             return held;
         };
         let taken = state.free.remove(first, end);
-        state.open.remove(first, end);
+        let over = state.open.remove(first, end) - taken;
+        if let Some(job) = self.jobs.get_mut(&state.job) {
+            if job.left() == 0 && !state.open.is_empty() {
+                self.opened += over;
+            }
+            job.out -= over;
+        }
         if taken > 0 {
             if let Some(program) = self
                 .jobs
@@ -394,11 +420,11 @@ impl Ledger {
         if added == 0 {
             return;
         }
-        if let Some(program) = self
-            .jobs
-            .get(&state.job)
-            .and_then(|job| self.programs.get_mut(&job.program))
-        {
+        let job = self.jobs.get_mut(&state.job);
+        if let Some(program) = job.and_then(|job| {
+            job.out -= added;
+            self.programs.get_mut(&job.program)
+        }) {
             program.free_events += added;
             program.queue.insert(state.order, grant);
         }

@@ -111,10 +111,11 @@ struct World {
     done: BTreeSet<(u64, u64)>,
     now: u64,
     next_grant: u64,
+    at_once: Option<u64>,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(at_once: Option<u64>) -> Self {
         let mut ledger = Ledger::default();
         ledger.start(0);
         World {
@@ -126,7 +127,14 @@ impl World {
             done: BTreeSet::new(),
             now: 1,
             next_grant: 1,
+            at_once,
         }
+    }
+
+    /// Events that pilots have, or had when they were last heard of.
+    fn out(&self) -> u64 {
+        let grants = self.ledger.grants.values();
+        grants.map(|state| state.open.len() - state.free.len()).sum()
     }
 
     fn step(&mut self, (kind, k, n): (u8, usize, u64)) {
@@ -151,7 +159,10 @@ impl World {
 
     fn load(&mut self) {
         while self.loaded < self.files.len() {
-            let file = work(self.loaded as u64 + 1, self.files[self.loaded].clone());
+            let mut file = work(self.loaded as u64 + 1, self.files[self.loaded].clone());
+            if let (Some(limit), Some(job)) = (self.at_once, file.jobs.first_mut()) {
+                *job = raw(format!(r#"{{"job":1,"program":1,"at_once":{limit}}}"#));
+            }
             assert!(self.ledger.load(file).problems.is_empty());
             self.loaded += 1;
         }
@@ -184,6 +195,10 @@ impl World {
         self.ledger.ask(key, ask(cores), self.now);
         if let Some(given) = self.ledger.hand_out(key, 1.0, self.now) {
             assert!(!given.is_empty() && given.iter().all(|grant| grant.count > 0));
+            if let Some(limit) = self.at_once {
+                assert!(self.out() <= limit, "{} are out, {limit} may be", self.out());
+                assert!(given.iter().all(|grant| grant.chunk_max == Some(1)));
+            }
             self.pilots[k].held.extend(given);
         }
     }
@@ -306,6 +321,7 @@ impl World {
         let undone: BTreeSet<(u64, u64)> = self.all().difference(&self.done).copied().collect();
         assert_eq!(open, undone);
         assert_eq!(self.ledger.free_events(), free);
+        assert_eq!(self.ledger.jobs[&1].out, self.out());
         let cores: u64 = self.ledger.pilots.iter().map(|pilot| pilot.cores).sum();
         assert_eq!(self.ledger.cores_connected, cores);
     }
@@ -333,9 +349,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
     fn every_event_ends_whatever_pilots_and_leads_do(
-        steps in proptest::collection::vec((0u8..13, 0usize..PILOTS, 0u64..40), 0..120)
+        steps in proptest::collection::vec((0u8..13, 0usize..PILOTS, 0u64..40), 0..120),
+        at_once in proptest::option::of(1u64..8)
     ) {
-        let mut world = World::new();
+        let mut world = World::new(at_once);
         world.files.push(vec![grant(1_000_000, 0, 5)]);
         world.load();
         for step in steps {
@@ -348,9 +365,10 @@ proptest! {
     /// Without failures of any kind, no event is handed out twice.
     #[test]
     fn nothing_is_handed_out_twice_while_nothing_fails(
-        steps in proptest::collection::vec((prop_oneof![Just(0u8), Just(3u8), Just(5u8), Just(11u8)], 0usize..PILOTS, 0u64..40), 0..150)
+        steps in proptest::collection::vec((prop_oneof![Just(0u8), Just(3u8), Just(5u8), Just(11u8)], 0usize..PILOTS, 0u64..40), 0..150),
+        at_once in proptest::option::of(1u64..8)
     ) {
-        let mut world = World::new();
+        let mut world = World::new(at_once);
         world.files.push(vec![]);
         world.load();
         (0..PILOTS).for_each(|k| world.connect(k));
@@ -518,4 +536,37 @@ fn what_a_pilot_says_of_work_that_it_was_never_given_changes_no_measure() {
         2,
         "never measured"
     );
+}
+
+#[test]
+fn events_of_a_job_at_once_go_to_pilots_in_turn_and_an_end_opens_one_hand_out() {
+    let mut world = World::new(Some(3));
+    world.files.push(vec![grant(1_000_000, 0, 50)]);
+    world.load();
+    (0..PILOTS).for_each(|k| world.connect(k));
+    let held = |world: &World| Vec::from_iter(world.pilots.iter().map(|pilot| pilot.held.len()));
+    for _ in 0..2 {
+        (0..PILOTS).for_each(|k| world.ask(k, 2));
+        assert_eq!(held(&world), [1, 1, 1]);
+    }
+    world.run(0, 0); // the first one is measured, which is news for all
+    world.ask(0, 2);
+    world.ledger.take_changed();
+    world.run(1, 0);
+    assert_eq!(world.ledger.take_changed(), 1);
+    world.ask(2, 2);
+    world.ask(1, 2);
+    assert_eq!(held(&world), [1, 0, 2]);
+}
+
+#[test]
+fn a_busy_pilot_gets_no_event_of_a_job_at_once_to_queue() {
+    let mut world = World::new(Some(10));
+    world.files.push(vec![grant(1_000_000, 0, 50)]);
+    world.load();
+    world.connect(0);
+    for wanted in [1, 2, 2] {
+        world.ask(0, 2);
+        assert_eq!(world.pilots[0].held.len(), wanted);
+    }
 }

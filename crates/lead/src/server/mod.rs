@@ -377,10 +377,11 @@ impl Lead {
     }
 
     fn serve_all(&mut self, now: u64) {
-        if !self.ledger.take_changed() {
-            return;
-        }
+        let mut left = self.ledger.take_changed();
         for _ in 0..self.asking.len() {
+            if left == 0 {
+                return;
+            }
             let Some(key) = self.asking.pop_front() else {
                 return;
             };
@@ -388,6 +389,8 @@ impl Lead {
             self.in_line[key] = self.ledger.pilot(key).asks();
             if self.in_line[key] {
                 self.asking.push_back(key);
+            } else {
+                left -= 1;
             }
         }
     }

@@ -48,6 +48,7 @@ pub fn job(argv: &[&str]) -> JobDef {
         seed_base: 100,
         events: 1000,
         inputs: Vec::new(),
+        at_once: None,
     }
 }
 
