@@ -150,8 +150,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     home: str | msgspec.UnsetType = msgspec.UNSET
     #: the server keeps the times of each payload (`tidemill stress`); none = sums only
     timed: bool | msgspec.UnsetType = msgspec.UNSET
+    #: so many of its events run at the same time at most, all at one site and each a payload of its own; none = as many
+    #: as there are slots
+    at_once: int | msgspec.UnsetType = msgspec.UNSET
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
+
+    @property
+    def running_max(self) -> int | None:
+        """How many of its events may run at the same time; None = all."""
+        return running_max(self.at_once, self.events)
+
+
+def running_max(at_once: int | msgspec.UnsetType, events: int) -> int | None:
+    """How many of so many events may run at the same time; None = all."""
+    return at_once if at_once is not msgspec.UNSET and at_once < events else None
 
 
 def job_input(url: str) -> tuple[int, str] | None:

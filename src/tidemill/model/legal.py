@@ -74,6 +74,8 @@ def spec_fault(spec: JobSpec) -> Fault | None:
         return Fault(f"it has more than {OUTPUTS_MAX} outputs")
     if not 0 <= spec.retries <= RETRIES_MAX or not 0 <= spec.failed_max <= EVENTS_MAX:
         return Fault(f"`retries` must be 0 to {RETRIES_MAX} and `failed_max` 0 to {EVENTS_MAX}")
+    if spec.at_once is not msgspec.UNSET and not 1 <= spec.at_once <= EVENTS_MAX:
+        return Fault(f"`at_once` is {shown(spec.at_once)}, legal is 1 to {EVENTS_MAX}")
     return _names_fault(spec) or _places_fault(spec) or _texts_fault(spec) or _resources_fault(spec.resources)
 
 

@@ -99,15 +99,6 @@ def _held(
     return StopRun(_unheld(plan, step, nearest), unreached=True) if last > latest else None
 
 
-def recent_mean(plan: Plan, seen: Seen) -> float | None:
-    """The number that ran of late, as far as it is known: before the horizon, over two payloads. None = not known."""
-    horizon, typical = horizon_s(plan, seen), median([each.wall_s for each in seen.payloads])
-    start = horizon - 2 * typical
-    if not typical or start < seen.submitted_s:
-        return None
-    return level.mean_running(level.running(seen.payloads), start, horizon)
-
-
 def _unheld(plan: Plan, step: StressStep, mean: float) -> str:
     return (
         f"level {step.level} was reached, and not held: at best {mean:.2f} payloads ran on average during "

@@ -61,5 +61,4 @@ class Run(msgspec.Struct, kw_only=True):
     open_campaign: str = ""
     stopped: str = ""
     exit_code: int = 0
-    limiter: str = ""  #: how the level was held
     format: int = FORMAT

@@ -32,6 +32,7 @@ class HeldLevel(NamedTuple):
 
     payloads: list[Payload]
     end: SteadyWindow | StopRun
+    waits: str = ""  #: what the level's job waits for
 
 
 class Runner:
@@ -81,7 +82,7 @@ class Runner:
             self._say(f"level {step.title}: held for {run.plan.hold_s:g} s")
         else:
             record.status = "not reached" if held.end.unreached else "stopped"
-            record.reason = run.stopped = held.end.reason
+            record.reason = run.stopped = held.end.reason + held.waits
             run.exit_code = EXIT_JOB if held.end.job else EXIT_SITE
         run.steps.append(record)
         store.save(self._directory, run)
@@ -102,14 +103,13 @@ class Runner:
                 now_s,
                 nodes=nodes.now(),
                 nodes_top=nodes.top,
+                exhausted=submission.is_exhausted(),
                 guards=guards.over(),
             )
-            lag_s = now_s - holding.horizon_s(plan, seen)
-            exhausted = submission.follow(holding.recent_mean(plan, seen), lag_s=lag_s)
-            seen = seen._replace(exhausted=exhausted)
             end = holding.decide(plan, step, seen)
             if end is not None:
-                return HeldLevel(payloads, end)
+                waits = submission.waits_for() if isinstance(end, StopRun) and end.unreached else ""
+                return HeldLevel(payloads, end, waits)
             clock.sleep_s(pause)
 
     def _take_series(self, record: StepRun) -> None:

@@ -453,6 +453,7 @@ class Capacity(msgspec.Struct, kw_only=True):
         False  #: takes orders to stop a job and keep what is done, and delivers a job in several parts
     )
     opens: bool = False  #: knows inputs with `read = "url"`; others get them as files
+    limits: bool = False  #: keeps to `at_once` of a job, and knows `timed`; others get no job with `at_once`
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
 

@@ -203,8 +203,7 @@ def explain(args: Namespace) -> int:
         show(f"to change it: {detail.waits_hint}")
     for stay in detail.stays:
         show(f"the hospital: {_stay_text(stay)}")
-    if row.events_leased:
-        show(f"{count_text(row.events_leased)} of its events are leased to a site now")
+    _show_events(detail)
     _show_routes(detail)
     if last is not None:
         policy = POLICY[last.evidence.failure]
@@ -221,6 +220,14 @@ def explain(args: Namespace) -> int:
         else:
             show("it is in the archive, and cannot be retried: submit the events that failed as a new job")
     return 0
+
+
+def _show_events(detail: JobDetail) -> None:
+    leased, most = detail.row.events_leased, detail.spec.running_max
+    if leased:
+        show(f"{count_text(leased)} of its events are leased to a site now")
+    if most is not None:
+        show(f"at most {count_text(most)} of its events run at the same time, all at one site (`at_once`)")
 
 
 def _show_routes(detail: JobDetail) -> None:

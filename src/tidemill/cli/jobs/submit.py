@@ -63,6 +63,12 @@ def define(parser: Parser) -> None:
     )
     _define_place(one)
     one.add_argument(
+        "--at-once",
+        type=count,
+        metavar="N",
+        help="so many events run at the same time at most (default: as many as there are slots)",
+    )
+    one.add_argument(
         "--after", action="append", default=[], metavar="JOB", help="run after this job or campaign"
     )
     one.add_argument(
@@ -270,6 +276,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         deliver=Deliver.COMPLETE if args.deliver == Deliver.COMPLETE else msgspec.UNSET,
         site=args.site,
         home=args.home_site or msgspec.UNSET,
+        at_once=args.at_once or msgspec.UNSET,
     )
     check_offered(spec, offers)
     if args.dry_run:

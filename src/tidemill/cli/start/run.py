@@ -58,6 +58,12 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
     parser.add_argument(
+        "--at-once",
+        type=count,
+        metavar="N",
+        help="so many CMDs run at the same time at most (default: as many as there are slots)",
+    )
+    parser.add_argument(
         "--retries",
         type=_zero,
         default=RETRIES,
@@ -146,6 +152,8 @@ def run(args: Namespace) -> int:
 
 def make_spec(args: Namespace, command: list[str]) -> JobSpec:
     """The job of a command line."""
+    from msgspec import UNSET
+
     from tidemill.model.job import JobSpec, Resources
 
     check_width(args)
@@ -183,6 +191,7 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
         site=args.site,
         keep_stdout=args.keep_stdout,
         env=_environment(args.env),
+        at_once=args.at_once or UNSET,
     )
 
 

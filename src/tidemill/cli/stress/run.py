@@ -85,15 +85,12 @@ def _record(args: Namespace, test: object, mode: Mode, key: str) -> Run:
     from tidemill.stress import store
     from tidemill.stress.plan import Plan
     from tidemill.stress.run import Run
-    from tidemill.stress.submission import HOW
 
     assert isinstance(test, Plan)
     if args.resume is None:
         now_us = clock.now_us()
         name = f"{test.name}-{clock.utc_text(now_us).replace(':', '').replace('-', '')}"
-        return Run(
-            id=name, mode=mode, plan=test, digest=key, version=__version__, started_us=now_us, limiter=HOW
-        )
+        return Run(id=name, mode=mode, plan=test, digest=key, version=__version__, started_us=now_us)
     found = store.load(args.runs / args.resume)
     if found.digest != key:
         raise ConfigError(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.model.job import JOB_INPUT, Input, JobSpec, job_input
+from tidemill.model.job import JOB_INPUT, Input, JobSpec, job_input, running_max
 from tidemill.server.core import breakers, ending, matching
 from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
 from tidemill.server.database import refusals
@@ -234,26 +234,34 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
             continue  # an agent of an older version would write over what is delivered
         if not data.admits(job.kind, since_us=job.waits_since_us, is_bound=job.place == site.id):
             continue
+        spec = specs[job.spec]
+        most = running_max(spec.at_once, job.events)
+        if most is not None and not (site.capacity and site.capacity.limits):
+            continue  # an agent of an older version would run all at once
         key = (job.kind, job.spec, job.ward)
         event_core_s = cost.get(key)
         if event_core_s is None:
             kind = _asked(work, site, job)
-            estimate = specs[job.spec].resources.event_s
+            estimate = spec.resources.event_s
             seconds = matching.event_s(site, kind, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
         if job.events == 1 and not work.parsed(job):
             free = _ONE  # it is ready
         else:
             free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
-        if (
-            free
-            and not gate.is_open
-            and not gate.admits(job.kind, work.memory.kinds[job.kind].app, specs[job.spec])
-        ):
+        if free and not gate.is_open and not gate.admits(job.kind, work.memory.kinds[job.kind].app, spec):
             continue
         if free:
-            candidates.append(Candidate(job.id, job.rank, free, event_core_s))
+            candidates.append(Candidate(job.id, job.rank, free, _each_core_s(most, free, event_core_s)))
     return candidates
+
+
+def _each_core_s(most: int | None, free: list[tuple[int, int]], event_core_s: float) -> float:
+    """What an event counts against what the site wants. A job of which `most` events run at a time takes no more of the
+    site than those, so that all of its events are leased at that price: the site needs to hear of no others."""
+    if most is None:
+        return event_core_s
+    return event_core_s * min(1.0, most / sum(end - first for first, end in free))
 
 
 def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
@@ -392,10 +400,10 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         ends[job.id] = None
     for job_id in ends:
         job = work.jobs[job_id]
-        key = (job.kind, job.spec)
+        key, asked = (job.kind, job.spec), specs[job_id].spec
         if key not in outputs:
-            outputs[key] = _has_outputs(site, specs[job_id].spec)
-        _leased(work, site, job, outputs[key])
+            outputs[key] = _has_outputs(site, asked)
+        _leased(work, site, job, is_bound=outputs[key] or asked.running_max is not None)
 
 
 def _cure(work: UnitOfWork, site: Site, job: StoredJob) -> Cure | None:
@@ -405,7 +413,8 @@ def _cure(work: UnitOfWork, site: Site, job: StoredJob) -> Cure | None:
     return cures.cure_of(ward) if ward is not None and cures.treats(ward, site, kind) else None
 
 
-def _leased(work: UnitOfWork, site: Site, job: StoredJob, has_outputs: bool) -> None:
+def _leased(work: UnitOfWork, site: Site, job: StoredJob, *, is_bound: bool) -> None:
+    """`is_bound`: the rest of the job goes to the same site: its outputs lie there, or what runs is counted there."""
     if job.state != RUNNING:
         work.enter(job, RUNNING)
         job.started_us = job.started_us or work.now_us
@@ -413,7 +422,7 @@ def _leased(work: UnitOfWork, site: Site, job: StoredJob, has_outputs: bool) -> 
     if work.parsed(job):
         work.keep_sets(job)
     job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
-    if has_outputs and not job.home:
+    if is_bound and not job.home:
         job.home, job.place = 1, site.id
 
 
@@ -463,6 +472,8 @@ def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _T
     what the site may not know: agents of older versions refuse keys that are new to them. `opens`: it knows inputs that
     programs open; others get files."""
     spec, cure = work.spec(job), _cure(work, site, job)
+    if not (site.capacity and site.capacity.limits):
+        spec = msgspec.structs.replace(spec, timed=msgspec.UNSET, at_once=msgspec.UNSET)
     if spec.deliver is not msgspec.UNSET or spec.home is not msgspec.UNSET:  # only the server asks for them
         spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET)
     if cure is not None:

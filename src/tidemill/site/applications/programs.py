@@ -157,6 +157,7 @@ class Preparer:
             seed_base=job.seed_base,
             events=spec.events,
             inputs=inputs,
+            at_once=spec.running_max,
         )
 
     def opening(self, spec: JobSpec) -> tuple[list[str], str]:

@@ -74,7 +74,8 @@ class Granting:
         number = pool.state.next_grant
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
-            defined = self._define(job) if self._is_due(job) else None
+            is_due = self._is_due(job) and not _runs_elsewhere(job, fleet)
+            defined = self._define(job) if is_due else None
             if defined is None:
                 if job_id in backlog:  # it is not refused: behind those that are ready
                     backlog[job_id] = backlog.pop(job_id)
@@ -234,3 +235,10 @@ class Granting:
         _log.warning("job.refused", job=job.id, failure=evidence.failure.value, reason=evidence.message)
         self._log.apply(s.Refused(job=job.id, evidence=evidence))
         self.forget(job.id)
+
+
+def _runs_elsewhere(job: s.SiteJob, fleet: OpenFleet) -> bool:
+    """Whether the job waits for an earlier fleet to be done with it: each lead counts what runs at once for itself."""
+    if job.spec.running_max is None:
+        return False
+    return any(held.fleet != fleet.record.name for held in job.grants.values())

@@ -181,6 +181,23 @@ class Book:
         """What an allocation holds, by grant."""
         return self._held.get(allocation, {})
 
+    def rooms(self) -> dict[int, int]:
+        """How many more events of each job with `at_once` may be held now."""
+        rooms = {number: each.at_once for number, each in self.jobs.items() if each.at_once is not None}
+        if rooms:
+            for held in self._held.values():
+                for number, events in held.items():
+                    job = self.grants[number].job
+                    if job in rooms:
+                        rooms[job] = max(0, rooms[job] - len(events))
+        return rooms
+
+    def idle(self, allocation: str, job: int, cores: int) -> int:
+        """Slots for the job on so many cores, less the events that the allocation holds of any job."""
+        program = self._program(job)
+        held = sum(len(events) for events in self._held.get(allocation, {}).values())
+        return max(0, cores // max(1, program.cores if program else 1) - held)
+
     def event_core_s(self, job: int) -> float:
         """Core-seconds of one event of a job: as measured, else as its program says."""
         pace = self._paces.get(job)
@@ -233,12 +250,13 @@ def plan(book: Book, seats: Iterable[Seat], *, top_up_s: float) -> list[Given]:
     free_core_s = sum(len(events) * book.event_core_s(book.grants[n].job) for n, events in free.items())
     total_core_s = sum(core_s for core_s, _ in hungry)
     part = min(1.0, free_core_s / total_core_s) if total_core_s > 0 else 0.0
+    rooms = book.rooms()
     given: list[Given] = []
     pieces = 0
     for core_s, seat in hungry:
         if not free or pieces >= GRANTS_PER_FILE:
             break
-        grants = _fill(book, seat, core_s * part, free)
+        grants = _fill(book, seat, core_s * part, free, rooms)
         if grants:
             pieces += len(grants)
             given.append(Given(allocation=seat.allocation, grants=grants))
@@ -252,8 +270,11 @@ def _wanted(book: Book, seat: Seat, top_up_s: float) -> float:
     return span_s * seat.cores - book.held_core_s(seat.allocation)
 
 
-def _fill(book: Book, seat: Seat, core_s: float, free: dict[int, IntervalSet]) -> list[Grant]:
-    """Take about so many core-seconds out of `free`, at least an event for each core."""
+def _fill(
+    book: Book, seat: Seat, core_s: float, free: dict[int, IntervalSet], rooms: dict[int, int]
+) -> list[Grant]:
+    """Take about so many core-seconds out of `free`, at least an event for each core. Of jobs in `rooms` no more than
+    that, which is taken off, and none to queue: those would count and not run."""
     grants: list[Grant] = []
     skipped = 0
     left_s, idle = core_s, seat.cores if not book.holds(seat.allocation) else 0
@@ -265,15 +286,23 @@ def _fill(book: Book, seat: Seat, core_s: float, free: dict[int, IntervalSet]) -
             skipped += 1
             continue
         event_core_s = book.event_core_s(grant.job)
+        is_limited = grant.job in rooms
         for first, end in list(events):
             wanted = max(int(left_s / event_core_s), idle, 1 if left_s > 0 else 0)
+            if is_limited:
+                taken = sum(each.count for each in grants)
+                slots = book.idle(seat.allocation, grant.job, seat.cores) - taken
+                wanted = min(wanted, rooms[grant.job], slots)
             count = min(end - first, wanted)
             if count <= 0:
                 break
             events.remove(first, first + count)
-            grants.append(msgspec.structs.replace(grant, first=first, count=count))
+            piece = msgspec.structs.replace(grant, first=first, count=count)
+            grants.append(msgspec.structs.replace(piece, chunk_max=1) if is_limited else piece)
             left_s -= count * event_core_s
             idle -= count
+            if is_limited:
+                rooms[grant.job] -= count
         if not events:
             del free[number]
     return grants

@@ -28,7 +28,7 @@ from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.workload import WaitingLoad
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
-from tidemill.site.state.settlement import load_key
+from tidemill.site.state.settlement import at_once, load_key
 from tidemill.wire.node import Failed, InputDef, Noted, Record
 
 STAGED_EVENTS_PER_STEP = 500
@@ -252,7 +252,7 @@ class StagedInputs:
         ready = sum(piece.count for piece in job.ready)
         for piece in job.ready if staged else ():
             ready -= sum(end - first for first, end in staged.within(piece.first, piece.first + piece.count))
-        self.waiting_load.note(job.id, load_key(job.spec), ready)
+        self.waiting_load.note(job.id, load_key(job.spec), at_once(job.spec, ready))
 
     def _trim(self) -> None:
         """Have inputs removed that no event needs any more: room is scarce. Jobs without ready events wait no more."""

@@ -27,7 +27,7 @@ from tidemill.model.trouble import Scope, Trouble, meets, place_of
 from tidemill.site.fleet.waits import Breaker, Meets, Reason, TroubleCause, Waits
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
-from tidemill.site.state.settlement import load_key
+from tidemill.site.state.settlement import at_once, load_key
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.credentials import secret_files
 from tidemill.wire.node import Done, Failed, Record
@@ -160,7 +160,7 @@ class SiteTroubles:
         """Whether to define the job and stage its inputs now."""
         if not self._waits.is_needed:
             return True
-        events = sum(piece.count for piece in job.ready)
+        events = at_once(job.spec, sum(piece.count for piece in job.ready))
         return self._waits.may_try(job.id, _meets(job), (load_key(job.spec), events), clock.now_us())
 
     def failed(self, job: s.SiteJob, error: TidemillError, *, staging: bool) -> Evidence | None:

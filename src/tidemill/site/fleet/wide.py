@@ -201,6 +201,7 @@ class Wide:
     def needs(self) -> list[Need]:
         """What is open, by width, in the order in which the widths came."""
         needs: dict[int, Need] = {}
+        behind = self._log.pool.settlement.behind
         for key, opened in self._log.pool.settlement.wide_load.items():
             nodes = key.width.nodes
             events = opened - sum(each.get(key, 0) for each in self._granting.waiting)
@@ -211,7 +212,7 @@ class Wide:
             needs[nodes] = Need(
                 nodes=nodes,
                 events=known.events + events,
-                work_s=known.work_s + events * seconds,
+                work_s=known.work_s + (events + behind.get(key, 0)) * seconds,
                 longest_s=max(known.longest_s, key.timeout_s or seconds * SLACK),
             )
         return list(needs.values())

@@ -19,7 +19,8 @@ EVENT_S_MIN = 1e-5
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot
-    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased."""
+    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased. `behind_core_s`:
+    besides, of events that run after others of their job (`at_once`): they need nodes for longer, not more of them."""
 
     events: int
     core_s: float
@@ -27,6 +28,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 1
     range_s: float = 1.0
     more: bool = False
+    behind_core_s: float = 0.0
 
 
 class WaitingLoad:
@@ -68,7 +70,8 @@ class Workload:
     def demand(self, *, cores: int, more: bool) -> Demand:
         """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
         upper bound. `more`: the server has more for this site."""
-        events, core_s, widest, longest_s = 0, 0.0, 1, 0.0
+        events, core_s, widest, longest_s, behind_core_s = 0, 0.0, 1, 0.0, 0.0
+        behind = self._log.pool.settlement.behind
         for (app, asked), opened in self._log.pool.settlement.load.items():
             count = opened - sum(each.get((app, asked), 0) for each in self._waiting)
             if count > 0:
@@ -76,6 +79,7 @@ class Workload:
                 seconds = self._event_s(app)
                 events += count
                 core_s += count * seconds * slot
+                behind_core_s += behind.get((app, asked), 0) * seconds * slot
                 widest = max(widest, slot)
                 longest_s = max(longest_s, seconds)
         return Demand(
@@ -85,6 +89,7 @@ class Workload:
             cores=cores,
             range_s=max(longest_s, min(RANGE_S, core_s)) if events else 1.0,
             more=more,
+            behind_core_s=behind_core_s,
         )
 
     def estimate_s(self, app: str) -> float | None:

@@ -123,6 +123,7 @@ class CapacityMeter:
             troubles=self._harvesting.fleets.granting.troubles.shown(),
             keeps=True,
             opens=True,
+            limits=True,
             near=near(config.endpoints),
             holds=self._holdings.now(),
         )

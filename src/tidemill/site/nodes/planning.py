@@ -70,9 +70,10 @@ def backlog_of(demand: Demand, limits: Limits) -> Backlog:
     cores = max(1, demand.cores)
     slots = max(1, cores // max(1, demand.slot_cores))
     by_slots = math.ceil(demand.events / slots)
-    by_work = math.ceil(demand.core_s / (cores * NODE_WORK_S_MIN))
+    core_s = demand.core_s + demand.behind_core_s
+    by_work = math.ceil(core_s / (cores * NODE_WORK_S_MIN))
     least = max(1, limits.width_min)
-    node_s, nodes = demand.core_s / cores, max(least, min(by_slots, by_work))
+    node_s, nodes = core_s / cores, max(least, min(by_slots, by_work))
     if demand.more:  # more is leased as soon as there are nodes for it
         node_s, nodes = EVER_S, max(nodes, limits.nodes_max)
     least_s = max(limits.payback * limits.startup_s, demand.range_s, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import msgspec
@@ -34,9 +35,16 @@ def load_key(spec: JobSpec) -> tuple[str, int] | WideLoad:
     return WideLoad(width, spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
 
 
+def at_once(spec: JobSpec, events: int) -> int:
+    """How many of so many open events of a job may run at the same time."""
+    most = spec.running_max
+    return events if most is None else min(events, most)
+
+
 class Settlement:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
-    `load`, the number of open events by application and cores of a slot (0 = the application's).
+    `load`, the number of open events by application and cores of a slot (0 = the application's). What has to wait for
+    other events of its job (`at_once`) is not in `load` and `wide_load` but in `behind`, by the same keys.
 
     Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
     events alike."""
@@ -51,6 +59,7 @@ class Settlement:
         self.spec_bytes = sum(job.spec_bytes for job in state.jobs.values())
         self.load: dict[tuple[str, int], int] = {}
         self.wide_load: dict[WideLoad, int] = {}
+        self.behind: dict[Hashable, int] = {}
         for job in state.jobs.values():
             self._weigh(job, len(job.open))
 
@@ -62,8 +71,14 @@ class Settlement:
         """These events are no longer to be run here."""
         self._weigh(job, -job.open.remove(first, end))
 
-    def _weigh(self, job: s.SiteJob, events: int) -> None:
+    def _weigh(self, job: s.SiteJob, change: int, after: int | None = None) -> None:
+        """Its number of open events has changed. `after`: the number now, if that is not what is in `open`."""
         key = load_key(job.spec)
+        events = change
+        if job.spec.running_max is not None:
+            now = len(job.open) if after is None else after
+            events = at_once(job.spec, now) - at_once(job.spec, now - change)
+            self.behind[key] = self.behind.get(key, 0) + change - events
         if isinstance(key, WideLoad):
             self.wide_load[key] = self.wide_load.get(key, 0) + events
         else:
@@ -77,7 +92,9 @@ class Settlement:
         """Take the specification that the server sent."""
         size = len(_encode(spec))
         self.spec_bytes += size - job.spec_bytes
+        self._weigh(job, -len(job.open), 0)
         job.spec, job.spec_bytes = spec, size
+        self._weigh(job, len(job.open))
 
     def unready(self, job: s.SiteJob) -> None:
         """The job has nothing to grant."""
@@ -206,7 +223,7 @@ class Settlement:
             return
         self._go_on(job)
         self.unready(job)
-        self._weigh(job, -len(job.open))
+        self._weigh(job, -len(job.open), 0)
         self.spec_bytes -= job.spec_bytes
         self.state.leases_open -= len(job.leases)
         self.forget_grants(job, cancel=True)
@@ -251,7 +268,7 @@ class Settlement:
 
     def end_step(self, job: s.SiteJob, evidence: Evidence) -> None:
         """A step failed for good, and with it the delivery that needs it: reported by `OutputsDelivered`."""
-        self._weigh(job, -len(job.open))
+        self._weigh(job, -len(job.open), 0)
         job.open = IntervalSet()
         job.ready.clear()
         self.unready(job)

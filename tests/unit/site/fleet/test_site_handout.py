@@ -196,3 +196,27 @@ def test_the_work_to_plan_an_allocation_does_not_grow_with_their_number() -> Non
         assert len(given) == number
         assert sum(piece.count for each in given for piece in each.grants) <= 1000 * number
     assert lines[1] < 1.1 * lines[0], lines
+
+
+def limited(at_once: int, *grants: Grant, **changes: Any) -> Book:
+    it = book(*grants, **changes)
+    it.define([], [msgspec.structs.replace(job(), at_once=at_once)])
+    return it
+
+
+def test_of_a_job_with_at_once_no_more_is_held_than_that_and_nothing_is_queued() -> None:
+    it = limited(5, grant(1, 1_000), cores=1)
+    given = plan(it, [seat(name, 2) for name in "abcd"], top_up_s=T)
+    assert sorted(give(it, given).values()) == [1, 2, 2]
+    assert {piece.chunk_max for each in given for piece in each.grants} == {1}
+    assert plan(it, [seat(name, 2) for name in "abcd"], top_up_s=T) == []
+    [first] = [each for each in given if len(it.holds(each.allocation)) and each.allocation == "a"]
+    it.take(done("a.r0.i1", 2, msgspec.structs.replace(first.grants[0], count=1)))
+    assert sum(give(it, plan(it, [seat(name, 2) for name in "abcd"], top_up_s=T)).values()) == 1
+
+
+def test_what_an_allocation_holds_besides_leaves_no_slot_for_a_job_with_at_once() -> None:
+    it = limited(5, grant(1, 1_000), grant(2, 1, of=2))
+    it.define([], [job(2)])
+    it.give("a", grant(2, 1, of=2))
+    assert give(it, plan(it, [seat("a", 1), seat("b", 1)], top_up_s=T)) == {"b": 1}
