@@ -44,12 +44,13 @@ class Points(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One pair of axes and what is drawn between them."""
+    """One pair of axes and what is drawn between them. `level`: a dashed line at this height."""
 
     x: Axis
     y: Axis
     series: Sequence[Steps | Points]
     high: int = 260
+    level: float | None = None
 
 
 def histogram(panels: Sequence[Panel], *, head: str, title: str, note: str = "", width: int = WIDTH) -> str:
@@ -93,16 +94,23 @@ def _draw(panel: Panel, place: Frame) -> list[str]:
                 else _base(each.edges, panel, place)
             )
             areas.append(f'<path class="shaded f{each.colour % COLOURS}" d="{outline}{base}z"/>')
-        ends = (
-            []
-            if each.kind == "stack"
-            else [f"M{_x(each.edges[0], panel, place)} {_y(panel.y.low, panel, place)}"]
+        lines.append(
+            f'<path class="step s{each.colour % COLOURS}" d="{_line(each, outline, panel, place)}"/>'
         )
-        closed = f"V{_y(panel.y.low, panel, place)}" if ends else ""
-        drawn = "".join(ends) + (outline.replace("M", "L", 1) if ends else outline) + closed
-        lines.append(f'<path class="step s{each.colour % COLOURS}" d="{drawn}"/>')
         lines += _errors(each, values, panel, place)
+    if panel.level is not None:
+        areas.append(f'<path class="level" d="M{place.left} {_y(panel.level, panel, place)}h{place.wide}"/>')
     return [*areas, *lines]
+
+
+def _line(each: Steps, outline: str, panel: Panel, place: Frame) -> str:
+    """The outline with its ends down to the floor, except in a stack, and where the frame is the end."""
+    if each.kind == "stack":
+        return outline
+    floor = _y(panel.y.low, panel, place)
+    if panel.x.share(each.edges[0]) > 0:
+        outline = f"M{_x(each.edges[0], panel, place)} {floor}{outline.replace('M', 'L', 1)}"
+    return outline + (f"V{floor}" if panel.x.share(each.edges[-1]) < 1 else "")
 
 
 def _outline(
