@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,26 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def years(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on three years and four months."""
+    from bench import year
+
+    from tidemill.report.operation.gather import gather
+    from tidemill.report.operation.page import page
+    from tidemill.report.operation.source import ReportFiles, Window
+
+    folder = Path(tmp_path_factory.mktemp("years"))
+    with pytest.MonkeyPatch.context() as patch:
+        for each in (2016, 2017, 2018, 2019):
+            patch.setattr(year, "YEAR", each)
+            year.make(folder / "archive", seed=each, size=year.Size(jobs=2_000, week_jobs=0))
+    file = folder / "report.html"
+    until_us = int(datetime(2019, 5, 1, tzinfo=UTC).timestamp() * 1e6)
+    file.write_text(page(gather(ReportFiles([folder / "archive"], Window(until_us=until_us)))))
+    return file
+
+
+@pytest.fixture(scope="module")
 def window() -> Iterator[Any]:
     with chromium() as browser:
         yield browser
@@ -76,3 +97,11 @@ def test_it_fits_a_phone(window: Any, report: Path) -> None:
     with shown(window, report, viewport=PHONE) as (page, _):
         wide = [each for each in page.evaluate(WIDE) if "<t" not in each[:3]]
         assert [each for each in wide if not each.startswith(("<table", "<tr", "<td", "<th", "<tbody"))] == []
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_a_report_on_years_names_few_enough_months(window: Any, years: Path, media: str) -> None:
+    with shown(window, years, viewport=DESK if media == "screen" else PAPER, media=media) as (page, _):
+        assert check_figures(page) >= 5
+        words = page.evaluate("""[...document.querySelectorAll("svg.figure")][0].textContent""")
+        assert all(each in words for each in ("2016", "2017", "2018", "2019"))

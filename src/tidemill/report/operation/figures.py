@@ -17,18 +17,23 @@ from tidemill.report.operation.sheet import Sheet
 
 SITES_MAX = 7  #: drawn one by one; the others together
 MARKS_MAX = 13
+EVERY = (1, 2, 3, 6, 12, 24, 60, 120)  #: months from mark to mark
 UNITS = {"core_hours": "core-hours", "jobs": "jobs", "events_done": "events"}
 
 
 def months_axis(months: Sequence[str], marks_max: int = MARKS_MAX) -> Axis:
-    """The months of a report, one bin each."""
-    every = max(1, math.ceil(len(months) / marks_max))
-    marks = []
+    """The months of a report, one bin each. Names stand at each first, second, third, sixth month or at years."""
+    every = next((k for k in EVERY if len(months) <= k * marks_max), EVERY[-1])
+    marks, is_dated = [], False
     for k, month in enumerate(months):
         at = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-        is_first = k == 0 or month.endswith("-01")
-        name = at.strftime("%b\n%Y" if is_first else "%b") if len(months) > 1 else at.strftime("%B %Y")
-        marks.append((k + 0.5, name if k % every == 0 else ""))
+        name = ""
+        if len(months) == 1:
+            name = at.strftime("%B %Y")
+        elif (at.year * 12 + at.month - 1) % every == 0:
+            form = "%Y" if every >= 12 else "%b" if is_dated and at.month > 1 else "%b\n%Y"
+            name, is_dated = at.strftime(form), True
+        marks.append((k + 0.5, name))
     return Axis(0, max(1, len(months)), marks=marks)
 
 

@@ -49,7 +49,8 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
     waited = waits(harvest, source)
     made = [
         accounts.months(jobs),
-        accounts.years(jobs, held),
+        accounts.sites(jobs, held),
+        accounts.calendar_years(jobs, held),
         accounts.backfill_sheet(machine, held),
         accounts.allocations_sheet(held),
         accounts.failures_sheet(failures),
@@ -68,6 +69,20 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
     ]
     sheets = {each.name: each for each in made if each.rows}
     return OperationReport(source, jobs, failures, machine, held, waited, sheets)
+
+
+def nothing(source: ReportFiles) -> str:
+    """Why a report has no job, as a sentence without its full stop."""
+    campaign = source.window.campaign
+    if source.is_empty:
+        where = ", ".join(f"`{each}`" for each in source.directories)
+        return (
+            f"no job has come into the archive {where} yet: a campaign comes there a while after its end; "
+            "`--local` also reads the server's database"
+        )
+    return (
+        "no job ran in this time" if campaign is None else f"no job of campaign `{campaign}` ran in this time"
+    )
 
 
 def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:

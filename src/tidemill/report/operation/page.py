@@ -12,7 +12,7 @@ from tidemill.model.quantities import count_text, percent_text, ratio
 from tidemill.report.captions import captioned, numbered, pair
 from tidemill.report.html import cards, code, document, section, table
 from tidemill.report.operation import figures
-from tidemill.report.operation.gather import OperationReport
+from tidemill.report.operation.gather import OperationReport, nothing
 from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP
 from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Column, Sheet, Value
@@ -50,8 +50,9 @@ def page(operation: OperationReport) -> str:
         section(title, body).replace("<section>", f'<section id="{_anchor(title)}">', 1)
         for title, body in shown
     ]
-    if not shown:
-        drawn = ["<p>No job ran in this time.</p>"]
+    if not operation.jobs.sums:
+        text = nothing(operation.source)
+        drawn = [f"<p>{code(text[0].upper() + text[1:])}.</p>", *(drawn if shown else [])]
     window = operation.source.window
     title = f"Campaign {window.campaign}" if window.campaign else "Report on operations"
     whole = document(title, _span(operation), "\n".join(drawn), made_us=clock.now_us())
@@ -123,7 +124,10 @@ def _work(operation: OperationReport) -> str:
         captioned("Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, is_narrow=True)),
         captioned("Events done, by month.", figures.per_month(sheet, "events_done", months, is_narrow=True)),
     ])  # fmt: skip
-    return body + sheet_table(operation.sheets["sites"]) + "<h3>By month</h3>" + sheet_table(sheet)
+    body += sheet_table(operation.sheets["sites"])
+    if "years" in operation.sheets:
+        body += "<h3>By year</h3>" + sheet_table(operation.sheets["years"])
+    return body + "<h3>By month</h3>" + sheet_table(sheet)
 
 
 def _backfill(operation: OperationReport) -> str:
@@ -180,6 +184,7 @@ def _io(operation: OperationReport) -> str:
         body += f"<h3>{escape(app)}</h3>" + sheet_table(
             sheet._replace(columns=sheet.columns[1:], rows=rows, about="")
         )
+        body += _not_counted(operation, app)
         drawn = []
         for quantity, label in IO_LABELS.items():
             spread = io.get((quantity, app))
@@ -196,6 +201,24 @@ def _io(operation: OperationReport) -> str:
     if len(apps) > APPS_MAX:
         body += f'<p class="soft">{len(apps) - APPS_MAX} applications more: <code>--csv</code>, <code>io.csv</code></p>'
     return body
+
+
+def _not_counted(operation: OperationReport, app: str) -> str:
+    """What is missing of an application's opens, closes and metadata operations, and what would make it known."""
+    traces = [each for (_, name), each in operation.jobs.traces.items() if name == app]
+    if not traces:
+        text = (
+            "Opens, closes and metadata operations are not known: no payload of this application was traced "
+            "(`trace_every` in its file)."
+        )
+    elif all(each.closes is None for each in traces):
+        text = (
+            "Closes are not known: samples of payloads count opens, but not closes. `tidemill trace --also close` "
+            "counts those of a single payload."
+        )
+    else:
+        return ""
+    return f'<p class="soft">{code(text)}</p>'
 
 
 def _times(operation: OperationReport) -> str:
