@@ -18,6 +18,17 @@ FOOT = 54  #: room below a figure's panels for the axis
 GAP = 15  #: between panels: numbers at their edges do not touch
 KEY = 17
 COLOURS = 8
+MARKS = (
+    "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z",  # a circle
+    "m-3.3 -3.3h6.6v6.6h-6.6z",  # a square
+    "m0 -4.4l4.2 7.2h-8.4z",  # triangles: up
+    "m0 -4.8l4.2 4.8l-4.2 4.8l-4.2 -4.8z",  # a diamond
+    "m0 4.4l4.2 -7.2h-8.4z",  # down
+    "m-1.4 -4.2h2.8v2.8h2.8v2.8h-2.8v2.8h-2.8v-2.8h-2.8v-2.8h2.8z",  # a cross
+    "m-4.4 0l7.2 -4.2v8.4z",  # left
+    "m4.4 0l-7.2 -4.2v8.4z",  # right
+)
+"""Marks of points, by colour, around their place."""
 CHAR, THIN, BROAD = 8.4, 5.2, 13.0  #: widths of letters of the key, about
 
 
@@ -151,11 +162,16 @@ def _points(each: Points, panel: Panel, place: Frame) -> list[str]:
         error = each.errors[k] if each.errors else 0.0
         if error:
             path.append(f"M{at} {_y(y - error, panel, place)}V{_y(y + error, panel, place)}")
-        found.append(
-            f'<circle class="dot f{each.colour % COLOURS}" cx="{at}" cy="{_y(y, panel, place)}" r="3.6"/>'
-        )
+        found.append(_mark(each.colour, float(at), float(_y(y, panel, place))))
     errors = [f'<path class="error s{each.colour % COLOURS}" d="{"".join(path)}"/>'] if path else []
     return errors + found
+
+
+def _mark(colour: int, x: float, y: float) -> str:
+    """The mark of a series: each has a shape of its own, so that no colour has to tell them apart."""
+    colour %= COLOURS
+    shape = MARKS[colour]
+    return f'<path class="dot f{colour}" d="M{x:.1f} {y:.1f}{shape}"/>'
 
 
 def _key(panels: Sequence[Panel], room: float) -> list[list[Steps | Points]]:
@@ -181,7 +197,7 @@ def _draw_key(line: Sequence[Steps | Points], y: float) -> list[str]:
         colour = each.colour % COLOURS
         if isinstance(each, Points):
             parts.append(f'<path class="error s{colour}" d="M{x + 9:.1f} {y - 7}v14"/>')
-            parts.append(f'<circle class="dot f{colour}" cx="{x + 9:.1f}" cy="{y}" r="3.6"/>')
+            parts.append(_mark(colour, x + 9, y))
         elif each.kind == "line":
             parts.append(f'<path class="step s{colour}" d="M{x:.1f} {y}h18"/>')
         else:

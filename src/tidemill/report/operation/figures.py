@@ -111,10 +111,10 @@ def backfill(sheet: Sheet, months: Sequence[str], order: Sequence[str]) -> str:
         ceiling(max(sums["available"].values(), default=0) / scale),
         f"Node-hours / {power}" if power else "Node-hours",
     )
-    xs = [k + 0.5 for k in range(len(months))]
+    found = _ordered(efficiency, order)
     points: list[Steps | Points] = [
-        Points(f"efficiency, {site}", k, xs, [line.get(m) for m in months])
-        for k, (site, line) in enumerate(_ordered(efficiency, order))
+        Points(f"efficiency, {site}", k, _beside(k, len(found), len(months)), [line.get(m) for m in months])
+        for k, (site, line) in enumerate(found)
     ]
     best = max((value or 0 for line in efficiency.values() for value in line.values()), default=0)
     low = Axis(0, min(1.0, ceiling(best)), "Efficiency", is_share=True)
@@ -226,7 +226,7 @@ def staging(sheet: Sheet) -> str:
         Points(
             name,
             k,
-            [x for x, _, _ in lines[name]],
+            [x * 1.08 ** (k - (len(order) - 1) / 2) for x, _, _ in lines[name]],
             [y for _, y, _ in lines[name]],
             [e for *_, e in lines[name]],
         )
@@ -247,8 +247,9 @@ def grants(sheet: Sheet, months: Sequence[str]) -> str:
         *(sheet.column(name) for name in ("month", "site", "account", "used_share")), strict=True
     ):
         lines[f"{account} at {site}"][month] = value or 0.0
-    for k, (name, line) in enumerate(sorted(lines.items())[:SITES_MAX]):
-        series.append(Points(name, k, [j + 0.5 for j in range(len(months))], [line.get(m) for m in months]))
+    found = sorted(lines.items())[:SITES_MAX]
+    for k, (name, line) in enumerate(found):
+        series.append(Points(name, k, _beside(k, len(found), len(months)), [line.get(m) for m in months]))
     best = max((value for line in lines.values() for value in line.values()), default=0.0)
     y = Axis(0, ceiling(best), "Used of the grant", is_share=True)
     return histogram(
@@ -278,6 +279,11 @@ def _ordered(found: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, 
     """Sites in the order of the figures before, at most SITES_MAX; others behind."""
     names = [site for site in order if site in found] + sorted(site for site in found if site not in order)
     return [(name, found[name]) for name in names[:SITES_MAX]]
+
+
+def _beside(k: int, number: int, months: int) -> list[float]:
+    """Where the k-th of several series has its points, so that none covers another."""
+    return [month + 0.5 + (k - (number - 1) / 2) * min(0.16, 0.8 / number) for month in range(months)]
 
 
 def _width_of(found: Mapping[str, Spread]) -> int:

@@ -251,7 +251,10 @@ def _staging(operation: OperationReport) -> str:
     sheet = operation.sheets.get("staging")
     if sheet is None:
         return ""
-    words = "Time until an input was in the memory of a node, against the nodes of the allocation; errors of the mean."
+    words = (
+        "Time until an input was in the memory of a node, against the nodes of the allocation; errors of the mean. "
+        "Marks of one number of nodes stand beside each other."
+    )
     return captioned(words, figures.staging(sheet)) + sheet_table(sheet)
 
 

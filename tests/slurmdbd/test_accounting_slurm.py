@@ -15,7 +15,7 @@ from tests.worlds.batch.slurm_cluster import CORES, NODES, OTHER_USER, REACH, Sl
 from tests.worlds.batch.slurm_database import SlurmDatabase
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-HELD_S = 150
+HELD_S = 130
 """Tidemill sees ends by polls, a second late: of allocations so long that is less than 1 %."""
 POLLED_S = 3
 """Of each allocation: whole seconds on both sides, and a poll."""
