@@ -25,7 +25,7 @@ from tidemill.report.operation.machine import (
     waits,
 )
 from tidemill.report.operation.sheet import Sheet
-from tidemill.report.operation.source import ReportFiles
+from tidemill.report.operation.source import ReportFiles, Window
 
 
 class OperationReport(NamedTuple):
@@ -73,16 +73,18 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
 
 def nothing(source: ReportFiles) -> str:
     """Why a report has no job, as a sentence without its full stop."""
-    campaign = source.window.campaign
-    if source.is_empty:
+    window = source.window
+    if source.is_empty and not source.has_live:
         where = ", ".join(f"`{each}`" for each in source.directories)
         return (
             f"no job has come into the archive {where} yet: a campaign comes there a while after its end; "
             "`--local` also reads the server's database"
         )
-    return (
-        "no job ran in this time" if campaign is None else f"no job of campaign `{campaign}` ran in this time"
-    )
+    if window.campaign is not None:
+        return f"no job of campaign `{window.campaign}` ran in this time"
+    if window == Window():
+        return "no job has come to this server yet"
+    return "no job ran in this time"
 
 
 def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill.errors import SiteError
+from tidemill.server.archive.live import MONTH as LIVE
 from tidemill.server.archive.parquet import OPERATION, OPERATION_KEYS
 
 ROWS = 65_536
-MONTH = re.compile(r"\d{4}-\d{2}|live")  #: a folder of an archive
+MONTH = re.compile(rf"\d{{4}}-\d{{2}}|{LIVE}")  #: a folder of an archive
 
 
 class Window(NamedTuple):
@@ -41,11 +42,9 @@ class ReportFiles:
         self.directories, self.window = tuple(directories), window
         for each in self.directories:
             _check(each)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether none of the archives has a job."""
-        return not self.files("jobs")
+        # Looked up now: the form of a database is a temporary one, and gone when the report is written
+        self.is_empty = not self.files("jobs")  #: no archive has a job
+        self.has_live = any((each / LIVE).is_dir() for each in self.directories)  #: a database is among them
 
     def files(self, table: str) -> list[Path]:
         """The files of a table, in the order of months and batches."""
