@@ -18,6 +18,7 @@ from tidemill.report.outside.opportunity import NO_CLOCK, Harvestable, Opportuni
 from tidemill.report.outside.opportunity_page import page
 
 HOURS: list[float | None] = [float(k) for k in range(24)]
+NIGHT: list[float | None] = [None] * 8
 
 
 def idle(*, node_h: Sequence[float] = (5.0,) * len(EDGES_S), by_hour: list[float | None] = HOURS) -> Idle:
@@ -68,7 +69,7 @@ def opportunity(past: Idle, *each: Harvestable, hours_are: str = "hours of UTC")
         (opportunity(idle(), found(), found(policy="preempt")), 5),
         (opportunity(idle(), found(sizes=0)), 4),
         (opportunity(idle(node_h=(0.0,) * len(EDGES_S)), found(None)), 5),
-        (opportunity(idle(by_hour=[None] * 8 + HOURS[8:]), found(1.4), hours_are=NO_CLOCK), 5),
+        (opportunity(idle(by_hour=NIGHT + HOURS[8:]), found(1.4), hours_are=NO_CLOCK), 5),
     ],
     ids=["usual", "nobody waits", "nothing idle", "closed at night"],
 )
@@ -85,7 +86,7 @@ def test_the_page_of_any_past_is_whole(data: Opportunity, drawn: int) -> None:
 
 
 def test_hours_without_a_value_are_a_gap_and_weekends_stand_apart_where_days_are_known() -> None:
-    night = [None] * 8 + HOURS[8:]
+    night = NIGHT + HOURS[8:]
     known = figures.hours(opportunity(idle(by_hour=night), found()))
     unknown = figures.hours(opportunity(idle(by_hour=night), found(), hours_are=NO_CLOCK))
 
