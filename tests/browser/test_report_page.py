@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.worlds.services.browser import DESK, PHONE, WIDE, chromium
-from tests.worlds.services.page_figures import PAPER, TALL, check_figures, shown
+from tests.worlds.services.page_figures import CUT, PAPER, TALL, check_figures, shown
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
@@ -90,6 +90,7 @@ def test_paper_is_white_and_has_each_figure_whole(window: Any, report: Path, sch
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert check_figures(page) >= 15
         assert page.evaluate(TALL) == []
+        assert page.evaluate(CUT) == []
         assert asked == [f"file://{report}"]
 
 

@@ -45,6 +45,11 @@ TALL = """() => [...document.querySelectorAll("figure")].filter((el) => el.getBo
   .map((el) => el.textContent.slice(0, 90))"""
 
 
+#: Tables that paper would cut, or for which a browser would shrink the whole page.
+CUT = """() => [...document.querySelectorAll("table")].filter((el) => el.getBoundingClientRect().right > innerWidth + 1)
+  .map((el) => el.textContent.trim().slice(0, 60) + ": " + Math.round(el.getBoundingClientRect().width))"""
+
+
 @contextmanager
 def shown(
     browser: Any, file: Path, *, media: str = "screen", **options: Any
