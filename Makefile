@@ -23,7 +23,7 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm local attack fault
+GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd local attack fault
 TESTS_postgresql := tests/contract
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
@@ -32,12 +32,13 @@ OPTIONS_transfer := $(TWO)
 OPTIONS_caches := -n 4 -m 'not long'
 OPTIONS_containers := $(TWO)
 OPTIONS_images := $(TWO)
+OPTIONS_slurmdbd := $(TWO)
 OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # Clusters and services mostly wait: two lanes beside each other, of about the same length.
 ORDER := test-postgresql test-rabbitmq,test-browser+test-transfer test-caches+test-gridengine,test-rucio \
-  test-slurm+test-pbs,test-images,test-containers test-local test-attack test-fault
+  test-slurm+test-pbs,test-images,test-containers+test-slurmdbd test-local test-attack test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
 
@@ -118,9 +119,9 @@ cut: setup ## messages through a TCP cut of 60 s: three minutes
 bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
 	@for bench in dispatch store pages worst lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
 
-screenshots: setup ## the pictures of docs/web.md and docs/reports.md, made by the browser tests
+screenshots: setup ## the pictures of docs/web.md, docs/reports.md and docs/opportunity.md, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
-	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py -k each_figure
+	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py tests/browser/test_opportunity_page.py -k each_figure
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
 	@.venv/bin/python bench/slurm_harvest.py --json

@@ -11,7 +11,7 @@
 #   scripts/slurm.sh node-crash DIR NODE   kills a node's daemon with SIGKILL; its jobs run on unseen
 #   scripts/slurm.sh node DIR NODE         starts a node's daemon again
 #
-#   --nodes N (4)  --cores N (2)  --memory MB (4000)  --port BASE (free ones)  --accounting none|filetxt (none)
+#   --nodes N (4)  --cores N (2)  --memory MB (4000)  --port BASE (free ones)  --accounting none|filetxt|slurmdbd=DIR (none)
 #   --preempt off|cancel|requeue (off)  --grace S (0)  --kill-wait S (3)  --bf-interval S (1)  --min-job-age S (300)
 #   --line KEY=VALUE   replaces or adds a line of slurm.conf; may be repeated
 #   --reach PATH       jobs see this folder although it lies below one that is closed to them, such as an interpreter in /root
@@ -109,10 +109,19 @@ configure() {
 PreemptMode=$preempt
 SlurmctldParameters=preempt_send_user_signal" ;;
     esac
+    storage=accounting_storage/none
     case $accounting in
         none) completion="JobCompType=jobcomp/none" ;;
         filetxt) completion="JobCompType=jobcomp/filetxt
 JobCompLoc=$dir/log/completed" ;;
+        slurmdbd=*) # of scripts/slurmdbd.sh: it has the cluster's key, because either side checks the other's credentials
+            database=$(realpath -m "${accounting#*=}")
+            storage=accounting_storage/slurmdbd completion="JobCompType=jobcomp/none
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort=$(cat "$database/port")
+AccountingStoragePass=$database/run/munge/sock"
+            cp "$database/munge/key" "$dir/munge/key"
+            ;;
         *) usage ;;
     esac
     shape="CPUs=$cores Boards=1 SocketsPerBoard=1 CoresPerSocket=$cores ThreadsPerCore=1 RealMemory=$memory State=UNKNOWN"
@@ -156,7 +165,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 PriorityType=priority/basic
 JobRequeue=1
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=$storage
 $completion
 $preemption
 END

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worlds.services.browser import CONTRAST, DESK, NAMELESS, PHONE, WIDE, chromium
+from tests.worlds.services.browser import DESK, PHONE, WIDE, chromium
+from tests.worlds.services.page_figures import CUT, PAPER, TALL, check_figures, shown
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
@@ -29,26 +30,6 @@ PICTURES = {
     "dark": (("backfill", "backfill", 690), ("set-up-and-event-times", "times", 880)),
 }
 
-#: Parts of figures that lie outside their drawing, and texts of one figure that cover each other.
-OUTSIDE = """() => [...document.querySelectorAll("svg.figure")].flatMap((svg) => {
-  const box = svg.getBoundingClientRect(), parts = [...svg.querySelectorAll("path, circle, rect, text")];
-  return parts.filter((el) => {
-    const r = el.getBoundingClientRect();
-    return r.left < box.left - 1 || r.right > box.right + 1 || r.top < box.top - 1 || r.bottom > box.bottom + 1;
-  }).map((el) => svg.ariaLabel + ": " + el.outerHTML.slice(0, 90));
-})"""
-COVERED = """() => [...document.querySelectorAll("svg.figure")].flatMap((svg) => {
-  const texts = [...svg.querySelectorAll("text")].map((el) => [el.textContent, el.getBoundingClientRect()]);
-  return texts.flatMap(([a, r], k) => texts.slice(k + 1).filter(([b, s]) =>
-    Math.min(r.right, s.right) - Math.max(r.left, s.left) > 1 && Math.min(r.bottom, s.bottom) - Math.max(r.top,
-    s.top) > 4
-  ).map(([b]) => svg.ariaLabel + ": " + a + " | " + b));
-})"""
-DRAWN = """() => [...document.querySelectorAll("svg.figure")].map((svg) => {
-  const parts = [...svg.querySelectorAll(".step, .dot")].map((el) => el.getBoundingClientRect());
-  return [svg.ariaLabel, parts.length, Math.max(0, ...parts.map((r) => r.width)), getComputedStyle(svg).display];
-})"""
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -66,17 +47,24 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@contextmanager
-def shown(browser: Any, report: Path, **options: Any) -> Iterator[tuple[Any, list[str]]]:
-    context = browser.new_context(**options)
-    page, asked = context.new_page(), []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: asked.append(message.text))
-    page.goto(f"file://{report}")
-    try:
-        yield page, asked
-    finally:
-        context.close()
+@pytest.fixture(scope="module")
+def years(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on three years and four months."""
+    from bench import year
+
+    from tidemill.report.operation.gather import gather
+    from tidemill.report.operation.page import page
+    from tidemill.report.operation.source import ReportFiles, Window
+
+    folder = Path(tmp_path_factory.mktemp("years"))
+    with pytest.MonkeyPatch.context() as patch:
+        for each in (2016, 2017, 2018, 2019):
+            patch.setattr(year, "YEAR", each)
+            year.make(folder / "archive", seed=each, size=year.Size(jobs=2_000, week_jobs=0))
+    file = folder / "report.html"
+    until_us = int(datetime(2019, 5, 1, tzinfo=UTC).timestamp() * 1e6)
+    file.write_text(page(gather(ReportFiles([folder / "archive"], Window(until_us=until_us)))))
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -88,30 +76,33 @@ def window() -> Iterator[Any]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_figure_is_drawn_and_nothing_is_loaded(window: Any, report: Path, scheme: str) -> None:
     with shown(window, report, viewport=DESK, color_scheme=scheme) as (page, asked):
-        figures = page.evaluate(DRAWN)
-        assert len(figures) == len(page.query_selector_all("figure")) >= 15
-        assert [
-            name for name, parts, wide, display in figures if not parts or wide < 5 or display == "none"
-        ] == []
-        assert page.evaluate(OUTSIDE) == []
-        assert page.evaluate(COVERED) == []
-        assert page.evaluate(CONTRAST) == []
-        assert page.evaluate(NAMELESS) == []
+        assert check_figures(page) >= 15
         assert asked == [f"file://{report}"]
-        numbers = [each.inner_text().split(".")[0] for each in page.query_selector_all("figcaption b")]
         for section, name, high in PICTURES[scheme] if SHOTS else ():
             box = page.query_selector(f"#{section}").bounding_box()
             box["height"] = min(box["height"], high)
             page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}.png", full_page=True, clip=box)
-        assert numbers == [f"Figure {k}" for k in range(1, len(figures) + 1)]
 
 
-def test_it_fits_a_phone_and_paper(window: Any, report: Path) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_is_white_and_has_each_figure_whole(window: Any, report: Path, scheme: str) -> None:
+    with shown(window, report, viewport=PAPER, color_scheme=scheme, media="print") as (page, asked):
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert check_figures(page) >= 15
+        assert page.evaluate(TALL) == []
+        assert page.evaluate(CUT) == []
+        assert asked == [f"file://{report}"]
+
+
+def test_it_fits_a_phone(window: Any, report: Path) -> None:
     with shown(window, report, viewport=PHONE) as (page, _):
         wide = [each for each in page.evaluate(WIDE) if "<t" not in each[:3]]
         assert [each for each in wide if not each.startswith(("<table", "<tr", "<td", "<th", "<tbody"))] == []
-    with shown(window, report, viewport=DESK, color_scheme="dark") as (page, _):
-        page.emulate_media(media="print", color_scheme="dark")
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert ground == "rgb(255, 255, 255)", "paper is white"
-        assert page.evaluate(CONTRAST) == []
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_a_report_on_years_names_few_enough_months(window: Any, years: Path, media: str) -> None:
+    with shown(window, years, viewport=DESK if media == "screen" else PAPER, media=media) as (page, _):
+        assert check_figures(page) >= 5
+        words = page.evaluate("""[...document.querySelectorAll("svg.figure")][0].textContent""")
+        assert all(each in words for each in ("2016", "2017", "2018", "2019"))

@@ -81,7 +81,7 @@ def test_a_stack_ends_where_its_sum_is() -> None:
 def test_points_and_errors_are_drawn_where_they_are_known() -> None:
     points = Points("p", 2, [0.5, 1.5, 2.5], [0.1, None, 0.3], [0.01, 0.0, 0.0])
     text = histogram([Panel(Axis(0, 3), Axis(0, 1), [points])], head="H", title="t", width=NARROW)
-    assert text.count("<circle") == 2 + 1, "two points, and one in the key"
+    assert text.count('class="dot ') == 2 + 1, "two points, and one in the key"
     assert f'viewBox="0 0 {NARROW} ' in text
     assert "<title>t</title>" in text
 

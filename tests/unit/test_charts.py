@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 
 from tidemill.charts.bars import SHARES_WIDTH, Bar, bars, shares
-from tidemill.charts.columns import columns
 from tidemill.charts.svg import Frame, stepped
 from tidemill.charts.time import Layer, area, clock_text, layers
 
@@ -19,7 +18,6 @@ EVIL = "<script>&'\"]]>"
 def test_a_chart_of_any_words_is_well_formed_and_named(values: list[float]) -> None:
     drawn = [
         area(values, start_us=0, bin_s=60, title=EVIL, text=lambda _: EVIL),
-        columns(values, names=[EVIL] * 3, across=[EVIL] * 5, title=EVIL, text=lambda _: EVIL),
         layers([Layer(EVIL, "#123", values)], top=3.0, title=EVIL, across=[EVIL] * 5),
         bars([Bar(EVIL, value, EVIL, EVIL) for value in values], title=EVIL),
         shares([Bar(EVIL, value, EVIL, EVIL) for value in values], title=EVIL),
@@ -56,12 +54,3 @@ def test_layers_stand_upon_each_other() -> None:
 @pytest.mark.parametrize(("span_s", "words"), [(60, "00:01:40"), (7_200, "00:01"), (90_000, "01 Jan 00:01")])
 def test_times_of_an_axis_are_as_exact_as_its_length_asks_for(span_s: float, words: str) -> None:
     assert clock_text(100.0, span_s) == words
-
-
-def test_columns_stand_on_the_floor_and_what_has_no_value_has_none() -> None:
-    drawn = columns([1.0, None, 4.0], names=["a", "b", "c"], across=list("01234"), title="t", text=str)
-    found = [
-        (float(high), name) for high, name in re.findall(r'height="([\d.]+)"><title>(.*?)</title>', drawn)
-    ]
-    assert [name for _, name in found] == ["a: 1.0", "c: 4.0"]
-    assert found[1][0] == pytest.approx(4 * found[0][0])

@@ -97,6 +97,14 @@ def nice_step(value: float) -> float:
     return next(k * power for k in (1, 2, 5, 10) if k * power >= value * 0.9999)
 
 
+def ceiling(value: float) -> float:
+    """An end of an axis that leaves some room above a value."""
+    if value <= 0:
+        return 1.0
+    step = nice_step(value * 1.08 / 12)
+    return math.ceil(value * 1.08 / step) * step
+
+
 def scale_of(top: float) -> tuple[float, str]:
     """A power of a thousand to divide an axis by, and how its label says that: `10⁶`, or nothing."""
     power = 3 * int(math.log10(top) // 3) if top >= 10_000 else 0

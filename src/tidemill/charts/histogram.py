@@ -18,6 +18,17 @@ FOOT = 54  #: room below a figure's panels for the axis
 GAP = 15  #: between panels: numbers at their edges do not touch
 KEY = 17
 COLOURS = 8
+MARKS = (
+    "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z",  # a circle
+    "m-3.3 -3.3h6.6v6.6h-6.6z",  # a square
+    "m0 -4.4l4.2 7.2h-8.4z",  # triangles: up
+    "m0 -4.8l4.2 4.8l-4.2 4.8l-4.2 -4.8z",  # a diamond
+    "m0 4.4l4.2 -7.2h-8.4z",  # down
+    "m-1.4 -4.2h2.8v2.8h2.8v2.8h-2.8v2.8h-2.8v-2.8h-2.8v-2.8h2.8z",  # a cross
+    "m-4.4 0l7.2 -4.2v8.4z",  # left
+    "m4.4 0l-7.2 -4.2v8.4z",  # right
+)
+"""Marks of points, by colour, around their place."""
 CHAR, THIN, BROAD = 8.4, 5.2, 13.0  #: widths of letters of the key, about
 
 
@@ -44,12 +55,13 @@ class Points(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One pair of axes and what is drawn between them."""
+    """One pair of axes and what is drawn between them. `level`: a dashed line at this height."""
 
     x: Axis
     y: Axis
     series: Sequence[Steps | Points]
     high: int = 260
+    level: float | None = None
 
 
 def histogram(panels: Sequence[Panel], *, head: str, title: str, note: str = "", width: int = WIDTH) -> str:
@@ -93,16 +105,23 @@ def _draw(panel: Panel, place: Frame) -> list[str]:
                 else _base(each.edges, panel, place)
             )
             areas.append(f'<path class="shaded f{each.colour % COLOURS}" d="{outline}{base}z"/>')
-        ends = (
-            []
-            if each.kind == "stack"
-            else [f"M{_x(each.edges[0], panel, place)} {_y(panel.y.low, panel, place)}"]
+        lines.append(
+            f'<path class="step s{each.colour % COLOURS}" d="{_line(each, outline, panel, place)}"/>'
         )
-        closed = f"V{_y(panel.y.low, panel, place)}" if ends else ""
-        drawn = "".join(ends) + (outline.replace("M", "L", 1) if ends else outline) + closed
-        lines.append(f'<path class="step s{each.colour % COLOURS}" d="{drawn}"/>')
         lines += _errors(each, values, panel, place)
+    if panel.level is not None:
+        areas.append(f'<path class="level" d="M{place.left} {_y(panel.level, panel, place)}h{place.wide}"/>')
     return [*areas, *lines]
+
+
+def _line(each: Steps, outline: str, panel: Panel, place: Frame) -> str:
+    """The outline with its ends down to the floor, except in a stack, and where the frame is the end."""
+    if each.kind == "stack":
+        return outline
+    floor = _y(panel.y.low, panel, place)
+    if panel.x.share(each.edges[0]) > 0:
+        outline = f"M{_x(each.edges[0], panel, place)} {floor}{outline.replace('M', 'L', 1)}"
+    return outline + (f"V{floor}" if panel.x.share(each.edges[-1]) < 1 else "")
 
 
 def _outline(
@@ -143,11 +162,16 @@ def _points(each: Points, panel: Panel, place: Frame) -> list[str]:
         error = each.errors[k] if each.errors else 0.0
         if error:
             path.append(f"M{at} {_y(y - error, panel, place)}V{_y(y + error, panel, place)}")
-        found.append(
-            f'<circle class="dot f{each.colour % COLOURS}" cx="{at}" cy="{_y(y, panel, place)}" r="3.6"/>'
-        )
+        found.append(_mark(each.colour, float(at), float(_y(y, panel, place))))
     errors = [f'<path class="error s{each.colour % COLOURS}" d="{"".join(path)}"/>'] if path else []
     return errors + found
+
+
+def _mark(colour: int, x: float, y: float) -> str:
+    """The mark of a series: each has a shape of its own, so that no colour has to tell them apart."""
+    colour %= COLOURS
+    shape = MARKS[colour]
+    return f'<path class="dot f{colour}" d="M{x:.1f} {y:.1f}{shape}"/>'
 
 
 def _key(panels: Sequence[Panel], room: float) -> list[list[Steps | Points]]:
@@ -173,7 +197,7 @@ def _draw_key(line: Sequence[Steps | Points], y: float) -> list[str]:
         colour = each.colour % COLOURS
         if isinstance(each, Points):
             parts.append(f'<path class="error s{colour}" d="M{x + 9:.1f} {y - 7}v14"/>')
-            parts.append(f'<circle class="dot f{colour}" cx="{x + 9:.1f}" cy="{y}" r="3.6"/>')
+            parts.append(_mark(colour, x + 9, y))
         elif each.kind == "line":
             parts.append(f'<path class="step s{colour}" d="M{x:.1f} {y}h18"/>')
         else:

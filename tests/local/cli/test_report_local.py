@@ -22,6 +22,18 @@ def home() -> Iterator[Home]:
         it.end()
 
 
+def test_a_server_without_jobs_says_so() -> None:
+    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
+    try:
+        it.start()
+        done = it.run("report", "--local", "--html", "report.html")
+        assert done.returncode == 0
+        assert "no job has come to this server yet\n" in done.stderr
+        assert "No job has come to this server yet." in (it.work / "report.html").read_text()
+    finally:
+        it.end()
+
+
 def test_the_files_of_a_running_server_tell_what_the_server_tells(home: Home) -> None:
     assert (
         home.run("run", "--events", "3", "--name", "good", "--", "sh", "-c", "echo {event}").returncode == 0

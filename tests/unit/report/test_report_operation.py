@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -25,8 +26,9 @@ import pyarrow.parquet as pq
 from bench import year
 from bench.report_sums import differences
 
+from tidemill.report.operation.figures import month_range, months_axis
 from tidemill.report.operation.gather import OperationReport, gather
-from tidemill.report.operation.page import page
+from tidemill.report.operation.page import months_of, page
 from tidemill.report.operation.sheet import write_csv, write_parquet
 from tidemill.report.operation.source import ReportFiles, Window
 from tidemill.server.archive.operation import write_operation
@@ -216,7 +218,113 @@ def test_without_pyarrow_the_command_to_install_it_is_told(
 
 
 def test_an_empty_archive_makes_a_page_that_says_so(tmp_path: Path) -> None:
-    assert "No job ran in this time." in page(gather(ReportFiles([tmp_path])))
+    text = page(gather(ReportFiles([tmp_path])))
+
+    assert f"No job has come into the archive <code>{tmp_path}</code> yet" in text
+    assert "<svg" not in text
+
+
+def test_a_campaign_and_a_time_without_jobs_are_named(tmp_path: Path) -> None:
+    archived(tmp_path, [job()])
+
+    assert "No job of campaign <code>nope</code> ran" in page(
+        gather(ReportFiles([tmp_path], Window(campaign="nope")))
+    )
+    assert "No job ran in this time." in page(gather(ReportFiles([tmp_path], Window(since_us=9 * HOUR_US))))
+
+
+def test_an_archive_of_one_job_has_its_figures(tmp_path: Path) -> None:
+    archived(tmp_path, [job(read_bytes=10**9, setup_us=HOUR_US // 10)])
+
+    operation = gather(ReportFiles([tmp_path]))
+    text = page(operation)
+
+    assert [row["jobs"] for row in rows_of(operation, "sites")] == [1, 1]
+    assert {row["deviation"] for row in rows_of(operation, "io")} == {None}
+    assert text.count('class="figure"') >= 3
+    assert "January 1970" in text
+    assert not re.search(r"\b(nan|NaN|inf|None)\b", text.partition("</style>")[2])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_named_whatever_is_left_of_it(tmp_path: Path, share: float) -> None:
+    archived(tmp_path, [job(id=number) for number in range(500)])
+    (path,) = tmp_path.glob("*/*-jobs.parquet")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+    with pytest.raises(SiteError, match=str(path)) as raised:
+        gather(ReportFiles([tmp_path]))
+
+    assert "restore the file from a copy" in str(raised.value.hint)
+
+
+def test_what_is_not_an_archive_is_said(tmp_path: Path) -> None:
+    archived(tmp_path / "archive", [job()])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    cases = {
+        tmp_path / "nowhere": "does not exist",
+        tmp_path / "other" / "notes.txt": "is not a directory",
+        tmp_path / "other": "is not an archive",
+        tmp_path: "is not an archive",
+        tmp_path / "archive" / "1970-01": "is not an archive",
+    }
+
+    for path, words in cases.items():
+        with pytest.raises(SiteError, match=words) as raised:
+            ReportFiles([path])
+        assert str(path) in raised.value.message
+    assert f"name `{tmp_path / 'archive'}`" in str(raised.value.hint), "a month leads to its archive"
+
+
+def test_months_of_several_years_are_added_up_by_year_and_named_by_january(tmp_path: Path) -> None:
+    month_us = 30 * 24 * HOUR_US
+    made = [
+        job(id=k, started_us=k * month_us, ended_us=k * month_us + HOUR_US, site=("here", "there")[k % 2])
+        for k in range(40)
+    ]
+    archived(tmp_path, made)
+
+    operation = gather(ReportFiles([tmp_path]))
+
+    years = [row for row in rows_of(operation, "years") if row["site"] == "all"]
+    assert [row["year"] for row in years] == ["1970", "1971", "1972", "1973"]
+    for name in ("jobs", "events_done", "core_hours"):
+        assert sum(row[name] for row in years) == pytest.approx(rows_of(operation, "sites")[-1][name])
+    marks = [name for _, name in months_axis(months_of(operation)).marks if name]
+    assert marks[:5] == ["Jan\n1970", "Apr", "Jul", "Oct", "Jan\n1971"]
+    assert "<h3>By year</h3>" in page(operation)
+
+
+def test_a_single_year_has_no_table_of_years(operation: OperationReport) -> None:
+    assert "years" not in operation.sheets
+
+
+def test_the_marks_of_months_are_few_and_name_their_years() -> None:
+    for first, last in (
+        ("2016-01", "2016-12"),
+        ("2016-11", "2017-03"),
+        ("2015-05", "2018-02"),
+        ("2001-03", "2026-11"),
+    ):
+        months = month_range(first, last)
+        for marks_max in (7, 13):
+            names = [name for _, name in months_axis(months, marks_max).marks if name]
+            assert 2 <= len(names) <= marks_max + 1
+            years = [int(word) for name in names for word in re.findall(r"\d{4}", name)]
+            assert years == sorted(set(years))
+            assert 0 <= years[0] - int(first[:4]) < 5, names
+
+
+def test_what_traces_do_not_count_is_said_and_not_invented(tmp_path: Path) -> None:
+    archived(tmp_path, [job()])
+    assert "no payload of this application was traced" in page(gather(ReportFiles([tmp_path])))
+    told(tmp_path, "traces", [("here", "sim", "1", 5, 3, 100, 60, 20, 30, 50, None)])
+    text = page(gather(ReportFiles([tmp_path])))
+    assert "Closes are not known" in text
+    told(tmp_path, "traces", [("here", "sim", "1", 5, 3, 100, 60, 20, 30, 50, 25)])
+    assert "Closes are not known" not in page(gather(ReportFiles([tmp_path])))
 
 
 def test_the_page_has_each_section_and_loads_nothing(operation: OperationReport) -> None:

@@ -15,8 +15,10 @@ from tidemill.files import write_whole
 
 if TYPE_CHECKING:
     from tidemill.report.operation.gather import OperationReport
+    from tidemill.report.operation.sheet import Sheet
 
-SHOWN = ("sites", "months", "backfill", "failure_rate", "times")  #: sheets that stdout gets
+SHOWN = ("sites", "years", "months", "backfill", "failure_rate", "times")  #: sheets that stdout gets
+MONTHS_SHOWN = 12  #: the latest ones
 
 
 def define(parser: Parser) -> None:
@@ -114,10 +116,13 @@ def _local(args: Namespace, temporary: Path) -> list[Path]:
 
 
 def _write(args: Namespace, operation: OperationReport) -> None:
+    from tidemill.report.operation.gather import nothing
     from tidemill.report.operation.page import page
     from tidemill.report.operation.sheet import write_csv, write_parquet
 
     sheets = list(operation.sheets.values())
+    if not operation.jobs.sums:
+        say(nothing(operation.source))
     if args.html is not None:
         write_whole(args.html, page(operation).encode(), mode=0o666, failure=ConfigError)
         say(f"wrote `{args.html}`")
@@ -137,19 +142,30 @@ def _write(args: Namespace, operation: OperationReport) -> None:
 def _print(operation: OperationReport) -> None:
     from tidemill.report.operation.page import cell_text
 
-    if not operation.sheets:
-        show("no jobs in this time")
     for name in SHOWN:
         sheet = operation.sheets.get(name)
-        if sheet is not None:
-            show(sheet.title)
-            heads = [
-                f"{each.name.upper().replace('_', ' ')}{f' ({each.unit})' if each.unit else ''}"
-                for each in sheet.columns
-            ]
-            rows = [
-                [cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)]
-                for row in sheet.rows
-            ]
-            show_table(heads, rows, right=[k for k, each in enumerate(sheet.columns) if each.kind != "text"])
-            show("")
+        if sheet is None:
+            continue
+        sheet, left_out = _latest(sheet)
+        show(sheet.title)
+        heads = [
+            f"{each.name.upper().replace('_', ' ')}{f' ({each.unit})' if each.unit else ''}"
+            for each in sheet.columns
+        ]
+        rows = [
+            [cell_text(cell, each) for cell, each in zip(row, sheet.columns, strict=True)]
+            for row in sheet.rows
+        ]
+        show_table(heads, rows, right=[k for k, each in enumerate(sheet.columns) if each.kind != "text"])
+        if left_out:
+            show(f"{left_out:,} earlier months: --html FILE, --csv DIR")
+        show("")
+
+
+def _latest(sheet: Sheet) -> tuple[Sheet, int]:
+    """The sheet with its latest months, and how many are left out."""
+    if sheet.columns[0].name != "month":
+        return sheet, 0
+    months = sorted(set(sheet.column("month")))
+    shown = set(months[-MONTHS_SHOWN:])
+    return sheet._replace(rows=[row for row in sheet.rows if row[0] in shown]), len(months) - len(shown)

@@ -188,6 +188,7 @@ def past(args: Namespace, zone: tzinfo | None) -> History:
 def print_answers(data: Opportunity) -> None:
     """The answers, the table behind them, and the remarks."""
     from tidemill.model.quantities import count_text
+    from tidemill.report.outside.opportunity_figures import span
     from tidemill.report.outside.opportunity_page import (
         answers,
         hole_name,
@@ -195,7 +196,6 @@ def print_answers(data: Opportunity) -> None:
         money,
         percent,
         signed,
-        span,
     )
 
     for question, answer in answers(data):

@@ -51,7 +51,7 @@ def months(jobs: JobSums) -> Sheet:
     return Sheet("months", "Core-hours, jobs and events per month and site", about, columns, rows)
 
 
-def years(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
+def sites(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
     """All of it per site, and in all."""
     lines: dict[str, Counter[str]] = defaultdict(Counter)
     for key, values in jobs.sums.items():
@@ -80,6 +80,35 @@ def years(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
         share("payloads_of_allocated"), share("failed"),
     )  # fmt: skip
     return Sheet("sites", "Sites", about, columns, rows)
+
+
+def calendar_years(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
+    """Jobs, events and core-hours per calendar year and site; empty where all of it is of one year."""
+    lines: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for key, values in jobs.sums.items():
+        for site in (key.site or "-", "all"):
+            line = lines[key.month[:4], site]
+            line[key.state] += values[0]
+            for name, at in _AT.items():
+                line[name] += values[at]
+    for (month, site), each in held.items():
+        for name in (site, "all"):
+            lines[month[:4], name]["allocated_us"] += each.core_us
+    rows = [
+        (
+            year, site, line["jobs"], *(line[state] for state in STATES), line["events"], line["events_done"],
+            line["core_us"] / HOUR_US, line["allocated_us"] / HOUR_US or None, ratio(line["cpu_us"], line["wall_us"]),
+        )
+        for (year, site), line in sorted(lines.items(), key=lambda item: (item[0][0], item[0][1] == "all", item[0][1]))
+    ]  # fmt: skip
+    if len({year for year, _ in lines}) < 2:
+        rows = []
+    about = "The months added up by calendar year, in UTC; definitions as there."
+    columns = (
+        text("year"), text("site"), count("jobs"), *(count(state.lower()) for state in STATES), count("events"),
+        count("events_done"), Column("core_hours", "h"), Column("allocated", "core-h"), Column("cpu_per_wall"),
+    )  # fmt: skip
+    return Sheet("years", "Core-hours, jobs and events per year and site", about, columns, rows)
 
 
 def backfill_sheet(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemill.charts.axes import Axis, nice_step, scale_of
+from tidemill.charts.axes import Axis, ceiling, scale_of
 from tidemill.charts.histogram import NARROW, WIDTH, Panel, Points, Steps, histogram
 from tidemill.report.harm import Harm
 from tidemill.report.operation.moments import BINS_PER_DECADE, Spread
@@ -17,18 +17,23 @@ from tidemill.report.operation.sheet import Sheet
 
 SITES_MAX = 7  #: drawn one by one; the others together
 MARKS_MAX = 13
+EVERY = (1, 2, 3, 6, 12, 24, 60, 120)  #: months from mark to mark
 UNITS = {"core_hours": "core-hours", "jobs": "jobs", "events_done": "events"}
 
 
 def months_axis(months: Sequence[str], marks_max: int = MARKS_MAX) -> Axis:
-    """The months of a report, one bin each."""
-    every = max(1, math.ceil(len(months) / marks_max))
-    marks = []
+    """The months of a report, one bin each. Names stand at each first, second, third, sixth month or at years."""
+    every = next((k for k in EVERY if len(months) <= k * marks_max), EVERY[-1])
+    marks, is_dated = [], False
     for k, month in enumerate(months):
         at = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-        is_first = k == 0 or month.endswith("-01")
-        name = at.strftime("%b\n%Y" if is_first else "%b") if len(months) > 1 else at.strftime("%B %Y")
-        marks.append((k + 0.5, name if k % every == 0 else ""))
+        name = ""
+        if len(months) == 1:
+            name = at.strftime("%B %Y")
+        elif (at.year * 12 + at.month - 1) % every == 0:
+            form = "%Y" if every >= 12 else "%b" if is_dated and at.month > 1 else "%b\n%Y"
+            name, is_dated = at.strftime(form), True
+        marks.append((k + 0.5, name))
     return Axis(0, max(1, len(months)), marks=marks)
 
 
@@ -64,7 +69,7 @@ def per_month(sheet: Sheet, column: str, months: Sequence[str], *, is_narrow: bo
     name = UNITS[column]
     axis = Axis(
         0,
-        _ceiling(max(tops, default=0) / scale),
+        ceiling(max(tops, default=0) / scale),
         f"{name.capitalize()} per month" + (f" / {power}" if power else ""),
     )
     total_text = f"{total / 1e6:,.2f} million {name}" if total >= 1e6 else f"{total:,.0f} {name}"
@@ -103,16 +108,16 @@ def backfill(sheet: Sheet, months: Sequence[str], order: Sequence[str]) -> str:
     ]
     top = Axis(
         0,
-        _ceiling(max(sums["available"].values(), default=0) / scale),
+        ceiling(max(sums["available"].values(), default=0) / scale),
         f"Node-hours / {power}" if power else "Node-hours",
     )
-    xs = [k + 0.5 for k in range(len(months))]
+    found = _ordered(efficiency, order)
     points: list[Steps | Points] = [
-        Points(f"efficiency, {site}", k, xs, [line.get(m) for m in months])
-        for k, (site, line) in enumerate(_ordered(efficiency, order))
+        Points(f"efficiency, {site}", k, _beside(k, len(found), len(months)), [line.get(m) for m in months])
+        for k, (site, line) in enumerate(found)
     ]
     best = max((value or 0 for line in efficiency.values() for value in line.values()), default=0)
-    low = Axis(0, min(1.0, _ceiling(best)), "Efficiency", is_share=True)
+    low = Axis(0, min(1.0, ceiling(best)), "Efficiency", is_share=True)
     x = months_axis(months)
     whole = sum(sums["used"].values()) / (sum(sums["available"].values()) or 1)
     return histogram(
@@ -142,7 +147,7 @@ def failures(sheet: Sheet, rate: Sheet | None, months: Sequence[str]) -> str:
         for k, name in enumerate(names)
     ]
     x = months_axis(months)
-    axis = Axis(0, _ceiling(max(tops, default=0) / scale), "Failures" + (f" / {power}" if power else ""))
+    axis = Axis(0, ceiling(max(tops, default=0) / scale), "Failures" + (f" / {power}" if power else ""))
     panels = [Panel(x, axis, series, 250)]
     note = f"{sum(tops):,} failures"
     if rate is not None:
@@ -151,9 +156,7 @@ def failures(sheet: Sheet, rate: Sheet | None, months: Sequence[str]) -> str:
         errors = [float(known[m][4] or 0) if m in known else 0.0 for m in months]
         best = max((float(each or 0) + error for each, error in zip(rates, errors, strict=True)), default=0.0)
         points = Points("jobs that failed", 2, [k + 0.5 for k in range(len(months))], rates, errors)  # type: ignore[arg-type]
-        panels.append(
-            Panel(x, Axis(0, min(1.0, _ceiling(best)), "Failed jobs", is_share=True), [points], 110)
-        )
+        panels.append(Panel(x, Axis(0, min(1.0, ceiling(best)), "Failed jobs", is_share=True), [points], 110))
         failed, ended = sum(rate.column("failed")), sum(rate.column("ended"))
         note += f", {failed / ended * 100:.1f} % of jobs" if ended else ""
     return histogram(
@@ -174,7 +177,7 @@ def of_jobs(spread: Spread, *, label: str, head: str, is_estimate: bool, colour:
     values, errors = [each / scale for each in values], [each / scale for each in errors]
     x = _log_axis(edges, label)
     top = max(a + b for a, b in zip(values, errors, strict=True))
-    y = Axis(0, _ceiling(top), f"Jobs / {power}" if power else "Jobs")
+    y = Axis(0, ceiling(top), f"Jobs / {power}" if power else "Jobs")
     step = Steps("", colour, edges, values, errors, kind="fill")
     mean, sd = spread.mean or 0.0, spread.deviation or 0.0
     about = f"mean {_short(mean)}, s.d. {_short(sd)}" + (", estimated from traces" if is_estimate else "")
@@ -208,7 +211,7 @@ def times(found: Mapping[str, Spread], *, head: str, label: str, order: Sequence
         top = max(top, *(a + b for a, b in zip(values, errors, strict=True)))
     axis = _log_axis([low, high], label)
     series = [_cut(each, axis) for each in series]
-    panel = Panel(axis, Axis(0, _ceiling(top), "Share of jobs", is_share=True), series, 250)
+    panel = Panel(axis, Axis(0, ceiling(top), "Share of jobs", is_share=True), series, 250)
     return histogram([panel], head=head, title=f"{label} by site", width=NARROW)
 
 
@@ -223,7 +226,7 @@ def staging(sheet: Sheet) -> str:
         Points(
             name,
             k,
-            [x for x, _, _ in lines[name]],
+            [x * 1.08 ** (k - (len(order) - 1) / 2) for x, _, _ in lines[name]],
             [y for _, y, _ in lines[name]],
             [e for *_, e in lines[name]],
         )
@@ -232,7 +235,7 @@ def staging(sheet: Sheet) -> str:
     every = [point for name in order for point in lines[name]]
     top = max(mean + error for _, mean, error in every)
     x = _log_axis([min(nodes for nodes, *_ in every) / 1.2, max(nodes for nodes, *_ in every) * 1.2], "Nodes")
-    y = Axis(0, _ceiling(top), "Staging time / s")
+    y = Axis(0, ceiling(top), "Staging time / s")
     return histogram([Panel(x, y, series, 250)], head="Tidemill", title="staging time against nodes")
 
 
@@ -244,10 +247,11 @@ def grants(sheet: Sheet, months: Sequence[str]) -> str:
         *(sheet.column(name) for name in ("month", "site", "account", "used_share")), strict=True
     ):
         lines[f"{account} at {site}"][month] = value or 0.0
-    for k, (name, line) in enumerate(sorted(lines.items())[:SITES_MAX]):
-        series.append(Points(name, k, [j + 0.5 for j in range(len(months))], [line.get(m) for m in months]))
+    found = sorted(lines.items())[:SITES_MAX]
+    for k, (name, line) in enumerate(found):
+        series.append(Points(name, k, _beside(k, len(found), len(months)), [line.get(m) for m in months]))
     best = max((value for line in lines.values() for value in line.values()), default=0.0)
-    y = Axis(0, _ceiling(best), "Used of the grant", is_share=True)
+    y = Axis(0, ceiling(best), "Used of the grant", is_share=True)
     return histogram(
         [Panel(months_axis(months), y, series, 220)], head="Tidemill", title="used of each grant, by month"
     )
@@ -264,7 +268,7 @@ def waits(found: Harm) -> str | None:
     for each in shares:
         values[min(len(values) - 1, max(0, math.floor(math.log10(each) * 5) - low))] += 1
     errors = [math.sqrt(each) for each in values]
-    y = Axis(0, _ceiling(max(a + b for a, b in zip(values, errors, strict=True))), "Delayed jobs")
+    y = Axis(0, ceiling(max(a + b for a, b in zip(values, errors, strict=True))), "Delayed jobs")
     step = Steps("", 2, edges, values, errors, kind="fill")
     note = f"{len(shares):,} of {found.totals.jobs:,} jobs"
     panel = Panel(_log_axis(edges, "Delay of a regular job because of us / s"), y, [step], 230)
@@ -275,6 +279,11 @@ def _ordered(found: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, 
     """Sites in the order of the figures before, at most SITES_MAX; others behind."""
     names = [site for site in order if site in found] + sorted(site for site in found if site not in order)
     return [(name, found[name]) for name in names[:SITES_MAX]]
+
+
+def _beside(k: int, number: int, months: int) -> list[float]:
+    """Where the k-th of several series has its points, so that none covers another."""
+    return [month + 0.5 + (k - (number - 1) / 2) * min(0.16, 0.8 / number) for month in range(months)]
 
 
 def _width_of(found: Mapping[str, Spread]) -> int:
@@ -308,14 +317,6 @@ def _log_axis(edges: Sequence[float], label: str) -> Axis:
     low, high = edges[0], edges[-1]
     pad = (high / low) ** 0.04
     return Axis(low / pad, high * pad, label, is_log=True)
-
-
-def _ceiling(value: float) -> float:
-    """An end of an axis that leaves some room above a value."""
-    if value <= 0:
-        return 1.0
-    step = nice_step(value * 1.08 / 12)
-    return math.ceil(value * 1.08 / step) * step
 
 
 def _short(value: float) -> str:

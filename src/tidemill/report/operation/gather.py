@@ -25,7 +25,7 @@ from tidemill.report.operation.machine import (
     waits,
 )
 from tidemill.report.operation.sheet import Sheet
-from tidemill.report.operation.source import ReportFiles
+from tidemill.report.operation.source import ReportFiles, Window
 
 
 class OperationReport(NamedTuple):
@@ -49,7 +49,8 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
     waited = waits(harvest, source)
     made = [
         accounts.months(jobs),
-        accounts.years(jobs, held),
+        accounts.sites(jobs, held),
+        accounts.calendar_years(jobs, held),
         accounts.backfill_sheet(machine, held),
         accounts.allocations_sheet(held),
         accounts.failures_sheet(failures),
@@ -68,6 +69,22 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
     ]
     sheets = {each.name: each for each in made if each.rows}
     return OperationReport(source, jobs, failures, machine, held, waited, sheets)
+
+
+def nothing(source: ReportFiles) -> str:
+    """Why a report has no job, as a sentence without its full stop."""
+    window = source.window
+    if source.is_empty and not source.has_live:
+        where = ", ".join(f"`{each}`" for each in source.directories)
+        return (
+            f"no job has come into the archive {where} yet: a campaign comes there a while after its end; "
+            "`--local` also reads the server's database"
+        )
+    if window.campaign is not None:
+        return f"no job of campaign `{window.campaign}` ran in this time"
+    if window == Window():
+        return "no job has come to this server yet"
+    return "no job ran in this time"
 
 
 def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
 from tidemill import clock
 from tidemill.model.failure import FailureClass, FaultKind
 from tidemill.model.quantities import count_text, percent_text, ratio
+from tidemill.report.captions import captioned, numbered, pair
 from tidemill.report.html import cards, code, document, section, table
 from tidemill.report.operation import figures
-from tidemill.report.operation.gather import OperationReport
+from tidemill.report.operation.gather import OperationReport, nothing
 from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP
 from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Column, Sheet, Value
 
-NUMBER = "@figure@"  #: stands for a figure's number until all are there
 LONG = 16  #: a table with more rows scrolls
 APPS_MAX = 4  #: applications with figures of their own, those with most jobs
 NODES_MAX = 30
@@ -50,12 +50,13 @@ def page(operation: OperationReport) -> str:
         section(title, body).replace("<section>", f'<section id="{_anchor(title)}">', 1)
         for title, body in shown
     ]
-    if not shown:
-        drawn = ["<p>No job ran in this time.</p>"]
+    if not operation.jobs.sums:
+        text = nothing(operation.source)
+        drawn = [f"<p>{code(text[0].upper() + text[1:])}.</p>", *(drawn if shown else [])]
     window = operation.source.window
     title = f"Campaign {window.campaign}" if window.campaign else "Report on operations"
     whole = document(title, _span(operation), "\n".join(drawn), made_us=clock.now_us())
-    return _numbered(whole).replace("<main>", '<main class="broad">', 1)
+    return numbered(whole).replace("<main>", '<main class="broad">', 1)
 
 
 def months_of(operation: OperationReport) -> list[str]:
@@ -116,14 +117,17 @@ def _work(operation: OperationReport) -> str:
     sheet, months = operation.sheets.get("months"), months_of(operation)
     if sheet is None:
         return ""
-    body = _figure(
+    body = captioned(
         "Core-hours that payloads used, by month and site.", figures.per_month(sheet, "core_hours", months)
     )
-    body += _pair([
-        _figure("Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, is_narrow=True)),
-        _figure("Events done, by month.", figures.per_month(sheet, "events_done", months, is_narrow=True)),
+    body += pair([
+        captioned("Jobs by the month in which they ended.", figures.per_month(sheet, "jobs", months, is_narrow=True)),
+        captioned("Events done, by month.", figures.per_month(sheet, "events_done", months, is_narrow=True)),
     ])  # fmt: skip
-    return body + sheet_table(operation.sheets["sites"]) + "<h3>By month</h3>" + sheet_table(sheet)
+    body += sheet_table(operation.sheets["sites"])
+    if "years" in operation.sheets:
+        body += "<h3>By year</h3>" + sheet_table(operation.sheets["years"])
+    return body + "<h3>By month</h3>" + sheet_table(sheet)
 
 
 def _backfill(operation: OperationReport) -> str:
@@ -131,7 +135,7 @@ def _backfill(operation: OperationReport) -> str:
     if sheet is None:
         return ""
     words = "Backfill that was available, used and useful; below, the efficiency of each site."
-    return _figure(words, figures.backfill(sheet, months_of(operation), _order(operation))) + sheet_table(
+    return captioned(words, figures.backfill(sheet, months_of(operation), _order(operation))) + sheet_table(
         sheet
     )
 
@@ -141,7 +145,7 @@ def _failures(operation: OperationReport) -> str:
     if sheet is None:
         return "" if rate is None else sheet_table(rate)
     words = "Failures by class; below, the share of ended jobs that failed, with binomial errors."
-    body = _figure(words, figures.failures(sheet, rate, months_of(operation)))
+    body = captioned(words, figures.failures(sheet, rate, months_of(operation)))
     counts: Counter[tuple[str, str]] = Counter()
     for name, component, number in zip(
         *(sheet.column(each) for each in ("class", "component", "failures")), strict=True
@@ -180,6 +184,7 @@ def _io(operation: OperationReport) -> str:
         body += f"<h3>{escape(app)}</h3>" + sheet_table(
             sheet._replace(columns=sheet.columns[1:], rows=rows, about="")
         )
+        body += _not_counted(operation, app)
         drawn = []
         for quantity, label in IO_LABELS.items():
             spread = io.get((quantity, app))
@@ -191,11 +196,29 @@ def _io(operation: OperationReport) -> str:
                 words = f"{label.split(' /')[0]}" + (
                     ": estimated from traced payloads." if is_estimate else "."
                 )
-                drawn.append(_figure(words, figure))
-        body += _pair(drawn)
+                drawn.append(captioned(words, figure))
+        body += pair(drawn)
     if len(apps) > APPS_MAX:
         body += f'<p class="soft">{len(apps) - APPS_MAX} applications more: <code>--csv</code>, <code>io.csv</code></p>'
     return body
+
+
+def _not_counted(operation: OperationReport, app: str) -> str:
+    """What is missing of an application's opens, closes and metadata operations, and what would make it known."""
+    traces = [each for (_, name), each in operation.jobs.traces.items() if name == app]
+    if not traces:
+        text = (
+            "Opens, closes and metadata operations are not known: no payload of this application was traced "
+            "(`trace_every` in its file)."
+        )
+    elif all(each.closes is None for each in traces):
+        text = (
+            "Closes are not known: samples of payloads count opens, but not closes. `tidemill trace --also close` "
+            "counts those of a single payload."
+        )
+    else:
+        return ""
+    return f'<p class="soft">{code(text)}</p>'
 
 
 def _times(operation: OperationReport) -> str:
@@ -218,9 +241,9 @@ def _times(operation: OperationReport) -> str:
             if spreads:
                 words = f"{app}: {label.split(' /')[0].lower()}, mean of each job."
                 drawn.append(
-                    _figure(words, figures.times(spreads, head=app, label=label, order=_order(operation)))
+                    captioned(words, figures.times(spreads, head=app, label=label, order=_order(operation)))
                 )
-        body += _pair(drawn)
+        body += pair(drawn)
     return body + sheet_table(sheet)
 
 
@@ -228,8 +251,11 @@ def _staging(operation: OperationReport) -> str:
     sheet = operation.sheets.get("staging")
     if sheet is None:
         return ""
-    words = "Time until an input was in the memory of a node, against the nodes of the allocation; errors of the mean."
-    return _figure(words, figures.staging(sheet)) + sheet_table(sheet)
+    words = (
+        "Time until an input was in the memory of a node, against the nodes of the allocation; errors of the mean. "
+        "Marks of one number of nodes stand beside each other."
+    )
+    return captioned(words, figures.staging(sheet)) + sheet_table(sheet)
 
 
 def _grants(operation: OperationReport) -> str:
@@ -239,7 +265,9 @@ def _grants(operation: OperationReport) -> str:
     months = months_of(operation)
     drawn = figures.grants(sheet, months)
     last = sheet._replace(rows=[row for row in sheet.rows if row[0] == max(sheet.column("month"))])
-    return _figure("What was used of each grant, in percent of what was granted.", drawn) + sheet_table(last)
+    return captioned("What was used of each grant, in percent of what was granted.", drawn) + sheet_table(
+        last
+    )
 
 
 def _waits(operation: OperationReport) -> str:
@@ -251,7 +279,7 @@ def _waits(operation: OperationReport) -> str:
         drawn = figures.waits(each)
         if drawn is not None:
             words = f"{directory.parent.name}: how long jobs of other users waited because nodes were ours."
-            body += _figure(words, drawn)
+            body += captioned(words, drawn)
     return body + sheet_table(sheet)
 
 
@@ -303,20 +331,6 @@ def _number(cell: Value) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
-
-
-def _figure(words: str, drawn: str) -> str:
-    return f"<figure>{drawn}<figcaption><b>{NUMBER}</b>{escape(words)}</figcaption></figure>"
-
-
-def _numbered(html: str) -> str:
-    """With each figure's number in its caption."""
-    first, *rest = html.split(f"<b>{NUMBER}</b>")
-    return first + "".join(f"<b>Figure {k}.</b> {part}" for k, part in enumerate(rest, start=1))
-
-
-def _pair(drawn: Sequence[str]) -> str:
-    return f'<div class="pair">{"".join(drawn)}</div>' if drawn else ""
 
 
 def _anchor(title: str) -> str:

@@ -5,14 +5,17 @@ Streams: a piece of at most `ROWS` rows with the columns that were asked for is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill.errors import SiteError
+from tidemill.server.archive.live import MONTH as LIVE
 from tidemill.server.archive.parquet import OPERATION, OPERATION_KEYS
 
 ROWS = 65_536
+MONTH = re.compile(rf"\d{{4}}-\d{{2}}|{LIVE}")  #: a folder of an archive
 
 
 class Window(NamedTuple):
@@ -30,13 +33,18 @@ class Window(NamedTuple):
 
 
 class ReportFiles:
-    """Archive directories, each with folders of months (`2026-07`, or `live` for what a database holds)."""
+    """Archive directories, each with folders of months (`2026-07`, or `live` for what a database holds).
+
+    An empty directory is an archive into which nothing has come yet. Raises SiteError for anything else that is none.
+    """
 
     def __init__(self, directories: Sequence[Path], window: Window = Window()) -> None:  # noqa: B008 - a constant
         self.directories, self.window = tuple(directories), window
         for each in self.directories:
-            if not each.is_dir():
-                raise SiteError(f"there is no directory `{each}` to report on", transient=False)
+            _check(each)
+        # Looked up now: the form of a database is a temporary one, and gone when the report is written
+        self.is_empty = not self.files("jobs")  #: no archive has a job
+        self.has_live = any((each / LIVE).is_dir() for each in self.directories)  #: a database is among them
 
     def files(self, table: str) -> list[Path]:
         """The files of a table, in the order of months and batches."""
@@ -62,6 +70,37 @@ class ReportFiles:
                     row["month"] = path.parent.name
                     found[tuple(row[key] for key in keys)] = row
         return list(found.values())
+
+
+def _check(directory: Path) -> None:
+    """Raise SiteError for what is not an archive of a server."""
+    hint = "name a server's archive, or a copy of it: `SERVER/archive`, or `archive.dir` of its server.toml"
+    if not directory.is_dir():
+        found = "is not a directory" if directory.exists() else "does not exist"
+        raise SiteError(f"there is nothing to report on: `{directory}` {found}", hint=hint, transient=False)
+    try:
+        names = sorted(each.name for each in directory.iterdir() if not each.name.startswith("."))
+    except OSError as error:
+        raise SiteError(
+            f"archive `{directory}` cannot be read: {error.strerror}",
+            hint="run it as the server's user",
+            transient=False,
+        ) from error
+    strange = [name for name in names if not MONTH.fullmatch(name)]
+    if (
+        not strange
+        or any(directory.glob("*/[0-9]*-jobs.parquet"))
+        or any(directory.glob("*/operation-*.parquet"))
+    ):
+        return
+    if MONTH.fullmatch(directory.resolve().name) and any(directory.glob("*.parquet")):
+        above = directory.resolve().parent
+        hint = f"it is one month of an archive: name `{above}`, and the month by --since and --until"
+    raise SiteError(
+        f"`{directory}` is not an archive: it has no folders of months with Parquet files of jobs, but `{strange[0]}`",
+        hint=hint,
+        transient=False,
+    )
 
 
 def pieces_of(path: Path, columns: Sequence[str]) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from tidemill.harvest.simulation.outcome import RelativeChange
 
 MONTH_H = 365.25 * 24 / 12
 """Hours of a mean month."""
+NO_CLOCK = "hours since the log's first submission: it does not say at which time of day that was"
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +160,7 @@ def _idle(history: History, machine: Machine, study: Study, hours: LogClock) -> 
 
 def _hours_are(history: History, hours: LogClock) -> str:
     if history.kind == "swf" and not hours.origin_s:
-        return "hours since the log's first submission: it does not say at which time of day that was"
+        return NO_CLOCK
     if hours.zone is not None:
         return f"hours of {hours.zone}"
     return "hours as the log writes them" if history.kind == "sacct" else "hours of UTC"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tidemill.accounting.idle import STEPS, HoleClass
-from tidemill.charts.bars import Bar, bars
-from tidemill.charts.columns import columns
+from tidemill.accounting.idle import HoleClass
 from tidemill.harvest.simulation.outcome import RelativeChange
 from tidemill.model.quantities import count_text, short_text, times_text
-from tidemill.report.html import cards, document, figure, section, table
+from tidemill.report.captions import captioned, numbered, pair
+from tidemill.report.html import cards, document, section, table
+from tidemill.report.outside import opportunity_figures as figures
 from tidemill.report.outside.opportunity import Harvestable, Opportunity
+from tidemill.report.outside.opportunity_figures import span
 
 SHORT_S = 900
 
@@ -105,12 +106,13 @@ def page(data: Opportunity) -> str:
     parts = [
         cards(_cards(data)),
         section("Answers", said),
-        section("Harvestable", _harvestable(data)),
+        section("Harvestable, and what it costs others", _harvestable(data)),
         section("Waits of other users", _waits(data)),
         section("Idle nodes", _idle(data)),
         section("What was read, and how this was computed", _method(data)),
     ]
-    return document("What a guest could harvest", subtitle, "\n".join(parts), made_us=data.made_us)
+    whole = document("What a guest could harvest", subtitle, "\n".join(parts), made_us=data.made_us)
+    return numbered(whole).replace("<main>", '<main class="broad">', 1)
 
 
 def _cards(data: Opportunity) -> list[tuple[str, str, str]]:
@@ -130,14 +132,6 @@ def _cards(data: Opportunity) -> list[tuple[str, str, str]]:
 
 
 def _harvestable(data: Opportunity) -> str:
-    drawn = bars(
-        [
-            Bar(f"{each.policy}, events of {span(each.event_s)}", each.useful or 0.0, percent(each.useful))
-            for each in data.found
-        ],
-        title="share of the idle node-hours that policies harvest",
-        top=1.0,
-    )
     heads = ["policy", "event", "useful", "95 %", "node-h/month", "core-h/month", "worth/month"]
     rows = [
         [
@@ -151,8 +145,17 @@ def _harvestable(data: Opportunity) -> str:
         ]
         for each in data.found
     ]
-    caption = "Finished events' share of the idle node-hours, by policy and length of events"
-    return figure(caption, drawn) + table(heads, rows, right=range(1, len(heads)))
+    drawn = [
+        captioned(
+            "Share of the idle node-hours that ends as finished events, by the length of events, with 95 % intervals.",
+            figures.harvested(data.found),
+        )
+    ]
+    waits = figures.waits(data.found)
+    if waits is not None:
+        words = "Relative change of the mean wait of the log's own jobs, by their number of nodes, with 95 % intervals."
+        drawn.append(captioned(words, waits))
+    return pair(drawn) + table(heads, rows, right=range(1, len(heads)))
 
 
 def _waits(data: Opportunity) -> str:
@@ -167,7 +170,7 @@ def _waits(data: Opportunity) -> str:
         for size in each.by_size:
             change = RelativeChange(mean=size.wait_change, low=size.low, high=size.high)
             rows.append(
-                [each.policy, length, f"{size.nodes_min:,} to {size.nodes:,}", count_text(size.jobs),
+                [each.policy, length, figures.nodes_text(size.nodes_min, size.nodes), count_text(size.jobs),
                  hours(size.wait_s), hours(size.wait_without_s), signed(change.mean), interval(change)]
             )  # fmt: skip
     told = "Mean waits of the log's own jobs, replayed with and without guests on the same workload."
@@ -177,37 +180,19 @@ def _waits(data: Opportunity) -> str:
 def _idle(data: Opportunity) -> str:
     idle = data.idle
     total = sum(each.node_h for each in idle.holes) or 1.0
-    lengths = bars(
-        [
-            Bar(
-                hole_name(each),
-                each.node_h,
-                f"{percent(each.node_h / total)}, {count_text(each.holes)} holes",
-            )
-            for each in idle.holes
-        ],
-        title="idle node-hours by length of the hole",
-    )
-    by_hour = columns(
-        idle.by_hour,
-        names=[f"{hour:02d}:00" for hour in range(24)],
-        across=["0", "6", "12", "18", "24"],
-        title="mean idle nodes by hour of the day",
-        text=short_text,
-    )
-    span_d = (idle.end_s - idle.start_s) / 86400
-    course = columns(
-        idle.course,
-        names=[f"day {span_d * k / STEPS:.1f}" for k in range(STEPS)],
-        across=[f"day {span_d * k / 4:.3g}" for k in range(5)],
-        title="mean idle nodes over time",
-        text=short_text,
-    )
+    rows = [
+        [hole_name(each), count_text(each.holes), count_text(each.node_h), percent(each.node_h / total)]
+        for each in idle.holes
+    ]
+    lengths = captioned("Idle node-hours by the length of the hole that they lie in.", figures.holes(idle))
+    daily = captioned(f"Mean idle nodes by the hour of the day: {data.hours_are}.", figures.hours(data))
+    whole = captioned("Mean idle nodes over the whole time; outages count as none.", figures.course(data))
+    heads = ["holes of", "number", "node-hours", "share"]
     return (
         f"<p>From {escape(data.idle_from)}.</p>"
-        + figure("Idle node-hours by length of the hole that they lie in", lengths)
-        + figure(f"Mean idle nodes by hour of the day ({data.hours_are})", by_hour)
-        + figure("Mean idle nodes over the whole time; outages count as none", course)
+        + pair([lengths, daily])
+        + whole
+        + table(heads, rows, right=range(1, len(heads)))
     )
 
 
@@ -231,14 +216,6 @@ def hole_name(each: HoleClass) -> str:
     return (
         f"{span(each.from_s)} or more" if each.to_s is None else f"{span(each.from_s)} to {span(each.to_s)}"
     )
-
-
-def span(seconds: float) -> str:
-    """A length in its largest whole unit."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds and seconds % size == 0:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:g} s"
 
 
 def money(each: Harvestable, data: Opportunity) -> str:
