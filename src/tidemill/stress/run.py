@@ -27,8 +27,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 class SeriesSource(Protocol):
     """Where time series come from: nodes' monitors, Prometheus. A source that has none returns an empty list."""
 
-    def series(self, start_s: float, end_s: float) -> list[Series]:
-        """The series of an interval. Raises SiteError if the source does not answer."""
+    def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
+        """The series of an interval, of a site or (empty) of all. Raises TidemillError where there is no answer."""
 
 
 class StepRun(msgspec.Struct, kw_only=True):

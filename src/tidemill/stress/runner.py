@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.client import Client
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.stress import holding, prometheus, store
 from tidemill.stress.holding import Seen, SteadyWindow, StopRun
 from tidemill.stress.payloads import Payload, taken
@@ -115,8 +115,8 @@ class Runner:
     def _take_series(self, record: StepRun) -> None:
         for source in self._sources:
             try:
-                record.series += source.series(record.start_s, record.end_s)
-            except SiteError as error:  # the payloads are measured all the same
+                record.series += source.series(record.step.site, record.start_s, record.end_s)
+            except TidemillError as error:  # the payloads are measured all the same
                 record.remarks.append(error.message)
                 self._say(f"warning: {error.message}")
 

@@ -59,7 +59,7 @@ def query(url: str, text: str) -> OutsidePlan:
 
 def test_a_range_becomes_series_with_their_instances(url: str) -> None:
     now = time.time()
-    (found,) = prometheus.PrometheusSource([query(url, "up")]).series(now - 10, now)
+    (found,) = prometheus.PrometheusSource([query(url, "up")]).series("", now - 10, now)
     assert found.source == url.removeprefix("http://")
     assert (found.title, found.unit, found.limit) == ("t", "1", 2.0)
     assert found.points[-1][1] == 1.0

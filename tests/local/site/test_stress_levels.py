@@ -28,7 +28,7 @@ BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
-    with world(nodes=2, cores=4) as it:
+    with world(nodes=2, cores=4, extra="monitor_interval_s = 1") as it:
         yield it
 
 
@@ -58,6 +58,13 @@ def test_two_levels_are_held_and_measured_and_leave_no_jobs(site: World) -> None
         assert each["figures"]["running"] == pytest.approx(level, rel=0.2)
         assert 0 < each["figures"]["cpu_wall"]["value"] < 1
         assert sum(each["filter"]["left_out"].values()) >= level
+    (run,) = site.home.glob("me/stress-runs/*/run.json")
+    for each in json.loads(run.read_text())["steps"]:
+        series = {one["title"]: one for one in each["series"]}
+        assert {"CPU in use", "memory in use", "load per core"} <= set(series)
+        assert len(series["CPU in use"]["points"]) >= 5
+        assert all(0 < value <= 1.01 for _, value in series["CPU in use"]["points"])
+        assert each["remarks"] == []
     (page,) = site.home.glob("me/stress-runs/*/page.html")
     assert "events/s of all payloads" in page.read_text()
     assert unended(site) == 0
