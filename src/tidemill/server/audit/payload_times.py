@@ -12,6 +12,7 @@ from tidemill.wire.api import PayloadTime, TimesPage, TimesReport
 
 TIMES_KEPT_MAX = 500_000  #: of one job
 ROWS_MAX = 50  #: reports in one answer
+LATEST_MAX = 5_000  #: times that a page shows, and reports that it reads
 _ENCODER = msgspec.json.Encoder()
 _TIMES = msgspec.json.Decoder(list[PayloadTime])
 _LOG = log.Log("server")
@@ -46,6 +47,16 @@ def page(session: Session, job: int, *, after: int) -> TimesPage:
     ]
     full = int(session.rows("payload_times_count", job=job)[0][0]) >= TIMES_KEPT_MAX
     return TimesPage(times=times, next=rows[-1][0] if rows else after, full=full)
+
+
+def latest(session: Session, job: int) -> list[PayloadTime]:
+    """The times that arrived last, LATEST_MAX or a few more, by their ends."""
+    found: list[PayloadTime] = []
+    for (body,) in session.rows("payload_times_latest", job=job, limit=LATEST_MAX):
+        found += _TIMES.decode(body)
+        if len(found) >= LATEST_MAX:
+            break
+    return sorted(found, key=lambda each: each.ended_us)
 
 
 def prune(work: UnitOfWork, before_us: int) -> None:

@@ -88,6 +88,10 @@ SELECT COALESCE(SUM(count), 0) FROM payload_times WHERE job = :job;
 -- Times of a job's payloads, in the order in which they came.
 SELECT id, site, body FROM payload_times WHERE job = :job AND id > :after ORDER BY id LIMIT :limit;
 
+-- name: payload_times_latest
+-- The reports on a job that came last, newest first.
+SELECT body FROM payload_times WHERE job = :job ORDER BY id DESC LIMIT :limit;
+
 -- name: prune_payload_times
 -- Older ones have had their time.
 DELETE FROM payload_times WHERE at_us < :before;

@@ -8,10 +8,12 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
+from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages, archived, web_pages
 from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.web import payloads
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import ActionRequest, JobDetail
@@ -76,8 +78,14 @@ def job(ask: PageRequest, made: Pages) -> str:
     detail, owner = _detail(ask)
     row, is_open = detail.row, not detail.archived
     last = detail.failures[0] if detail.failures else None
+    ran = None
+    if detail.spec.timed is True:
+        times = payload_times.latest(ask.session, row.id)
+        ran = payloads.view(
+            times, at_once=detail.spec.running_max, now_us=ask.now_us, is_over=row.ended_us is not None
+        )
     return made.show(
-        ask, "job.html", job=detail, row=row, owner=owner, policy=POLICY, last=last,
+        ask, "job.html", ran=ran, job=detail, row=row, owner=owner, policy=POLICY, last=last,
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
