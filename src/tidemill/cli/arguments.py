@@ -110,6 +110,12 @@ def _count(text: str) -> int:
     return number
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:6]) <= 65535:
+        raise ValueError(f"`{text[:20]}` is not a port: ports are 1 to 65535")
+    return int(text)
+
+
 def _time(text: str) -> int:
     """Microseconds since 1970: `2026-11-20`, `2026-11-20T12:00Z`, or an age such as `2d`."""
     from datetime import UTC, datetime
@@ -139,6 +145,7 @@ duration = option_type(_duration, "duration")
 gpus = option_type(_gpus, "gpus")
 memory = option_type(_memory, "memory")
 count = option_type(_count, "count")
+port = option_type(_port, "port")
 moment = option_type(_time, "time")
 
 

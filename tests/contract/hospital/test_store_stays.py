@@ -59,6 +59,29 @@ def test_a_retried_delivery_of_a_job_in_a_ward_counts_the_stay_once(
     assert [each.outcome for each in world.job(job).stays] == ["cured"]
 
 
+def test_an_accepted_job_in_a_ward_counts_the_stay_once(open_worlds: list[Hospital], store: Store) -> None:
+    world = make(open_worlds, store, AWAY)
+    (job,) = world.submit(JobSpec(app="reco", home="home", events=2))
+    home, other = Site(world, "home"), KeepingSite(world, "a")
+    home.sync(want=0)
+    other.sync(want=0)
+    lose(world, other)
+    (lease,) = leases(other.sync())
+    order = one(other.sync(done(lease, outputs=True), want=0), DeliverOrder)
+    away = Evidence(failure=FailureClass.STAGE_OUT, message="no space left")
+    other.sync(DeliveredReport(n=0, job=order.job, outputs=[], evidence=away), want=0)
+    assert (world.rows()["away"].failed, world.rows()["away"].there) == (1, 0)
+
+    world.dispatcher.handle_accept(ActionRequest(jobs=[job]))
+    assert (world.rows()["away"].failed, world.rows()["away"].there) == (0, 1), "its delivery goes on there"
+
+    other.sync(delivered(one(other.sync(want=0), DeliverOrder)), want=0)
+    assert world.state(job) == "COMPLETED", "all its events are done"
+    row = world.rows()["away"]
+    assert (row.cured, row.failed, row.there, row.share) == (1, 0, 0, 1.0)
+    assert [each.outcome for each in world.job(job).stays] == ["cured"]
+
+
 def test_a_job_that_its_home_gives_back_for_causes_of_its_own_has_waited_all_the_time(
     open_worlds: list[Hospital], store: Store
 ) -> None:

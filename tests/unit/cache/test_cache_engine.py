@@ -270,6 +270,45 @@ def test_a_full_disk_is_named_before_the_start(tmp_path: Path) -> None:
         places._check_room(tmp_path, 50_000_000, 10**10, space_max=10**9)
 
 
+def test_a_credential_that_is_not_there_is_named_with_its_key_and_a_next_step(tmp_path: Path) -> None:
+    missing = CacheCredential(certificate=tmp_path / "proxy")
+    with pytest.raises(ConfigError, match=r"`credential.certificate`: `.*/proxy` does not exist") as caught:
+        places.check_credentials(CacheConfig(origins=CONFIG.origins, space=CONFIG.space, credential=missing))
+    assert "voms-proxy-init" in str(caught.value.hint)
+
+
+def test_a_refused_cache_leaves_nothing_but_what_was_there(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new" / "c"
+    (old / "log").mkdir(parents=True)
+    (old / "log" / "mine").write_text("x")
+    too_large = CacheConfig(origins=CONFIG.origins, space=CacheSpace(max=10**18))
+
+    def make(directory: Path) -> None:
+        with places.removed_if_refused(directory, too_large):
+            places.make_parts(directory)
+            places.make_data(directory, too_large)
+
+    for directory in (old, new):
+        with pytest.raises(ConfigError, match="whole disk"):
+            make(directory)
+    assert sorted(tmp_path.rglob("*")) == [old, old / "log", old / "log" / "mine"]
+
+
+def test_a_refused_cache_leaves_the_one_that_another_has_made_meanwhile(tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+
+    def make() -> None:
+        with places.removed_if_refused(directory, CONFIG):
+            places.make_parts(directory)
+            places.make_data(directory, CONFIG)
+            (directory / places.CONFIG).write_text("another's")
+            raise ConfigError("it exists already")
+
+    with pytest.raises(ConfigError, match="exists already"):
+        make()
+    assert (directory / "data" / places.DATA_MARK).exists()
+
+
 def test_a_credential_that_others_may_read_is_refused(tmp_path: Path) -> None:
     proxy = tmp_path / "proxy"
     proxy.write_text("x")

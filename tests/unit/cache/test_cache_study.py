@@ -35,6 +35,14 @@ def passes(
     return found
 
 
+@pytest.mark.parametrize(
+    ("block_bytes", "text"),
+    [(1 << 20, "1 MiB"), (512 << 10, "512 KiB"), (1536 << 10, "1536 KiB"), (4 << 20, "4 MiB")],
+)
+def test_a_setting_names_its_block_size_in_the_largest_whole_unit(block_bytes: int, text: str) -> None:
+    assert StudySetting(block_bytes=block_bytes).text == f"prefetch 10, {text} blocks"
+
+
 def test_a_first_round_covers_all_before_a_second_begins_backwards() -> None:
     size = StudySize(patterns=[ReadPattern.WHOLE], settings=[NONE, TEN], rtts_ms=[None, 250.0], rounds=2)
     found = list(steps(size))

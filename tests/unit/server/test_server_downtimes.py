@@ -241,6 +241,15 @@ def test_only_allowed_addresses_are_read(url: str, why: str) -> None:
         downtimes.read(rules.sources[0], rules.hosts)
 
 
+def test_a_file_of_another_form_is_told_what_belongs_into_it(tmp_path: Path) -> None:
+    source = DowntimeSource(path=tmp_path / "d.toml")
+    with pytest.raises(ConfigError, match="unknown field `sites`") as caught:
+        downtimes.parse('[[downtime]]\nsites="a"\nstart=2026-11-25T08:00:00Z', source, now_us=NOW_US)
+    assert "`site`, `start`, `end`" in str(caught.value.hint)
+    with pytest.raises(ConfigError, match=r"^it cannot be read: No such file"):
+        downtimes.read(source, [])
+
+
 def test_a_source_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text('[[downtime]]\nsite="a"\nstart=2026-11-25T08:00:00Z\nend=2026-11-25T12:00:00Z')

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tidemill.cache.engine.origins import OriginPath, overlaps, parse_origin
 from tidemill.config.cache import CacheConfig, CacheSpace
 from tidemill.errors import ConfigError
+from tidemill.model.quantities import bytes_text
 
 ORIGINS_MAX = 200
 CLIENTS_MAX = 1000
@@ -75,7 +76,10 @@ def check(config: CacheConfig) -> None:
     origins = origins_of(config)
     space_of(config.space)
     if config.space.max < 10 * config.block_bytes:
-        raise ConfigError(f"`space.max` ({config.space.max} bytes) holds less than ten blocks")
+        raise ConfigError(
+            f"`space.max` ({bytes_text(config.space.max)}) holds less than ten blocks of `block_bytes`",
+            hint=f"{bytes_text(10 * config.block_bytes)} at least",
+        )
     if not config.one_namespace:
         for one, other in overlaps(origins):
             raise ConfigError(

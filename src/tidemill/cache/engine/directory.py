@@ -11,6 +11,7 @@ figures/         sums that outlive restarts
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -40,6 +41,8 @@ DATA_TRIAL = ".tidemill-writes"
 NOTE_BYTES_MAX = 10_000
 LOCK_TRIES, LOCK_PAUSE_S = 10, 0.05
 """An agent or `status` that asks whether a cache runs holds the lock for a moment, and is not a supervisor."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+DATA_KEY = "`--data` of `cache init`, `data` in cache.toml"
 FREE_BYTES_MIN = 100_000_000
 """Below this a cache does not start: XrdPfc itself refuses below 10 MB."""
 
@@ -92,6 +95,34 @@ def make_parts(directory: Path) -> None:
         ) from error
 
 
+@contextmanager
+def removed_if_refused(directory: Path, found: CacheConfig, *files_made: Path) -> Iterator[None]:
+    """Remove what the block made of a new cache if it raises. What was there before stays, and directories with
+    files of others; so does everything once cache.toml is there: another `init` was quicker."""
+    data = data_of(directory, found)
+    made = [
+        *(directory / part for part in PARTS),
+        data,
+        data / DATA_MARK,
+        data / DATA_TRIAL,
+        directory / DATA_NOTE,
+    ]
+    made += [directory / "xrootd.cfg", directory / "run/authdb", directory / "run/scitokens.cfg", *files_made]
+    paths = {each for path in made for each in (path, *path.parents)}
+    fresh = [each for each in paths if not os.path.lexists(each)]
+    try:
+        yield
+    except BaseException:
+        if not (directory / CONFIG).exists():
+            for each in sorted(fresh, key=lambda path: len(path.parts), reverse=True):
+                with suppress(OSError):
+                    if each.is_dir():
+                        each.rmdir()
+                    else:
+                        each.unlink()
+        raise
+
+
 def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = None) -> Path:
     """Make the directory of cached files, and check that it is fit for them. Raises ConfigError, SiteError.
 
@@ -104,7 +135,7 @@ def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = No
     if is_shared(kind) and not found.network_data:
         raise ConfigError(
             f"the cache's files would be in `{data}`, which is on a network file system: `{kind}`",
-            hint="name a local disk (`data` in cache.toml); `network_data = true` if there is none",
+            hint=f"name a local disk ({DATA_KEY}); `network_data = true` if there is none",
         )
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -115,7 +146,7 @@ def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = No
     except OSError as error:
         raise SiteError(
             f"the cache cannot write in `{data}`: {error.strerror}",
-            hint="make room, or name another directory: `data` in cache.toml",
+            hint=f"{'make room, or name' if error.errno in NO_ROOM else 'name'} another directory: {DATA_KEY}",
         ) from error
     _check_room(data, usage.free, usage.total, space_max=found.space.max)
     _mark(directory, data)
@@ -156,16 +187,21 @@ def _mark(directory: Path, data: Path) -> None:
     files.write_durable(directory / DATA_NOTE, msgspec.json.encode(made), mode=0o600)
 
 
-def _check_room(data: Path, free: int, total: int, *, space_max: int) -> None:
+def check_free(data: Path, free: int, total: int) -> None:
+    """Raise SiteError for a disk with too few bytes free for a cache."""
     if free < FREE_BYTES_MIN:
         raise SiteError(
             f"the disk of `{data}` is full: {bytes_text(free)} of {bytes_text(total)} are free",
-            hint="make room, or name another directory: `data` in cache.toml",
+            hint=f"make room, or name another directory: {DATA_KEY}",
         )
+
+
+def _check_room(data: Path, free: int, total: int, *, space_max: int) -> None:
+    check_free(data, free, total)
     if space_max > total:
         raise ConfigError(
             f"`space.max` ({bytes_text(space_max)}) is more than the whole disk of `{data}` ({bytes_text(total)})",
-            hint="lower it in cache.toml",
+            hint="lower it: `--size` of `cache init`, `space.max` in cache.toml",
         )
 
 
@@ -194,9 +230,20 @@ def check_place(path: Path) -> None:
 
 def check_credentials(found: CacheConfig) -> None:
     """Raise ConfigError for a secret that is not there, or that others may read."""
-    for path in (found.credential.certificate, found.credential.token_file, found.tls.key):
-        if path is not None:
-            check_private(path)
+    for key, path in (
+        ("credential.certificate", found.credential.certificate),
+        ("credential.token_file", found.credential.token_file),
+        ("tls.key", found.tls.key),
+    ):
+        if path is None:
+            continue
+        if not os.access(path, os.R_OK):
+            what = "cannot be read by this user" if os.path.lexists(path) else "does not exist"
+            raise ConfigError(
+                f"`{key}`: `{path}` {what}",
+                hint="name a file of the cache's user, mode 0600; `voms-proxy-init` makes a proxy certificate",
+            )
+        check_private(path)
     for path in (found.tls.certificate, found.tls.ca, found.credential.ca):
         if path is not None and not os.access(path, os.R_OK):
             raise ConfigError(f"`{path}` cannot be read", hint="cache.toml names it")

@@ -65,7 +65,8 @@ def _parts(text: str) -> tuple[str, str, int, str]:
         raise ConfigError(f"`{shown}` is not a URL such as `root://host.example:1094//store/`")
     if found["scheme"] not in ("root", "roots"):
         raise ConfigError(
-            f"`{shown}`: the cache reads from `root://` and `roots://`, not from `{found['scheme']}://`"
+            f"`{shown}`: the cache reads from `root://` and `roots://`, not from `{found['scheme']}://`",
+            hint="name the server's XRootD address, such as `root://host.example:1094//store/`",
         )
     if "@" in found["authority"]:
         raise ConfigError(
@@ -80,7 +81,9 @@ def _parts(text: str) -> tuple[str, str, int, str]:
     host, port = _host_port(found["authority"], shown)
     path = re.sub("/+", "/", found["path"] or "/")
     if any(part in ("..", ".") for part in path.split("/")):
-        raise ConfigError(f"`{shown}`: `.` and `..` are refused in a path")
+        raise ConfigError(
+            f"`{shown}`: `.` and `..` are refused in a path", hint="write the path without them"
+        )
     return found["scheme"], host, port, path
 
 

@@ -17,6 +17,11 @@ SEQUENTIAL_BYTES = 1 << 20
 SEED = 1
 
 
+def _block_text(size: int) -> str:
+    """A block size as `--block` takes it: `512 KiB`, `1 MiB`."""
+    return f"{size >> 20} MiB" if size % (1 << 20) == 0 else f"{size >> 10} KiB"
+
+
 class ReadPattern(StrEnum):
     """How a program reads a file."""
 
@@ -36,7 +41,7 @@ class StudySetting(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The setting in a few words."""
         ahead = f"prefetch {self.prefetch_blocks}" if self.prefetch_blocks else "no prefetch"
-        return f"{ahead}, {self.block_bytes >> 10} KiB blocks"
+        return f"{ahead}, {_block_text(self.block_bytes)} blocks"
 
 
 class StudyStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, count, option_type
+from tidemill.cli.arguments import Command, Parser, option_type, port
 from tidemill.cli.cache.location import cache_directory, define_directory
 from tidemill.cli.configfile import commented
 from tidemill.cli.findings import wrapped
@@ -81,7 +81,7 @@ def define(parser: Parser) -> None:
         help="a host that may read, such as `*.site.example` or `10.1.*`; may be repeated (default: this host only)",
     )
     parser.add_argument(
-        "--port", type=count, default=1094, metavar="N", help="port for clients (default: 1094)"
+        "--port", type=port, default=1094, metavar="N", help="port for clients (default: 1094)"
     )
     parser.add_argument(
         "--size",
@@ -135,19 +135,20 @@ def init(args: Namespace) -> int:
     read = config.loads(text, CacheConfig, source=path)
     check(read)
     places.check_credentials(read)
-    places.make_parts(directory)
-    data = places.make_data(directory, read)
-    generated = places.write_generated(directory, read)
     unit = directory / unit_name(directory)
-    program = shutil.which(sys.argv[0]) or sys.argv[0]
-    made = UNIT.format(
-        path=unit,
-        directory=directory,
-        program=Path(program).absolute(),
-        descriptors=limits.needed(read.files_open_max),
-    )
-    write_durable(unit, made.encode(), mode=0o644, failure=ConfigError)
-    write_new(path, text.encode(), failure=ConfigError)
+    with places.removed_if_refused(directory, read, unit):
+        places.make_parts(directory)
+        data = places.make_data(directory, read)
+        generated = places.write_generated(directory, read)
+        program = shutil.which(sys.argv[0]) or sys.argv[0]
+        made = UNIT.format(
+            path=unit,
+            directory=directory,
+            program=Path(program).absolute(),
+            descriptors=limits.needed(read.files_open_max),
+        )
+        write_durable(unit, made.encode(), mode=0o644, failure=ConfigError)
+        write_new(path, text.encode(), failure=ConfigError)
     if args.json:
         show_json(
             {"cache": directory, "data": data, "port": read.port, "configuration": generated, "unit": unit}
@@ -188,10 +189,15 @@ def draw(args: Namespace, directory: Path) -> str:
 
 
 def _free_share(place: Path) -> tuple[int, str]:
+    """The size of a cache there, and where it comes from. Raises SiteError where the disk is full."""
+    from tidemill.cache.engine.directory import check_free
+
     there = place.expanduser().absolute()
     while not there.exists():
         there = there.parent
-    free = shutil.disk_usage(there).free
+    usage = shutil.disk_usage(there)
+    check_free(there, usage.free, usage.total)
+    free = usage.free
     return max(1, int(free * SPACE_SHARE)), f"{SPACE_SHARE:.0%} of what is free below {there} now"
 
 

@@ -84,7 +84,10 @@ def _own(text: str, site: str) -> Parsed:
         told = msgspec.convert(config_files.parse_toml(text), _OwnFile)
         zone: tzinfo | None = zone_of(told.zone) if told.zone else None
     except UNDECODABLE as error:
-        raise ConfigError(f"it is not a file of downtimes: {error}") from error
+        raise ConfigError(
+            f"it is not a file of downtimes: {error}",
+            hint="tables `[[downtime]]` with `site`, `start`, `end` and `reason`; `zone` before them",
+        ) from error
     found = Parsed([], [])
     for row in told.downtime[:ROWS_MAX]:
         name = site or row.site
@@ -223,7 +226,7 @@ def read(source: DowntimeSource, hosts: list[str]) -> str:
             with source.path.open("rb") as file:
                 content = file.read(BYTES_MAX + 1)
         except OSError as error:
-            raise ConfigError(f"`{source.path}` cannot be read: {error.strerror}") from error
+            raise ConfigError(f"it cannot be read: {error.strerror}") from error
     else:
         check_url(source.url, hosts)
         content = _fetched(source)
