@@ -119,8 +119,9 @@ cut: setup ## messages through a TCP cut of 60 s: three minutes
 bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
 	@for bench in dispatch store pages worst lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
 
-screenshots: setup ## the pictures of docs/web.md, docs/reports.md and docs/opportunity.md, made by the browser tests
+screenshots: setup ## the pictures of docs/web.md, docs/stress.md, docs/reports.md and docs/opportunity.md, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
+	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_stress.py -k light
 	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py tests/browser/test_opportunity_page.py -k each_figure
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side

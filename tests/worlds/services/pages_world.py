@@ -81,7 +81,7 @@ class SiteSide:
             have=self.have, offers=[_offer(app, self.says) for app in self.apps] if not self.have else None, view=view,
             capacity=Capacity(
                 want_core_s=want, want_ranges_max=ranges, slot_cores_max=8, slot_memory_mb_max=16_000, devices={},
-                event_s={}, nodes=self.nodes, busy_cores=8 * self.nodes // 4, adhoc=False,
+                event_s={}, nodes=self.nodes, busy_cores=8 * self.nodes // 4, adhoc=False, limits=True,
             ),
             allocations={"ACTIVE": 3, "QUEUED": 2, "COMPLETED": 40},
         )  # fmt: skip

@@ -16,7 +16,7 @@ from tidemill.charts.time import clock_marks, nice_ceiling
 from tidemill.model.quantities import figure_text
 from tidemill.wire.api import PayloadTime
 
-STEPS = 60
+STEPS = 40
 STEP_S_MIN = 1.0
 LATE_S = 2.0  #: what comes later than that after its end is missing at the charts' right edge for a moment
 
