@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.worlds.services.pages_world import SiteSide, done
 from tests.worlds.services.browser import DESK, PHONE
+from tests.worlds.services.pages_world import SiteSide, done
 from tests.worlds.services.web_world import Opens, World
 
 from tidemill import clock

@@ -105,3 +105,30 @@ def test_a_killed_run_goes_on_and_cancels_what_it_had_left(site: World) -> None:
         or "CANCELED" in site.client.campaign(left).states
     )
     assert unended(site) == 0
+
+
+@pytest.mark.slow
+def test_the_gate_fails_against_a_better_run_and_passes_against_the_same(site: World) -> None:
+    path = written(site, levels="[2]", hold=9)
+    again = ("stress", "run", str(path), "--runs", "gated", "--gate")
+    first = site.run(*again, timeout_s=60)
+    assert (first.returncode, "this one is the first baseline" in first.stderr) == (0, True), first.stderr
+    runs = site.home / "me" / "gated"
+    (one,) = runs.iterdir()
+    better = json.loads((one / "run.json").read_text())
+    for step in better["steps"]:
+        for payload in step["payloads"]:
+            payload[3] *= 2  # as if payloads had twice the CPU time in the same wall time
+    (site.home / "me" / "better").mkdir()
+    (site.home / "me" / "better" / "run.json").write_text(json.dumps(better))
+    worse = site.run(*again, "--baseline", "better", timeout_s=60)
+    assert worse.returncode == 1, worse.stderr
+    assert "gate: worse than `better`" in worse.stderr
+    same = site.run("stress", "compare", str(one), str(one))
+    assert same.returncode == 0, same.stderr
+    told = site.run(
+        "report", "--home", str(site.home), "--local", "--stress", "gated", "--html", "r.html", "--csv", "csv",
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "Stress tests" in (site.home / "me" / "r.html").read_text()
+    assert len((site.home / "me" / "csv" / "stress.csv").read_text().splitlines()) == 3

@@ -52,6 +52,14 @@ def define(parser: Parser) -> None:
         help="with --local or --archive: a site's directory `harvest`, for the waits of other users' jobs; repeatable",
     )
     parser.add_argument(
+        "--stress",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="with --local or --archive: a directory of stress tests' runs; repeatable",
+    )
+    parser.add_argument(
         "--csv", type=Path, metavar="DIR", help="write each table as CSV into a directory (default: no)"
     )
     parser.add_argument(
@@ -65,7 +73,12 @@ def define(parser: Parser) -> None:
 def is_wanted(args: Namespace) -> bool:
     """Whether these options ask for a report from files. Raises ConfigError where one of them lacks another."""
     reads = bool(args.local or args.archive)
-    for option, value in (("--csv", args.csv), ("--parquet", args.parquet), ("--harvest", args.harvest)):
+    for option, value in (
+        ("--csv", args.csv),
+        ("--parquet", args.parquet),
+        ("--harvest", args.harvest),
+        ("--stress", args.stress),
+    ):
         if value and not reads:
             raise ConfigError(
                 f"{option} needs a report from files",
@@ -86,7 +99,7 @@ def run(args: Namespace) -> int:
         directories = list(args.archive)
         if args.local:
             directories += _local(args, Path(temporary))
-        operation = gather(ReportFiles(directories, window), harvest=args.harvest)
+        operation = gather(ReportFiles(directories, window), harvest=args.harvest, stressed=args.stress)
     _write(args, operation)
     return 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemill.report.harm import Harm
-from tidemill.report.operation import accounts, performance
+from tidemill.report.operation import accounts, performance, stress
 from tidemill.report.operation.failures import FailureKey, count_failures
 from tidemill.report.operation.jobs import JobSums, TraceFigures
 from tidemill.report.operation.machine import (
@@ -26,6 +26,7 @@ from tidemill.report.operation.machine import (
 )
 from tidemill.report.operation.sheet import Sheet
 from tidemill.report.operation.source import ReportFiles, Window
+from tidemill.stress.analysis import Analysis
 
 
 class OperationReport(NamedTuple):
@@ -38,10 +39,15 @@ class OperationReport(NamedTuple):
     held: dict[SiteMonth, AllocationMonth]
     waits: list[tuple[Path, Harm]]
     sheets: dict[str, Sheet]
+    stress: list[Analysis]
 
 
-def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationReport:
-    """Read everything once. `harvest`: directories in which brokers wrote of regular jobs. Raises SiteError."""
+def gather(
+    source: ReportFiles, *, harvest: Sequence[Path] = (), stressed: Sequence[Path] = ()
+) -> OperationReport:
+    """Read everything once. `harvest`: directories in which brokers wrote of regular jobs; `stressed`: directories of
+    stress tests' runs. Raises SiteError, ConfigError."""
+    tests = stress.runs(stressed)
     jobs = JobSums(traced(source))
     jobs.read(source)
     failures = count_failures(source)
@@ -65,10 +71,11 @@ def gather(source: ReportFiles, *, harvest: Sequence[Path] = ()) -> OperationRep
         accounts.hospital_sheet(stays(source)),
         accounts.grants_sheet(grants(source)),
         accounts.nodes_sheet(quarantine(source)),
+        stress.sheet(tests),
         accounts.waits_sheet(waited),
     ]
     sheets = {each.name: each for each in made if each.rows}
-    return OperationReport(source, jobs, failures, machine, held, waited, sheets)
+    return OperationReport(source, jobs, failures, machine, held, waited, sheets, tests)
 
 
 def nothing(source: ReportFiles) -> str:

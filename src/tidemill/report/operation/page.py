@@ -11,7 +11,7 @@ from tidemill.model.failure import FailureClass, FaultKind
 from tidemill.model.quantities import count_text, percent_text, ratio
 from tidemill.report.captions import captioned, numbered, pair
 from tidemill.report.html import cards, code, document, section, table
-from tidemill.report.operation import figures
+from tidemill.report.operation import figures, stress
 from tidemill.report.operation.gather import OperationReport, nothing
 from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP
 from tidemill.report.operation.performance import WIDE
@@ -39,6 +39,7 @@ def page(operation: OperationReport) -> str:
         ("Metadata operations of traced payloads", _plain(operation, "traces")),
         ("Caches", _plain(operation, "caches")),
         ("Hospital", _plain(operation, "hospital")),
+        ("Stress tests", _stress(operation)),
         ("Grant ledger", _grants(operation)),
         ("Node quality", _plain(operation, "nodes", rows_max=NODES_MAX)),
         ("Waits of others", _waits(operation)),
@@ -256,6 +257,10 @@ def _staging(operation: OperationReport) -> str:
         "Marks of one number of nodes stand beside each other."
     )
     return captioned(words, figures.staging(sheet)) + sheet_table(sheet)
+
+
+def _stress(operation: OperationReport) -> str:
+    return pair([captioned(*each) for each in stress.curves(operation.stress)]) + _plain(operation, "stress")
 
 
 def _grants(operation: OperationReport) -> str:

@@ -1,0 +1,100 @@
+"""Stress tests in a report: the study's table over all runs of some directories, and a curve for each of the latest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tidemill.charts.points import Point, points
+from tidemill.errors import ConfigError
+from tidemill.files import read_bounded
+from tidemill.report.operation.sheet import Column, Sheet, Value, count, share, text
+from tidemill.stress.analysis import Analysis, StepResult
+
+RESULT = "result.json"  #: of a run's directory
+RESULT_BYTES_MAX = 100_000_000
+CURVES_MAX = 6  #: runs with a curve, the latest
+ABOUT = (
+    "Levels of stress tests (`tidemill stress run`). CPU/wall and events/wall: mean and standard deviation over the "
+    "payloads that began and ended inside a level's window. Events/s: of all payloads together, with 95 % intervals. "
+    "Worst minute: the largest distance of a minute's mean of the number running from the level."
+)
+COLUMNS = (
+    text("run"), text("site"), count("level"), count("slots"), text("status"), Column("running"), count("payloads"),
+    count("failed"), share("cpu_wall"), share("cpu_wall_sd"),
+    Column("events_wall", "1/s"), Column("events_wall_sd", "1/s"),
+    Column("events_s", "1/s"), Column("events_s_low", "1/s"), Column("events_s_high", "1/s"), share("worst_minute"),
+    text("recommended"),
+)  # fmt: skip
+
+
+def runs(directories: Sequence[Path]) -> list[Analysis]:
+    """The results of all runs below these directories, by name, which has the time. A run that goes on has none yet.
+    Raises ConfigError for a directory without results, and for one that cannot be read."""
+    found = []
+    for directory in directories:
+        paths = sorted({*directory.glob(f"*/{RESULT}"), *directory.glob(RESULT)})
+        if not paths:
+            raise ConfigError(
+                f"`{directory}` holds no result of a stress test",
+                hint="name the directory of `tidemill stress run --runs`",
+            )
+        found += [_read(path) for path in paths]
+    return sorted(found, key=lambda each: each.id)
+
+
+def sheet(found: Sequence[Analysis]) -> Sheet:
+    """All levels of all runs."""
+    return Sheet(
+        "stress", "Stress tests", ABOUT, COLUMNS, [_row(run, each) for run in found for each in run.steps]
+    )
+
+
+def curves(found: Sequence[Analysis]) -> list[tuple[str, str]]:
+    """Caption and drawing of each run's events/s against its level, the latest first."""
+    drawn = []
+    for run in [each for each in reversed(found) if sum(one.figures is not None for one in each.steps) > 1][
+        :CURVES_MAX
+    ]:
+        for site in dict.fromkeys(each.step.site for each in run.steps):
+            here = [
+                Point(
+                    each.step.slots or each.step.level, of.events_s.value, of.events_s.low, of.events_s.high
+                )
+                for each in run.steps
+                if (of := each.figures) is not None and each.step.site == site
+            ]
+            if len(here) > 1:
+                against = "slots per node" if run.slots else "level"
+                where = f" at {site}" if site else ""
+                words = (
+                    f"{run.id}{where}: events/s of all payloads against the {against}, with 95 % intervals."
+                )
+                drawn.append((words, points(here, title="events/s", text="{:.4g}".format)))
+    return drawn
+
+
+def _read(path: Path) -> Analysis:
+    try:
+        return msgspec.json.decode(read_bounded(path, RESULT_BYTES_MAX) or b"", type=Analysis)
+    except (msgspec.DecodeError, RecursionError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"failed to read `{path}`, the result of a stress test: {error}",
+            hint="`tidemill stress run FILE --resume ID` writes it anew",
+        ) from error
+
+
+def _row(run: Analysis, each: StepResult) -> tuple[Value, ...]:
+    site, step, of = each.step.site, each.step, each.figures
+    knee, slots = run.knees.get(site), run.slots.get(site)
+    advice = f"{slots[0]} slots per node" if slots else f"{knee.recommended} at a time" if knee else ""
+    head: tuple[Value, ...] = (run.id, site, step.level, step.slots or None, each.status)
+    if of is None:
+        return (*head, *[None] * (len(COLUMNS) - len(head) - 1), advice)
+    counted = each.filter.counted if each.filter else 0
+    return (
+        *head, of.running, counted, sum(of.failed.values()), of.cpu_wall_mean, of.cpu_wall_sd, of.events_wall_mean,
+        of.events_wall_sd, of.events_s.value, of.events_s.low, of.events_s.high, each.worst_level_error, advice,
+    )  # fmt: skip
