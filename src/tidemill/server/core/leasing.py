@@ -40,6 +40,9 @@ YOUNG_RANKS_MAX = (
     16  #: priorities of a campaign that one look passes over, as their jobs wait for a nearer site
 )
 YOUNG_WINDOW = 256  #: jobs that it reads of each but the first
+LIMITED_AHEAD_S = 120.0
+"""A site has as much of a job with `at_once` as it can do in this time: that of several syncs."""
+
 _ONE = [(0, 1)]
 _ENCODER = msgspec.json.Encoder()
 
@@ -235,9 +238,6 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
         if not data.admits(job.kind, since_us=job.waits_since_us, is_bound=job.place == site.id):
             continue
         spec = specs[job.spec]
-        most = running_max(spec.at_once, job.events)
-        if most is not None and not (site.capacity and site.capacity.limits):
-            continue  # an agent of an older version would run all at once
         key = (job.kind, job.spec, job.ward)
         event_core_s = cost.get(key)
         if event_core_s is None:
@@ -251,17 +251,32 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
             free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
         if free and not gate.is_open and not gate.admits(job.kind, work.memory.kinds[job.kind].app, spec):
             continue
+        if spec.at_once is not msgspec.UNSET:
+            free = _limited(work, site, job, free, event_core_s)
         if free:
-            candidates.append(Candidate(job.id, job.rank, free, _each_core_s(most, free, event_core_s)))
+            candidates.append(Candidate(job.id, job.rank, free, event_core_s))
     return candidates
 
 
-def _each_core_s(most: int | None, free: list[tuple[int, int]], event_core_s: float) -> float:
-    """What an event counts against what the site wants. A job of which `most` events run at a time takes no more of the
-    site than those, so that all of its events are leased at that price: the site needs to hear of no others."""
+def _limited(
+    work: UnitOfWork, site: Site, job: StoredJob, free: list[tuple[int, int]], event_core_s: float
+) -> list[tuple[int, int]]:
+    """What the site may have now of a job with `at_once`: what it can do of it in LIMITED_AHEAD_S. The rest would stand
+    before what others get meanwhile, for as long as the job takes."""
+    most = running_max(work.spec(job).at_once, job.events)
     if most is None:
-        return event_core_s
-    return event_core_s * min(1.0, most / sum(end - first for first, end in free))
+        return free
+    if site.capacity is None or not site.capacity.limits:
+        return []  # an agent of an older version would run all at once
+    slot_s = event_core_s / matching.slot_cores(site, _asked(work, site, job))
+    left = max(most, int(most * LIMITED_AHEAD_S / slot_s)) - job.n_leased
+    pieces = []
+    for first, end in free:
+        if left <= 0:
+            break
+        pieces.append((first, min(end, first + left)))
+        left -= end - first
+    return pieces
 
 
 def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
