@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,6 +21,7 @@ from tests.worlds.services.cache_world import CacheWorld, far
 
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, ReadAs, Resources
 from tidemill.model.quantities import bytes_text
+from tidemill.stress.cache_series import CacheSource
 from tidemill.wire.far import CacheView
 
 __all__ = ["far"]
@@ -82,6 +84,9 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
     site.wait_for(
         lambda: any(each.app.name == "ranges" for each in site.client.applications()), "it is offered"
     )
+    site.wait_for(lambda: shown(site).state == "running", "the server knows the cache")
+    source, began_s = CacheSource(site.client), time.time()
+    source.look("")
     spec = JobSpec(
         app="ranges",
         inputs=[Input(name="data", url=far.direct("ds/a/f"), read=ReadAs.URL)],
@@ -110,6 +115,9 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
     assert (view.total.served, view.total.fetched) == (EVENTS * DATA_BYTES, FETCHED_BYTES)
     assert FETCHED_BYTES <= view.wire_origin <= far.sent()["down"]
 
+    # what a stress test shows of it: rates whose integral is the same
+    site.wait_for(lambda: looked(source, began_s) == EVENTS * DATA_BYTES, "a stress test has its rates")
+
     # the payloads' side, on the page: what they received, to the byte
     site.wait_for(lambda: f">{job}</a>" in page(site, "/caches"), "the page has the reads")
     text = page(site, "/caches")
@@ -134,6 +142,20 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
     )
     for name in dashboard_metrics() | OF_CACHES:
         assert f'\n{name}{{site="here",cache="dtn"' in metrics, name
+
+
+def looked(source: CacheSource, since_s: float) -> int:
+    """Bytes to clients by the series of a stress test, that are rates between its looks."""
+    source.look("here")
+    now_s = time.time()
+    found = [each for each in source.series("here", since_s, now_s) if each.title == "bytes to clients"]
+    assert all(each.source == "cache dtn of here" for each in found)
+    # a point lies in the middle of its interval
+    total, at_s = 0.0, since_s
+    for middle_s, rate in found[0].points if found else []:
+        half_s = middle_s - at_s
+        total, at_s = total + rate * 2 * half_s, middle_s + half_s
+    return round(total)
 
 
 def shown(site: World) -> CacheView:

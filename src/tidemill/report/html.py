@@ -54,15 +54,16 @@ def page(data: ReportData) -> str:
     return document(data.title, _span(data), "\n".join(parts), made_us=data.made_us)
 
 
-def document(title: str, subtitle: str, body: str, *, made_us: int) -> str:
-    """A whole page around `body`, which is HTML."""
+def document(title: str, subtitle: str, body: str, *, made_us: int, reload_s: int = 0) -> str:
+    """A whole page around `body`, which is HTML. `reload_s`: a browser reads it again as often; 0 = it is final."""
     style = resources.files("tidemill.report").joinpath("style.css").read_text(encoding="utf-8")
     title = escape(title)
+    reload = f'\n<meta http-equiv="refresh" content="{reload_s}">' if reload_s else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1">{reload}
 <title>Tidemill: {title}</title>
 <style>
 {style}</style>

@@ -20,6 +20,9 @@ LONGEST_FACTOR = 1.25
 
 SHIFTS = 50  #: in a window's length: places at which it may begin
 
+GAP_MAX_S = 0.5
+"""What may pass between the end of a payload and the start of the next in the same slot, when all is well."""
+
 ALWAYS_MIN = 5  #: payloads after which one that always fails is not given more
 
 
@@ -45,11 +48,13 @@ class SteadyWindow(NamedTuple):
 
 
 class StopRun(NamedTuple):
-    """The run ends. `job`: the payload is to blame; else the site or something outside."""
+    """The run ends. `job`: the payload is to blame; else the site or something outside. `waits`: events may wait for
+    something that the server knows."""
 
     reason: str
     job: bool = False
     unreached: bool = False
+    waits: bool = False
 
 
 def horizon_s(plan: Plan, seen: Seen) -> float:
@@ -72,7 +77,7 @@ def decide(plan: Plan, step: StressStep, seen: Seen) -> SteadyWindow | StopRun |
         if held is not None:
             return held
     elif horizon - seen.submitted_s > plan.ramp_up_s:
-        return StopRun(_unreached(plan, step, seen, horizon), unreached=True)
+        return StopRun(_unreached(plan, step, seen, horizon), unreached=True, waits=True)
     if seen.exhausted:
         reason = (
             f"all events of level {step.level} ended before it was held for {plan.hold_s:g} s: "
@@ -96,14 +101,26 @@ def _held(
             return SteadyWindow(start, start + plan.hold_s)
         nearest = min(nearest, mean, key=lambda each: abs(each - step.level))
         start += max(plan.hold_s / SHIFTS, 1e-3)
-    return StopRun(_unheld(plan, step, nearest), unreached=True) if last > latest else None
+    return StopRun(_unheld(plan, step, nearest, seen), unreached=True) if last > latest else None
 
 
-def _unheld(plan: Plan, step: StressStep, mean: float) -> str:
+def _unheld(plan: Plan, step: StressStep, mean: float, seen: Seen) -> str:
     return (
         f"level {step.level} was reached, and not held: at best {mean:.2f} payloads ran on average during "
         f"{plan.hold_s:g} s, "
-        f"more than {100 * plan.tolerance:g} % away (`tolerance`)"
+        f"more than {100 * plan.tolerance:g} % away (`tolerance`){_gap(step, mean, seen)}"
+    )
+
+
+def _gap(step: StressStep, mean: float, seen: Seen) -> str:
+    """Where moments between short payloads explain a mean below the level: a part of a sentence that says so."""
+    usual_s = median([each.wall_s for each in seen.payloads])
+    gap_s = usual_s * (step.level / max(mean, 1e-9) - 1)
+    if not 0 < gap_s <= min(GAP_MAX_S, 0.3 * usual_s):
+        return ""
+    return (
+        f"; {gap_s:.1g} s between two payloads of a slot explain that, as a payload takes only {usual_s:.2g} s: "
+        "let each do more"
     )
 
 
@@ -116,7 +133,7 @@ def _unreached(plan: Plan, step: StressStep, seen: Seen, horizon: float) -> str:
     )  # fmt: skip
     return (
         f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {top:.1f} payloads ran together; "
-        f"the site had {seen.nodes} nodes"
+        f"the site had {seen.nodes} nodes{_gap(step, top, seen)}"
     )
 
 

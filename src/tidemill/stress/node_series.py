@@ -64,6 +64,9 @@ class NodeSource:
     def __init__(self, client: Client) -> None:
         self._client = client
 
+    def look(self, site: str) -> None:
+        """Nothing to note: the server holds samples."""
+
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
         """Figures of each site's nodes in an interval; none where pilots do not measure (`monitor_interval_s`)."""
         sites = [site] if site else [row.name for row in self._client.sites()]

@@ -15,6 +15,7 @@ from tidemill.stress.statistics import Estimate
 
 NODES_SHOWN = 60
 SERIES_SHOWN = 40
+RELOAD_S = 30  #: while the run goes on
 HEADS = [
     "id",
     "level",
@@ -41,10 +42,18 @@ def page(run: Run, found: Analysis) -> str:
         _series(run),
         _filter(found),
     ]
-    state = f"stopped: {run.stopped}" if run.stopped else f"{len(found.steps)} steps"
+    made_us = run.ended_us or round(1e6 * max((each.end_s for each in run.steps), default=0.0))
     return document(
-        f"stress test {run.plan.name}", f"run {run.id}, {state}", "\n".join(body), made_us=run.ended_us
-    )
+        f"stress test {run.plan.name}", f"run {run.id}, {_state(run)}", "\n".join(body),
+        made_us=made_us, reload_s=0 if run.ended_us else RELOAD_S,
+    )  # fmt: skip
+
+
+def _state(run: Run) -> str:
+    if run.stopped:
+        return f"stopped: {run.stopped}"
+    count = f"{len(run.steps)} {'level' if len(run.steps) == 1 else 'levels'}"
+    return count if run.ended_us else f"{count} so far; the run goes on"
 
 
 def row(each: StepResult) -> list[str]:

@@ -44,6 +44,9 @@ class PrometheusSource:
     def __init__(self, queries: Sequence[OutsidePlan]) -> None:
         self._queries = queries
 
+    def look(self, site: str) -> None:
+        """Nothing to note: Prometheus keeps what it has seen."""
+
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
         """Every series of every query, in an interval. Raises SiteError that names the server and the query."""
         return [each for query in self._queries for each in ask_range(query, start_s, end_s)]

@@ -25,7 +25,10 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesSource(Protocol):
-    """Where time series come from: nodes' monitors, Prometheus. A source that has none returns an empty list."""
+    """Where time series come from: nodes' monitors, caches, Prometheus. A source that has none returns an empty list."""
+
+    def look(self, site: str) -> None:
+        """Called every moment while a level runs: sources of which only the present is known take note of it."""
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
         """The series of an interval, of a site or (empty) of all. Raises TidemillError where there is no answer."""

@@ -47,7 +47,7 @@ class Runner:
     def work(self, steps: Sequence[StressStep]) -> Run:
         """Run the steps; the run, which is saved after each. What interrupts it leaves no jobs, and can go on later."""
         run = self._run
-        run.stopped, run.exit_code = "", 0
+        run.stopped, run.exit_code, run.ended_us = "", 0, 0
         self._cancel_open("an interrupted stress test goes on")
         measured = [each for each in run.steps if each.status == "measured"]
         run.steps = measured
@@ -86,6 +86,8 @@ class Runner:
             run.exit_code = EXIT_JOB if held.end.job else EXIT_SITE
         run.steps.append(record)
         store.save(self._directory, run)
+        if not run.stopped:  # else the caller shows how it ended
+            store.finish(self._directory, run)
 
     def _hold(self, step: StressStep, record: StepRun) -> HeldLevel:
         plan = self._run.plan
@@ -95,6 +97,8 @@ class Runner:
         guards, nodes = _Guards(plan.guard), _Nodes(self._client, step.site)
         pause = min(POLL_S_MAX, max(POLL_S_MIN, plan.payload.event_s / 10))
         while True:
+            for source in self._sources:
+                source.look(step.site)
             payloads = times.read(submission.jobs)
             now_s = clock.now_us() / 1e6
             seen = Seen(
@@ -108,7 +112,9 @@ class Runner:
             )
             end = holding.decide(plan, step, seen)
             if end is not None:
-                waits = submission.waits_for() if isinstance(end, StopRun) and end.unreached else ""
+                waits = (
+                    submission.waits_for() if isinstance(end, StopRun) and end.unreached and end.waits else ""
+                )
                 return HeldLevel(payloads, end, waits)
             clock.sleep_s(pause)
 

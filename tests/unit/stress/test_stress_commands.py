@@ -54,6 +54,17 @@ def test_a_run_comes_back_as_it_was_and_its_analysis_repeats(tmp_path: Path) -> 
     assert "http" not in page.replace("http-equiv", "")
 
 
+def test_the_page_of_a_run_that_goes_on_says_so_and_is_read_again(tmp_path: Path) -> None:
+    store.finish(tmp_path, run("a", 0.8, ended_us=0))
+    text = (tmp_path / store.PAGE).read_text()
+    assert '<meta http-equiv="refresh" content="30">' in text
+    assert "1 level so far; the run goes on" in text
+    store.finish(tmp_path, run("a", 0.8))
+    text = (tmp_path / store.PAGE).read_text()
+    assert "refresh" not in text
+    assert "run a, 1 level<" in text
+
+
 def test_the_baseline_is_the_newest_whole_run_of_the_same_test(tmp_path: Path) -> None:
     for name, ended_us, digest in (("old", 5, "d"), ("new", 9, "d"), ("other", 20, "e"), ("open", 0, "d")):
         store.save(tmp_path / name, run(name, 0.8, ended_us=ended_us, digest=digest))

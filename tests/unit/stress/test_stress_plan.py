@@ -119,6 +119,19 @@ def test_a_level_that_is_lost_again_is_not_called_held() -> None:
     assert "not held" in found.reason
 
 
+def test_short_payloads_between_which_slots_are_idle_are_named_as_the_reason() -> None:
+    short = [
+        Payload(f"n{k % 2}", at, at + 1.0, 0.9, 0.0, 1)
+        for k in range(2)
+        for at in (i * 1.1 for i in range(300))
+    ]
+    found = decide(short, 330)
+    assert isinstance(found, StopRun)
+    assert found.unreached
+    assert "0.1 s between two payloads of a slot explain that, as a payload takes only 1 s" in found.reason
+    assert "explain" not in str(decide(ran(1, 100), 110, nodes=1))
+
+
 def test_a_payload_that_always_fails_is_given_no_more() -> None:
     found = decide(ran(1, 60, failure="exit_code"), 61)
     assert isinstance(found, StopRun)

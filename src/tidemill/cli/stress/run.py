@@ -50,6 +50,7 @@ def scan(args: Namespace) -> int:
 
 def _work(args: Namespace, mode: Mode) -> int:
     from tidemill.stress import plan, store
+    from tidemill.stress.cache_series import CacheSource
     from tidemill.stress.node_series import NodeSource
     from tidemill.stress.prometheus import PrometheusSource
     from tidemill.stress.runner import Runner, check_sites
@@ -62,7 +63,7 @@ def _work(args: Namespace, mode: Mode) -> int:
     directory = args.runs / record.id
     client = client_of(args)
     check_sites(client, record, steps)
-    sources: list[SeriesSource] = [NodeSource(client), PrometheusSource(test.prometheus)]
+    sources: list[SeriesSource] = [NodeSource(client), CacheSource(client), PrometheusSource(test.prometheus)]
     was = signal.signal(signal.SIGTERM, _interrupted)
     try:
         Runner(client, record, directory, sources=sources, say=say).work(steps)
