@@ -59,11 +59,13 @@ def scan(site: World, test: Path, runs: str, most_s: float) -> dict[str, Any]:
         sys.exit(f"tidemill stress scan ended with {done.returncode}: {done.stderr}")
     (directory,) = (site.home / "me" / runs).iterdir()
     found = analyse(store.load(directory))
-    (slots, why), *_ = found.slots.values()
+    (best, why), *_ = found.slots.values()
     rates = {each.step.slots: each.figures.events_s for each in found.steps if each.figures}
     return {
-        "slots": slots, "why": why,
-        "events_per_s": {key: [round(part, 3) for part in (one.low, one.value, one.high)] for key, one in rates.items()},
+        "slots": best, "why": why,
+        "events_per_s": {
+            slots: [round(part, 3) for part in (one.low, one.value, one.high)] for slots, one in rates.items()
+        },
         "payloads": {each.step.slots: each.filter.counted if each.filter else 0 for each in found.steps},
     }  # fmt: skip
 

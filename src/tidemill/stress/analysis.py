@@ -93,7 +93,7 @@ def analyse(run: Run, *, mean_s: float = MEAN_S) -> Analysis:
     return Analysis(
         id=run.id, steps=results, nodes=quality, saturated=saturation.find(run.steps),
         knees={site: _knee(found) for site, found in of_site.items()} if run.mode == "run" else {},
-        slots={site: _slots(found) for site, found in of_site.items()} if run.mode == "scan" else {},
+        slots={site: _slots(run, found) for site, found in of_site.items()} if run.mode == "scan" else {},
         worst_level_error=max(errors, default=None),
     )  # fmt: skip
 
@@ -145,16 +145,24 @@ def _knee(found: Sequence[_Measured]) -> knee.Knee:
     )
 
 
-def _slots(found: Sequence[_Measured]) -> tuple[int, str]:
-    """Of the placement whose best is best."""
+def _slots(run: Run, found: Sequence[_Measured]) -> tuple[int, str]:
+    """Of the first placement of the test whose best is as good as the best of all."""
     by_placement: dict[str, list[_Measured]] = {}
     for each in found:
         by_placement.setdefault(each.run.step.placement, []).append(each)
-    if not by_placement:
+    if run.plan.scan is None or not by_placement:
         return knee.best_slots([], [])
-    top = max(by_placement, key=lambda name: max(one.figures.events_s.value for one in by_placement[name]))
-    chosen = by_placement[top]
+    gain_percent = run.plan.scan.gain_percent
+    tops = {
+        name: max((each.figures.events_s for each in of), key=lambda rate: rate.value)
+        for name, of in by_placement.items()
+    }
+    best = max(tops.values(), key=lambda rate: rate.value)
+    chosen = next(name for name, top in tops.items() if knee.is_as_good(top, best, gain_percent))
+    measured = by_placement[chosen]
     slots, why = knee.best_slots(
-        [each.run.step.slots for each in chosen], [each.figures.events_s for each in chosen]
+        [each.run.step.slots for each in measured],
+        [each.figures.events_s for each in measured],
+        gain_percent=gain_percent,
     )
-    return slots, f"placement by {top}: {why}" if len(by_placement) > 1 else why
+    return slots, f"placement by {chosen}: {why}" if len(by_placement) > 1 else why

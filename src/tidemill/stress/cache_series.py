@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from tidemill import clock
@@ -87,6 +88,6 @@ def series_of(source: str, looks: Sequence[Look], start_s: float, end_s: float) 
 
 def _changes(looks: Sequence[Look]) -> Iterable[tuple[Look, Look]]:
     """Looks with those before them, both of sums that began at the same time and were told anew."""
-    for old, new in zip(looks, looks[1:], strict=False):
+    for old, new in pairwise(looks):
         if old.view.since_us == new.view.since_us and new.at_s > old.at_s:
             yield old, new

@@ -115,17 +115,26 @@ def _few(levels: Sequence[int], rates: Sequence[Estimate]) -> Knee:
     return Knee(at=None, before=0.0, after=0.0, recommended=levels[enough], reason=reason)
 
 
-def best_slots(slots: Sequence[int], rates: Sequence[Estimate]) -> tuple[int, str]:
-    """The recommended slots per node of a scan: the fewest whose events/s are within the interval of the best."""
+def is_as_good(rate: Estimate, best: Estimate, gain_percent: float) -> bool:
+    """Whether the best brings less than so much more than another rate, or may do so by chance."""
+    return rate.high * (1 + gain_percent / 100) >= best.low
+
+
+def best_slots(
+    slots: Sequence[int], rates: Sequence[Estimate], *, gain_percent: float = 0.0
+) -> tuple[int, str]:
+    """The recommended slots per node of a scan: the fewest over which no number gains `gain_percent` beyond chance."""
     if not slots:
         return 0, "no number of slots was measured"
     best = max(range(len(slots)), key=lambda k: rates[k].value)
-    enough = min((k for k in range(len(slots)) if rates[k].high >= rates[best].low), key=lambda k: slots[k])
+    good = (k for k in range(len(slots)) if is_as_good(rates[k], rates[best], gain_percent))
+    enough = min(good, key=lambda k: slots[k])
     top = rates[best]
     most = f"{slots[best]} slots do the most, {top.value:.4g} events/s ({top.low:.4g} to {top.high:.4g})"
+    beyond = f"by {gain_percent:g} % beyond chance" if gain_percent else "beyond chance"
     if enough == best:
-        return slots[best], f"{most}; fewer do less, beyond chance"
+        return slots[best], f"{most}; fewer do less, {beyond}"
     few = (
         f"{slots[enough]} do {rates[enough].value:.4g} ({rates[enough].low:.4g} to {rates[enough].high:.4g})"
     )
-    return slots[enough], f"{most}; {few}, which does not differ beyond chance, and leaves more room"
+    return slots[enough], f"{most}; {few}, which is not less {beyond}, and leaves more room"

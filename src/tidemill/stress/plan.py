@@ -38,13 +38,17 @@ class PayloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ScanPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`stress scan`: slots per node on `nodes` alike nodes of `node_cores` cores in `domains` NUMA domains."""
+    """`stress scan`: slots per node on `nodes` alike nodes of `node_cores` cores in `domains` NUMA domains.
+
+    `gain_percent`: more slots, or a later placement, are recommended if they bring so much more, beyond chance.
+    """
 
     node_cores: int
     slots: list[int] = msgspec.field(default_factory=lambda: [1, 2, 4, 6, 8])
     nodes: int = 1
     domains: int = 1
     placements: list[str] = msgspec.field(default_factory=lambda: ["core"])
+    gain_percent: float = 5.0
 
 
 class StopPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,6 +212,8 @@ def _of_scan(plan: Plan) -> str:
         return f"`scan.slots` must rise from 1, each number once: {scan.slots}"
     if not scan.placements or set(scan.placements) - set(PLACEMENTS):
         return f"`scan.placements` is {scan.placements}, legal are {', '.join(PLACEMENTS)}"
+    if not 0 <= scan.gain_percent < 100:
+        return f"`scan.gain_percent` is {scan.gain_percent}, legal is 0 to below 100"
     if not scan_steps(plan):
         return f"no entry of `scan.slots` fits on {scan.node_cores} cores with these placements"
     return ""

@@ -25,7 +25,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesSource(Protocol):
-    """Where time series come from: nodes' monitors, caches, Prometheus. A source that has none returns an empty list."""
+    """Where time series come from: nodes' monitors, caches, Prometheus. One that has none returns no series."""
 
     def look(self, site: str) -> None:
         """Called every moment while a level runs: sources of which only the present is known take note of it."""

@@ -50,6 +50,15 @@ def test_fewest_slots_within_the_best_interval_are_recommended() -> None:
     assert "leaves more room" in why
 
 
+def test_a_small_gain_is_not_worth_more_slots_and_a_large_one_is() -> None:
+    measured = rates([0.48, 0.85, 0.86, 0.91], 0.005)[0]
+    assert knee.best_slots([1, 2, 4, 6], measured)[0] == 6
+    chosen, why = knee.best_slots([1, 2, 4, 6], measured, gain_percent=5)
+    assert chosen == 2
+    assert "not less by 5 % beyond chance" in why
+    assert knee.best_slots([1, 2], measured[:2], gain_percent=5)[0] == 2
+
+
 def payloads(dice: random.Random, node: str, count: int, factor: float, failed: float = 0.0) -> list[Payload]:
     found = []
     for k in range(count):
