@@ -53,9 +53,10 @@ class CommandResult(NamedTuple):
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr, else on stdout; cut."""
+        """The last line on stderr, else on stdout; cut. What a usage text follows is the line before that."""
         lines = self.errors.strip().splitlines() or self.output[-4000:].decode(errors="replace").split("\n")
-        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        usage = next((k for k, line in enumerate(lines) if line.lower().startswith("usage:")), 0)
+        words = next((line.strip() for line in reversed(lines[:usage] or lines) if line.strip()), "")
         return words[:QUOTE_CHARS_MAX] or "it printed nothing"
 
     def error(self, *, transient: bool = True, hint: str | None = None) -> SiteError:

@@ -3,7 +3,8 @@
 
 There is no daemon: every command takes the lock of `$TIDEMILL_FAKE_PBS`, notes which jobs have ended, starts what fits,
 and does its work. Jobs are really run, each by a process of its own that keeps its limit. Outputs, messages and exit
-statuses are those of OpenPBS 22.05 as recorded, with what is wrong in them: `\\'` in JSON, numbers without quotes.
+statuses are those of OpenPBS 23.06 as recorded, with what is wrong in them: JSON tells only the first of several
+numbers, and makes numbers of variables that look like one.
 
     $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
@@ -28,10 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.fakes.pbs.server import (
     AWAY,
+    AWAY_OTHERS,
     DENIED,
     FINISHED,
+    INVALID,
+    OVER,
     SERVER,
     UNKNOWN,
+    Config,
     Failed,
     Job,
     State,
@@ -42,7 +47,7 @@ from tests.fakes.pbs.server import (
     server,
     user,
 )
-from tests.fakes.pbs.told import as_json, as_text, attributes
+from tests.fakes.pbs.told import array, as_json, as_text, attributes
 
 # ---- commands ----
 
@@ -70,13 +75,18 @@ def check_server(words: list[str]) -> None:
         return
     if "json" in words:
         sys.stdout.write(
-            '{\n  "timestamp":1751498039,\n  "pbs_version":"22.05.11",\n  "pbs_server":"fake-pbs"\n}\n'
+            '{\n  "timestamp":1751498039,\n  "pbs_version":"23.06.06",\n  "pbs_server":"fake-pbs"\n}\n'
         )
-    raise Failed(f"Connection refused\n{NAME}: cannot connect to server {SERVER} (errno=15010)", AWAY)
+    words_of = {"qdel": f"Couldn't connect to cluster: {SERVER}", "pbs_rstat": "pbs_rstat: cannot connect to server "
+                "(errno=15010)", "pbsnodes": f"pbsnodes: cannot connect to server {SERVER}, error=15010"}  # fmt: skip
+    usual = f"{NAME}: cannot connect to server {SERVER} (errno=15010)"
+    raise Failed(f"Connection refused\n{words_of.get(NAME, usual)}", AWAY.get(NAME, AWAY_OTHERS))
 
 
 def qsub(words: list[str]) -> None:
     given, rest = options(words, "SojlrmqvNJAPWpk", "zVIXh")
+    if "J" in given and given.get("r") == ["n"]:
+        raise Failed(f"qsub:  cannot submit non-rerunable Array Job\n{USAGE}", 2)
     resources = dict(each.partition("=")[::2] for each in given.get("l", []))
     name = given.get("N", [Path(rest[0]).name])[0]
     if len(name) > 236 or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
@@ -104,6 +114,8 @@ def qsub(words: list[str]) -> None:
         }  # fmt: skip
         if "J" in given:
             first, last = given["J"][0].split("-")
+            if int(last) - int(first) >= int(config["server"].get("max_array_size", 10000)):
+                raise Failed("qsub: Array job exceeds server or queue size limit", 3)
             for index in range(int(first), int(last) + 1):
                 key = f"{number}[{index}]"
                 state["jobs"][key] = {**plain, "key": key, "index": index, "parent": f"{number}[]"}
@@ -138,7 +150,7 @@ def each_job(state: State, words: list[str], act: Callable[[Job, str], None]) ->
 def own(job: Job, word: str) -> None:
     if job["owner"] != user():
         raise Failed(f"{NAME}: Unauthorized Request  {word}", DENIED)
-    if job["state"] == "F":
+    if job["state"] in OVER:
         raise Failed(f"{NAME}: Job has finished {word}", FINISHED)
 
 
@@ -172,6 +184,8 @@ def qalter(words: list[str]) -> None:
 
     def alter(job: Job, word: str) -> None:
         own(job, word)
+        if job["parent"]:
+            raise Failed(f"qalter: Invalid request {word}", INVALID)
         if job["state"] == "R" and limit > job["walltime"]:
             raise Failed(f"qalter: Unauthorized Request  {word}", DENIED)
         job["walltime"] = limit
@@ -184,12 +198,15 @@ def qalter(words: list[str]) -> None:
 
 def qselect(words: list[str]) -> None:
     given, _ = options(words, "uNs", "x")
+    seen: dict[str, None] = {}
     with server() as (state, _):
         for job in state["jobs"].values():
             is_wanted = job["owner"] == given.get("u", [job["owner"]])[0]
             is_wanted &= job["name"] == given.get("N", [job["name"]])[0]
-            if is_wanted and (job["state"] != "F" or "x" in given):
-                sys.stdout.write(f"{job['parent'] or job['key']}.{SERVER}\n")
+            if is_wanted and (job["state"] not in OVER or "x" in given):
+                seen.setdefault(job["parent"] or job["key"])
+        for key in seen:
+            sys.stdout.write(f"{key}.{SERVER}\n")
 
 
 def qstat(words: list[str]) -> None:
@@ -197,7 +214,7 @@ def qstat(words: list[str]) -> None:
     is_json = given.get("F") == ["json"]
     with server() as (state, config):
         if "B" in given:
-            plain = {"default_queue": "workq", "pbs_version": "22.05.11", "max_array_size": 10000}
+            plain = {"default_queue": "workq", "pbs_version": "23.06.06", "max_array_size": 10000}
             tell("Server", "Server: ", {SERVER: {**plain, **config["server"]}}, is_json=is_json)
         elif "Q" in given:
             tell("Queue", "Queue: ", config["queues"], is_json=is_json)
@@ -208,10 +225,28 @@ def qstat(words: list[str]) -> None:
             chosen, status = choose(state, rest, ended="x" in given)
             hides = config["server"].get("query_other_jobs") == "False"
             seen = [job for job in chosen if not hides or job["owner"] == user()]
-            records = {f"{job['key']}.{SERVER}": attributes(job, config) for job in seen}
+            records = told(state, config, seen, elements="t" in given, asked=rest)
+            if is_json and rest:  # openpbs issue 2672
+                records = dict(list(records.items())[:1])
             tell("Jobs", "Job Id: ", records, is_json=is_json)
             if status:
                 raise Failed("", status)
+
+
+def told(
+    state: State, config: Config, jobs: list[Job], *, elements: bool, asked: list[str]
+) -> dict[str, Any]:
+    """Records of jobs: of an array its own and, with `-t` or where they were asked for, its elements'."""
+    keys = {word.partition(".")[0] for word in asked}
+    records: dict[str, Any] = {}
+    for job in jobs:
+        parent = job["parent"]
+        if parent and (not keys or parent in keys) and f"{parent}.{SERVER}" not in records:
+            whole = [each for each in state["jobs"].values() if each["parent"] == parent]
+            records[f"{parent}.{SERVER}"] = array(whole, config)
+        if not parent or elements or job["key"] in keys:
+            records[f"{job['key']}.{SERVER}"] = attributes(job, config)
+    return records
 
 
 def choose(state: State, words: list[str], *, ended: bool) -> tuple[list[Job], int]:
@@ -227,7 +262,7 @@ def choose(state: State, words: list[str], *, ended: bool) -> tuple[list[Job], i
             continue
         for job in found:
             if job["state"] != "F" or ended:
-                chosen.append(job)
+                chosen.append(job)  # elements that are X are told until their array ends
             elif word:
                 hint = "use -x or -H to obtain historical job information"
                 sys.stderr.write(f"qstat: {word} Job has finished, {hint}\n")
@@ -266,6 +301,7 @@ def pbs_rstat(words: list[str]) -> None:
 
 COMMANDS = {each.__name__: each for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat)}
 NAME = Path(sys.argv[0]).name
+USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n\t[-N jobname] [-o path]\n       qsub --version"
 
 
 def main() -> int:

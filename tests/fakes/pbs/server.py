@@ -19,7 +19,11 @@ from typing import Any
 HERE = os.environ.get("TIDEMILL_FAKE_PBS", "")
 SERVER = "fake-pbs"
 KILL_DELAY_S = 1.0
-UNKNOWN, FINISHED, DENIED, AWAY = 153, 35, 159, 255
+UNKNOWN, FINISHED, DENIED, INVALID = 153, 35, 159, 156
+AWAY = {"qstat": 255, "pbsnodes": 1}
+AWAY_OTHERS = 162
+OVER = "FX"
+"""States of what has ended: an element of an array is X until the whole array has ended."""
 
 
 Job = dict[str, Any]
@@ -95,8 +99,19 @@ def advance(state: State, config: Config) -> None:
             job["hosts"] = free[: job["nodes"]]
             take(job, used, config)
             start(job)
+    close_arrays(state)
     if config["server"].get("job_history_enable") != "True":
         state["jobs"] = {key: job for key, job in state["jobs"].items() if job["state"] != "F"}
+
+
+def close_arrays(state: State) -> None:
+    """Elements that have ended stay as X until the last one of their array has."""
+    open_ones = {
+        job["parent"] for job in state["jobs"].values() if job["parent"] and job["state"] not in OVER
+    }
+    for job in state["jobs"].values():
+        if job["state"] in OVER and job["parent"]:
+            job["state"] = "X" if job["parent"] in open_ones else "F"
 
 
 def take(job: Job, used: dict[str, int], config: Config) -> None:
@@ -214,7 +229,7 @@ def watch(key: str, child: subprocess.Popen[bytes], but: int) -> int:
     started, told, why = time.monotonic(), None, 0
     while child.poll() is None:
         if is_orphaned():
-            raise Failed("the test is gone", AWAY)
+            raise Failed("the test is gone", 1)
         now = time.monotonic()
         with path("limit", key).open() as file:
             limit = float(file.read() or 1e9)

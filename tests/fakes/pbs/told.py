@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
-from tests.fakes.pbs.server import SERVER, Config, Job, clock_of, ctime
+from tests.fakes.pbs.server import OVER, SERVER, Config, Job, clock_of, ctime
 
 # ---- attributes as qstat tells them ----
 
@@ -36,7 +37,7 @@ def attributes(job: Job, config: Config) -> Job:
         "run_count": job.get("runs", 0),
         "project": "_pbs_project_default",
     }
-    if job["state"] in "RF" and job.get("stime"):
+    if job["state"] in "RFX" and job.get("stime"):
         cores = config["nodes"]
         told["stime"] = ctime(job["stime"])
         told["exec_host"] = "+".join(f"{name}/0*{job['ncpus']}" for name in job["hosts"])
@@ -46,7 +47,7 @@ def attributes(job: Job, config: Config) -> Job:
         told["comment"] = job.get("comment", f"Job run at {ctime(job['stime'])} on {told['exec_vnode']}")
     else:
         told["comment"] = job.get("comment", "Not Running: Not enough free nodes available")
-    if job["state"] == "F":
+    if job["state"] in OVER:
         if job["exit"] is not None:
             told["Exit_status"] = job["exit"]
         told["obittime"] = ctime(job["ended"])
@@ -55,14 +56,53 @@ def attributes(job: Job, config: Config) -> Job:
     return told
 
 
+def array(elements: list[Job], config: Config) -> Job:
+    """The record of an array itself: Q until one of its elements began, B until the last one has ended, then F."""
+    first = elements[0]
+    states = [job["state"] for job in elements]
+    told = attributes({**first, "state": "Q", "index": None, "hosts": []}, config)
+    has_begun = any(state in "RX" or job.get("stime") for state, job in zip(states, elements, strict=True))
+    told["job_state"] = "F" if set(states) == {"F"} else "B" if has_begun else states[0]
+    told["substate"] = 70 if has_begun else 10
+    if has_begun:
+        told["comment"] = (
+            f"Job Array Began at {ctime(min(job['stime'] for job in elements if job.get('stime')))}"
+        )
+        told["stime"] = ctime(min(job["stime"] for job in elements if job.get("stime")))
+    told.update(
+        array="True",
+        array_state_count=" ".join(
+            f"{title}:{states.count(state)}"
+            for title, state in (("Queued", "Q"), ("Running", "R"), ("Exiting", "E"), ("Expired", "X"))
+        ),
+        array_indices_submitted=f"{first['index']}-{elements[-1]['index']}",
+        array_indices_remaining=",".join(str(job["index"]) for job in elements if job["state"] == "Q") or "-",
+    )
+    return told
+
+
+def retyped(value: Any) -> Any:
+    """Variables that look like numbers become numbers: leading zeros, exponents and many digits are lost."""
+    if re.fullmatch(r"[0-9]+", value):
+        return int(value)
+    return float(value) if re.fullmatch(r"[0-9]+(\.[0-9]*)?([eE][0-9]{1,2})?", value) else value
+
+
 def as_json(part: str, records: dict[str, Any]) -> str:
-    document = {"timestamp": int(time.time()), "pbs_version": "22.05.11", "pbs_server": SERVER}
+    document = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": SERVER}
     if records:
-        document[part] = records
+        document[part] = {name: _in_json(each) for name, each in records.items()}
     text = json.dumps(document, indent=4)
     text = text.replace('"UNREADABLE', '"UN"READABLE')  # openpbs issue 830
     text = text.replace("it's", "it\\'s")  # openpbs issue 2049
     return text.replace('"PBS_NGPUS": 0', '"PBS_NGPUS":007') + "\n"  # openpbs issue 1255
+
+
+def _in_json(record: Any) -> Any:
+    if "Variable_List" not in record:
+        return record
+    listed = record["Variable_List"].items()
+    return {**record, "Variable_List": {k: retyped(v) if isinstance(v, str) else v for k, v in listed}}
 
 
 def as_text(head: str, records: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""PBS Professional and OpenPBS behind the contract of batch systems. Not run on a real one: see docs/batch-pbs.md.
+"""PBS Professional and OpenPBS behind the contract of batch systems: see docs/batch-pbs.md.
 
-Users cannot set a comment in PBS, so our jobs carry name and key in their variables (`-v`). One `qstat -f -F json` asks
+Users cannot set a comment in PBS, so our jobs carry name and key in their variables (`-v`). One `qstat -f` asks
 for exactly the allocations in question, by numbers that were written down at submission; one that comes back without
 our name and key is a reused number. Jobs that have ended leave the queue, and most sites keep no history: their
 scripts note the end (`batch/script.py`), `qstat -x` is asked where they could not.
@@ -29,7 +29,6 @@ from tidemill.batch.pbs import command, survey
 from tidemill.batch.pbs.replies import (
     Record,
     read_duration,
-    read_json,
     read_number,
     read_text,
     read_time,
@@ -47,6 +46,7 @@ from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 HISTORY_EVERY_S = 30.0
+LOST_EVERY_S = 30.0
 _QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
 _log = Log("pbs")
 
@@ -64,6 +64,9 @@ class PbsBatchSystem:
         self._user = pwd.getpwuid(os.getuid()).pw_name
         self._missing_since_s: dict[str, float] = {}
         self._final: dict[str, Status] = {}
+        self._sought: dict[
+            str, tuple[float, str]
+        ] = {}  #: submissions without a number: when asked, and what was found
         self._asked_history_s = -HISTORY_EVERY_S
         self._name_chars_max: int | None = None
         self._server: Record | None = None
@@ -188,6 +191,8 @@ class PbsBatchSystem:
         for name in names:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
+        for name in submissions:
+            self._sought.pop(name, None)
         self._records.forget(names, submissions)
 
     # ---- ours ----
@@ -197,37 +202,33 @@ class PbsBatchSystem:
         return owner == self._user and variables(job).get(command.KEY) == self._key
 
     def _id(self, name: str) -> str:
+        """The number of an allocation; empty where the reply to its submission never came."""
         base, index = split_element(name)
         submitted = self._records.submitted(base)
         return command.element_id(submitted.batch_id, index) if submitted else ""
 
-    def _jobs(self, names: Collection[str], *options: str) -> dict[str, Record]:
-        """Those of these allocations that the queue knows, by name. One query."""
-        names = [name for name in names if self._records.has(name)]
-        ids = {command.short_id(self._id(name)): name for name in names if self._id(name)}
-        for name in names:
-            if not self._id(name):  # the reply to its submission never came
-                base = split_element(name)[0]
+    def _sought_id(self, name: str) -> str:
+        """The same; what has no number is looked for by name, once for all elements and every LOST_EVERY_S."""
+        base, index = split_element(name)
+        number = self._id(base)
+        if not number:
+            now_s = clock.monotonic_s()
+            asked_s, number = self._sought.get(base, (-LOST_EVERY_S, ""))
+            if now_s - asked_s >= LOST_EVERY_S:
                 number = self._find(base)
-                if number:
-                    ids[command.short_id(number)] = name
+                self._sought[base] = now_s, number
+        return command.element_id(number, index) if number else ""
+
+    def _jobs(self, names: Collection[str], *options: str) -> dict[str, Record]:
+        """Those of these allocations that the queue knows, by name. One query, as text: JSON tells only the first of
+        several numbers (openpbs issue 2672), and makes a number of a key that looks like one."""
+        numbers = {name: self._sought_id(name) for name in names if self._records.has(name)}
+        ids = {command.short_id(number): name for name, number in numbers.items() if number}
         if not ids:
             return {}
-        words = [
-            "qstat",
-            *options,
-            "-f",
-            "-F",
-            "json",
-            *(self._id(name) or number for number, name in ids.items()),
-        ]
-        reply = self._ask(words)
-        jobs = read_json(reply.output, "Jobs")
-        if jobs is None:
-            text = [word for word in words if word not in ("-F", "json")]
-            jobs = read_text(self._ask(text).output, "Job Id:")
+        reply = self._ask(["qstat", *options, "-f", *filter(None, numbers.values())])
         found: dict[str, Record] = {}
-        for number, job in jobs.items():
+        for number, job in read_text(reply.output, "Job Id:").items():
             name = ids.get(command.short_id(number), "")
             told = variables(job).get(command.NAME, "")
             if name and self._is_ours(job) and told in (name, split_element(name)[0]):
@@ -247,8 +248,8 @@ class PbsBatchSystem:
             self._budget.query(["qselect", "-u", self._user, "-N", name[: self._name_chars_max]])
         )
         for number in listed.decode(errors="replace").split():
-            reply = self._ask(["qstat", "-f", "-F", "json", number])
-            for job in (read_json(reply.output, "Jobs") or {}).values():
+            reply = self._ask(["qstat", "-f", number])
+            for job in read_text(reply.output, "Job Id:").values():
                 if self._is_ours(job) and variables(job).get(command.NAME) == name:
                     return number
         return ""

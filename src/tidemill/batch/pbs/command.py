@@ -19,6 +19,7 @@ _ID = re.compile(rb"(?m)^(\d+(?:\[\])?(?:\.[\w.-]+)?)\s*$")
 
 WORDS = (
     ("cannot connect to server", Refusal.AWAY),
+    ("couldn't connect to cluster", Refusal.AWAY),
     ("connection refused", Refusal.AWAY),
     ("no route to host", Refusal.AWAY),
     ("communication failure", Refusal.AWAY),
@@ -28,12 +29,14 @@ WORDS = (
     ("request invalid for finished", Refusal.UNKNOWN),
     ("would exceed", Refusal.LIMIT),
     ("exceeds queue and/or server resource limits", Refusal.DENIED),
+    ("array job exceeds server or queue size limit", Refusal.DENIED),
     ("limit", Refusal.LIMIT),
     ("illegal", Refusal.DENIED),
     ("unauthorized", Refusal.DENIED),
     ("unknown queue", Refusal.DENIED),
     ("unknown resource", Refusal.DENIED),
     ("invalid", Refusal.DENIED),
+    ("cannot submit", Refusal.DENIED),
 )
 """Words of the commands, lower case."""
 
@@ -70,7 +73,9 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
         chunk += f":ngpus={config.gpus_per_node}"
     for feature in dict.fromkeys([*config.features, *submission.features]):
         chunk += f":{feature}" if "=" in feature else f":{feature}=True"
-    words = ["qsub", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", "n", "-m", "n"]
+    # an array that may not be rerun is refused (OpenPBS since 14): "cannot submit non-rerunable Array Job"
+    rerun = "n" if submission.count == 1 else "y"
+    words = ["qsub", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", rerun, "-m", "n"]
     words += ["-l", f"select={chunk}", "-l", "place=scatter:excl" if submission.nodes > 1 else "place=free"]
     words += ["-l", f"walltime={max(1, math.ceil(submission.walltime_s))}"]
     if submission.walltime_min_s is not None and submission.count == 1:

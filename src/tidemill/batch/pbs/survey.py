@@ -1,4 +1,4 @@
-"""A machine under PBS as a snapshot, and what a newcomer needs to know of it. Not run on a real one.
+"""A machine under PBS as a snapshot, and what a newcomer needs to know of it.
 
 Nodes are hosts; vnodes are grouped by `resources_available.host`. PBS plans starts for its `backfill_depth` top jobs
 only, and stale plans stay with jobs that are not top any more: a plan in the past counts as none. Which jobs the
@@ -8,14 +8,23 @@ scheduler looks at first is not shown: `hidden` says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tidemill import clock
-from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts
+from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
 from tidemill.batch.launch import describe
 from tidemill.batch.pbs import replies
+from tidemill.batch.pbs.command import NAME
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
-from tidemill.batch.pbs.replies import Record, read_duration, read_number, read_time, read_vnodes, text_of
+from tidemill.batch.pbs.replies import (
+    Record,
+    read_duration,
+    read_number,
+    read_time,
+    read_vnodes,
+    text_of,
+    variables,
+)
 from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
@@ -23,6 +32,10 @@ from tidemill.model.machine import Queued, Reservation, Running, Snapshot
 HIDDEN_ORDER = "the scheduler's order of waiting jobs (PBS shows plans of its top jobs only)"
 HIDDEN_JOBS = "others' jobs (query_other_jobs is False)"
 OCCURRENCES_MAX = 100
+_ELEMENT = re.compile(r"\[\d+\]")
+_WAITING = ("Q", "H", "W", "T")
+_NEVER = ("limit", "can never run")
+"""Words in the comment of a job that free nodes would not start, lower case."""
 _PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
 
 
@@ -35,7 +48,8 @@ def ask_server(budget: Budget) -> Record:
 def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], bool], user: str) -> Snapshot:
     """Four queries: nodes, jobs, queues, reservations. Raises SiteError, ProtocolError."""
     vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
-    jobs = _ask(budget, ["qstat", "-t", "-f", "-F", "json"], "Jobs", "Job Id:", kind="snapshot")
+    # as text: JSON makes numbers of variables that look like one, and our key may
+    jobs = replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:")
     queues = _ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot")
     reservations = read_reservations(
         budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")), user=user, now_s=clock.now_s()
@@ -49,9 +63,7 @@ def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], 
         for number, job in jobs.items()
         if text_of(job, "job_state") in ("R", "E", "S", "U") and "[]" not in number
     ]
-    queued = [
-        _queued(number, job, hosts, ours=is_ours(job)) for number, job in jobs.items() if _waits(number, job)
-    ]
+    queued = [_queued(number, job, hosts, ours=is_ours(job)) for number, job in waiting(jobs)]
     return Snapshot(
         at_s=now_s,
         nodes=nodes,
@@ -166,7 +178,7 @@ def _running(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> 
     names = tuple(dict.fromkeys(hosts.get(name, name) for name, _ in read_vnodes(text_of(job, "exec_vnode"))))
     return Running(
         id=number,
-        name=text_of(job, "Job_Name"),
+        name=name_of(job, ours=ours),
         user=text_of(job, "Job_Owner").partition("@")[0],
         nodes=names,
         width=max(1, len(names), read_number(text_of(job, "Resource_List", "nodect"))),
@@ -179,11 +191,41 @@ def _running(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> 
     )
 
 
-def _waits(number: str, job: Record) -> bool:
-    """An array is told as a whole: its elements that wait repeat it."""
-    state = text_of(job, "job_state")
-    is_element = re.search(r"\[\d+\]", number) is not None
-    return state in ("Q", "H", "W", "T") and not is_element
+def waiting(jobs: dict[str, Record]) -> Iterator[tuple[str, Record]]:
+    """Jobs that wait. Elements of an array stand for themselves; what the server says of the whole array counts for
+    them: that it is held, and the planned start, which is that of the next element."""
+    begun: set[str] = set()
+    arrays = {_array_of(number) for number in jobs if _ELEMENT.search(number)}
+    for number, job in jobs.items():
+        state = text_of(job, "job_state")
+        if state not in _WAITING or (number in arrays):
+            continue
+        parent = jobs.get(_array_of(number), {}) if _ELEMENT.search(number) else {}
+        if parent:
+            job = {
+                **job,
+                "job_state": text_of(parent, "job_state")
+                if text_of(parent, "job_state") in _WAITING
+                else state,
+            }
+            if "estimated" in parent and _array_of(number) not in begun:
+                job["estimated"] = parent["estimated"]
+            begun.add(_array_of(number))
+        yield number, job
+
+
+def _array_of(number: str) -> str:
+    return _ELEMENT.sub("[]", number)
+
+
+def name_of(job: Record, *, ours: bool) -> str:
+    """The job's name; of ours the allocation's, whose elements have their index, and which PBS may have cut."""
+    name = text_of(job, "Job_Name")
+    if ours:
+        name = variables(job).get(NAME, name)
+        index = text_of(job, "array_index")
+        name = element_name(name, int(index), count=2) if index.isdecimal() else name  # of an array: two or more
+    return name
 
 
 def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Queued:
@@ -197,7 +239,7 @@ def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Q
     plain = ("ncpus=", "mpiprocs=", "mem=", "ompthreads=", "ngpus=")
     return Queued(
         id=number,
-        name=text_of(job, "Job_Name"),
+        name=name_of(job, ours=ours),
         user=text_of(job, "Job_Owner").partition("@")[0],
         width=max(1, read_number(text_of(job, "Resource_List", "nodect"))),
         walltime_s=read_duration(text_of(job, "Resource_List", "walltime")) or FAR_FUTURE_S,
@@ -209,7 +251,7 @@ def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Q
         is_feature_list_exact="+" not in text_of(job, "Resource_List", "select"),
         planned_s=planned_s,
         planned_nodes=tuple(dict.fromkeys(hosts.get(name, name) for name, _ in planned)),
-        eligible=text_of(job, "job_state") == "Q" and "limit" not in comment.lower(),
+        eligible=text_of(job, "job_state") == "Q" and not any(word in comment.lower() for word in _NEVER),
         whole="excl" in text_of(job, "Resource_List", "place"),
         reason=comment[:200],
         ours=ours,

@@ -1,0 +1,134 @@
+"""Several allocations at once, arrays from their first element to the last, and keys that look like numbers, as a real
+OpenPBS 23.06 treats them: the fake commands do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.pbs.test_pbs_endings import DEADLINE_S, is_final, runs, submission, wait
+from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_world import KEY
+
+from tidemill import clock
+from tidemill.batch.contract import Answer
+from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.batch.pbs.survey import waiting
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+from tidemill.model.state import AllocationState
+
+
+@pytest.fixture
+def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
+    with world(request, tmp_path) as made:
+        yield made
+
+
+def client(pbs: PbsWorld, key: str = KEY) -> PbsBatchSystem:
+    return PbsBatchSystem(pbs.directory, Cluster(calls_per_min_max=100_000, launcher="fork"), key=key)
+
+
+def test_all_of_several_allocations_are_told_and_canceled_by_one_call_each(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    names = [f"tm-here-e1-{number}" for number in (1, 2, 3)]
+    for name in names:
+        batch.submit(submission("sleep 600", name))
+    before = batch.calls.queries
+    told = batch.status(names)
+    assert batch.calls.queries - before == 1
+    assert [told[name].answer for name in names] == [Answer.FOUND] * 3
+    before = batch.calls.actions
+    batch.cancel(names)
+    assert batch.calls.actions - before == 1
+    for name in names:
+        assert wait(batch, name, is_final).state is AllocationState.CANCELED
+
+
+@pytest.mark.parametrize("key", ["0012345678901234", "12345678901234e5"])
+def test_a_key_that_looks_like_a_number_stays_ours(pbs: PbsWorld, key: str) -> None:
+    batch = client(pbs, key)
+    batch.submit(submission("sleep 600"))
+    assert wait(batch, "tm-here-e1-1", runs).answer is Answer.FOUND
+    assert [each.ours for each in batch.snapshot().running] == [True]
+
+
+def test_elements_of_an_array_have_names_of_their_own_while_some_run_and_others_wait(pbs: PbsWorld) -> None:
+    """Two nodes: of four elements two run, and two wait, which are jobs as any other."""
+    batch = client(pbs)
+    batch.submit(msgspec.structs.replace(submission("sleep 600"), count=4))
+    wait(batch, "tm-here-e1-1.1", runs)
+    seen = batch.snapshot()
+    assert sorted(each.name for each in seen.running) == ["tm-here-e1-1.0", "tm-here-e1-1.1"]
+    assert sorted(each.name for each in seen.queued) == ["tm-here-e1-1.2", "tm-here-e1-1.3"]
+    assert {each.ours for each in (*seen.running, *seen.queued)} == {True}
+    batch.cancel(["tm-here-e1-1.0"])
+    assert wait(batch, "tm-here-e1-1.0", is_final).state is AllocationState.CANCELED
+    assert wait(batch, "tm-here-e1-1.2", runs).answer is Answer.FOUND, "the next one has its node"
+
+
+def test_an_element_that_ended_stays_ended_while_others_of_its_array_run(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    batch.submit(msgspec.structs.replace(submission('[ "$PBS_ARRAY_INDEX" = 0 ] || sleep 600'), count=2))
+    assert wait(batch, "tm-here-e1-1.0", is_final).state is AllocationState.COMPLETED
+    assert wait(batch, "tm-here-e1-1.1", runs).answer is Answer.FOUND
+
+
+def test_a_lost_reply_is_searched_for_once_for_all_elements(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    names = [f"tm-here-e1-1.{index}" for index in range(4)]
+    batch.submit(msgspec.structs.replace(submission("sleep 600"), count=4))
+    (pbs.directory / "scripts" / "tm-here-e1-1.id").unlink()
+    batch = client(pbs)
+    told = batch.status(names)
+    assert [told[name].answer for name in names] == [Answer.FOUND] * 4
+    before = batch.calls.queries
+    batch.status(names)
+    assert batch.calls.queries - before == 1
+
+
+def test_a_usage_error_is_quoted_and_not_the_usage(pbs: PbsWorld) -> None:
+    config = Cluster(calls_per_min_max=100_000, launcher="fork", directives=["-r n"])
+    batch = PbsBatchSystem(pbs.directory, config, key=KEY)
+    with pytest.raises(SiteError, match="cannot submit non-rerunable Array Job") as caught:
+        batch.submit(msgspec.structs.replace(submission("sleep 600"), count=2))
+    assert not caught.value.transient
+
+
+def test_the_start_that_pbs_plans_for_an_array_is_that_of_its_next_element() -> None:
+    array = {"job_state": "B", "estimated": {"start_time": "soon"}}
+    jobs = {
+        "7[].pbs": array,
+        "7[0].pbs": {"job_state": "R"},
+        "7[1].pbs": {"job_state": "Q"},
+        "7[2].pbs": {"job_state": "Q"},
+        "8[].pbs": {"job_state": "H"},
+        "8[0].pbs": {"job_state": "Q"},
+        "9.pbs": {"job_state": "Q"},
+    }
+    found = dict(waiting(jobs))
+    assert list(found) == ["7[1].pbs", "7[2].pbs", "8[0].pbs", "9.pbs"]
+    assert [each.get("estimated") for each in found.values()] == [{"start_time": "soon"}, None, None, None]
+    assert found["8[0].pbs"]["job_state"] == "H", "what holds the array holds its elements"
+    assert dict(waiting({"7[].pbs": {"job_state": "Q"}})), "told without -t"
+
+
+def test_a_server_that_is_down_is_told_by_each_command(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    batch.submit(submission("sleep 600"))
+    wait(batch, "tm-here-e1-1", runs)
+    with pbs.away():
+        for call in (
+            lambda: batch.status(["tm-here-e1-1"]),
+            batch.snapshot,
+            lambda: batch.cancel(["tm-here-e1-1"]),
+            lambda: batch.submit(submission("true", "tm-here-e1-2")),
+        ):
+            with pytest.raises(SiteError) as caught:
+                call()
+            assert caught.value.transient
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    while batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is not AllocationState.ACTIVE:
+        assert clock.monotonic_s() < deadline_s
