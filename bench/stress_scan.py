@@ -1,6 +1,6 @@
 """The scan of slots per node, with Pythia, on this machine: does its recommendation hold when it is repeated?
 
-    .venv/bin/python bench/stress_scan.py [--rounds 2] [--slots 1,2,4,6,8] [--hold 90] [--pages DIR] [--json]
+    .venv/bin/python bench/stress_scan.py [--rounds 2] [--slots 1,2,4,6,8] [--hold 45] [--pages DIR] [--json]
 
 A site of one node with as many emulated cores as the largest number of slots runs payloads that initialise Pythia 8 and
 generate 600 collisions each, one process per payload. What really is there is this machine's cores, so the
@@ -24,6 +24,7 @@ from tests.worlds.home.world import World, world
 
 from tidemill.stress import store
 from tidemill.stress.analysis import analyse
+from tidemill.stress.plan import StressStep
 
 EVENT_S = 3.0
 GENERATE = """
@@ -40,7 +41,7 @@ assert made > 590, made
 TEST = """
 name = "pythia-slots"
 hold_s = {hold}
-ramp_up_s = {hold}
+ramp_up_s = 90
 ramp_down_s = 30
 [payload]
 command = [{python}, "-c", {script}]
@@ -60,14 +61,18 @@ def scan(site: World, test: Path, runs: str, most_s: float) -> dict[str, Any]:
     (directory,) = (site.home / "me" / runs).iterdir()
     found = analyse(store.load(directory))
     (best, why), *_ = found.slots.values()
-    rates = {each.step.slots: each.figures.events_s for each in found.steps if each.figures}
+    rates = {_of(each.step): each.figures.events_s for each in found.steps if each.figures}
     return {
         "slots": best, "why": why,
         "events_per_s": {
             slots: [round(part, 3) for part in (one.low, one.value, one.high)] for slots, one in rates.items()
         },
-        "payloads": {each.step.slots: each.filter.counted if each.filter else 0 for each in found.steps},
+        "payloads": {_of(each.step): each.filter.counted if each.filter else 0 for each in found.steps},
     }  # fmt: skip
+
+
+def _of(step: StressStep) -> str:
+    return f"{step.slots} slots, pass {step.pass_}"
 
 
 def main() -> None:
@@ -75,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--slots", default="1,2,4,6,8")
-    parser.add_argument("--hold", type=float, default=90.0, help="seconds of a level's window")
+    parser.add_argument("--hold", type=float, default=45.0, help="seconds of a level's window")
     parser.add_argument("--pages", type=Path, help="keep the rounds' pages in this directory")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -90,7 +95,7 @@ def main() -> None:
             )
         )  # fmt: skip
         for number in range(1, args.rounds + 1):
-            rounds.append(scan(site, test, f"round-{number}", 60 + len(slots) * (3 * args.hold + 60)))
+            rounds.append(scan(site, test, f"round-{number}", 60 + 2 * len(slots) * (2 * args.hold + 150)))
             if args.pages:
                 args.pages.mkdir(parents=True, exist_ok=True)
                 (page,) = (site.home / "me" / f"round-{number}").glob("*/page.html")

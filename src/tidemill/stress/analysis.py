@@ -147,22 +147,16 @@ def _knee(found: Sequence[_Measured]) -> knee.Knee:
 
 def _slots(run: Run, found: Sequence[_Measured]) -> tuple[int, str]:
     """Of the first placement of the test whose best is as good as the best of all."""
-    by_placement: dict[str, list[_Measured]] = {}
-    for each in found:
-        by_placement.setdefault(each.run.step.placement, []).append(each)
-    if run.plan.scan is None or not by_placement:
+    passes: dict[str, dict[int, list[Estimate]]] = {}  # by placement and slots
+    for each in sorted(found, key=lambda one: one.run.step.number):
+        of = passes.setdefault(each.run.step.placement, {})
+        of.setdefault(each.run.step.slots, []).append(each.figures.events_s)
+    if run.plan.scan is None or not passes:
         return knee.best_slots([], [])
     gain_percent = run.plan.scan.gain_percent
-    tops = {
-        name: max((each.figures.events_s for each in of), key=lambda rate: rate.value)
-        for name, of in by_placement.items()
-    }
+    rates = {name: {slots: knee.spanning(all_) for slots, all_ in of.items()} for name, of in passes.items()}
+    tops = {name: max(of.values(), key=lambda rate: rate.value) for name, of in rates.items()}
     best = max(tops.values(), key=lambda rate: rate.value)
     chosen = next(name for name, top in tops.items() if knee.is_as_good(top, best, gain_percent))
-    measured = by_placement[chosen]
-    slots, why = knee.best_slots(
-        [each.run.step.slots for each in measured],
-        [each.figures.events_s for each in measured],
-        gain_percent=gain_percent,
-    )
-    return slots, f"placement by {chosen}: {why}" if len(by_placement) > 1 else why
+    slots, why = knee.best_slots(list(rates[chosen]), list(rates[chosen].values()), gain_percent=gain_percent)
+    return slots, f"placement by {chosen}: {why}" if len(rates) > 1 else why

@@ -1,6 +1,6 @@
 """Whether two runs differ. Pure.
 
-Steps of the same site, level, slots and placement are compared by the ratio of their figures. Its interval comes of
+Steps of the same site, level, slots, placement and pass are compared by the ratio of their figures. Its interval is of
 both bootstraps, which know payloads and nodes; what changes from day to day at a site is in neither. The bounds of all
 rows hold together (Bonferroni), so that one row in twenty does not differ by chance.
 """
@@ -61,9 +61,9 @@ def regressions(found: RunComparison, worse_percent: float) -> list[RunDifferenc
     ]
 
 
-def _by_step(found: Analysis) -> dict[tuple[str, int, int, str], StepResult]:
+def _by_step(found: Analysis) -> dict[tuple[str, int, int, str, int], StepResult]:
     return {
-        (each.step.site, each.step.level, each.step.slots, each.step.placement): each
+        (each.step.site, each.step.level, each.step.slots, each.step.placement, each.step.pass_): each
         for each in found.steps
         if each.figures is not None
     }

@@ -115,6 +115,13 @@ def _few(levels: Sequence[int], rates: Sequence[Estimate]) -> Knee:
     return Knee(at=None, before=0.0, after=0.0, recommended=levels[enough], reason=reason)
 
 
+def spanning(rates: Sequence[Estimate]) -> Estimate:
+    """One estimate of several measurements: their mean, and an interval that holds theirs. What changed from one to
+    the next, which none of them knows by itself, is in it."""
+    value = sum(each.value for each in rates) / len(rates)
+    return Estimate(value, min(each.low for each in rates), max(each.high for each in rates))
+
+
 def is_as_good(rate: Estimate, best: Estimate, gain_percent: float) -> bool:
     """Whether the best brings less than so much more than another rate, or may do so by chance."""
     return rate.high * (1 + gain_percent / 100) >= best.low

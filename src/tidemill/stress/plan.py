@@ -17,6 +17,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.job import NAME_PATTERN, JobSpec, Resources
 
 LEVELS_MAX = 50
+PASSES_MAX = 10
 LEVEL_MAX = 100_000
 OUTSIDE_MAX = 50
 HOLD_PER_EVENT_MIN = 3.0
@@ -40,7 +41,9 @@ class PayloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ScanPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`stress scan`: slots per node on `nodes` alike nodes of `node_cores` cores in `domains` NUMA domains.
 
-    `gain_percent`: more slots, or a later placement, are recommended if they bring so much more, beyond chance.
+    `passes`: how often all numbers are measured, in turn upwards and downwards, so that a node that grows slower or
+    faster meanwhile does so for all. `gain_percent`: more slots, or a later placement, are recommended if they bring so
+    much more, beyond chance.
     """
 
     node_cores: int
@@ -48,6 +51,7 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes: int = 1
     domains: int = 1
     placements: list[str] = msgspec.field(default_factory=lambda: ["core"])
+    passes: int = 2
     gain_percent: float = 5.0
 
 
@@ -105,7 +109,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class StressStep(NamedTuple):
-    """One level of a run. `slots` and `placement` are set in a scan; `cores` per slot, None = the application's."""
+    """One level of a run. `slots`, `placement` and `pass_` (from 1) are set in a scan; `cores` per slot, None = the
+    application's."""
 
     number: int
     site: str
@@ -113,11 +118,14 @@ class StressStep(NamedTuple):
     slots: int = 0
     placement: str = ""
     cores: int | None = None
+    pass_: int = 0
 
     @property
     def title(self) -> str:
         """How the step is named in tables."""
         text = f"{self.slots} per node, {self.placement}" if self.slots else str(self.level)
+        if self.pass_ > 1:
+            text += f", pass {self.pass_}"
         return f"{self.site}: {text}" if self.site else text
 
 
@@ -212,6 +220,8 @@ def _of_scan(plan: Plan) -> str:
         return f"`scan.slots` must rise from 1, each number once: {scan.slots}"
     if not scan.placements or set(scan.placements) - set(PLACEMENTS):
         return f"`scan.placements` is {scan.placements}, legal are {', '.join(PLACEMENTS)}"
+    if not 1 <= scan.passes <= PASSES_MAX:
+        return f"`scan.passes` is {scan.passes}, legal is 1 to {PASSES_MAX}"
     if not 0 <= scan.gain_percent < 100:
         return f"`scan.gain_percent` is {scan.gain_percent}, legal is 0 to below 100"
     if not scan_steps(plan):
@@ -236,15 +246,18 @@ def scan_steps(plan: Plan) -> list[StressStep]:
     scan = plan.scan
     if scan is None:
         raise ConfigError("the test has no table `scan`", hint="docs/stress.md shows one")
+    fitting = [
+        (placement, slots, cores)
+        for placement in scan.placements
+        for slots in scan.slots
+        if (cores := slot_cores(scan, placement, slots)) and cores * slots <= scan.node_cores
+    ]
     found: list[StressStep] = []
     for site in plan.sites or [""]:
-        for placement in scan.placements:
-            for slots in scan.slots:
-                cores = slot_cores(scan, placement, slots)
-                if cores and cores * slots <= scan.node_cores:
-                    found.append(
-                        StressStep(len(found) + 1, site, slots * scan.nodes, slots, placement, cores)
-                    )
+        for pass_ in range(1, scan.passes + 1):
+            for placement, slots, cores in fitting if pass_ % 2 else reversed(fitting):
+                number = len(found) + 1
+                found.append(StressStep(number, site, slots * scan.nodes, slots, placement, cores, pass_))
     return found
 
 

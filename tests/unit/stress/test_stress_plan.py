@@ -65,7 +65,7 @@ def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, old: str, new: 
 
 
 def test_a_scan_leaves_out_what_does_not_fit_on_a_node() -> None:
-    scan = ScanPlan(node_cores=8, domains=2, placements=["core", "pair", "domain"])
+    scan = ScanPlan(node_cores=8, domains=2, placements=["core", "pair", "domain"], passes=1)
     found = plan.scan_steps(Plan(name="s", payload=PayloadPlan(event_s=1, command=["x"]), scan=scan))
     of = {
         name: [(each.slots, each.cores) for each in found if each.placement == name]
@@ -74,6 +74,30 @@ def test_a_scan_leaves_out_what_does_not_fit_on_a_node() -> None:
     assert of["core"] == [(1, 1), (2, 1), (4, 1), (6, 1), (8, 1)]
     assert of["pair"] == [(1, 2), (2, 2), (4, 2)]
     assert of["domain"] == [(1, 4), (2, 4), (4, 2), (6, 1), (8, 1)]
+
+
+def test_a_scan_goes_up_and_down_again() -> None:
+    scan = ScanPlan(node_cores=4, slots=[1, 2, 4], passes=3)
+    found = plan.scan_steps(Plan(name="s", payload=PayloadPlan(event_s=1, command=["x"]), scan=scan))
+    assert [(each.slots, each.pass_) for each in found] == [
+        (1, 1), (2, 1), (4, 1), (4, 2), (2, 2), (1, 2), (1, 3), (2, 3), (4, 3),
+    ]  # fmt: skip
+    assert [each.number for each in found] == list(range(1, 10))
+    assert found[4].title == "2 per node, core, pass 2"
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        ("passes = 0", "`scan.passes` is 0, legal is 1 to 10"),
+        ("gain_percent = 100", "`scan.gain_percent` is 100.0, legal is 0 to below 100"),
+        ("slots = [4, 2]", "`scan.slots` must rise from 1"),
+        ('placements = ["socket"]', "legal are core, pair, domain"),
+    ],
+)
+def test_a_wrong_scan_is_refused_with_a_sentence(tmp_path: Path, key: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load(tmp_path, f"{GOOD}\n[scan]\nnode_cores = 8\n{key}\n")
 
 
 def test_the_job_of_a_step_is_timed_and_counts_failures_without_repeating_them() -> None:

@@ -224,7 +224,9 @@ def name_of(job: Record, *, ours: bool) -> str:
     if ours:
         name = variables(job).get(NAME, name)
         index = text_of(job, "array_index")
-        name = element_name(name, int(index), count=2) if index.isdecimal() else name  # of an array: two or more
+        name = (
+            element_name(name, int(index), count=2) if index.isdecimal() else name
+        )  # of an array: two or more
     return name
 
 
