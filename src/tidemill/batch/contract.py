@@ -91,6 +91,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float | None = None
     ends_s: float | None = None
     requeued: int = 0  #: times that it was started again
+    suspended: bool = False  #: its processes are stopped, and somebody else may have its nodes
     output_tail: str = ""  #: the last lines that a failed command printed
 
 

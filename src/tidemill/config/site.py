@@ -180,7 +180,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         doc(
             "`yield` gives nodes back before others wait; `preempt` leaves that to the scheduler; `capped` fits its "
             "limits to the gaps and never yields; `windows` uses only what no plan needs; `demand` queues like "
-            "anybody else. none = `demand` on the local batch system, `yield` on Slurm, else `windows`"
+            "anybody else. none = `demand` on the local batch system, `windows` on Grid Engine, else `yield`"
         ),
     ] = None
     poll_s: Annotated[
@@ -194,8 +194,9 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         doc("The scheduler's backfill cycle; none = as it says, else 30 s"),
     ] = None
     death_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("From cancelling one of our allocations to its nodes being free")
-    ] = 5.0
+        Annotated[Duration, msgspec.Meta(ge=0)] | None,
+        doc("From cancelling one of our allocations to its nodes being free; none = 12 s on PBS, else 5 s"),
+    ] = None
     slack_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),

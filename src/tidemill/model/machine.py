@@ -117,6 +117,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reservations: list[Reservation] = []
     partitions: list[Partition] = []
     plan_age_s: float | None = None  #: since the scheduler last planned, None = unknown
+    is_order_known: bool = True  #: False: the order of `queued` is a guess; any of them may start first
+    are_others_hidden: bool = False  #: others' jobs are not shown, nor which idle nodes are kept for them
     hidden: list[
         str
     ] = []  #: such as `others' jobs (PrivateData=jobs)`: then the plan without us cannot be known
+
+    @property
+    def tells_plan(self) -> bool:
+        """Whether the scheduler tells planned starts: it says when it last planned, or one of others' jobs has one."""
+        return self.plan_age_s is not None or any(
+            job.planned_s is not None and not job.ours for job in self.queued
+        )

@@ -48,6 +48,7 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 HISTORY_EVERY_S = 30.0
 LOST_EVERY_S = 30.0
 _QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
+_SUSPENDED = set("SU")  #: by the scheduler for another job, or because a workstation's user is back
 _log = Log("pbs")
 
 
@@ -114,6 +115,7 @@ class PbsBatchSystem:
         unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
         if unclear and self._ask_history(unclear):
             answers.update({name: self._final[name] for name in unclear if name in self._final})
+        answers.update(self._preempted(answers))
         self._final.update({name: each for name, each in answers.items() if each.state in ALLOCATION_FINAL
                             and each.answer is Answer.FOUND})  # fmt: skip
         return answers
@@ -285,6 +287,7 @@ class PbsBatchSystem:
             started_s=started_s,
             ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
             requeued=max(0, read_number(text_of(job, "run_count")) - 1),
+            suspended=state in _SUSPENDED,
         )
 
     def _left(self, name: str, job: Record | None) -> Status:
@@ -309,10 +312,29 @@ class PbsBatchSystem:
         ending = command.ending_of(status)
         if "exceeded resource walltime" in comment:
             ending = Ending.WALLTIME  # its exit status is 271 or 143 before 2020
+        elif command.is_preempted(comment):
+            ending = Ending.PREEMPTED
         state = command.STATES.get(ending, AllocationState.FAILED)
         tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
         reason = f"Exit_status {status or 'none'}: {comment[:300]}"
         return ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
+
+    def _preempted(self, answers: Mapping[str, Status]) -> dict[str, Status]:
+        """Those that got TERM, not from us, and of which the history says that the scheduler took their nodes. One
+        query for such ends; where no history is kept they stay canceled by somebody."""
+        names = [
+            name
+            for name, each in answers.items()
+            if each.ending is Ending.CANCELED
+            and name not in self._final
+            and not self._records.was_canceled(name)
+        ]
+        jobs = self._jobs(names, "-x") if names else {}
+        return {
+            name: self._from_history(name, job)
+            for name, job in jobs.items()
+            if command.is_preempted(text_of(job, "comment"))
+        }
 
     def _ask_history(self, names: list[str]) -> bool:
         """Ask the server's history, rarely. Where it keeps none, there are no jobs in the reply."""

@@ -60,6 +60,7 @@ STATES = {
     Ending.WALLTIME: AllocationState.COMPLETED,
     Ending.CANCELED: AllocationState.CANCELED,
     Ending.DEADLINE: AllocationState.CANCELED,
+    Ending.PREEMPTED: AllocationState.CANCELED,
 }
 """All others are FAILED."""
 
@@ -124,6 +125,12 @@ def ending_of(exit_status: str) -> Ending:
     if number < 0:
         return Ending.UNKNOWN
     return Ending.FAILED if number else Ending.DONE
+
+
+def is_preempted(comment: str) -> bool:
+    """Whether the history says that the scheduler ended a job (`preempt_order = D`): `... and terminated by
+    Scheduler@pbs`, where a person's `qdel` says `terminated by ada@host` (OpenPBS 23.06)."""
+    return "terminated by Scheduler@" in comment
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,9 @@
 """A machine under PBS as a snapshot, and what a newcomer needs to know of it.
 
 Nodes are hosts; vnodes are grouped by `resources_available.host`. PBS plans starts for its `backfill_depth` top jobs
-only, and stale plans stay with jobs that are not top any more: a plan in the past counts as none. Which jobs the
-scheduler looks at first is not shown: `hidden` says so.
+only, and only with `strict_ordering`; stale plans stay with jobs that are not top any more: a plan in the past counts
+as none. Which jobs the scheduler looks at first is not shown to users: `order` guesses, and the snapshot says that it
+is a guess.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
 from tidemill.batch.launch import describe
-from tidemill.batch.pbs import replies
+from tidemill.batch.pbs import order, replies
 from tidemill.batch.pbs.command import NAME
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.batch.pbs.replies import (
@@ -29,7 +30,6 @@ from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
 
-HIDDEN_ORDER = "the scheduler's order of waiting jobs (PBS shows plans of its top jobs only)"
 HIDDEN_JOBS = "others' jobs (query_other_jobs is False)"
 OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[\d+\]")
@@ -63,15 +63,27 @@ def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], 
         for number, job in jobs.items()
         if text_of(job, "job_state") in ("R", "E", "S", "U") and "[]" not in number
     ]
-    queued = [_queued(number, job, hosts, ours=is_ours(job)) for number, job in waiting(jobs)]
+    formula = order.read_formula(text_of(server, "job_sort_formula"))
+    queued = [
+        _queued(
+            number,
+            job,
+            hosts,
+            ours=is_ours(job),
+            priority=order.priority(job, queues.get(text_of(job, "queue"), {}), formula),
+        )
+        for number, job in waiting(jobs)
+    ]
     return Snapshot(
         at_s=now_s,
         nodes=nodes,
         running=running,
-        queued=sorted(queued, key=lambda each: (-each.priority, each.planned_s or FAR_FUTURE_S)),
+        queued=sorted(queued, key=_likely_order),
         reservations=reservations,
         partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
-        hidden=[HIDDEN_ORDER, HIDDEN_JOBS] if is_hidden else [HIDDEN_ORDER],
+        is_order_known=False,
+        are_others_hidden=is_hidden,
+        hidden=[HIDDEN_JOBS] if is_hidden else [],
     )
 
 
@@ -119,6 +131,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
     names = (
         "scheduler_iteration",
         "backfill_depth",
+        "job_sort_formula",
         "job_history_enable",
         "node_fail_requeue",
         "max_queued",
@@ -130,7 +143,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
         array_max=read_number(text_of(server, "max_array_size") or "10000"),
         jobs_max=_generic(text_of(server, "max_run")),
         submits_max=_generic(text_of(server, "max_queued")),
-        others_hidden=HIDDEN_JOBS in seen.hidden,
+        others_hidden=seen.are_others_hidden,
         architectures=sorted(
             {
                 each.partition("=")[2]
@@ -202,14 +215,10 @@ def waiting(jobs: dict[str, Record]) -> Iterator[tuple[str, Record]]:
             continue
         parent = jobs.get(_array_of(number), {}) if _ELEMENT.search(number) else {}
         if parent:
-            job = {
-                **job,
-                "job_state": text_of(parent, "job_state")
-                if text_of(parent, "job_state") in _WAITING
-                else state,
-            }
+            if (held := text_of(parent, "job_state")) in _WAITING:
+                job = {**job, "job_state": held}
             if "estimated" in parent and _array_of(number) not in begun:
-                job["estimated"] = parent["estimated"]
+                job = {**job, "estimated": parent["estimated"]}
             begun.add(_array_of(number))
         yield number, job
 
@@ -224,13 +233,16 @@ def name_of(job: Record, *, ours: bool) -> str:
     if ours:
         name = variables(job).get(NAME, name)
         index = text_of(job, "array_index")
-        name = (
-            element_name(name, int(index), count=2) if index.isdecimal() else name
-        )  # of an array: two or more
+        if index.isdecimal():
+            name = element_name(name, int(index), count=2)
     return name
 
 
-def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Queued:
+def _likely_order(job: Queued) -> tuple[float, float, float]:
+    return -job.priority, job.planned_s or FAR_FUTURE_S, job.submitted_s or FAR_FUTURE_S
+
+
+def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool, priority: float) -> Queued:
     now_s = clock.now_s()
     planned_s = read_time(text_of(job, "estimated", "start_time"), now_s)
     if planned_s is not None and planned_s < now_s - 600:
@@ -247,7 +259,7 @@ def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Q
         walltime_s=read_duration(text_of(job, "Resource_List", "walltime")) or FAR_FUTURE_S,
         cores=read_number(text_of(job, "Resource_List", "ncpus")),
         submitted_s=read_time(text_of(job, "qtime"), now_s),
-        priority=float(read_number(text_of(job, "Priority"))),
+        priority=priority,
         partitions=tuple(filter(None, [text_of(job, "queue")])),
         features=tuple(each for each in wanted if not each.startswith(plain)),
         is_feature_list_exact="+" not in text_of(job, "Resource_List", "select"),

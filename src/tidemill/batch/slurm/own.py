@@ -105,6 +105,7 @@ def tell(match: Match) -> Status:
         nodes=expand(job.nodes),
         started_s=job.started_s,
         ends_s=job.ends_s,
+        suspended=job.word.startswith("SUSPENDED"),
     )
 
 

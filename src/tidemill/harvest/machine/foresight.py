@@ -27,6 +27,8 @@ def foreseen(pool: Pool, layout: Layout, queued: Iterable[Queued]) -> Pool:
     Only where our calculation gives what the scheduler has told about the machine as it is; else counts are believed.
     """
     situation = pool.situation
+    if not situation.is_order_known:
+        return pool
     ours = sum(each.count * each.width for each in situation.holdings if not each.waiting)
     profile = ahead(situation.now_s, situation.idle + ours, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, situation.limits.reservations)

@@ -83,6 +83,7 @@ def cut(
             now_s=snapshot.at_s,
             stairway=(blind, stairways.get(id(group))),
             backlog=backlog,
+            is_order_known=snapshot.is_order_known,
         )
         for group in usable
     ]
@@ -358,7 +359,7 @@ def _windows(
     """The staircase of each group by the scheduler's plan, nothing where that is not known; without a guard where it
     only corrects a plan of ours."""
     blind = terms.windows_only or bool(snapshot.hidden)
-    if not blind and snapshot.plan_age_s is None:
+    if not blind and not snapshot.tells_plan:
         return {}
     guard_s = terms.guard_s if blind else 0.0
     request = Request(
@@ -368,6 +369,7 @@ def _windows(
         exclude=terms.exclude,
         wake_nodes=terms.wake_nodes,
         guard_s=guard_s,
+        planned_only=not blind,
     )
     free = free_until(snapshot, request)
     found = {}
@@ -386,6 +388,7 @@ def _pool(
     now_s: float,
     stairway: tuple[bool, list[tuple[int, float]] | None],
     backlog: Backlog,
+    is_order_known: bool,
 ) -> Pool:
     """The pool of a group, with the limits still open. `stairway`: whether it is all that is known of the plan."""
     blind, steps = stairway
@@ -407,6 +410,7 @@ def _pool(
             holdings=holdings,
             backlog=backlog,
             limits=Limits(nodes_max=0, allocations_max=0),
+            is_order_known=is_order_known,
             knows_plan=not blind,
             windows=(steps or []) if blind else [],
             planned_gaps=None if blind else steps,

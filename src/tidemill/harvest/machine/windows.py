@@ -1,7 +1,9 @@
 """Which idle nodes nobody needs, and for how long: a staircase of (nodes, seconds), as `showbf` gives it. Pure.
 
 It trusts the scheduler's plan: a node is free until the first planned job, reservation or maintenance that holds it.
-Where the plan does not say enough, the doubt is for the regular job. Tells nothing of what we could gain by yielding.
+Where the plan does not say enough, the doubt is for the regular job: where a scheduler does not say when it planned
+(PBS, Grid Engine), a job that waits without a planned start may take any node that it can use, at any time. Tells
+nothing of what we could gain by yielding.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     exclude: frozenset[str] = frozenset()
     wake_nodes: bool = False
     guard_s: float = GUARD_S
+    planned_only: bool = False  #: jobs without a planned start are looked at elsewhere
 
 
 class Until(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +128,8 @@ def free_until(snapshot: Snapshot, request: Request) -> dict[str, Until]:
                 free[node.name] = limit
     _cut_for_reservations(free, snapshot, request.reservation)
     _cut_for_jobs(free, snapshot)
+    if snapshot.plan_age_s is None and not request.planned_only:
+        _cut_for_doubts(free, snapshot)
     return free
 
 
@@ -238,6 +243,23 @@ def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
             for name, node in nodes.items():
                 if can_use(job, node):
                     _cut(free, name, at_s, by)
+
+
+def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot) -> None:
+    """Others that wait without a planned start, where that does not mean that they stand behind the planned ones."""
+    if snapshot.are_others_hidden:
+        for name in free:
+            _cut(free, name, snapshot.at_s, "jobs that are hidden")
+    nodes = {node.name: node for node in snapshot.nodes if node.name in free}
+    seen: set[tuple[object, ...]] = set()
+    for job in snapshot.queued:
+        kind = _kind(job)
+        if job.ours or not job.eligible or job.planned_s is not None or kind in seen:
+            continue
+        seen.add(kind)
+        for name, node in nodes.items():
+            if can_use(job, node):
+                _cut(free, name, snapshot.at_s, f"job {job.id}, which has no planned start")
 
 
 def can_use(job: Queued, node: Node) -> bool:

@@ -48,7 +48,10 @@ def preempt(situation: Situation) -> Decision:
     """Limits as of `capped`, but by the plan in which ours count as free: the scheduler takes them when it wants."""
     held = sum(each.width * each.count for each in situation.holdings if not each.waiting)
     profile = ahead(situation.now_s, situation.idle + held, situation.busy, situation.outages)
-    needed = sum(job.width for job in play(profile, situation.queue, situation.limits.reservations).starts)
+    outlook = play(
+        profile, situation.queue, situation.limits.reservations, is_order_known=situation.is_order_known
+    )
+    needed = sum(job.width for job in outlook.starts)
     take_ours(profile, situation)
     return filled(situation, profile, min(situation.idle - needed, profile.free[0]))
 
@@ -119,7 +122,7 @@ def plan_with_us(situation: Situation, reservations: int) -> tuple[FreeNodes, in
     for each in situation.holdings:
         if not each.waiting:
             profile.take(-each.width * each.count, max(now, each.ends_s) + death_s, float("inf"))
-    outlook = play(profile, situation.queue, reservations)
+    outlook = play(profile, situation.queue, reservations, is_order_known=situation.is_order_known)
     take_waiting(profile, situation)
     return profile, sum(job.width for job in outlook.starts)
 

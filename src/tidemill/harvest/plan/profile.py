@@ -99,6 +99,20 @@ class FreeNodes:
         return steps
 
 
+def startable(profile: FreeNodes, queue: Iterable[Waiting]) -> list[Waiting]:
+    """The jobs of a queue that could start now if they were the first of it."""
+    free = profile.free[0]
+    fitting: dict[tuple[int, float], bool] = {}
+    found = []
+    for job in queue:
+        kind = (job.width, job.walltime_s)
+        if kind not in fitting:
+            fitting[kind] = job.width <= free and profile.fits(*kind)
+        if fitting[kind]:
+            found.append(job)
+    return found
+
+
 class Outlook(NamedTuple):
     """What a queue does: jobs that start now, and (job, planned start) of the blocked ones that have a reservation."""
 
@@ -119,12 +133,22 @@ def ahead(now_s: float, free: int, busy: Sequence[Busy], outages: Sequence[Outag
     return profile
 
 
-def play(profile: FreeNodes, queue: Sequence[Waiting], reservations: int) -> Outlook:
+def play(
+    profile: FreeNodes, queue: Sequence[Waiting], reservations: int, *, is_order_known: bool = True
+) -> Outlook:
     """What the queue does now, in order; `profile` then holds those starts and reservations, too.
 
     It ends where no later job could change anything, so it costs one comparison a job at most once all reservations
-    are made.
+    are made. Where the order is not known every job starts that could in some order, so that more nodes may be taken
+    than are free; the others keep the order that they are given in.
     """
+    if not is_order_known:
+        starts = startable(profile, queue)
+        begin, first = profile.times[0], {id(job) for job in starts}
+        for job in starts:
+            profile.take(job.width, begin, begin + job.walltime_s)
+        rest = [job for job in queue if id(job) not in first]
+        return Outlook(starts, play(profile, rest, reservations).planned)
     starts: list[Waiting] = []
     planned: list[tuple[Waiting, float]] = []
     begin = profile.times[0]

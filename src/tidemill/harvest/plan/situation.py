@@ -97,6 +97,7 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     holdings: list[Holding]
     backlog: Backlog
     limits: Limits
+    is_order_known: bool = True  #: False: the scheduler may start the jobs of `queue` in any order
     knows_plan: bool = True  #: False: others' jobs are hidden; only `windows` can be relied on
     planned_gaps: list[tuple[int, float]] | None = None
     """Staircase (nodes, seconds) of idle nodes by the scheduler's own plan, which names nodes; empty = it has planned

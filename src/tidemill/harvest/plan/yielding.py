@@ -40,7 +40,7 @@ def yields(situation: Situation) -> Decision:
     held = [HeldNodes(each) for each in situation.holdings if not each.waiting]
     ours = sum(each.left * each.width for each in held)
     profile = ahead(now, situation.idle + ours, situation.busy, situation.outages)
-    outlook = play(profile, situation.queue, limits.reservations)
+    outlook = play(profile, situation.queue, limits.reservations, is_order_known=situation.is_order_known)
     needed = sum(job.width for job in outlook.starts)
     cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
     shortens = make_way(held, profile, limits.death_s)

@@ -68,6 +68,7 @@ class Allocations:
         self.last_failed_s = 0.0
         self.why_failed = ""
         self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
+        self.suspended: list[str] = []  #: at the last look
         self.nodes = nodes
         self.leftovers = Leftovers(log.pool.state.allocations.values())
 
@@ -209,6 +210,9 @@ class Allocations:
                 if status.answer is Answer.FOUND and status.held and status.state is AllocationState.QUEUED:
                     held.append((name, status.held))
         self.held = held
+        self.suspended = [
+            name for name, status in statuses.items() if status.suspended and name in allocations
+        ]
         return changed
 
     def silent(self, name: str, why: str) -> None:

@@ -1,13 +1,13 @@
 """Which of our allocations have to go whatever the plan says. Pure: state, settings and now in.
 
-Three kinds: those that run and of which no pilot was ever heard (a launcher hangs, or a node's file system), those that
-wait although their pilots would be too late and leave at once, and those that wait and were asked for before a node was
-put into quarantine, so that they may still be given that node.
+Four kinds: those that run and of which no pilot was ever heard (a launcher hangs, or a node's file system), those that
+the scheduler has suspended, those that wait although their pilots would be too late and leave at once, and those that
+wait and were asked for before a node was put into quarantine, so that they may still be given that node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -16,7 +16,7 @@ from tidemill.model.state import AllocationState
 from tidemill.site.state.site_state import Allocation
 
 AGAIN_S = 60.0
-"""What waits and was canceled is canceled again after this time."""
+"""What waits or is suspended and was canceled is canceled again after this time."""
 
 LATE_SLACK_S = 60.0
 """Slurm ends at its deadline what has not started, when it next looks: within a minute at most by default. The others
@@ -66,6 +66,14 @@ class Silence:
         return found
 
 
+def suspended(living: Iterable[Allocation], names: Container[str], now_us: int) -> list[Eviction]:
+    """Those of `names`, which are suspended. Their pilots are frozen and others are on their nodes: the work goes back
+    at once, and so does the memory that they hold."""
+    found = [a.name for a in living if a.name in names and not _is_told(a, now_us)]
+    why = "the scheduler suspended it: others have its nodes, and its work is given back"
+    return [Eviction(names=found, why=why)] if found else []
+
+
 def late(waiting: Iterable[Allocation], harvest: Harvest, now_us: int) -> list[Eviction]:
     """Those whose pilots would leave at once if they started now."""
     bound_us = int((harvest.start_by_s + LATE_SLACK_S) * 1e6)
@@ -84,5 +92,8 @@ def doomed(
 
 
 def _may_end(allocation: Allocation, now_us: int) -> bool:
-    is_told = allocation.canceled_us and now_us - allocation.canceled_us < AGAIN_S * 1e6
-    return allocation.state in WAITING and not is_told
+    return allocation.state in WAITING and not _is_told(allocation, now_us)
+
+
+def _is_told(allocation: Allocation, now_us: int) -> bool:
+    return bool(allocation.canceled_us) and now_us - allocation.canceled_us < AGAIN_S * 1e6

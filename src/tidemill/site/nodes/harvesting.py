@@ -33,7 +33,7 @@ from tidemill.site.nodes.batch_calls import (
     PollAnswer,
     Unreachable,
 )
-from tidemill.site.nodes.evictions import Eviction, Silence, doomed, late
+from tidemill.site.nodes.evictions import Eviction, Silence, doomed, late, suspended
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
@@ -206,7 +206,7 @@ class Harvesting:
             pause_s,
             plan_age_s=snapshot.plan_age_s,
             cycle_s=harvest.cycle_s or CYCLE_S,
-            lead_s=phase.lead(harvest.death_s),
+            lead_s=phase.lead(planning.death_s_of(self._config)),
         )
 
     def _take(self) -> bool:
@@ -344,6 +344,7 @@ class Harvesting:
         found = self._silence.look(living, clock.monotonic_s())
         if self.machine.is_local:
             return found
+        found += suspended(living, self.book.suspended, now_us)
         fleets = self._log.pool.state.fleets
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         found += late(waiting, self._config.harvest, now_us)

@@ -56,6 +56,7 @@ class SiteMachine:
         self.is_local = config.batch == "local"
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
+        self._policy = planning.policy_of(config)
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
@@ -157,7 +158,7 @@ class SiteMachine:
         return plans
 
     def asks(self, plan: Named, fleet: str) -> list[AllocationRequest]:
-        """What a plan submits. Without arrays there is one submission for each allocation."""
+        """What a plan submits: see `planning.submissions_of`."""
         shape = plan.shape
         asks: list[AllocationRequest] = []
         for nodes, count, walltime_s in plan.submit:
@@ -167,14 +168,15 @@ class SiteMachine:
                 cores=shape.cores,
                 memory_mb=shape.memory_mb,
                 walltime_s=walltime_s,
-                count=1 if self.is_local else count,
+                count=count,
                 pool=shape.pool,
                 partition=shape.partition,
                 features=shape.features,
                 account=self.ledger.account or "",
                 exclude=tuple(sorted(self._excluded())),
             )
-            asks += [ask] * (count if self.is_local else 1)
+            parts = planning.submissions_of(count, self._config, policy=self._policy, made=len(asks))
+            asks += [msgspec.structs.replace(ask, count=part) for part in parts]
         return asks
 
     def wide_bounds(self, starts: Starts) -> WideBounds:
@@ -278,7 +280,7 @@ class SiteMachine:
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),
             cycle_s=harvest.cycle_s or CYCLE_S,
-            death_s=harvest.death_s,
+            death_s=planning.death_s_of(config),
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
         )

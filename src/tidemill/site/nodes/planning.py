@@ -29,6 +29,13 @@ POLL_S = 30.0
 SUBMITS_MAX = 20
 """Allocations submitted at once where there are no arrays."""
 
+SINGLES_MAX = 8
+"""Single jobs in one plan where elements of arrays could not be shortened: a quarter of `cluster.calls_per_min_max`."""
+
+DEATH_S, DEATH_S_PBS = 5.0, 12.0
+"""From our cancel to nodes that are free. PBS's MoM looks for ended processes every 10 s (`$min_check_poll`) however
+quickly they end: 8 to 12 s on OpenPBS 23.06, 1.4 to 16 s at the extremes."""
+
 DYING_US = 20_000_000
 """An allocation that was canceled is gone after this time: KillWait and epilog are 30 s at most by default, a pilot
 exits at once."""
@@ -54,8 +61,29 @@ def policy_of(config: SiteConfig) -> Policy:
     """The policy that the configuration names, or the batch system's."""
     if config.harvest.policy is not None:
         return Policy(config.harvest.policy)
-    defaults = {"local": Policy.DEMAND, "slurm": Policy.YIELD}
-    return defaults.get(config.batch, Policy.WINDOWS)  # the others do not show what they plan
+    defaults = {"local": Policy.DEMAND, "gridengine": Policy.WINDOWS}  # which does not show what it plans
+    return defaults.get(config.batch, Policy.YIELD)
+
+
+def death_s_of(config: SiteConfig) -> float:
+    """How long after we cancel an allocation its nodes are free."""
+    if config.harvest.death_s is not None:
+        return config.harvest.death_s
+    return DEATH_S_PBS if config.batch == "pbs" else DEATH_S
+
+
+def submissions_of(count: int, config: SiteConfig, *, policy: Policy, made: int) -> list[int]:
+    """In what submissions `count` alike allocations are asked for, after `made` in the same plan: the count of each.
+
+    Without arrays there is one for each. On PBS the limit of an element cannot be lowered (qalter(1B): "Invalid
+    request"), so where nodes are given back the first SINGLES_MAX are single jobs, and an array holds the rest.
+    """
+    if config.batch == "local":
+        return [1] * count
+    if config.batch != "pbs" or policy is not Policy.YIELD:
+        return [count]
+    singles = min(count, max(0, SINGLES_MAX - made))
+    return [1] * singles + ([count - singles] if count > singles else [])
 
 
 def poll_s_of(config: SiteConfig) -> float:
