@@ -104,18 +104,64 @@ def test_number_that_came_back_is_another_job(pbs: PbsWorld) -> None:
     assert pbs.lives(number)
 
 
-def test_json_that_cannot_be_repaired_is_asked_for_as_text(pbs: PbsWorld, tmp_path: Path) -> None:
+def test_json_that_cannot_be_repaired_is_asked_for_as_text(pbs: PbsWorld) -> None:
+    config = json.loads((pbs.state / "config.json").read_text())
+    config["queues"]["workq"]["comment"] = "UNREADABLE"
+    (pbs.state / "config.json").write_text(json.dumps(config))
+    batch = client(pbs)
+    batch.facts()
+    before = batch.calls.queries
+    seen = batch.snapshot()
+    assert batch.calls.queries - before == 5, "four, and queues once more"
+    assert [each.name for each in seen.partitions] == ["workq"]
+
+
+def preempting(pbs: PbsWorld, order: str, *, history: bool) -> PbsBatchSystem:
+    """One of ours on each node, and then an urgent job of both."""
+    pbs.configure(preempt_order=order, job_history_enable=str(history))
+    batch = client(pbs)
+    for number in (1, 2):
+        batch.submit(submission("sleep 600", f"tm-here-e1-{number}"))
+        wait(batch, f"tm-here-e1-{number}", runs)
+    (pbs.space / "urgent").write_text("sleep 600\n")
+    words = [
+        "qsub",
+        "-q",
+        "urgent",
+        "-l",
+        "select=2:ncpus=4",
+        "-l",
+        "place=scatter:excl",
+        str(pbs.space / "urgent"),
+    ]
+    subprocess.run(words, check=True, capture_output=True)
+    return batch
+
+
+def test_what_the_scheduler_suspends_is_told_and_ends_when_it_is_canceled(pbs: PbsWorld) -> None:
+    batch = preempting(pbs, "S", history=False)
+    told = wait(batch, "tm-here-e1-1", lambda each: each.suspended)
+    assert told.state is AllocationState.ACTIVE
+    batch.cancel(["tm-here-e1-1", "tm-here-e1-2"])
+    assert wait(batch, "tm-here-e1-1", is_final).state is AllocationState.CANCELED
+
+
+@pytest.mark.parametrize(("history", "ending"), [(True, Ending.PREEMPTED), (False, Ending.CANCELED)])
+def test_what_the_scheduler_deletes_was_preempted_where_a_history_tells(
+    pbs: PbsWorld, *, history: bool, ending: Ending
+) -> None:
+    batch = preempting(pbs, "D", history=history)
+    told = wait(batch, "tm-here-e1-1", is_final)
+    assert (told.state, told.ending) == (AllocationState.CANCELED, ending)
+
+
+def test_what_a_person_deletes_was_canceled(pbs: PbsWorld) -> None:
+    pbs.configure(job_history_enable="True")
     batch = client(pbs)
     number = batch.submit(submission("sleep 600"))
     wait(batch, "tm-here-e1-1", runs)
-    state = json.loads((pbs.state / "state.json").read_text())
-    state["jobs"][number.partition(".")[0]]["comment"] = "UNREADABLE"
-    (pbs.state / "state.json").write_text(json.dumps(state))
-    before = batch.calls.queries
-    status = batch.status(["tm-here-e1-1"])["tm-here-e1-1"]
-    assert batch.calls.queries - before == 2
-    assert (status.state, status.nodes) == (AllocationState.ACTIVE, ("n1",))
-    assert status.ends_s is not None
+    subprocess.run(["qdel", number], check=True)
+    assert wait(batch, "tm-here-e1-1", is_final).ending is Ending.CANCELED
 
 
 def test_foreign_jobs_that_are_hidden_are_said_to_be(pbs: PbsWorld) -> None:

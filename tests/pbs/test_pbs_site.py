@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from tests.worlds.batch.batch_pbs import CORES, PbsWorld
 from tests.worlds.batch.batch_pbs import world as pbs_world
 from tests.worlds.home.world import Options, world
 
+from tidemill import clock
 from tidemill.model.job import JobSpec, Resources
 
 SITE = """batch = "pbs"
@@ -71,3 +73,53 @@ def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWo
         assert ours, it.tails()
         assert all('"count":1' in line for line in ours), "one node was idle"
         it.wait_for(lambda: ask("qselect") == theirs, "our allocations leave when there is no work")
+
+
+def states(user: str) -> list[str]:
+    """States of a user's jobs."""
+    found = ask("qselect", "-u", user)
+    return [ask("qstat", "-f", each)[ask("qstat", "-f", each).index("job_state") + 2] for each in found]
+
+
+def test_nodes_are_given_back_to_a_regular_job_that_waits(pbs: PbsWorld, tmp_path: Path) -> None:
+    """All of the machine is ours; then somebody wants all of it, for three seconds."""
+    script = tmp_path / "regular.sh"
+    script.write_text("sleep 3\n")
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+        command = JobSpec(command=["sleep", "1"], events=120, resources=Resources(cores=1, event_s=1))
+        (job,) = it.submit("pbs", command)
+        it.wait_for(lambda: it.client.job(job).row.events_done > 8, "it works")
+        wants = ["-l", f"select=2:ncpus={CORES}", "-l", "place=scatter:excl", "-l", "walltime=0:02:00"]
+        ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
+        began_s = clock.monotonic_s()
+        it.wait_for(lambda: states(REGULAR) != ["Q"], "it starts")
+        assert clock.monotonic_s() - began_s < 12, "a look, a death and a cycle"
+        it.wait_campaign("pbs")
+        detail = it.client.job(job)
+        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 120), detail.row.reason
+        assert not detail.failures
+
+
+@pytest.mark.parametrize("order", ["S", "D"])
+def test_work_of_what_is_preempted_is_done_again_and_the_site_goes_on(
+    pbs: PbsWorld, tmp_path: Path, order: str
+) -> None:
+    pbs.configure(preempt_order=order, job_history_enable="True")
+    script = tmp_path / "urgent.sh"
+    script.write_text("sleep 5\n")
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+        command = JobSpec(command=["sleep", "1"], events=80, resources=Resources(cores=1, event_s=1))
+        (job,) = it.submit("pbs", command)
+        it.wait_for(lambda: it.client.job(job).row.events_done > 4, "it works")
+        for _ in range(2):  # two allocations each time: more than `foreign_cancels`
+            wants = ["-l", f"select=2:ncpus={CORES}", "-l", "place=scatter:excl", "-l", "walltime=0:02:00"]
+            ask("qsub", "-q", "urgent", "-N", "urgent", *wants, str(script), user=REGULAR)
+            it.wait_for(lambda: states(REGULAR)[-1:] != ["Q"], "it starts")
+            it.wait_for(lambda: "S" not in states(getpass.getuser()), "nothing of ours stays suspended")
+            it.wait_for(lambda: not states(REGULAR), "it ends")
+            done = it.client.job(job).row.events_done
+            it.wait_for(lambda: it.client.job(job).row.events_done > done, "ours work again")
+        it.wait_campaign("pbs")
+        detail = it.client.job(job)
+        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 80), detail.row.reason
+        assert not detail.failures

@@ -6,7 +6,7 @@ and does its work. Jobs are really run, each by a process of its own that keeps 
 statuses are those of OpenPBS 23.06 as recorded, with what is wrong in them: JSON tells only the first of several
 numbers, and makes numbers of variables that look like one.
 
-    $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues
+    $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues, preempt_order
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
     $TIDEMILL_FAKE_PBS/slow          seconds that every command takes, if it is there
     $TIDEMILL_FAKE_PBS/rstat         what `pbs_rstat -f` prints
@@ -157,7 +157,8 @@ def own(job: Job, word: str) -> None:
 def qdel(words: list[str]) -> None:
     def delete(job: Job, word: str) -> None:
         own(job, word)
-        if job["state"] == "R":
+        if job["state"] in "RS":
+            job["deleted_by"] = user()
             path("delete", job["key"]).touch()
         else:
             finish(job)

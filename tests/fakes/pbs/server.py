@@ -22,6 +22,7 @@ KILL_DELAY_S = 1.0
 UNKNOWN, FINISHED, DENIED, INVALID = 153, 35, 159, 156
 AWAY = {"qstat": 255, "pbsnodes": 1}
 AWAY_OTHERS = 162
+EXPRESS = 150  #: `preempt_queue_prio`: jobs of such queues take nodes from others
 OVER = "FX"
 """States of what has ended: an element of an array is X until the whole array has ended."""
 
@@ -84,24 +85,59 @@ def server() -> Iterator[tuple[State, Config]]:
 
 def advance(state: State, config: Config) -> None:
     for job in state["jobs"].values():
-        if job["state"] == "R" and path("end", job["key"]).exists():
+        if job["state"] in "RS" and path("end", job["key"]).exists():
             job["exit"] = int(path("end", job["key"]).read_text())
             finish(job)
     used = dict.fromkeys(config["nodes"], 0)
     for job in state["jobs"].values():
         if job["state"] == "R":
             take(job, used, config)
-    for job in state["jobs"].values():
-        if job["state"] == "Q":
-            free = [name for name in config["nodes"] if fits(job, name, used, config)]
-            if len(free) < job["nodes"]:
-                break  # first in, first out
-            job["hosts"] = free[: job["nodes"]]
-            take(job, used, config)
-            start(job)
+    schedule(state, config, used)
     close_arrays(state)
     if config["server"].get("job_history_enable") != "True":
         state["jobs"] = {key: job for key, job in state["jobs"].items() if job["state"] != "F"}
+
+
+def schedule(state: State, config: Config, used: dict[str, int]) -> None:
+    """One cycle: queues by priority, in each first in, first out; what was suspended goes on where it was."""
+    waiting = [job for job in state["jobs"].values() if job["state"] in "QS"]
+    for job in sorted(waiting, key=lambda each: -queue_priority(each, config)):
+        if job["state"] == "S":
+            if all(fits(job, name, used, config) for name in job["hosts"]):
+                take(job, used, config)
+                job["state"] = "R"
+                path("signal", f"{job['key']}@{int(signal.SIGCONT)}").touch()
+            continue
+        free = [name for name in config["nodes"] if fits(job, name, used, config)]
+        if len(free) < job["nodes"] and queue_priority(job, config) >= EXPRESS:
+            preempt(state, config, used, job["nodes"])
+            free = [name for name in config["nodes"] if fits(job, name, used, config)]
+        if len(free) < job["nodes"]:
+            break
+        job["hosts"] = free[: job["nodes"]]
+        take(job, used, config)
+        start(job)
+
+
+def preempt(state: State, config: Config, used: dict[str, int], nodes: int) -> None:
+    """Take nodes from what runs in other queues, the newest first: `preempt_order` D deletes it, else it is suspended."""
+    running = [job for job in state["jobs"].values() if job["state"] == "R"]
+    for job in sorted(running, key=lambda each: -each["stime"]):
+        if queue_priority(job, config) >= EXPRESS or nodes <= 0:
+            continue
+        nodes -= len(job["hosts"])
+        if config.get("preempt_order") == "D":
+            job["deleted_by"] = "Scheduler"
+            path("delete", job["key"]).touch()
+            continue
+        job["state"] = "S"
+        path("signal", f"{job['key']}@{int(signal.SIGSTOP)}").touch()
+        for name in job["hosts"]:
+            used[name] -= config["nodes"][name] if job["excl"] else job["ncpus"]
+
+
+def queue_priority(job: Job, config: Config) -> int:
+    return int(config["queues"][job["queue"]].get("Priority", 0))
 
 
 def close_arrays(state: State) -> None:
@@ -136,6 +172,10 @@ def finish(job: Job) -> None:
     )
     if job["exit"] == -29:
         job["comment"] += " and exceeded resource walltime"
+    if job.get("deleted_by"):
+        job["comment"] = (
+            f"Job run at {ctime(job.get('stime', 0))} and terminated by {job['deleted_by']}@{SERVER}"
+        )
 
 
 def start(job: Job) -> None:

@@ -32,12 +32,12 @@ def attributes(job: Job, config: Config) -> Job:
             "select": job["select"],
             "walltime": clock_of(job["walltime"]),
         },
-        "substate": 42 if job["state"] == "R" else 10,
+        "substate": {"R": 42, "S": 45}.get(job["state"], 10),
         "Variable_List": {"PBS_O_HOME": "/u/x", "PBS_NGPUS": 0, "ODD": "it's", **job["variables"]},
         "run_count": job.get("runs", 0),
         "project": "_pbs_project_default",
     }
-    if job["state"] in "RFX" and job.get("stime"):
+    if job["state"] in "RSFX" and job.get("stime"):
         cores = config["nodes"]
         told["stime"] = ctime(job["stime"])
         told["exec_host"] = "+".join(f"{name}/0*{job['ncpus']}" for name in job["hosts"])

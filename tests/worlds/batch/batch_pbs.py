@@ -43,14 +43,19 @@ class PbsWorld:
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         self.configure()
 
-    def configure(self, **server: str) -> None:
-        """Write the server's configuration."""
+    def configure(self, *, preempt_order: str = "", **server: str) -> None:
+        """Write the server's configuration. `preempt_order`, `S` or `D`: there is a queue `urgent` that preempts."""
         config = {
             "nodes": {"n1": CORES, "n2": CORES},
             "features": {"n1": {"left": "True"}, "n2": {"right": "True"}},
             "server": {"job_history_enable": "False", **server},
-            "queues": {"workq": {"queue_type": "Execution", "enabled": "True", "started": "True"}},
-        }
+            "queues": {
+                "workq": {"queue_type": "Execution", "enabled": "True", "started": "True"},
+                **({"urgent": {"queue_type": "Execution", "enabled": "True", "started": "True", "Priority": "200"}}
+                   if preempt_order else {}),
+            },
+            "preempt_order": preempt_order,
+        }  # fmt: skip
         (self.state / "config.json").write_text(json.dumps(config))
 
     def open(self) -> BatchSystem:
