@@ -118,7 +118,7 @@ def test_work_of_what_is_preempted_is_done_again_and_the_site_goes_on(
             it.wait_for(lambda: "S" not in states(getpass.getuser()), "nothing of ours stays suspended")
             it.wait_for(lambda: not states(REGULAR), "it ends")
             done = it.client.job(job).row.events_done
-            it.wait_for(lambda: it.client.job(job).row.events_done > done, "ours work again")
+            it.wait_for(lambda done=done: it.client.job(job).row.events_done > done, "ours work again")
         it.wait_campaign("pbs")
         detail = it.client.job(job)
         assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 80), detail.row.reason

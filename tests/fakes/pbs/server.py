@@ -120,7 +120,7 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
 
 
 def preempt(state: State, config: Config, used: dict[str, int], nodes: int) -> None:
-    """Take nodes from what runs in other queues, the newest first: `preempt_order` D deletes it, else it is suspended."""
+    """Take nodes from what runs in other queues, the newest first: `preempt_order` D deletes, else it suspends."""
     running = [job for job in state["jobs"].values() if job["state"] == "R"]
     for job in sorted(running, key=lambda each: -each["stime"]):
         if queue_priority(job, config) >= EXPRESS or nodes <= 0:
