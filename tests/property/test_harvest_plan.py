@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,8 +57,11 @@ def situations(draw: st.DrawFn) -> Situation:
     )
 
 
-def view(situation: Situation, *, with_us: bool) -> tuple[list[str], dict[str, float]]:
-    """What the scheduler does: starts now, planned starts. With us: after the decision, cancelled nodes are free."""
+def view(
+    situation: Situation, *, with_us: bool, queue: list[Waiting] | None = None
+) -> tuple[list[str], dict[str, float]]:
+    """What the scheduler does: starts now, planned starts. With us: after the decision, cancelled nodes are free.
+    `queue`: in its own order, without reservations."""
     decision = decide(situation, Policy.YIELD)
     counts = {each.key: each.count for each in situation.holdings}
     widths = {each.key: each.width for each in situation.holdings}
@@ -77,7 +82,8 @@ def view(situation: Situation, *, with_us: bool) -> tuple[list[str], dict[str, f
         free += sum(nodes for _, nodes in held)
         held = []
     profile = ahead(0.0, free, [*situation.busy, *(Busy(nodes, at) for at, nodes in held)], situation.outages)
-    outlook = play(profile, situation.queue, situation.limits.reservations)
+    reservations = situation.limits.reservations if queue is None else 0
+    outlook = play(profile, situation.queue if queue is None else queue, reservations)
     return [job.id for job in outlook.starts], {job.id: at for job, at in outlook.planned}
 
 
@@ -90,6 +96,20 @@ def test_after_a_decision_the_scheduler_starts_and_plans_as_if_we_were_not_here(
         holdings=[],
     )
     assert view(situation, with_us=True) == view(without, with_us=False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations(), st.randoms(use_true_random=False))
+def test_where_the_order_is_not_known_whatever_starts_first_starts_as_if_we_were_not_here(
+    situation: Situation, random: Random
+) -> None:
+    """PBS without `strict_ordering`: jobs start in an order that we do not know, and nothing is reserved."""
+    here = msgspec.structs.replace(situation, is_order_known=False)
+    without = msgspec.structs.replace(
+        here, idle=here.idle + sum(each.width * each.count for each in here.holdings), holdings=[]
+    )
+    queue = random.sample(here.queue, len(here.queue))
+    assert view(here, with_us=True, queue=queue)[0] == view(without, with_us=False, queue=queue)[0]
 
 
 @settings(max_examples=300, deadline=None)

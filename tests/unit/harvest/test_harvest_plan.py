@@ -98,6 +98,17 @@ def test_a_job_that_backfilling_would_start_gets_nodes_too() -> None:
     assert found.cancel == [CancelHolding(1, 20)]
 
 
+def test_where_the_order_is_a_guess_every_job_that_could_start_gets_its_nodes() -> None:
+    """A guess has `head` first, which does not fit; a scheduler that reserves nothing starts `long` or `both`."""
+    queue = [Waiting("head", 100, HOUR), Waiting("long", 15, 2 * HOUR), Waiting("both", 25, HOUR / 2)]
+    known = situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=queue)
+    assert decide(known, Policy.YIELD).yields_to == ["both"]
+    found = decide(msgspec.structs.replace(known, is_order_known=False), Policy.YIELD)
+    assert found.yields_to == ["long", "both"]
+    assert found.cancel == [CancelHolding(1, 30)]
+    assert found.submit == []
+
+
 def test_an_outage_is_neither_filled_nor_run_into() -> None:
     found = decide(
         situation(holdings=[held(1, 40)], busy=[Busy(50, HOUR)], outages=[Outage(100, 2000.0, 9000.0)]),

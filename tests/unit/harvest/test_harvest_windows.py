@@ -123,6 +123,24 @@ def test_our_own_waiting_jobs_and_those_that_cannot_start_claim_nothing() -> Non
     assert stairs(machine(node("n0"), queued=[ours, later])) == [(1, 3590, "time limit of batch")]
 
 
+def test_where_no_plan_is_told_what_a_waiting_job_could_use_is_not_free() -> None:
+    """PBS plans nothing by default: a job of two nodes takes the second one, ours or not, when another ends."""
+    nodes = (node("n0"), node("n1", partitions=("batch", "wide")))
+    wide = queued(7, width=2, partitions=("wide",))
+    assert stairs(machine(*nodes, queued=[wide])) == [(1, 3590, "time limit of batch")]
+    assert stairs(machine(*nodes, queued=[wide], plan_age_s=5.0)) == [(2, 3590, "time limit of batch")]
+    held = queued(8, eligible=False)
+    assert stairs(machine(*nodes, queued=[held])) == [(2, 3590, "time limit of batch")]
+    planned = queued(9, planned_s=NOW + 600, planned_nodes=("n1",))
+    assert stairs(machine(*nodes, queued=[planned])) == [
+        (1, 3590, "time limit of batch"), (2, 590, "job 9"),
+    ]  # fmt: skip
+
+
+def test_where_others_are_hidden_and_no_plan_is_told_nothing_is_free() -> None:
+    assert stairs(machine(node("n0"), are_others_hidden=True)) == []
+
+
 def test_eligible_jobs_without_a_plan_are_told() -> None:
     snapshot = machine(
         node("n0"),

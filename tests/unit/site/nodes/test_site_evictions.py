@@ -9,7 +9,7 @@ import pytest
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late
+from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late, suspended
 from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.state.site_state import Allocation
 from tidemill.wire.node import Done, Started
@@ -51,6 +51,15 @@ def test_the_time_of_silence_begins_when_it_runs_and_ends_with_the_first_word() 
     assert silence.look([mine], 500) == []
     mine.pilots = 1
     assert silence.look([mine], 900) == []
+
+
+def test_what_is_suspended_goes_once_and_again_after_a_minute() -> None:
+    mine = [allocation("a"), allocation("b")]
+    (found,) = suspended(mine, ["b"], 100 * SECOND)
+    assert (found.names, found.is_failure) == (["b"], False)
+    mine[1].canceled_us = 100 * SECOND
+    assert suspended(mine, ["b"], 101 * SECOND) == []
+    assert suspended(mine, ["b"], int((101 + AGAIN_S) * SECOND))[0].names == ["b"]
 
 
 def test_what_waits_past_its_last_start_goes_and_is_told_again() -> None:

@@ -13,10 +13,12 @@ from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.capacity import Ahead, wanted
 from tidemill.site.nodes.planning import (
+    SINGLES_MAX,
     Starts,
     anything,
     backlog_of,
     causes_of,
+    death_s_of,
     for_others,
     group_by_start,
     local_situation,
@@ -24,6 +26,7 @@ from tidemill.site.nodes.planning import (
     policy_of,
     poll_s_of,
     starts_left,
+    submissions_of,
 )
 from tidemill.site.nodes.selection import Named, PlacedDecision, Shape, with_names
 from tidemill.site.state.failures import decide as decide_retry
@@ -57,6 +60,22 @@ def local(work: Demand, allocations: list[Allocation], starts: Starts | None = N
 
 def asked(plan: Named) -> int:
     return sum(count for _, count, _ in plan.submit)
+
+
+def test_on_pbs_what_may_have_to_be_shortened_is_asked_for_alone_up_to_a_number() -> None:
+    pbs = msgspec.structs.replace(CONFIG, batch="pbs")
+    assert submissions_of(3, pbs, policy=Policy.YIELD, made=0) == [1, 1, 1]
+    assert submissions_of(20, pbs, policy=Policy.YIELD, made=0) == [*[1] * SINGLES_MAX, 20 - SINGLES_MAX]
+    assert submissions_of(20, pbs, policy=Policy.YIELD, made=SINGLES_MAX) == [20]
+    assert submissions_of(20, pbs, policy=Policy.WINDOWS, made=0) == [20]
+    assert submissions_of(20, CLUSTER, policy=Policy.YIELD, made=0) == [20]
+    assert submissions_of(3, CONFIG, policy=Policy.DEMAND, made=0) == [1, 1, 1]
+
+
+def test_a_death_takes_longer_on_pbs_unless_the_site_says_so() -> None:
+    pbs = msgspec.structs.replace(CONFIG, batch="pbs")
+    assert (death_s_of(CLUSTER), death_s_of(pbs)) == (5.0, 12.0)
+    assert death_s_of(msgspec.structs.replace(pbs, harvest=Harvest(death_s=0))) == 0
 
 
 def test_nodes_are_asked_for_as_the_backlog_fills_them() -> None:
