@@ -89,11 +89,13 @@ def ticks(place: Frame, *, across: Sequence[str], up: Sequence[str]) -> list[str
 
 
 def nice_ceiling(value: float) -> float:
-    """The next 1, 2, 3, 4, 5, 6 or 8 times a power of ten: quarters of it are short numbers."""
+    """The next 1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6 or 8 times a power of ten: quarters of it are short numbers."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.9999)
+    return next(
+        step * power for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.9999
+    )
 
 
 def clock_marks(start_s: float, span_s: float) -> list[str]:

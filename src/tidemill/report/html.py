@@ -386,10 +386,19 @@ def figure(caption: str, drawn: str) -> str:
     return f"<figure><figcaption>{escape(caption)}</figcaption>{drawn}</figure>"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
-    """A table of texts; columns in `right` are numbers."""
-    numeric = set(right)
-    kinds = ["n" if k in numeric else "name" if k == 0 else "" for k in range(len(heads))]
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Iterable[int] = (),
+    whole: Iterable[int] = (),
+) -> str:
+    """A table of texts; columns in `right` are numbers, those in `whole` short texts that stay on one line."""
+    numeric, unbroken = set(right), set(whole)
+    kinds = [
+        "n" if k in numeric else "whole" if k in unbroken else "name" if k == 0 else ""
+        for k in range(len(heads))
+    ]
     head = "".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     body = "".join(
         "<tr>"

@@ -137,11 +137,13 @@ def best_slots(
     good = (k for k in range(len(slots)) if is_as_good(rates[k], rates[best], gain_percent))
     enough = min(good, key=lambda k: slots[k])
     top = rates[best]
-    most = f"{slots[best]} slots do the most, {top.value:.4g} events/s ({top.low:.4g} to {top.high:.4g})"
-    beyond = f"by {gain_percent:g} % beyond chance" if gain_percent else "beyond chance"
+    chosen = rates[enough]
+    does = f"they do {chosen.value:.4g} events/s ({chosen.low:.4g} to {chosen.high:.4g})"
+    least = f"{gain_percent:g} % less" if gain_percent else "less"
     if enough == best:
-        return slots[best], f"{most}; fewer do less, {beyond}"
-    few = (
-        f"{slots[enough]} do {rates[enough].value:.4g} ({rates[enough].low:.4g} to {rates[enough].high:.4g})"
-    )
-    return slots[enough], f"{most}; {few}, which is not less {beyond}, and leaves more room"
+        return slots[best], f"{does}, the most; fewer slots do at least {least}, beyond chance"
+    most = f"{slots[best]} do the most, {top.value:.4g} ({top.low:.4g} to {top.high:.4g})"
+    more = f"{gain_percent:g} % more" if gain_percent else "more"
+    return slots[
+        enough
+    ], f"{does}; {most}, but that is not {more} beyond chance, and fewer slots leave more room"

@@ -34,7 +34,10 @@ def page(run: Run, found: Analysis) -> str:
     """The page."""
     body = [
         _advice(run, found),
-        section("Levels", table(HEADS, [row(each) for each in found.steps], right=range(2, len(HEADS)))),
+        section(
+            "Levels",
+            table(HEADS, [row(each) for each in found.steps], right=range(2, len(HEADS)), whole=(0, 1)),
+        ),
         _curves(run, found),
         _nodes(found),
         _saturated(run, found),
@@ -108,7 +111,8 @@ def _curves(run: Run, found: Analysis) -> str:
             against = "slots per node" if run.mode == "scan" else "level"
             knee = found.knees.get(site)
             drawn += _two(here, f"{where + ': ' if where else ''}", against, knee)
-    return section("Curves, with 95 % intervals", "".join(drawn)) if drawn else ""
+    heading = "Curves, with 95 % intervals" + (", each pass a point" if run.mode == "scan" else "")
+    return section(heading, "".join(drawn)) if drawn else ""
 
 
 def _two(here: list[tuple[int, Figures]], where: str, against: str, knee: Knee | None) -> list[str]:
@@ -199,4 +203,4 @@ def _filter(found: Analysis) -> str:
         return ""
     rule = next(each.filter.rule for each in found.steps if each.filter)
     heads = ["level", "counted", "left out", "longest counted", "largest weight", "intervals"]
-    return section("What counts", f"<p>{escape(rule)}.</p>" + table(heads, rows, right=(1, 3, 4)))
+    return section("What counts", f"<p>{escape(rule)}.</p>" + table(heads, rows, right=(1, 3, 4), whole=(0,)))

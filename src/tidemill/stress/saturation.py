@@ -17,7 +17,8 @@ from tidemill.stress.statistics import mean_sd
 
 FULL = 0.9
 GROWTH_MIN = 0.2
-"""A quantity that grows by less from the first level to its highest has nothing to do with the jobs."""
+"""A quantity that grows by less from the first level to its highest has nothing to do with the jobs; one
+that falls again by as much has not reached a limit."""
 
 FLAT = 0.3
 """It has stopped growing if a payload more brings less than this part of what it brought before."""
@@ -42,8 +43,14 @@ def find(steps: Sequence[StepRun]) -> list[Saturated]:
             if each.status == "measured" and inside:
                 means[series.title, series.source].append((each.step.level, mean_sd(inside)[0]))
                 about[series.title, series.source] = series
-    found = [_judge(about[key], sorted(rows)) for key, rows in means.items()]
+    found = [_judge(about[key], _by_level(rows)) for key, rows in means.items()]
     return sorted((each for each in found if each is not None), key=lambda each: (each.level, each.title))
+
+
+def _by_level(rows: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """One value for each level, in order: a scan measures each in several passes."""
+    levels = sorted({level for level, _ in rows})
+    return [(level, mean_sd([value for each, value in rows if each == level])[0]) for level in levels]
 
 
 def _judge(series: Series, rows: list[tuple[int, float]]) -> Saturated | None:
@@ -53,7 +60,12 @@ def _judge(series: Series, rows: list[tuple[int, float]]) -> Saturated | None:
         else None
     )
     if full is not None and series.limit is not None:
-        text = f"mean {full[1]:.4g} of {series.limit:.4g} {series.unit} at level {full[0]}".replace("  ", " ")
+        of = (
+            f"{full[1]:.4g} of {series.limit:.4g} {series.unit}"
+            if series.unit
+            else f"{full[1] / series.limit:.0%}"
+        )
+        text = f"mean {of} at level {full[0]}"
         return Saturated(title=series.title, source=series.source, level=full[0], evidence=text)
     levels, values = [float(level) for level, _ in rows], [value for _, value in rows]
     if (
@@ -61,6 +73,7 @@ def _judge(series: Series, rows: list[tuple[int, float]]) -> Saturated | None:
         or len(rows) < 4
         or min(values) <= 0
         or max(values) < (1 + GROWTH_MIN) * values[0]
+        or values[-1] < (1 - GROWTH_MIN) * max(values)
     ):
         return None
     best = knee.fit(levels, values)

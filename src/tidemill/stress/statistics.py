@@ -112,7 +112,7 @@ def draw(counted: Counted, *, seed: int, slow: Collection[str] = (), draws: int 
         _sum([each for group in groups for each in dice.choices(group, k=len(group))]) for _ in range(draws)
     ]
     free = max(1, sum(map(len, groups)) - len(groups))
-    return Draws(whole, samples, student(free) / 1.96, f"payloads drawn within each of {len(groups)} nodes")
+    return Draws(whole, samples, student(free) / 1.96, "payloads drawn within each node")
 
 
 def interval(value: float, samples: Sequence[float], widening: float = 1.0) -> Estimate:

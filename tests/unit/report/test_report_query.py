@@ -161,7 +161,8 @@ def test_figures_are_well_formed_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "top"), [(0, 1), (0.07, 0.08), (1, 1), (3, 3), (183, 200), (999, 1000), (1001, 2000)]
+    ("value", "top"),
+    [(0, 1), (0.07, 0.08), (1, 1), (3, 3), (183, 200), (999, 1000), (1001, 1200), (1.086, 1.2)],
 )
 def test_axes_end_at_short_numbers(value: float, top: float) -> None:
     assert nice_ceiling(value) == pytest.approx(top)
