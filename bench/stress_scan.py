@@ -5,7 +5,7 @@
 A site of one node with as many emulated cores as the largest number of slots runs payloads that initialise Pythia 8 and
 generate 600 collisions each, one process per payload. What really is there is this machine's cores, so the
 throughput should stop to grow at their number. Run it on a quiet machine: others' load moves the knee. With `--pages`
-each round's page is kept there as round-N.html.
+each round's page and data are kept there in round-N.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--slots", default="1,2,4,6,8")
     parser.add_argument("--hold", type=float, default=45.0, help="seconds of a level's window")
-    parser.add_argument("--pages", type=Path, help="keep the rounds' pages in this directory")
+    parser.add_argument("--pages", type=Path, help="keep the rounds' pages and data in this directory")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     slots = [int(each) for each in args.slots.split(",")]
@@ -97,9 +97,8 @@ def main() -> None:
         for number in range(1, args.rounds + 1):
             rounds.append(scan(site, test, f"round-{number}", 60 + 2 * len(slots) * (2 * args.hold + 150)))
             if args.pages:
-                args.pages.mkdir(parents=True, exist_ok=True)
-                (page,) = (site.home / "me" / f"round-{number}").glob("*/page.html")
-                shutil.copy(page, args.pages / f"round-{number}.html")
+                (run,) = (site.home / "me" / f"round-{number}").iterdir()
+                shutil.copytree(run, args.pages / f"round-{number}")
     figures = {
         "cores": os.cpu_count(), "recommended": [each["slots"] for each in rounds], "rounds": rounds,
         "holds": len({each["slots"] for each in rounds}) == 1,
