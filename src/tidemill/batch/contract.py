@@ -105,6 +105,7 @@ class CommandCounts(msgspec.Struct, kw_only=True):
     bytes: int = 0
     seconds: float = 0.0
     last_s: float = 0.0  #: how long the last query took
+    death_s: float = 0.0  #: from our cancels to free nodes, as measured; 0 = not known
     interval_factor: float = 1.0  #: polls are so many times rarer than configured
 
 

@@ -26,6 +26,7 @@ from tidemill.batch.contract import (
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name
 from tidemill.batch.pbs import command, survey
+from tidemill.batch.pbs.deaths import Deaths
 from tidemill.batch.pbs.replies import (
     Record,
     read_duration,
@@ -69,6 +70,7 @@ class PbsBatchSystem:
             str, tuple[float, str]
         ] = {}  #: submissions without a number: when asked, and what was found
         self._asked_history_s = -HISTORY_EVERY_S
+        self._deaths = Deaths()
         self._name_chars_max: int | None = None
         self._server: Record | None = None
 
@@ -116,6 +118,7 @@ class PbsBatchSystem:
         if unclear and self._ask_history(unclear):
             answers.update({name: self._final[name] for name in unclear if name in self._final})
         answers.update(self._preempted(answers))
+        self._measure_deaths()
         self._final.update({name: each for name, each in answers.items() if each.state in ALLOCATION_FINAL
                             and each.answer is Answer.FOUND})  # fmt: skip
         return answers
@@ -123,14 +126,12 @@ class PbsBatchSystem:
     def cancel(self, names: Collection[str]) -> None:
         """See the contract."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
-        living = [
-            name
-            for name, job in self._jobs(wanted).items()
-            if text_of(job, "job_state") not in ("F", "X", "E")
-        ]
+        states = {name: text_of(job, "job_state") for name, job in self._jobs(wanted).items()}
+        living = [name for name, state in states.items() if state not in ("F", "X", "E")]
         if not living:
             return
         self._records.note_cancels(living)
+        self._deaths.canceled([name for name in living if states[name] == "R"], clock.now_s())
         reply = self._budget.act(["qdel", *map(self._id, living)])
         if reply.status not in {0, *command.GONE_STATUSES}:
             self.calls.failures += 1
@@ -318,6 +319,18 @@ class PbsBatchSystem:
         tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
         reason = f"Exit_status {status or 'none'}: {comment[:300]}"
         return ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
+
+    def _measure_deaths(self) -> None:
+        """Learn from the history, where there is one, how long nodes are kept after a cancel."""
+        names = self._deaths.ripe(clock.now_s())
+        if not names:
+            return
+        keeps = self._server is not None and text_of(self._server, "job_history_enable") == "True"
+        jobs = self._jobs(names, "-x") if keeps else {}
+        for name in names:
+            ended = text_of(jobs.get(name, {}), "obittime")
+            self._deaths.ended(name, read_time(ended, clock.now_s()) if ended else None)
+        self.calls.death_s = self._deaths.death_s
 
     def _preempted(self, answers: Mapping[str, Status]) -> dict[str, Status]:
         """Those that got TERM, not from us, and of which the history says that the scheduler took their nodes. One

@@ -206,7 +206,7 @@ class Harvesting:
             pause_s,
             plan_age_s=snapshot.plan_age_s,
             cycle_s=harvest.cycle_s or CYCLE_S,
-            lead_s=phase.lead(planning.death_s_of(self._config)),
+            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
         )
 
     def _take(self) -> bool:
@@ -237,6 +237,7 @@ class Harvesting:
         foreign = len(self._log.pool.state.foreign_us)
         changed = self.book.take(answer.statuses)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
+        self.machine.death_s = self.calls.batch.calls.death_s
         if answer.snapshot is not None:
             self.machine.take(answer.snapshot)
             self._is_fresh = True

@@ -57,6 +57,7 @@ class SiteMachine:
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
         self._policy = planning.policy_of(config)
+        self.death_s = 0.0  #: as the batch system has it measured; 0 = not yet
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
@@ -280,7 +281,7 @@ class SiteMachine:
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),
             cycle_s=harvest.cycle_s or CYCLE_S,
-            death_s=planning.death_s_of(config),
+            death_s=planning.death_s_of(config, self.death_s),
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
         )

@@ -65,10 +65,12 @@ def policy_of(config: SiteConfig) -> Policy:
     return defaults.get(config.batch, Policy.YIELD)
 
 
-def death_s_of(config: SiteConfig) -> float:
-    """How long after we cancel an allocation its nodes are free."""
+def death_s_of(config: SiteConfig, measured_s: float = 0.0) -> float:
+    """How long after we cancel an allocation its nodes are free: as configured, or measured (0 = not yet), or usual."""
     if config.harvest.death_s is not None:
         return config.harvest.death_s
+    if measured_s:
+        return measured_s
     return DEATH_S_PBS if config.batch == "pbs" else DEATH_S
 
 
