@@ -15,7 +15,7 @@ from tests.worlds.batch.batch_world import KEY
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.batch.contract import Answer, BatchSubmission, Ending, Status
-from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.batch.pbs import PbsBatchSystem, deaths
 from tidemill.config.site import Cluster
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
@@ -212,3 +212,20 @@ def test_jobs_of_the_fake_end_with_the_test_that_started_them(tmp_path: Path) ->
     while any(here in word for pid in processes.processes() for word in processes.words_of(pid)):
         assert clock.monotonic_s() < deadline_s, "its processes stay"
         clock.sleep_s(0.05)
+
+
+def test_how_long_nodes_are_kept_after_a_cancel_is_learned_from_the_history(
+    pbs: PbsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deaths, "RIPE_S", 0.0)
+    pbs.configure(job_history_enable="True")
+    batch = client(pbs)
+    batch.facts()
+    names = [f"tm-here-e1-{number}" for number in range(deaths.ENOUGH)]
+    for name in names:
+        batch.submit(submission("trap '' TERM; while :; do sleep 1; done", name))
+        wait(batch, name, runs)
+        batch.cancel([name])
+        wait(batch, name, is_final)
+        batch.status([name])
+    assert 1 <= batch.calls.death_s <= 5, "killed a second after TERM"

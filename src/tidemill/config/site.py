@@ -196,7 +196,8 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     death_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0)] | None,
         doc(
-            "From cancelling one of our allocations to its nodes being free; none = as measured (PBS with a history), else 12 s on PBS, 5 s elsewhere"
+            "From cancelling one of our allocations to its nodes being free; none = as measured (PBS with a history), "
+            "else 12 s on PBS, 5 s elsewhere"
         ),
     ] = None
     slack_s: Annotated[

@@ -42,7 +42,7 @@ class Deaths:
             del self._canceled[next(iter(self._canceled))]
 
     def ripe(self, now_s: float) -> list[str]:
-        """Those of which the history is to be asked now; they are forgotten with that."""
+        """Those of which the history is to be asked now; then `ended` forgets each."""
         if len(self._seen) >= ENOUGH and now_s - self._asked_s < EVERY_S:
             return []
         names = [name for name, at_s in self._canceled.items() if now_s - at_s >= RIPE_S][-ASKED_MAX:]
