@@ -11,7 +11,8 @@ export UV_PROJECT_ENVIRONMENT := .venv
 export UV_HTTP_TIMEOUT := 60
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 CARGO_TEST = cargo test --quiet --locked --no-fail-fast --workspace --target $(HOST)
-PYTEST = .venv/bin/python -m pytest
+# The slowest tests of each target stand in its log.
+PYTEST = .venv/bin/python -m pytest --durations=15 --durations-min=5
 # In CI the fault tests run with 10 seeds of each kind; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
 SEEDS ?= $(if $(CI),10,5)
 FIRST ?= 1
@@ -37,8 +38,8 @@ OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # Clusters and services mostly wait: two lanes beside each other, of about the same length.
-ORDER := test-postgresql test-rabbitmq,test-browser+test-transfer test-caches+test-gridengine,test-rucio \
-  test-slurm+test-pbs,test-images,test-containers+test-slurmdbd test-local test-attack test-fault
+ORDER := test-postgresql,test-rabbitmq+test-transfer test-caches+test-gridengine,test-rucio \
+  test-slurm+test-slurmdbd,test-pbs,test-browser,test-images,test-containers,test-attack test-local test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
 
