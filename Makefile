@@ -41,7 +41,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 ORDER := test-postgresql,test-rabbitmq+test-transfer test-caches+test-gridengine,test-rucio \
   test-slurm+test-slurmdbd,test-pbs,test-browser,test-images,test-containers,test-attack test-local test-fault
 
-.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
+.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist bundle container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -139,6 +139,10 @@ dist: setup ## both distributions in dist/ with their software bills of material
 	cd ../..
 	.uv/venv/bin/uv build --quiet --package tidemill --out-dir dist
 	.venv/bin/python scripts/check_dist.py dist
+
+bundle: dist ## as root on Debian: one file that installs Tidemill without a network, for x86_64 and aarch64
+	@scripts/aarch64.sh dist
+	.venv/bin/python scripts/bundle.py dist dist
 
 container: dist ## as root: build the server's container without a registry of images, run it, ask for its health
 	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[amqp,certs,postgresql,tokens]"
