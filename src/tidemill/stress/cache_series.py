@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tidemill import clock
-from tidemill.client import Client
 from tidemill.stress.run import Series
+from tidemill.wire.api import SiteRow
 from tidemill.wire.far import CacheView
 
 EVERY_S = 10.0
-"""Sites read their caches as often (`VIEW_S` of the agent), and tell the server with a sync."""
+"""How often sites read their caches (`VIEW_S` of the agent); a sync carries the sums to the server."""
 LOOKS_MAX = 10_000
 """More than a day. Then the oldest go."""
 
@@ -45,18 +45,17 @@ FIGURES = (
 class CacheSource:
     """The caches of sites (`[[caches]]`), as the server shows them."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._looked_s = float("-inf")
         self._looks: dict[tuple[str, str], list[Look]] = defaultdict(list)
 
-    def look(self, site: str) -> None:
-        """Note the sums of the site's caches, of all sites' where it is empty; at most every EVERY_S."""
+    def look(self, rows: Sequence[SiteRow]) -> None:
+        """Note the sums of the sites' caches; at most every EVERY_S."""
         if clock.monotonic_s() - self._looked_s < EVERY_S:
             return
         self._looked_s = clock.monotonic_s()
-        for row in self._client.sites():
-            for view in row.caches if not site or row.name == site else []:
+        for row in rows:
+            for view in row.caches:
                 looks = self._looks[row.name, view.name]
                 looks.append(Look(clock.now_us() / 1e6, view))
                 del looks[:-LOOKS_MAX]

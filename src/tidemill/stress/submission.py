@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from tidemill.client import Client
+from tidemill.model.job import StressLevel
 from tidemill.stress import plan as plans
 from tidemill.stress.plan import Plan, StressStep
 from tidemill.wire.api import CampaignRow
@@ -18,8 +19,11 @@ EVENTS_FACTOR = 3.0
 class LevelSubmission:
     """The job of one level, in a campaign of its own."""
 
-    def __init__(self, client: Client, plan: Plan, step: StressStep, campaign: str) -> None:
-        self._client, self._plan, self._step, self.campaign = client, plan, step, campaign
+    def __init__(
+        self, client: Client, plan: Plan, step: StressStep, *, campaign: str, of: StressLevel
+    ) -> None:
+        """`of`: the run that the level belongs to."""
+        self._client, self._plan, self._step, self.campaign, self._of = client, plan, step, campaign, of
         self.jobs: dict[int, int] = {}  #: events of each job
 
     def start(self) -> None:
@@ -27,7 +31,7 @@ class LevelSubmission:
         plan, step = self._plan, self._step
         span_s = plan.hold_s + plan.ramp_up_s + 10 * plan.payload.event_s
         events = math.ceil(step.level * EVENTS_FACTOR * span_s / plan.payload.event_s)
-        spec = msgspec.structs.replace(plans.spec(plan, step, events), at_once=step.level)
+        spec = msgspec.structs.replace(plans.spec(plan, step, events), at_once=step.level, stress=self._of)
         # the key: a repetition after a lost answer submits nothing twice
         sent = self._client.submit(spec, campaign=self.campaign, key=f"{self.campaign}-0")
         self.jobs = dict.fromkeys(sent.jobs, events)

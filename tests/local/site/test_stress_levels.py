@@ -97,7 +97,7 @@ def test_a_killed_run_goes_on_and_cancels_what_it_had_left(site: World) -> None:
         process.kill()
     assert unended(site) > 0
     (run,) = (site.home / "me" / "killed").iterdir()
-    left = json.loads((run / "run.json").read_text())["open_campaign"]
+    (left,) = json.loads((run / "run.json").read_text())["open_campaigns"]
     done = site.run("stress", "run", str(path), "--runs", "killed", "--resume", run.name, timeout_s=100)
     assert done.returncode == 0, done.stderr
     assert (
