@@ -126,6 +126,10 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     merge: str | None = None  #: for kind `merge`
 
 
+STRESS_REASON = "stress test: "
+"""Begins the reason for which a stress test cancels the rest of a level's job: why the level ended follows."""
+
+
 class PlannedLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A level of a stress test before it runs."""
 

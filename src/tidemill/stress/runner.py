@@ -12,7 +12,7 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.model.job import PlannedLevel, StressLevel
+from tidemill.model.job import STRESS_REASON, PlannedLevel, StressLevel
 from tidemill.stress import holding, prometheus, store
 from tidemill.stress.holding import Seen, SteadyWindow, StopRun
 from tidemill.stress.payloads import Payload, taken
@@ -166,7 +166,7 @@ class Runner:
                 each.close()
                 if end is not None and len(levels) > 1 and isinstance(end, StopRun):
                     self._say(f"level {each.step.title}: {each.record.reason}")
-                    reason = f"stress test: {each.record.reason}"[:REASON_CHARACTERS_MAX]
+                    reason = f"{STRESS_REASON}{each.record.reason}"[:REASON_CHARACTERS_MAX]
                     self._client.cancel(campaign=each.record.campaign, reason=reason)
             if any(each.end is None for each in levels):
                 clock.sleep_s(pause)
@@ -188,7 +188,7 @@ class Runner:
         for campaign in run.open_campaigns:
             try:
                 why = (reasons or {}).get(campaign) or reason
-                self._client.cancel(campaign=campaign, reason=f"stress test: {why}"[:REASON_CHARACTERS_MAX])
+                self._client.cancel(campaign=campaign, reason=f"{STRESS_REASON}{why}"[:REASON_CHARACTERS_MAX])
                 left.append(campaign)
             except NotFoundError:  # it was never submitted
                 pass

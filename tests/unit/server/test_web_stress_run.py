@@ -34,7 +34,7 @@ def test_levels_on_one_axis_with_a_line_for_each_and_zero_between_them() -> None
     running = found.charts[0]
     assert running.drawing.count('class="member"') == 2
     assert "<title>level 4</title>" in running.drawing
-    assert (running.title, running.top) == ("Payloads that run", "8")
+    assert (running.title, running.top) == ("Payloads that run", "10")
     assert 5 < float(running.now) < 6  # 300 s of 4, 100 s of 0, 288 s of 8
     assert found.marks[-1] <= "00:28:08"  # what runs is known up to a payload's length and 2 s ago
 
@@ -58,13 +58,13 @@ def campaign(*, state: str, at_s: int) -> CampaignRow:
     )  # fmt: skip
 
 
-def test_levels_that_have_not_begun_are_to_come_while_the_run_goes_on_and_not_run_when_it_was_broken_off() -> (
+def test_levels_that_have_not_begun_are_planned_while_the_run_goes_on_and_not_run_when_it_was_broken_off() -> (
     None
 ):
     planned = [PlannedLevel(title=str(level), level=level) for level in (4, 8)]
     runs = levels(planned, {1: campaign(state="RUNNING", at_s=1000)}, {}, now_us=9_000 * S)
-    assert [each.state for each in runs] == ["runs", "to come"]
+    assert [each.state for each in runs] == ["running", "planned"]
     between = levels(planned, {1: campaign(state="CANCELED", at_s=1000)}, {}, now_us=1_010 * S)
-    assert [each.state for each in between] == ["ended", "to come"]
+    assert [each.state for each in between] == ["ended", "planned"]
     left = levels(planned, {1: campaign(state="CANCELED", at_s=1000)}, {}, now_us=1_001 * S + QUIET_US)
     assert [each.state for each in left] == ["ended", "not run"]

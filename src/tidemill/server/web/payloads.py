@@ -19,6 +19,7 @@ from tidemill.wire.api import PayloadTime
 STEPS = 40
 STEP_S_MIN = 1.0
 RUNNING = "Payloads that run"
+HEADROOM = 1.05  #: above a level, so that its line is not the edge
 LATE_S = 2.0  #: what comes later than that after its end is missing at the charts' right edge for a moment
 
 
@@ -55,6 +56,7 @@ class _Step(NamedTuple):
 
     running: list[float]
     wall: list[float]
+    setup: list[float]
     cpu: list[float]
     events: list[int]
     failed: list[int]
@@ -106,7 +108,9 @@ def drawn(
     ) -> PayloadChart:
         points = [(at, value) for at, value in zip(middles, values, strict=True) if value is not None]
         beside = list(asked.lines) if title == RUNNING else []
-        top = nice_ceiling(max([*(value for _, value in points), *(levels if beside else []), 0.01]))
+        top = nice_ceiling(
+            max([*(value for _, value in points), *(HEADROOM * each for each in levels if beside), 0.01])
+        )
         if percent:
             top = max(1.0, top)
         mean = sum(value for _, value in points) / len(points) if points else 0.0
@@ -125,6 +129,8 @@ def drawn(
             figure_text,
         ),
         chart("CPU/wall", ended, _shares(sums.cpu, sums.wall), _percent, percent=True),
+        chart("Wall time", f"{ended}, mean", _seconds(sums.wall, sums.ended), _duration),
+        chart("Set-up", f"{ended}, mean before the first event", _seconds(sums.setup, sums.ended), _duration),
         chart(
             "Failed",
             "Part of the payloads that ended",
@@ -136,7 +142,10 @@ def drawn(
 
 
 def _sums(times: Sequence[PayloadTime], begin: float, step_s: float, steps: int) -> _Step:
-    sums = _Step([0.0] * steps, [0.0] * steps, [0.0] * steps, [0] * steps, [0] * steps, [0] * steps)
+    zeros = [0.0] * steps
+    sums = _Step(
+        zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy(), [0] * steps, [0] * steps, [0] * steps
+    )
     for each in times:
         start, end = (each.started_us / 1e6 - begin) / step_s, (each.ended_us / 1e6 - begin) / step_s
         for k in range(int(start), min(steps - 1, int(end)) + 1):
@@ -144,6 +153,7 @@ def _sums(times: Sequence[PayloadTime], begin: float, step_s: float, steps: int)
         k = int(end)
         if k < steps:
             sums.wall[k] += each.wall_us
+            sums.setup[k] += each.setup_us
             sums.cpu[k] += each.user_us + each.system_us
             sums.events[k] += 0 if each.failure else each.count
             sums.failed[k] += bool(each.failure)
@@ -153,6 +163,14 @@ def _sums(times: Sequence[PayloadTime], begin: float, step_s: float, steps: int)
 
 def _shares(parts: Sequence[float], wholes: Sequence[float]) -> list[float | None]:
     return [part / whole if whole else None for part, whole in zip(parts, wholes, strict=True)]
+
+
+def _seconds(sums_us: Sequence[float], counts: Sequence[float]) -> list[float | None]:
+    return [sum_us / 1e6 / count if count else None for sum_us, count in zip(sums_us, counts, strict=True)]
+
+
+def _duration(value: float) -> str:
+    return f"{value:.3g} s"
 
 
 def _percent(value: float) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from tidemill.charts.lines import TimeLine
 from tidemill.charts.time import clock_marks
 from tidemill.model.identity import Act
-from tidemill.model.job import PlannedLevel, StressLevel
+from tidemill.model.job import STRESS_REASON, PlannedLevel, StressLevel
 from tidemill.server.audit import payload_times
 from tidemill.server.errors import MissingError
 from tidemill.server.read import api_pages, web_pages
@@ -37,9 +37,16 @@ class LevelRow(NamedTuple):
     """A level of the table. `campaign`, `job` None = it has not begun."""
 
     planned: PlannedLevel
-    state: str  #: `runs`, `ended`, `to come`, `not run`
+    state: str  #: `running`, `ended`, `planned`, `not run`
     campaign: CampaignRow | None = None
     job: JobRow | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, as the run gave it when it canceled the rest of the job."""
+        if self.job is None or self.state != "ended":
+            return ""
+        return self.job.reason.removeprefix(STRESS_REASON)
 
 
 class LevelTimes(NamedTuple):
@@ -76,12 +83,12 @@ def page(ask: PageRequest, made: Pages) -> str:
             hint="`result.json` and `page.html` of the run's directory have what was measured",
         )
     rows = levels(of.planned, newest, jobs, now_us=ask.now_us)
-    goes_on = any(each.state in ("runs", "to come") for each in rows)
+    goes_on = any(each.state in ("running", "planned") for each in rows)
     known = _times(ask, rows)
     return made.show(
         ask, "stress.html", run=run, rows=rows, goes_on=goes_on, every=EVERY_S if goes_on else 0,
         views=views(known, now_us=ask.now_us), payloads=sum(len(each.times) for each in known),
-        ended=sum(each.state == "ended" for each in rows), running=[each for each in rows if each.state == "runs"],
+        ended=sum(each.state == "ended" for each in rows), running=[each for each in rows if each.state == "running"],
         after=web_pages.reached(ask.session),
     )  # fmt: skip
 
@@ -121,9 +128,9 @@ def levels(
     """The table: each level with its state. Pure."""
     latest_us = max((row.last_ended_us or row.created_us for row in campaigns.values()), default=0)
     runs = {number for number, row in campaigns.items() if _is_open(row)}
-    rest = "to come" if runs or now_us - latest_us < QUIET_US else "not run"
+    rest = "planned" if runs or now_us - latest_us < QUIET_US else "not run"
     return [
-        LevelRow(each, "runs" if number in runs else "ended", campaigns[number], jobs.get(number))
+        LevelRow(each, "running" if number in runs else "ended", campaigns[number], jobs.get(number))
         if number in campaigns
         else LevelRow(each, rest)
         for number, each in enumerate(planned, 1)
@@ -143,7 +150,7 @@ def _times(ask: PageRequest, rows: Sequence[LevelRow]) -> list[LevelTimes]:
             continue
         times = payloads.valid(payload_times.latest(ask.session, row.job.id))[-left:]
         left -= len(times)
-        found.append(LevelTimes(row.planned, times, row.state != "runs"))
+        found.append(LevelTimes(row.planned, times, row.state != "running"))
     return [each for each in reversed(found) if each.times]
 
 
