@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.world import World, world
+from tests.worlds.home.world import SITE, TIDEMILL, World, world
 
 TEST = """
 name = "short"
@@ -132,3 +133,32 @@ def test_the_gate_fails_against_a_better_run_and_passes_against_the_same(site: W
     assert told.returncode == 0, told.stderr
     assert "Stress tests" in (site.home / "me" / "r.html").read_text()
     assert len((site.home / "me" / "csv" / "stress.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_two_sites_hold_a_level_together_and_one_that_stops_leaves_the_other_alone(site: World) -> None:
+    there = site.home / "there"
+    (there / "apps").mkdir(parents=True, mode=0o700)
+    text = SITE.format(home=site.home, nodes=1, cores=2, extra="", yields="dead_after_s = 20")
+    (there / "site.toml").write_text(text.replace('"here"', '"there"'))
+    command = site.inside(["env", f"TIDEMILL_HOME={site.home}", *TIDEMILL, "site", "run", str(there)])
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
+        try:
+            site.wait_for(lambda: len(site.client.sites()) == 2, "the second site joins")
+            more = 'sites = ["here", "there"]\ntogether = true'
+            path = written(site, levels="[2, 4]", hold=8, ramp=20, more=more)
+            done = site.run("stress", "run", str(path), "--json", "--runs", "together", timeout_s=200)
+        finally:
+            agent.kill()
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert "at there: level 4 was not reached within 20 s" in done.stderr
+    steps = {each["step"][1] + str(each["step"][2]): each for each in json.loads(done.stdout)["steps"]}
+    assert {name: each["status"] for name, each in steps.items()} == {
+        "here2": "measured", "there2": "measured", "here4": "measured", "there4": "not reached",
+    }  # fmt: skip
+    one, other = (steps[name]["filter"] for name in ("here2", "there2"))
+    assert (one["start_s"], one["end_s"]) == (other["start_s"], other["end_s"])
+    assert min(each["counted"] for each in (one, other)) > 4
+    (page,) = site.home.glob("me/together/*/page.html")
+    assert "there: 4: level 4 was not reached" in page.read_text() or "at there: level 4" in page.read_text()
+    assert unended(site) == 0
