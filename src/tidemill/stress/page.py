@@ -11,7 +11,7 @@ from tidemill.charts.bars import Bar, bars
 from tidemill.charts.histogram import Panel, Steps, histogram
 from tidemill.charts.points import Point, points
 from tidemill.charts.time import area
-from tidemill.report.html import document, figure, section, table
+from tidemill.report.html import code, document, figure, section, table
 from tidemill.stress.analysis import Analysis, Figures, StepResult
 from tidemill.stress.knee import Knee
 from tidemill.stress.run import Run
@@ -20,7 +20,7 @@ from tidemill.stress.window import counted
 
 NODES_SHOWN = 60
 LEVELS_DRAWN = 8  #: of a histogram: as many as there are colours
-BINS = 24  #: of a histogram, about
+BINS = 50  #: of a histogram, at most about
 PAYLOADS_MIN = 10  #: for a histogram
 SERIES_SHOWN = 40
 RELOAD_S = 30  #: while the run goes on
@@ -57,15 +57,16 @@ def page(run: Run, found: Analysis) -> str:
         _remarks(run),
     ]
     made_us = run.ended_us or round(1e6 * max((each.end_s for each in run.steps), default=0.0))
-    return document(
-        f"stress test {run.plan.name}", f"run {run.id}, {_state(run)}", "\n".join(body),
+    whole = document(
+        f"Stress test {run.plan.name}", f"run {run.id}, {_state(run)}", "\n".join(body),
         made_us=made_us, reload_s=0 if run.ended_us else RELOAD_S,
     )  # fmt: skip
+    return whole.replace("<main>", '<main class="broad">', 1)
 
 
 def _state(run: Run) -> str:
     if run.stopped:
-        return f"stopped: {run.stopped}"
+        return "stopped before its end"
     count = f"{len(run.steps)} {'level' if len(run.steps) == 1 else 'levels'}"
     return count if run.ended_us else f"{count} so far; the run goes on"
 
@@ -109,7 +110,7 @@ def advice(found: Analysis) -> list[str]:
 def _advice(run: Run, found: Analysis) -> str:
     lines = [f"the run stopped: {run.stopped}"] if run.stopped else []
     lines += advice(found)
-    return section("Result", "".join(f"<p>{escape(each[:1].upper() + each[1:])}.</p>" for each in lines))
+    return section("Result", "".join(f"<p>{code(each[:1].upper() + each[1:])}.</p>" for each in lines))
 
 
 def _curves(run: Run, found: Analysis) -> str:
@@ -134,13 +135,13 @@ def _two(here: list[tuple[int, Figures]], where: str, against: str, knee: Knee |
         line = [(0.0, 0.0), (at, knee.before * at), (float(top), knee.before * at + knee.after * (top - at))]
     rate = [Point(x, of.events_s.value, of.events_s.low, of.events_s.high) for x, of in here]
     cpu = [Point(x, of.cpu_wall.value, of.cpu_wall.low, of.cpu_wall.high) for x, of in here]
-    drawn = points(rate, title="events/s", text="{:.4g}".format, band=band, line=line)
+    drawn = points(rate, labels=(against, "events/s"), text="{:.4g}".format, band=band, line=line)
     shade = "; shaded: the knee's interval" if band else ""
     return [
         figure(f"{where}events/s of all payloads against {against}{shade}", drawn),
         figure(
             f"{where}CPU/wall against {against}",
-            points(cpu, title="CPU/wall", text=lambda y: f"{100 * y:.0f} %"),
+            points(cpu, labels=(against, "CPU/wall"), text=lambda y: f"{100 * y:.0f} %"),
         ),
     ]
 
@@ -170,7 +171,8 @@ def _distributions(run: Run) -> str:
 def _steps(label: str, values: dict[str, list[float]]) -> str:
     """Histograms on common bins; values at the upper edge belong to the last bin."""
     every = [value for found in values.values() for value in found]
-    step = nice_step((max(every) - min(every)) / BINS or abs(max(every)) / BINS or 1.0)
+    span = max(every) - min(every)
+    step = nice_step((span if span > 1e-6 * max(every) else max(every) or 1.0) / BINS)
     first = math.floor(min(every) / step)
     bins = max(1, math.ceil(max(every) / step) - first)
     series = []
