@@ -27,9 +27,17 @@ event_s = 1.0
 BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.6"
 
 
+EXTRA = """monitor_interval_s = 1
+[[io]]
+name = "sw"
+prefixes = ["/sw"]
+ops_per_s = 2000
+"""
+
+
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
-    with world(nodes=2, cores=4, extra="monitor_interval_s = 1") as it:
+    with world(nodes=2, cores=4, extra=EXTRA) as it:
         yield it
 
 
@@ -66,6 +74,10 @@ def test_two_levels_are_held_and_measured_and_leave_no_jobs(site: World) -> None
         assert len(series["CPU in use"]["points"]) >= 5
         assert all(0 < value <= 1.01 for _, value in series["CPU in use"]["points"])
         assert each["remarks"] == []
+    (row,) = [each for each in site.client.sites() if each.name == "here"]
+    assert row.sums is not None
+    assert [(each.way, each.failed) for each in row.sums.moves] == [("in", 0), ("out", 0)]
+    assert [(each.area, each.ops_per_s, each.over) for each in row.sums.areas] == [("sw", 2000.0, 0)]
     (page,) = site.home.glob("me/two/*/page.html")
     assert "events/s of all payloads" in page.read_text()
     assert unended(site) == 0
