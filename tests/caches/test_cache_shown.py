@@ -21,7 +21,7 @@ from tests.worlds.services.cache_world import CacheWorld, far
 
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, ReadAs, Resources
 from tidemill.model.quantities import bytes_text
-from tidemill.stress.cache_series import CacheSource
+from tidemill.stress.site_sums import CacheSource
 from tidemill.wire.far import CacheView
 
 __all__ = ["far"]

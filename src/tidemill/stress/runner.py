@@ -12,14 +12,12 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.model.job import STRESS_REASON, PlannedLevel, StressLevel
+from tidemill.model.job import STRESS_REASON, PlannedLevel
 from tidemill.stress import holding, prometheus, store
-from tidemill.stress.holding import Seen, SteadyWindow, StopRun
-from tidemill.stress.payloads import Payload, taken
+from tidemill.stress.holding import Seen, StopRun
 from tidemill.stress.plan import GuardPlan, StressStep, rounds
 from tidemill.stress.run import Run, SeriesSource, StepRun
-from tidemill.stress.site_sums import SumsGuard
-from tidemill.stress.submission import LevelSubmission, all_ended
+from tidemill.stress.running_level import RunningLevel, all_ended
 from tidemill.wire.api import SiteRow
 from tidemill.wire.http import NotFoundError
 
@@ -28,62 +26,6 @@ GUARD_S, SITES_S = 15.0, 3.0
 REASON_CHARACTERS_MAX = 200
 EXIT_JOB, EXIT_SITE = 1, 3
 Say = Callable[[str], None]
-
-
-class _Level:
-    """A level that runs at a site: its job, and what is known of it."""
-
-    def __init__(self, client: Client, run: Run, step: StressStep, planned: list[PlannedLevel]) -> None:
-        self.step, self._plan, self._client = step, run.plan, client
-        campaign = f"stress-{run.id}-{step.number}-{clock.now_us():x}"
-        self.record = StepRun(step=step, campaign=campaign, submitted_s=clock.now_us() / 1e6)
-        of = StressLevel(run=run.id, number=step.number, planned=planned)
-        self.submission = LevelSubmission(client, run.plan, step, campaign=campaign, of=of)
-        self.end: SteadyWindow | StopRun | None = None
-        self._times = _Times(client)
-        self._sums = SumsGuard(run.plan.stop, step.site)
-        self._nodes = self._nodes_top = 0
-        self._silent: list[str] = []  #: sites that report no sums
-
-    def start(self) -> None:
-        """Submit its job."""
-        self.record.submitted_s = clock.now_us() / 1e6
-        self.submission.start()
-
-    def look(self, rows: Sequence[SiteRow]) -> None:
-        """Note how the site is. Sites of older versions send no sums."""
-        here = [row for row in rows if self.step.site in ("", row.name)]
-        self._nodes = sum(int(row.capacity.get("nodes", 0)) for row in here)
-        self._nodes_top = max(self._nodes_top, self._nodes)
-        self._sums.look(here)
-        self._silent = [row.name for row in here if row.sums is None]
-
-    def seen(self, guards: Sequence[str]) -> Seen:
-        """What is known now."""
-        self.record.payloads = self._times.read(self.submission.jobs)
-        return Seen(
-            self.record.payloads, self.record.submitted_s, clock.now_us() / 1e6, nodes=self._nodes,
-            nodes_top=self._nodes_top, exhausted=self.submission.is_exhausted(), guards=guards, sums=self._sums.over(),
-        )  # fmt: skip
-
-    def why(self, hold_s: float) -> str:
-        """Why its job is canceled, for the job's page; empty = it was interrupted."""
-        return f"held for {hold_s:g} s" if self.record.status == "measured" else self.record.reason
-
-    def close(self) -> None:
-        """Note in the record how it ended."""
-        end, record = self.end, self.record
-        if isinstance(end, SteadyWindow):
-            record.status = "measured"
-            record.start_s, record.end_s = end
-            if self._silent:
-                names = ", ".join(self._silent)
-                record.remarks.append(
-                    f"{names}: an agent of an older version reports no I/O budget and no waits"
-                )
-        elif end is not None:
-            record.status = "not reached" if end.unreached else "stopped"
-            record.reason = end.reason + (self.submission.waits_for() if end.unreached and end.waits else "")
 
 
 class Runner:
@@ -126,10 +68,10 @@ class Runner:
         store.save(self._directory, run)
         return run
 
-    def _round(self, steps: Sequence[StressStep], planned: list[PlannedLevel]) -> list[_Level]:
+    def _round(self, steps: Sequence[StressStep], planned: list[PlannedLevel]) -> list[RunningLevel]:
         """Run these steps at the same time; how they ended."""
         run = self._run
-        levels = [_Level(self._client, run, each, planned) for each in steps]
+        levels = [RunningLevel(self._client, run, each, planned) for each in steps]
         run.open_campaigns = [each.record.campaign for each in levels]
         store.save(self._directory, run)
         try:
@@ -147,7 +89,7 @@ class Runner:
             run.steps.append(each.record)
         return levels
 
-    def _hold(self, levels: Sequence[_Level]) -> None:
+    def _hold(self, levels: Sequence[RunningLevel]) -> None:
         """Watch levels until each has ended: all have their window, or a reason to stop."""
         pause = min(POLL_S_MAX, max(POLL_S_MIN, self._run.plan.payload.event_s / 10))
         while going := [each for each in levels if each.end is None]:
@@ -206,31 +148,6 @@ def _stopped(reasons: Mapping[str, str], *, many: bool) -> str:
         f"at {site}: {reason}" if many and site not in ("", "*") else reason
         for site, reason in reasons.items()
     )
-
-
-class _Times:
-    """Reads payload times as they arrive."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._after: dict[int, int] = {}
-        self._events: dict[int, int] = {}
-        self._payloads: list[Payload] = []
-
-    def read(self, jobs: Mapping[int, int]) -> list[Payload]:
-        """All payloads so far of these jobs, given with their events. Jobs of which all is known are not asked for."""
-        new: list[Payload] = []
-        for job, events in jobs.items():
-            while self._events.get(job, 0) < events:
-                page = self._client.times(job, after=self._after.get(job, 0))
-                if not page.times:
-                    break
-                self._after[job] = page.next
-                self._events[job] = self._events.get(job, 0) + sum(each.count for each in page.times)
-                new += taken(page.times)
-        if new:
-            self._payloads = sorted([*self._payloads, *new], key=lambda each: each.start_s)
-        return self._payloads
 
 
 class _Sites:

@@ -50,11 +50,10 @@ def scan(args: Namespace) -> int:
 
 def _work(args: Namespace, mode: Mode) -> int:
     from tidemill.stress import plan, store
-    from tidemill.stress.cache_series import CacheSource
     from tidemill.stress.node_series import NodeSource
     from tidemill.stress.prometheus import PrometheusSource
     from tidemill.stress.runner import Runner, check_sites
-    from tidemill.stress.site_sums import SumsSource
+    from tidemill.stress.site_sums import CacheSource, SumsSource
 
     test = plan.load(args.file)
     steps = plan.scan_steps(test) if mode == "scan" else plan.steps(test)

@@ -57,7 +57,7 @@ class LevelTimes(NamedTuple):
     is_over: bool
 
 
-class SiteView(NamedTuple):
+class SiteCharts(NamedTuple):
     """The charts of a site, and the times on their axis."""
 
     site: str
@@ -154,7 +154,7 @@ def _times(ask: PageRequest, rows: Sequence[LevelRow]) -> list[LevelTimes]:
     return [each for each in reversed(found) if each.times]
 
 
-def views(known: Sequence[LevelTimes], *, now_us: int) -> list[SiteView]:
+def views(known: Sequence[LevelTimes], *, now_us: int) -> list[SiteCharts]:
     """Charts over all levels, of each site, on one axis of time. Pure."""
     if not known:
         return []
@@ -179,7 +179,7 @@ def views(known: Sequence[LevelTimes], *, now_us: int) -> list[SiteView]:
             AskedLevels(members, "The thin lines are the levels that were asked for"),
             until_s=max(ends[id(each)] for each in here), steps=STEPS,
         )  # fmt: skip
-        found.append(SiteView(site, charts, marks))
+        found.append(SiteCharts(site, charts, marks))
     return found
 
 
