@@ -15,6 +15,7 @@ from tidemill.charts.lines import TimeLine
 from tidemill.charts.time import clock_marks
 from tidemill.model.identity import Act
 from tidemill.model.job import STRESS_REASON, PlannedLevel, StressLevel
+from tidemill.model.legal import is_name
 from tidemill.server.audit import payload_times
 from tidemill.server.errors import MissingError
 from tidemill.server.read import api_pages, web_pages
@@ -74,7 +75,7 @@ def run_of(campaign: str) -> tuple[str, int] | None:
 def page(ask: PageRequest, made: Pages) -> str:
     """`/stress/RUN`."""
     run = ask.at["run"]
-    newest = _campaigns(ask, run)
+    newest = _campaigns(ask, run) if is_name(run) else {}
     jobs = {number: _job(ask, row) for number, row in sorted(newest.items())[-LEVELS_DRAWN:]}
     of = next((found for job in reversed(jobs.values()) if job and (found := _level(ask, job, run))), None)
     if of is None:
