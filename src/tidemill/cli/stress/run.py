@@ -66,7 +66,7 @@ def _work(args: Namespace, mode: Mode) -> int:
     sources: list[SeriesSource] = [
         NodeSource(client), CacheSource(), SumsSource(), PrometheusSource(test.prometheus),
     ]  # fmt: skip
-    say(f"the server's page `/stress/{record.id}` shows the run (`tidemill web`)")
+    say(f"the server's page `/stress/{record.id}` shows the run")
     was = signal.signal(signal.SIGTERM, _interrupted)
     try:
         Runner(client, record, directory, sources=sources, say=say).work(steps)
