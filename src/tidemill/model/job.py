@@ -126,6 +126,26 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     merge: str | None = None  #: for kind `merge`
 
 
+STRESS_REASON = "stress test: "
+"""Begins the reason for which a stress test cancels the rest of a level's job: why the level ended follows."""
+
+
+class PlannedLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A level of a stress test before it runs."""
+
+    title: str  #: as tables name it
+    level: int  #: payloads at the same time
+    site: str = ""  #: empty = where the server sends it
+
+
+class StressLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which level of a stress test a job is: a page shows all levels of a run together. `number`: from 1."""
+
+    run: str  #: identifier of the run
+    number: int
+    planned: list[PlannedLevel]  #: all levels of the run
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job. `command` instead of `app` is an ad-hoc command: legal only where a site allows it."""
 
@@ -153,6 +173,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: so many of its events run at the same time at most, all at one site and each a payload of its own; none = as many
     #: as there are slots
     at_once: int | msgspec.UnsetType = msgspec.UNSET
+    stress: StressLevel | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  #: the level of a stress test that it is; none = of none
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
 

@@ -402,7 +402,7 @@ def table(
     head = "".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
+        + "".join(f'<td class="{kind}">{code(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
         + "</tr>"
         for row in rows
     )

@@ -720,6 +720,38 @@ class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     left: float
 
 
+class MoveSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Remote files that the agent moved since it started: `way` `in` to the site, or `out` of it."""
+
+    way: str
+    done: int
+    failed: int
+    bytes: int
+
+
+class AreaSums(msgspec.Struct, frozen=True, kw_only=True):
+    """An area of the site's I/O budget (`[[io]]`). `ops`, `bytes`: what counters of nodes saw since the agent started;
+    `over`: reports of pilots that the area was over its budget. A budget is None where the site sets none."""
+
+    area: str
+    ops: float
+    bytes: float
+    over: int
+    ops_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+class SiteSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of the agent since `since_us`, when it started, at `at_us`. `harm_s`: what regular jobs have waited
+    because of Tidemill, in seconds over all jobs; None = the agent does not see the queue of the machine."""
+
+    since_us: int
+    at_us: int
+    moves: list[MoveSums] = []
+    areas: list[AreaSums] = []
+    harm_s: float | None = None
+
+
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     """What people want to see of a site and no decision depends on. Bounded: VIEW_ROWS_MAX rows of a list, the newest;
     `tide`: minutes that no answered sync has told yet, at most TIDE_POINTS_MAX."""
@@ -739,6 +771,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     reads: list[ReadView] = []  #: of the jobs that were traced last
     samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
     staging: list[StagingView] = []
+    sums: SiteSums | None = None  #: None = of an agent that does not report them
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):
@@ -780,3 +813,4 @@ class SiteRow(msgspec.Struct, kw_only=True):
     leased_events: int
     remarks: list[str] = []  #: what its staff should mend in its files
     caches: list[CacheView] = []  #: without their datasets
+    sums: SiteSums | None = None  #: as the site reported them last

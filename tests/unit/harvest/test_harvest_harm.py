@@ -54,6 +54,21 @@ def looked(*, poll_s: float = 30) -> Tracker:
     return tracker
 
 
+def test_what_stress_tests_stop_by_grows_while_a_job_waits_and_stays_when_it_has_started() -> None:
+    tracker = looked()
+    assert tracker.share_s == 0
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
+    tracker.look(first, yields("e1-4", first, "7"))
+    assert tracker.share_s == 10
+    second = machine(DAY_S + 60, queued("7", submitted_s=DAY_S + 20))
+    tracker.look(second, yields("e1-5", second, "7"))
+    assert tracker.share_s == 40
+    tracker.look(machine(DAY_S + 90, running("7", DAY_S + 65)), [])
+    assert tracker.share_s == 45
+    tracker.look(machine(DAY_S + 120, running("7", DAY_S + 65)), [])
+    assert tracker.share_s == 45
+
+
 def test_a_job_that_never_stood_behind_us_has_no_share() -> None:
     tracker = looked()
     now = machine(DAY_S + 30, running("old", DAY_S - 50), running("7", DAY_S + 20, submitted_s=DAY_S + 10))

@@ -78,6 +78,7 @@ class Tracker:
         self._running: set[str] | None = None
         self._looked_s: float | None = None
         self._days: dict[str, Totals] = {}
+        self._seen_s = 0.0  #: our part of the waits of regular jobs that started since this tracker began
 
     def restore(self, records: Iterable[AnyRecord]) -> None:
         """Take up what an earlier agent has written, the oldest first: the last days will do."""
@@ -108,7 +109,16 @@ class Tracker:
         self._looked_s = snapshot.at_s
         for record in started:
             self._count(record)
+            self._seen_s += record.share_s
         return started
+
+    @property
+    def share_s(self) -> float:
+        """Our part of the waits of regular jobs since this tracker began, those included that waited at the last poll.
+        It falls where a job turns out to wait for another reason."""
+        if self._looked_s is None:
+            return 0.0
+        return self._seen_s + sum(each.share_s(self._looked_s) for each in self._watched.values())
 
     def day(self, at_s: float) -> Totals:
         """The totals of the day (UTC) that holds this time."""

@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.model.quantities import ratio
 from tidemill.report.harm import Harm
 from tidemill.report.operation.failures import FailureKey
-from tidemill.report.operation.jobs import SUMS, JobSums
+from tidemill.report.operation.jobs import OF_DAY, SUMS, JobSums
 from tidemill.report.operation.machine import HOUR_US, AllocationMonth, BackfillMonth, SiteMonth
 from tidemill.report.operation.sheet import Column, Sheet, Value, count, share, text
 
@@ -49,6 +49,16 @@ def months(jobs: JobSums) -> Sheet:
         Column("read", "TB"), Column("written", "TB"),
     )  # fmt: skip
     return Sheet("months", "Core-hours, jobs and events per month and site", about, columns, rows)
+
+
+def days(jobs: JobSums) -> Sheet:
+    """Jobs and events per day and site."""
+    rows: list[tuple[Value, ...]] = [
+        (day, site or "-", *values) for (day, site), values in sorted(jobs.days.items())
+    ]
+    columns = (text("day"), text("site"), *(count(name) for name in OF_DAY))
+    about = "By the day, in UTC, on which a job ended; one that still runs, on which it started."
+    return Sheet("days", "Jobs and events per day and site", about, columns, rows)
 
 
 def sites(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:

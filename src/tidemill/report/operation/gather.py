@@ -55,6 +55,7 @@ def gather(
     waited = waits(harvest, source)
     made = [
         accounts.months(jobs),
+        accounts.days(jobs),
         accounts.sites(jobs, held),
         accounts.calendar_years(jobs, held),
         accounts.backfill_sheet(machine, held),

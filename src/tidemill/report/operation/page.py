@@ -33,6 +33,7 @@ def page(operation: OperationReport) -> str:
         ("Backfill", _backfill(operation)),
         ("Allocations", _plain(operation, "allocations")),
         ("Failures", _failures(operation)),
+        ("Jobs by day", _days(operation)),
         ("I/O per job", _io(operation)),
         ("Set-up and event times", _times(operation)),
         ("Staging times against nodes", _staging(operation)),
@@ -161,6 +162,17 @@ def _failures(operation: OperationReport) -> str:
         Column("share", "", "share"),
     )
     return body + sheet_table(Sheet("failures", sheet.title, sheet.about, columns, rows)) + _known(counts)
+
+
+def _days(operation: OperationReport) -> str:
+    sheet = operation.sheets.get("days")
+    if sheet is None or (not any(sheet.column("completed")) and not any(sheet.column("failed"))):
+        return ""
+    words = (
+        "Jobs that completed and jobs that failed, by the day (UTC) on which they ended; "
+        f"at most {figures.DAYS_MAX} days."
+    )
+    return captioned(words, figures.per_day(sheet)) + "<p>The table is in <code>days.csv</code>.</p>"
 
 
 def _known(counts: Iterable[tuple[str, str]]) -> str:

@@ -489,8 +489,10 @@ def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _T
     spec, cure = work.spec(job), _cure(work, site, job)
     if not (site.capacity and site.capacity.limits):
         spec = msgspec.structs.replace(spec, timed=msgspec.UNSET, at_once=msgspec.UNSET)
-    if spec.deliver is not msgspec.UNSET or spec.home is not msgspec.UNSET:  # only the server asks for them
-        spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET)
+    if any(
+        each is not msgspec.UNSET for each in (spec.deliver, spec.home, spec.stress)
+    ):  # the server's alone
+        spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET, stress=msgspec.UNSET)
     if cure is not None:
         spec = cures.cured_spec(spec, work.memory.wards[job.ward], site, work.memory.kinds[job.kind])
     if not opens and any(each.read is not msgspec.UNSET for each in spec.inputs):

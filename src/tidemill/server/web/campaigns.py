@@ -6,6 +6,7 @@ from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.identity import Act
 from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.web import stress
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import CampaignRow, FailureRow
 
@@ -50,7 +51,7 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     examples = {each.evidence.failure: {"job": each.job, "event": each.event} for each in reversed(failures)}
     return made.show(
         ask, "campaign.html", row=row, examples=examples, newest=newest, failures=failures, files=files,
-        policy=POLICY, living=living,
+        policy=POLICY, living=living, level=stress.run_of(row.name),
         ended=ended, rate=events_per_s(row, ask.now_us), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={

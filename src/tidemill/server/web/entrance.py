@@ -23,7 +23,7 @@ FORGED = "a page of another host sent this request\n"
 PAGES = frozenset(
     {
         "", "jobs", "campaigns", "sites", "applications", "allocations", "transfers", "failures", "nodes", "search",
-        "caches", "hospital", "login", "logout", "live", "static",
+        "caches", "hospital", "stress", "login", "logout", "live", "static",
     }
 )  # fmt: skip
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -21,7 +21,7 @@ from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
-from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites
+from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites, stress
 from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
 from tidemill.server.web.query import AddressQuery, own_path, with_values
@@ -58,6 +58,7 @@ PAGES = (
     Page("/jobs/{job:int}/log/{number:int}", jobs.log),
     Page("/campaigns", campaigns.listing),
     Page("/campaigns/{name:str}", campaigns.campaign),
+    Page("/stress/{run:str}", stress.page),
     Page("/failures", home.failures),
     Page("/sites", sites.listing),
     Page("/sites/{name:str}", sites.site),
