@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from tidemill.cli.arguments import Command, Parser, add_common
-from tidemill.cli.main import GROUPS, load, parser_of
 from tidemill.cli.terminal import show_lines
+from tidemill.cli.verbs import GROUPS, load, parser_of
 
 HEAD = """# The command line
 

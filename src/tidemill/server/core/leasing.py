@@ -471,10 +471,22 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = msgspec.structs.replace(_told(found[job.id].spec, outputs), cure=found[job.id].cure)
-        bad = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
+        bad = [
+            (each.url, "that job has delivered no such output")
+            for each in told.spec.inputs
+            if each.url.startswith(JOB_INPUT)
+        ]
+        bad += [
+            (
+                each.url,
+                'its files lie in a directory, and an input is one file: give that output `pack = "tar"`',
+            )
+            for each in told.spec.inputs
+            if each.name in told.from_jobs and each.url.endswith("/")
+        ]
         if bad:
             del found[job.id]
-            text = f"input `{bad[0]}`: that job has delivered no such output"
+            text = f"input `{bad[0][0]}`: {bad[0][1]}"
             job.site = job.site or job.pin
             ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
         else:
@@ -496,6 +508,10 @@ def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _T
     if not opens and any(each.read is not msgspec.UNSET for each in spec.inputs):
         inputs = [msgspec.structs.replace(each, read=msgspec.UNSET) for each in spec.inputs]
         spec = msgspec.structs.replace(spec, inputs=inputs)
+    packs = site.capacity is not None and site.capacity.packs
+    if not packs and any(each.pack is not msgspec.UNSET for each in spec.outputs or ()):
+        outputs = [msgspec.structs.replace(each, pack=msgspec.UNSET) for each in spec.outputs or ()]
+        spec = msgspec.structs.replace(spec, outputs=outputs)
     return _Told(spec, cure=cure)
 
 
