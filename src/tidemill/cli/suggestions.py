@@ -71,7 +71,7 @@ LENGTH_MAX = 40
 
 
 def suggested(typed: str, verbs: Collection[str]) -> str:
-    """A hint for a word, or two, that is not a verb: the command that is most likely meant, else where all are listed."""
+    """A hint for what is not a verb: the command that is most likely meant, else where all are listed."""
     word = typed.lower()
     if word in MEANINGS:
         return f"did you mean `tidemill {MEANINGS[word]}`?"

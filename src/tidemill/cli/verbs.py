@@ -1,4 +1,4 @@
-"""The verbs of the command line: in which group and file each is, and its parser. Imports a verb's file when it is used."""
+"""The verbs of the command line: the group, the file and the parser of each. Imports a file when its verb is used."""
 
 from __future__ import annotations
 

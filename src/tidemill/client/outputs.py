@@ -204,7 +204,7 @@ def events_of(name: str) -> tuple[int | None, int | None]:
     return (first, last - first + 1) if last >= first else (None, None)
 
 
-class DeliveredFile(msgspec.Struct, frozen=True, kw_only=True):
+class DirectoryFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of an output that was delivered as a directory, as the manifest lists it."""
 
     name: str
@@ -240,8 +240,8 @@ def is_directory(output: OutputRow) -> bool:
     return output.url.endswith("/")
 
 
-def files_of(job: int, output: OutputRow) -> list[DeliveredFile]:
-    """The files of an output that is a directory, in event order, as the manifest in it lists them. Raises SiteError."""
+def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
+    """The files of an output that is a directory, in event order, as its manifest lists them. Raises SiteError."""
     folder = local_path(output)
     path = folder / f"manifest-{job}.json"
     try:
@@ -254,7 +254,7 @@ def files_of(job: int, output: OutputRow) -> list[DeliveredFile]:
         ) from error
     events = IntervalSet.parse(output.events) if output.events else None
     found = [
-        DeliveredFile(
+        DirectoryFile(
             name=each.file, size_bytes=each.size_bytes, sha256=each.sha256,
             first=each.members[0].first, count=each.members[0].count,
         )

@@ -36,7 +36,7 @@ class TypedInputs(NamedTuple):
 
 
 def typed_inputs(texts: Sequence[str]) -> TypedInputs:
-    """Inputs of `run`: `FILE`, `URL`, `NAME=FILE`, `PATTERN` or `DIRECTORY`. Raises ConfigError for what is not there."""
+    """Inputs of `run`: `FILE`, `URL`, `NAME=FILE`, `PATTERN` or `DIRECTORY`. Raises ConfigError."""
     from tidemill.model.job import Input
 
     found = TypedInputs([], [], [])

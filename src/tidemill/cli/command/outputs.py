@@ -1,4 +1,4 @@
-"""Outputs as they are typed: a file, a directory (`plots/`), or a pattern (`hist*.root`), the last two as archives. Pure."""
+"""Outputs as they are typed: a file, or a directory (`plots/`) or pattern (`hist*.root`) as an archive. Pure."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _PLACE = re.compile(r"\{([^{}]+)\}")
 
 
-class Table(NamedTuple):
+class EventTable(NamedTuple):
     """Values of columns, a row for each event."""
 
     columns: tuple[str, ...]
@@ -70,7 +70,7 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in DELIMITERS
 
 
-def read_table(text: str, *, source: str, delimiter: str = ",") -> Table:
+def read_table(text: str, *, source: str, delimiter: str = ",") -> EventTable:
     """The rows of CSV text with a header. Raises ConfigError that names the line."""
     reader = csv.reader(
         io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter, strict=True
@@ -97,7 +97,7 @@ def read_table(text: str, *, source: str, delimiter: str = ",") -> Table:
         raise ConfigError(
             f"{source} has no rows", hint="the first line names the columns, each other one is an event"
         )
-    return Table(header, rows)
+    return EventTable(header, rows)
 
 
 def _header(names: list[str], source: str) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def parse_sweep(text: str) -> tuple[str, list[str]]:
     return name, values
 
 
-def swept(sweeps: Sequence[tuple[str, list[str]]], *, together: bool) -> Table:
+def swept(sweeps: Sequence[tuple[str, list[str]]], *, together: bool) -> EventTable:
     """All combinations of the values, the last name varying fastest; `together`: the first values, the second ones, ...
 
     Raises ConfigError where lists of different lengths go together, or there are too many combinations.
@@ -149,18 +149,18 @@ def swept(sweeps: Sequence[tuple[str, list[str]]], *, together: bool) -> Table:
         if len(set(lengths)) > 1:
             listed = ", ".join(f"`{name}` {n}" for (name, _), n in zip(sweeps, lengths, strict=True))
             raise ConfigError(f"--zip needs lists of one length; there are {listed} values")
-        return Table(columns, list(zip(*(values for _, values in sweeps), strict=True)))
+        return EventTable(columns, list(zip(*(values for _, values in sweeps), strict=True)))
     number = 1
     for length in lengths:
         number *= length
     if number > ROWS_MAX:
         raise ConfigError(f"--sweep: {number:,} combinations, at most {ROWS_MAX:,} are possible")
-    return Table(columns, list(itertools.product(*(values for _, values in sweeps))))
+    return EventTable(columns, list(itertools.product(*(values for _, values in sweeps))))
 
 
-def crossed(first: Table, second: Table) -> Table:
+def crossed(first: EventTable, second: EventTable) -> EventTable:
     """Each row of one table with each of another. Raises ConfigError."""
     columns = _header([*first.columns, *second.columns], "--each and --sweep")
     if len(first.rows) * len(second.rows) > ROWS_MAX:
         raise ConfigError(f"--each and --sweep: more than {ROWS_MAX:,} combinations")
-    return Table(columns, [(*a, *b) for a in first.rows for b in second.rows])
+    return EventTable(columns, [(*a, *b) for a in first.rows for b in second.rows])

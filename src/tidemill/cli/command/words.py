@@ -1,4 +1,4 @@
-"""The words of a command, as its payloads get them: programs and files by absolute paths. Reads the file system only."""
+"""The words of a command, as its payloads get them: programs and files by absolute paths."""
 
 from __future__ import annotations
 

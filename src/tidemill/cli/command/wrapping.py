@@ -13,8 +13,8 @@ SHELL = "/bin/sh"
 
 
 class Around(NamedTuple):
-    """`stdin`: the input that CMD reads; `links`: (name of an input, name that CMD knows it by); `unpacked`: inputs that
-    are tar archives of a directory; `packed`: (archive, words of paths that go into it, left open for the shell)."""
+    """`stdin`: the input that CMD reads; `links`: (name of an input, name that CMD knows it by); `unpacked`: inputs
+    that are tar archives of a directory; `packed`: (archive, words of its paths, with patterns for the shell)."""
 
     stdin: str = ""
     links: Sequence[tuple[str, str]] = ()

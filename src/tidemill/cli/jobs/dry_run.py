@@ -1,4 +1,4 @@
-"""What a submission would be, before it is one: whether any site can run it, and its jobs, events, files, cost and end."""
+"""What a submission would be: whether any site can run it, and its jobs, events, files, cost and end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SitePower(NamedTuple):
     event_s: dict[str, float]
 
 
-class Plan(NamedTuple):
+class SubmissionPlan(NamedTuple):
     """What a submission comes to; None = not known before its first events have run."""
 
     jobs: int
@@ -60,12 +60,12 @@ def misfit_of(
     """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. Pure."""
     from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
     from tidemill.model.devices import with_shares
-    from tidemill.model.fit import Asked, LargestSlot, amount_text, is_fit, nearest, options_text
+    from tidemill.model.fit import SlotNeed, LargestSlot, amount_text, is_fit, nearest, options_text
 
     if spec.resources.width is not None:  # the server and `job explain` know launchers and widths
         return None
     own = [each.app for each in offers if each.app.name == spec.app]
-    asked = Asked(
+    asked = SlotNeed(
         spec.resources.cores or min((each.cores for each in own), default=DEFAULT_CORES),
         spec.resources.memory_mb or min((each.memory_mb for each in own), default=DEFAULT_MEMORY_MB),
         {kind: number for kind, number in (spec.resources.devices or {}).items() if number},
@@ -122,7 +122,7 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
 
 def plan_of(
     jobs: Sequence[tuple[JobSpec, int]], sites: Sequence[SitePower], offered_s: dict[str, float]
-) -> Plan:
+) -> SubmissionPlan:
     """What a submission comes to. `offered_s`: seconds per event that applications declare. Pure."""
     from tidemill.model.application import DEFAULT_CORES
     from tidemill.model.job import OutputKind, Pack
@@ -151,7 +151,7 @@ def plan_of(
         else:
             files += repeat * spec.keep_stdout
     cores_all = sum(site.cores for site in sites)
-    return Plan(
+    return SubmissionPlan(
         jobs=number, events=events, files=files, archives=archives,
         core_h=None if core_s is None else core_s / 3600,
         core_h_max=None if core_s_max is None else core_s_max / 3600,

@@ -18,8 +18,8 @@ EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 def follow(
     client: Client, sent: Submission, *, quiet: bool, cancels: bool = True
 ) -> tuple[CampaignRow, bool]:
-    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself. Without `cancels` the first one
-    leaves it."""
+    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself. Without `cancels` the first
+    one leaves it."""
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False

@@ -38,7 +38,7 @@ def define_logs(parser: Parser) -> None:
 
 
 def logs(args: Namespace) -> int:
-    """Print a payload's stdout and stderr to ours: all of a stdout that was delivered here, else what the site keeps."""
+    """Print a payload's stdout and stderr: all of a stdout that was delivered here, else what the site keeps."""
     client = client_of(args)
     log = client.log(args.job, event=args.event, timeout_s=args.timeout)
     detail = client.job(args.job)

@@ -88,6 +88,10 @@ def define(parser: Parser) -> None:
         default=True,
         help="keep what payloads in command mode print, as output `stdout` (default: --keep-stdout)",
     )
+    _define_end(one)
+
+
+def _define_end(one: _ArgumentGroup) -> None:
     one.add_argument(
         "--deliver",
         choices=("done", "complete"),

@@ -6,6 +6,7 @@ The scripts ask `tidemill --complete WORD ...` what the last word may be: a cand
 from __future__ import annotations
 
 import argparse
+import itertools
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -149,7 +150,7 @@ def _client(given: Sequence[str]) -> Client:
 
     from tidemill.client.client import Client
 
-    named = dict(zip(given, given[1:], strict=False))
+    named = dict(itertools.pairwise(given))
     home, secret = named.get("--home"), named.get("--secret-file")
     return Client(
         named.get("--server"),

@@ -17,7 +17,7 @@ from tidemill.cli.command.stdin import has_stdin, refuse_stdin, save_stdin
 from tidemill.cli.command.table import (
     DELIMITERS,
     LINES_MAX,
-    Table,
+    EventTable,
     crossed,
     is_table,
     parse_sweep,
@@ -43,8 +43,8 @@ TABLE_BYTES_MAX = 256 << 20
 
 
 class Spool:
-    """Where files lie that a command line makes for its job, such as the lines of --sweep: HOME/inputs/CAMPAIGN. A retry
-    needs them too; `tidemill clean` removes old ones. Made when the first file is; never in a dry run."""
+    """Where files lie that a command line makes for its job, such as the lines of --sweep: HOME/inputs/CAMPAIGN. A
+    retry needs them too; `tidemill clean` removes old ones. Made when the first file is; never in a dry run."""
 
     def __init__(self, directory: Path, *, dry: bool = False) -> None:
         self._directory = directory
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
 
     events: int
     lines: str | None = None
-    table: Table | None = None
+    table: EventTable | None = None
 
     def filled(self, words: Sequence[str]) -> list[str]:
         """Words with `{COLUMN}` as the place of that column."""
@@ -166,7 +166,7 @@ def rows_of(args: Namespace, command: Sequence[str], spool: Spool) -> Rows:
     return Rows(args.events or 1)
 
 
-def _read_table(path: Path) -> Table:
+def _read_table(path: Path) -> EventTable:
     text = _read_text(path)
     delimiter = DELIMITERS.get(path.suffix.lower())
     if delimiter is None:

@@ -125,8 +125,8 @@ def _define_files(parser: Parser) -> None:
         "--pack",
         choices=("files", "tar"),
         metavar="HOW",
-        help="deliver each --output as `files`, one for each event, or as one `tar` archive (default: files up to 4,096 "
-        "events, else tar)",
+        help="deliver each --output as `files`, one for each event, or as one `tar` archive (default: files up to "
+        "4,096 events, else tar)",
     )
     parser.add_argument(
         "--input",

@@ -33,7 +33,7 @@ from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, read_chunks
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX, OwnedPlaces, is_manifest_name, manifest_path
-from tidemill.site.data.part_names import PART_FILES_MAX, Parts, part_names
+from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
@@ -377,6 +377,7 @@ class Deliverer:
         """The name that an output has in a directory."""
         plain = re.sub(r"[-_.]?\{[^{}]*\}", "", output.path)
         ending = ".tar" if _is_tar(delivery, output) else "".join(Path(plain).suffixes[-2:])
+        ending = "" if _is_spread(delivery, output) else ending  # the name of a directory
         if output.url is not None:
             name = f"{delivery.job}-{output.name}"
         else:

@@ -35,10 +35,7 @@ def part_names(path: str, of: Parts) -> list[str]:
     """A file name for each part. `hits-{event}.root` -> `hits-7.root`; `out.txt` -> `out-7.txt`."""
     plain = Path(path).name
     is_told = _tells_events(plain, of)
-    return [
-        _name(plain, of, number, first=first, count=count, is_told=is_told)
-        for number, (first, count) in enumerate(of.parts)
-    ]
+    return [_name(plain, of, number, is_told=is_told) for number in range(len(of.parts))]
 
 
 def _tells_events(plain: str, of: Parts) -> bool:
@@ -52,7 +49,8 @@ def _tells_events(plain: str, of: Parts) -> bool:
     return len(filled) == of.events
 
 
-def _name(plain: str, of: Parts, number: int, *, first: int, count: int, is_told: bool) -> str:
+def _name(plain: str, of: Parts, number: int, *, is_told: bool) -> str:
+    first, count = of.parts[number]
     values = {
         "event": str(first), "first_event": str(first), "last_event": str(first + count - 1), "events": str(count),
         "seed": str(of.seeds[number]),
