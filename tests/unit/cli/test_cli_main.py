@@ -155,8 +155,13 @@ def test_clean_removes_what_dead_processes_left_and_nothing_else(
     dead.mkdir(parents=True)
     alive.mkdir()
     log.write_text("old")
+    spooled, fresh = home / "inputs" / "old", home / "inputs" / "new"
+    spooled.mkdir(parents=True)
+    fresh.mkdir()
+    os.utime(spooled, (0, 0))
     assert main(["clean", "--dry-run"]) == 0
     assert dead.exists()
     assert main(["clean"]) == 0
     capsys.readouterr()
     assert (dead.exists(), alive.exists(), log.exists()) == (False, True, False)
+    assert (spooled.exists(), fresh.exists()) == (False, True)

@@ -60,7 +60,7 @@ def misfit_of(
     """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. Pure."""
     from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
     from tidemill.model.devices import with_shares
-    from tidemill.model.fit import SlotNeed, LargestSlot, amount_text, is_fit, nearest, options_text
+    from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, is_fit, nearest, options_text
 
     if spec.resources.width is not None:  # the server and `job explain` know launchers and widths
         return None

@@ -31,9 +31,9 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind, JobSpec, Output, OutputKind, Pack
 from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, read_chunks
+from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX, OwnedPlaces, is_manifest_name, manifest_path
-from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
