@@ -50,6 +50,9 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
   command that uses `{events}` or `{last_event}` gets several events at once, as many as fit about ten seconds.
 - **stdin**: a single event reads all of it, as far as it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
   none. Several events cannot share one: `run` refuses data that wait there. `--each -` makes each line an event.
+- **Container**: `--container IMAGE` runs the command in a directory tree, a `.sif` file or `NAME@sha256:DIGEST`, by
+  the runtime that your site finds (Apptainer, Charliecloud, podman). Program and paths are then those of the image, and
+  of your environment only `--env` is passed. A site that serves others takes approved applications instead.
 - **Environment**: `PATH`, `LANG`, `LC_ALL`, `LD_LIBRARY_PATH`, `PYTHONPATH`; an activated virtual or conda environment,
   with all variables that name a place in it; variables by which software of the field is found (`ROOTSYS`, `G4...DATA`,
   `LHAPDF_DATA_PATH`, `LCG_...`, modules). `--env NAME` adds one. `--env-all` passes everything but variables of the
@@ -58,8 +61,8 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 ## What `tidemill run` does with events
 
 - `--events N` numbers them. `--each FILE` takes the lines of a file; of `NAME.csv` and `NAME.tsv` the rows, whose
-  columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value by value;
-  with a table each row takes part in all combinations. Event k is row k, from 0.
+  columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value
+  by value; with a table each row takes part in all combinations. Event k is row k, from 0.
 - An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `--fail-fast`
   stops at the first failed event. `run` and `submit` retry a failed event twice; `run` does not retry a single event.
 - **Exit status**: that of the command for a single event (128 + N for signal N); for several 0 if all are done, else 1.

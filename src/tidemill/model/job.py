@@ -164,6 +164,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     at_once: int | msgspec.UnsetType = msgspec.UNSET
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
+    #: image in which `command` runs: a directory, a file, or `NAME@sha256:...`; legal on a person's own site
+    container: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def running_max(self) -> int | None:

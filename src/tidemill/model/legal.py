@@ -76,6 +76,13 @@ def spec_fault(spec: JobSpec) -> Fault | None:
         return Fault(f"`retries` must be 0 to {RETRIES_MAX} and `failed_max` 0 to {EVENTS_MAX}")
     if spec.at_once is not msgspec.UNSET and not 1 <= spec.at_once <= EVENTS_MAX:
         return Fault(f"`at_once` is {shown(spec.at_once)}, legal is 1 to {EVENTS_MAX}")
+    if spec.container is not msgspec.UNSET:
+        if spec.app is not None:
+            return Fault(
+                "`container` is given for an application", "its file names the image; give `command`"
+            )
+        if len(spec.container) > URL_CHARACTERS_MAX or _CONTROL.search(spec.container) or not spec.container:
+            return Fault(f"`container` is `{shown(spec.container)}`", "name a path, or NAME@sha256:DIGEST")
     return _names_fault(spec) or _places_fault(spec) or _texts_fault(spec) or _resources_fault(spec.resources)
 
 

@@ -24,7 +24,7 @@ from tidemill.cli.command.table import (
     read_table,
     swept,
 )
-from tidemill.cli.command.words import resolved
+from tidemill.cli.command.words import Resolved, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
@@ -96,7 +96,9 @@ def compose(args: Namespace, command: list[str], *, campaign: str, spool: Spool,
         raise ConfigError("the lines of this command lie on this machine, and its server is elsewhere")
     files = typed_inputs(args.input)
     outputs = typed_outputs(rows.filled(args.output), as_files=_as_files(args, rows.events))
-    words = resolved(rows.filled(command), staged=files.names | outputs.names)
+    filled = rows.filled(command)
+    in_image = args.container is not None  # whose programs and files are not those of this machine
+    words = Resolved(filled, []) if in_image else resolved(filled, staged=files.names | outputs.names)
     if words.moved and stderr_is_terminal():
         say("passed as absolute paths: " + ", ".join(f"`{word}`" for word in words.moved))
     inputs = [*_packed(files.inputs, dict(files.directories), spool, dry=args.dry_run)]
@@ -133,6 +135,7 @@ def compose(args: Namespace, command: list[str], *, campaign: str, spool: Spool,
         keep_stdout=args.keep_stdout,
         env=_environment(args),
         at_once=args.at_once or UNSET,
+        container=_image(args.container) if in_image else UNSET,
     )
 
 
@@ -279,6 +282,8 @@ def _failed_max(args: Namespace, events: int) -> int:
 
 
 def _environment(args: Namespace) -> dict[str, str]:
+    if args.container is not None and not args.env_all:
+        return captured({}, [_given(text) for text in args.env]).variables
     found = captured(os.environ, args.env, everything=args.env_all)
     if found.environment and stderr_is_terminal():
         say(f"the command runs in the {found.environment}")
@@ -286,6 +291,24 @@ def _environment(args: Namespace) -> dict[str, str]:
         shown = ", ".join(f"`{name}`" for name in found.left_out[:8])
         say(f"--env-all leaves out what may be secret: {shown}; `--env NAME` passes it")
     return found.variables
+
+
+def _given(text: str) -> str:
+    """`NAME=VALUE` of `NAME` as it is set here. Raises ConfigError."""
+    return text if "=" in text else f"{text}={captured(os.environ, [text]).variables[text]}"
+
+
+def _image(text: str) -> str:
+    """The image of --container: a path as absolute path. Raises ConfigError."""
+    if "@sha256:" in text:
+        return text
+    path = Path(text).expanduser().absolute()
+    if not path.exists():
+        raise ConfigError(
+            f"--container {text}: there is no such directory or file",
+            hint="name a directory, a `.sif` file, or NAME@sha256:DIGEST of an image in the runtime's store",
+        )
+    return str(path)
 
 
 __all__ = ["RETRIES", "STDOUT", "Rows", "Spool", "compose", "rows_of"]

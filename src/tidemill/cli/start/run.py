@@ -151,6 +151,11 @@ def _define_environment(parser: Parser) -> None:
         help="pass all variables but those of this login and what may be secret (default: those that find software: "
         "PATH, conda and virtual environments, ROOTSYS and the like)",
     )
+    parser.add_argument(
+        "--container",
+        metavar="IMAGE",
+        help="run CMD in this image: a directory, a .sif file, or NAME@sha256:DIGEST (default: none)",
+    )
     define_credentials(parser)
 
 
