@@ -1,4 +1,4 @@
-"""`tidemill run` as a tool of the shell: stdin, exit status, files, rows of tables, names; `wait`, `attach`, `--resume`."""
+"""`tidemill run` as a tool of the shell: stdin, exit status, files, rows, names; `wait`, `attach`, `--resume`."""
 
 from __future__ import annotations
 

@@ -97,12 +97,12 @@ def tell_failures(client: Client, job: JobDetail) -> None:
     """Print why a job ended without success: its failed events, the most frequent causes, and the next step."""
     from tidemill.report.query import group_failures
 
-    if job.row.reason:
+    groups = group_failures(client.failures(job=job.row.id, limit=1000))
+    if job.row.reason and (job.row.events > 1 or not groups):
         say(
             f"error: {job.row.reason}"
             + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
         )
-    groups = group_failures(client.failures(job=job.row.id, limit=1000))
     for group in groups[:3]:
         example = group.examples[0]
         where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
