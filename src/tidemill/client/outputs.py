@@ -133,11 +133,11 @@ def copy_members(
         path = local_path(each.output)
         try:
             if is_directory(each.output):
-                for file in files_of(each.job, each.output):
-                    if file.name == name or (event is not None and file.holds(event)):
-                        final = target / (f"{each.job}-{file.name}" if several else file.name)
-                        with (path / file.name).open("rb") as content:
-                            _copy(content, final, source=path / file.name)
+                for listed in files_of(each.job, each.output):
+                    if listed.name == name or (event is not None and listed.holds(event)):
+                        final = target / (f"{each.job}-{listed.name}" if several else listed.name)
+                        with (path / listed.name).open("rb") as content:
+                            _copy(content, final, source=path / listed.name)
                         copies.append(final)
                 continue
             if not _is_bundle(path):

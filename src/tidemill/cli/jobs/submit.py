@@ -371,7 +371,7 @@ def _tell(args: Namespace, sent: Submission) -> int:
     if args.json:
         show_json(sent)
         return 0
-    first, last = sent.jobs[0], sent.jobs[-1]
+    first, last = min(sent.jobs), max(sent.jobs)
     which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
     say(f"submitted {which} in campaign `{sent.campaign}`")
     if sent.remark:
