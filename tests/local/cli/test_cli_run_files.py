@@ -184,11 +184,12 @@ def test_the_environment_that_finds_software_reaches_the_command(home: Home) -> 
         "CONDA_PREFIX": "/opt/conda",
         "MY_DATA": "/opt/conda/share/x",
         "UNRELATED": "u",
+        "MY_TOKEN": "s3",
     }
     script = "echo $ROOTSYS $CONDA_PREFIX $MY_DATA [$UNRELATED] [$MY_TOKEN]"
-    done = home.run("run", "--", "sh", "-c", script, **env, MY_TOKEN="s3")
+    done = home.run("run", "--", "sh", "-c", script, env=env)
     assert done.stdout == "/opt/root /opt/conda /opt/conda/share/x [] []\n", done.stderr
-    done = home.run("run", "--env-all", "--", "sh", "-c", script, **env, MY_TOKEN="s3")
+    done = home.run("run", "--env-all", "--", "sh", "-c", script, env=env)
     assert done.stdout == "/opt/root /opt/conda /opt/conda/share/x [u] []\n", done.stderr
     assert "`MY_TOKEN`" in done.stderr
 

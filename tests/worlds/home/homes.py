@@ -66,13 +66,17 @@ class Home:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def run(
-        self, *words: str, stdin: str = "", timeout_s: float = WAIT_S, **env: str
+        self,
+        *words: str,
+        stdin: str = "",
+        timeout_s: float = WAIT_S,
+        env: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*TIDEMILL, *words],
             input=stdin,
             cwd=self.work,
-            env={**self.env, **env},
+            env={**self.env, **(env or {})},
             capture_output=True,
             text=True,
             timeout=timeout_s,

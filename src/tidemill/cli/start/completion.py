@@ -94,8 +94,8 @@ def _candidates(before: list[str], typed: str) -> Iterator[tuple[str, str]]:
         yield from _first_words()
         return
     if len(before) == 1:
-        for verb in family_of(before[0]):
-            yield verb.partition(" ")[2], VERBS[verb][1]
+        for member in family_of(before[0]):
+            yield member.partition(" ")[2], VERBS[member][1]
     verb = next((each for each in (" ".join(before[:2]), before[0]) if each in VERBS), None)
     if verb is None:
         return

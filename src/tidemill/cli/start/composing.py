@@ -32,7 +32,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import bytes_text
 
 if TYPE_CHECKING:
-    from tidemill.model.job import Input, JobSpec
+    from tidemill.model.job import Input, JobSpec, Output
 
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
 RETRIES = 2
@@ -264,14 +264,14 @@ def _as_files(args: Namespace, events: int) -> bool:
     return bool(args.pack == "files" or (args.pack is None and events <= FILES_MAX))
 
 
-def _placed(outputs: Sequence[object], place: Path | None, campaign: str) -> list[object]:
+def _placed(outputs: Sequence[Output], place: Path | None, campaign: str) -> list[Output]:
     """Outputs that are files of their own go to DIR/CAMPAIGN itself."""
     from msgspec import UNSET, structs
 
     if place is None:
         return list(outputs)
     url = f"{place / campaign}/"
-    return [each if each.pack is UNSET else structs.replace(each, url=url) for each in outputs]  # type: ignore[attr-defined,type-var]
+    return [each if each.pack is UNSET else structs.replace(each, url=url) for each in outputs]
 
 
 def _failed_max(args: Namespace, events: int) -> int:
