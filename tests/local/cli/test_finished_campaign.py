@@ -134,7 +134,7 @@ def test_a_campaign_that_is_stopped_twice_runs_each_good_event_once_and_delivers
     assert {each.event for each in failures} == BAD
     assert all(each.evidence.stderr_tail == f"event {each.event} is broken\n" for each in failures)
 
-    manifests = list((home.work / "tidemill-out").rglob(f"{it.name}/.tidemill/{it.job}.json"))
+    manifests = list((home.work / "tidemill-out").rglob(f"{it.name}/manifest-{it.job}.json"))
     assert len(manifests) == 1
     assert not it.client.kept_outputs(job=it.job)
 
