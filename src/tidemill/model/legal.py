@@ -84,6 +84,7 @@ def spec_fault(spec: JobSpec) -> Fault | None:
         or _places_fault(spec)
         or _texts_fault(spec)
         or _stress_fault(spec)
+        or _container_fault(spec)
         or _resources_fault(spec.resources)
     )
 
@@ -102,6 +103,16 @@ def _stress_fault(spec: JobSpec) -> Fault | None:
         return Fault(
             f"a level's name holds control characters or more than {STRESS_TITLE_CHARACTERS_MAX} characters"
         )
+    return None
+
+
+def _container_fault(spec: JobSpec) -> Fault | None:
+    if spec.container is msgspec.UNSET:
+        return None
+    if spec.app is not None:
+        return Fault("`container` is given for an application", "its file names the image; give `command`")
+    if len(spec.container) > URL_CHARACTERS_MAX or _CONTROL.search(spec.container) or not spec.container:
+        return Fault(f"`container` is `{shown(spec.container)}`", "name a path, or NAME@sha256:DIGEST")
     return None
 
 

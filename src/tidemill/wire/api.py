@@ -127,7 +127,8 @@ class FailureRow(msgspec.Struct, kw_only=True):
 
 
 class OutputRow(msgspec.Struct, kw_only=True):
-    """One delivered file of a job."""
+    """One delivered file of a job; or a directory of files, whose URL ends with `/`: `sha256` is then that of the lines
+    `SHA256  NAME` of its files in event order, and the manifest in the directory lists them."""
 
     name: str
     url: str
@@ -454,6 +455,7 @@ class Capacity(msgspec.Struct, kw_only=True):
     )
     opens: bool = False  #: knows inputs with `read = "url"`; others get them as files
     limits: bool = False  #: keeps to `at_once` of a job, and knows `timed`; others get no job with `at_once`
+    packs: bool = False  #: knows `pack` of an output; others deliver tar archives
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
 

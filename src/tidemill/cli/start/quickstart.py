@@ -189,7 +189,7 @@ def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
     print_tables(data)
     say("")
     for path in sorted((place / "out").rglob("*")):
-        if path.is_file() and path.parent.name != ".tidemill" and not path.name.startswith("."):
+        if path.is_file() and not path.name.startswith((".", "manifest-")):
             say(f"    {_short(path)}  {bytes_text(path.stat().st_size)}")
     _tell_physics(place / "out" / data.campaigns[0].name)
     say(f"report: {_short(place / 'report.html')}")
