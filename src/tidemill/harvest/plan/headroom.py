@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from tidemill.harvest.plan.situation import Decision, Situation
+
 WORTH = 10.0
 """A second that a regular job waits for a node is worth so many seconds of an idle node."""
 
@@ -97,20 +99,46 @@ class Headroom:
         self._hour = hour
 
 
-class Arrivals:
-    """Tells small jobs that have come since the last look from those that were there before."""
+class Headrooms:
+    """The headroom of each pool of a machine, and which jobs were there at the last look."""
 
     def __init__(self) -> None:
-        self._known: frozenset[str] | None = None
+        self._pools: dict[str, Headroom] = {}
+        self._known: dict[str, frozenset[str]] = {}
 
-    def wanted(self, present: Mapping[str, int], startable: frozenset[str], *, width_max: int) -> int:
-        """Nodes that new small jobs could use at once. `present`: id -> width of all jobs that wait or run;
-        `startable`: those that run, or could start now without Tidemill. The first look only learns what is there."""
-        before, self._known = self._known, frozenset(present)
-        if before is None:
+    def nodes(self, pool: str, situation: Situation, *, look_s: float) -> int:
+        """Nodes to leave idle in a pool until the next look, `look_s` from now."""
+        headroom = self._pools.get(pool)
+        if headroom is None:
             return 0
-        return sum(
-            width
-            for name, width in present.items()
-            if width <= width_max and name not in before and name in startable
+        busy = sum(each.width for each in situation.busy)
+        return headroom.nodes(
+            situation.now_s,
+            free=min(situation.nodes - busy, situation.idle + held_nodes(situation)),
+            look_s=look_s,
+            death_s=situation.limits.death_s,
         )
+
+    def learn(
+        self, pool: str, situation: Situation, decision: Decision, *, present: Mapping[str, int]
+    ) -> None:
+        """Note what has come since the last look. `present`: id -> width of the regular jobs that run.
+
+        The first look at a pool only learns what is there.
+        """
+        widths = {job.id: job.width for job in situation.queue} | dict(present)
+        before, self._known[pool] = self._known.get(pool), frozenset(widths)
+        headroom = self._pools.setdefault(pool, Headroom())
+        if before is None:
+            return
+        could = {*present, *decision.yields_to, *decision.ready}
+        widest = small_width(situation.nodes)
+        wanted = sum(
+            widths[name] for name in could if name in widths and name not in before and widths[name] <= widest
+        )
+        headroom.note(situation.now_s, wanted)
+
+
+def held_nodes(situation: Situation) -> int:
+    """Nodes on which Tidemill's allocations run."""
+    return sum(each.width * each.count for each in situation.holdings if not each.waiting)

@@ -10,7 +10,8 @@ a glance every 10 s it is 9 s.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+
+from tidemill.model.machine import JobCounts
 
 GLANCES_PER_POLL_MAX = 6
 """Glances are never closer than this share of the poll interval: 5 s where polls come every 30 s."""
@@ -38,15 +39,6 @@ BURST_POLLS = 4.0
 """Polls beyond the sustained rate that a burst of changes may cause."""
 
 
-class JobCounts(NamedTuple):
-    """What a glance shows of all jobs of the machine. None = the batch system does not show it."""
-
-    submitted: int | None = None  #: ever submitted; starts again at 0 now and then
-    ended: int | None = None  #: ever ended; starts again with `submitted`
-    waiting: int | None = None  #: now
-    running: int | None = None  #: now
-
-
 def is_changed(before: JobCounts, after: JobCounts, *, submitted: int = 0) -> bool:
     """Whether jobs have come or ended between two glances, `submitted` of Tidemill's own left out.
 
@@ -55,6 +47,11 @@ def is_changed(before: JobCounts, after: JobCounts, *, submitted: int = 0) -> bo
     if before.submitted is not None and after.submitted is not None:
         return after.submitted - before.submitted != submitted or after.ended != before.ended
     return (before.waiting, before.running) != (after.waiting, after.running)
+
+
+def least_pause_s(poll_s: float) -> float:
+    """The least pause before a glance, where polls come every `poll_s`."""
+    return poll_s / GLANCES_PER_POLL_MAX
 
 
 class FadingRate:
@@ -82,7 +79,7 @@ class Pace:
 
     def __init__(self, *, poll_s: float, calls_per_min_max: float, glance_s: float | None = None) -> None:
         """`glance_s`: the least pause before a glance; None = as `poll_s` says, 0 = no glances."""
-        self._least_s = poll_s / GLANCES_PER_POLL_MAX if glance_s is None else glance_s
+        self._least_s = least_pause_s(poll_s) if glance_s is None else glance_s
         self._poll_s = poll_s
         self._most = calls_per_min_max * (1 - KEPT_FOR_ACTIONS)
         self._changes, self._needed = FadingRate(), FadingRate()
