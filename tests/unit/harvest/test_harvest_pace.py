@@ -1,0 +1,81 @@
+"""Glances are quick where they are needed, and cost no more than is promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.harvest.plan.pace import BURST_POLLS, Pace, is_changed
+from tidemill.model.machine import JobCounts
+
+
+def pace() -> Pace:
+    return Pace(poll_s=30.0, calls_per_min_max=30.0)
+
+
+def test_nothing_held_needs_no_glance() -> None:
+    assert pace().glance_s(0.0, holds=False) is None
+
+
+def test_a_quiet_machine_is_glanced_at_every_few_seconds_within_twelve_calls_a_minute() -> None:
+    pause_s = pace().glance_s(0.0, holds=True)
+
+    assert pause_s is not None
+    assert 5.0 <= pause_s <= 10.0
+    assert 60 / pause_s + 4 * 60 / 60 <= 12.0 + 1e-6  # and a quiet poll a minute
+
+
+def test_many_changes_make_glances_rarer_since_each_causes_a_poll() -> None:
+    busy = pace()
+    quiet_s = busy.glance_s(0.0, holds=True)
+    for at_s in range(0, 1800, 20):
+        busy.changed(float(at_s))
+
+    pause_s = busy.glance_s(1800.0, holds=True)
+    assert quiet_s is not None
+    assert pause_s is not None
+    assert pause_s > 1.5 * quiet_s
+
+
+def test_where_regular_jobs_often_need_our_nodes_more_calls_are_spent() -> None:
+    calm, pressed = pace(), pace()
+    for at_s in range(0, 1800, 20):
+        calm.changed(float(at_s))
+        pressed.changed(float(at_s))
+        pressed.needed(float(at_s), 1)
+
+    assert (pressed.glance_s(1800.0, holds=True) or 99) < (calm.glance_s(1800.0, holds=True) or 0)
+
+
+def test_a_site_that_allows_few_calls_is_polled_only() -> None:
+    assert Pace(poll_s=30.0, calls_per_min_max=6.0).glance_s(0.0, holds=True) is None
+
+
+def test_zero_switches_glances_off() -> None:
+    assert Pace(poll_s=30.0, calls_per_min_max=30.0, glance_s=0.0).glance_s(0.0, holds=True) is None
+
+
+def test_a_burst_of_changes_causes_a_few_polls_at_once_and_then_waits() -> None:
+    made = pace()
+    assert sum(made.react(100.0) for _ in range(20)) == BURST_POLLS
+    assert not made.react(101.0)
+    assert made.react(130.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "submitted", "expected"),
+    [
+        (JobCounts(submitted=5, ended=2), JobCounts(submitted=5, ended=2), 0, False),
+        (JobCounts(submitted=5, ended=2), JobCounts(submitted=6, ended=2), 0, True),
+        (JobCounts(submitted=5, ended=2), JobCounts(submitted=8, ended=2), 3, False),
+        (JobCounts(submitted=5, ended=2), JobCounts(submitted=9, ended=2), 3, True),
+        (JobCounts(submitted=5, ended=2), JobCounts(submitted=5, ended=3), 0, True),
+        (JobCounts(submitted=5, ended=2), JobCounts(submitted=0, ended=0), 0, True),
+        (JobCounts(waiting=1, running=4), JobCounts(waiting=1, running=4), 0, False),
+        (JobCounts(waiting=1, running=4), JobCounts(waiting=2, running=4), 0, True),
+        (JobCounts(waiting=1, running=4), JobCounts(waiting=1, running=3), 0, True),
+    ],
+)
+def test_what_comes_or_ends_is_a_change_unless_it_was_submitted_by_us(
+    before: JobCounts, after: JobCounts, submitted: int, expected: bool
+) -> None:
+    assert is_changed(before, after, submitted=submitted) is expected
