@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.harvest.plan.headroom import Headroom, small_width
 from tidemill.harvest.plan.pace import POLL_CALLS, QUIET_POLLS, Pace
-from tidemill.harvest.plan.phase import lead
+from tidemill.harvest.plan.phase import REACTION_S, glance_offsets, lead
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.profile import EVER, FreeNodes, play
 from tidemill.harvest.plan.situation import (
@@ -103,7 +103,7 @@ class SimulatedMachine:
         self.next_poll_s = EVER
         self.next_cycle_s = EVER
         self.cycle_phase_s = chance.random() * world.cycle_s
-        lead_s = lead(world.death_s) if world.lead_s is None else world.lead_s
+        self.lead_s = lead_s = lead(world.death_s) if world.lead_s is None else world.lead_s
         unrelated_s = chance.random() * world.poll_s
         self.poll_phase_s = self.cycle_phase_s - lead_s if world.is_aligned else unrelated_s
         self.now_s = 0.0
@@ -208,11 +208,20 @@ class SimulatedMachine:
         if self.policy is Policy.YIELD:
             self.glance_every_s = self.pace.glance_s(now_s, holds=self.ours > 0)
             if self.glance_every_s is not None:
-                glance_at_s = after(now_s, self.glance_every_s, self.poll_phase_s)
+                glance_at_s = self._reaction_at_s(now_s + REACTION_S, self.glance_every_s)
                 is_glance = glance_at_s < at_s - PUNCTUAL_S
                 at_s = glance_at_s if is_glance else at_s
         if at_s < self.next_poll_s:
             self.next_poll_s, self.is_glance = at_s, is_glance
+
+    def _reaction_at_s(self, now_s: float, pause_s: float) -> float:
+        """When the next glance has led to something, as `phase.until_glance` has it."""
+        world = self.world
+        if world.is_aligned:
+            offsets = glance_offsets(pause_s, cycle_s=world.cycle_s, lead_s=self.lead_s)
+            if offsets:
+                return min(after(now_s, world.cycle_s, self.cycle_phase_s + each) for each in offsets)
+        return after(now_s, pause_s, self.poll_phase_s)
 
     def _look(self) -> None:
         """A glance that shows a change, and the poll that it may cause; or a poll at its own time."""

@@ -6,6 +6,8 @@ is polled at the configured interval, and the site's metrics and status say so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidemill.errors import TidemillError
 from tidemill.harvest.plan.pace import QUIET_POLLS, Pace, is_changed
 from tidemill.log import Log
@@ -29,6 +31,7 @@ class Glances:
         self._submitted = 0  #: of Tidemill's own since then
         self._off_until_s = 0.0
         self._at_s: float | None = None
+        self._next_s: float | None = None  #: time of the next glance
         self._is_changed = True  #: since the last poll
 
     def pause_s(self, now_s: float, *, holds: bool) -> float | None:
@@ -37,11 +40,15 @@ class Glances:
             return None
         return self.pace.glance_s(now_s, holds=holds)
 
-    def is_due(self, now_s: float, *, polled_s: float, holds: bool, slower: float) -> bool:
-        """Whether to glance now. `slower`: how many times rarer queries are, for a slow batch system."""
+    def is_due(self, now_s: float, *, holds: bool, until: Callable[[float], float]) -> bool:
+        """Whether to glance now. `until`: usual pause -> seconds from the last look to the next glance."""
         pause_s = self.pause_s(now_s, holds=holds)
-        looked_s = polled_s if self._at_s is None else max(polled_s, self._at_s)
-        return pause_s is not None and now_s >= looked_s + pause_s * slower
+        if pause_s is None:
+            self._next_s = None
+            return False
+        if self._next_s is None:
+            self._next_s = now_s + until(pause_s)
+        return now_s >= self._next_s
 
     def poll_factor(self, now_s: float, *, holds: bool) -> float:
         """Polls are so many times rarer: glances have shown since the last one that nothing has changed."""
@@ -52,12 +59,14 @@ class Glances:
     def glancing(self, now_s: float) -> None:
         """A glance begins."""
         self._at_s = now_s
+        self._next_s = None
 
     def polling(self, now_s: float, *, at_once: bool) -> None:
         """A poll begins; `at_once`: a glance has caused it, and has paid for it."""
         if not at_once:
             self.pace.polled(now_s)
         self._is_changed = False
+        self._next_s = None
 
     def polled(self, counts: JobCounts | None) -> None:
         """Take the counts that came with a poll, where the batch system shows them."""

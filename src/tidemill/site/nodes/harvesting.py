@@ -225,8 +225,20 @@ class Harvesting:
     def _is_glance_due(self, now_s: float) -> bool:
         if self._policy is not Policy.YIELD or self._last_poll_s is None or self._is_fresh:
             return False
-        slower = self.calls.batch.calls.interval_factor
-        return self.glances.is_due(now_s, polled_s=self._last_poll_s, holds=self._holds, slower=slower)
+        return self.glances.is_due(now_s, holds=self._holds, until=self._until_glance)
+
+    def _until_glance(self, pause_s: float) -> float:
+        """From a look to the next glance, in step with the scheduler's cycle where that is seen."""
+        snapshot, harvest = self.machine.snapshot, self._config.harvest
+        age_s = None
+        if snapshot is not None and snapshot.plan_age_s is not None:
+            age_s = snapshot.plan_age_s + max(0.0, clock.now_us() / 1e6 - snapshot.at_s)
+        return phase.until_glance(
+            pause_s * self.calls.batch.calls.interval_factor,
+            plan_age_s=age_s,
+            cycle_s=harvest.cycle_s or CYCLE_S,
+            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
+        )
 
     def _pause_s(self) -> float:
         """From the last poll to the next: the interval, in step with the scheduler's cycle where that is seen; longer

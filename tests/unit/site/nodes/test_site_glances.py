@@ -56,16 +56,24 @@ def test_polls_are_rarer_only_while_glances_show_that_nothing_changes() -> None:
     assert made.poll_factor(9.0, holds=True) == 1.0
 
 
-def test_glances_follow_the_last_look_and_a_slow_batch_system_makes_them_rarer() -> None:
+def test_a_glance_follows_the_last_look_after_the_pause_that_is_decided_then() -> None:
     made = glances()
-    pause_s = made.pause_s(0.0, holds=True)
-    assert pause_s is not None
-    assert not made.is_due(pause_s - 0.1, polled_s=0.0, holds=True, slower=1.0)
-    assert made.is_due(pause_s + 0.1, polled_s=0.0, holds=True, slower=1.0)
-    assert not made.is_due(pause_s + 0.1, polled_s=0.0, holds=True, slower=4.0)
-    assert not made.is_due(pause_s + 0.1, polled_s=0.0, holds=False, slower=1.0)
-    made.glancing(pause_s)
-    assert not made.is_due(pause_s + 0.1, polled_s=0.0, holds=True, slower=1.0)
+    asked: list[float] = []
+
+    def until(pause_s: float) -> float:
+        asked.append(pause_s)
+        return 3.0
+
+    assert not made.is_due(10.0, holds=True, until=until)
+    assert not made.is_due(12.9, holds=True, until=until)
+    assert made.is_due(13.0, holds=True, until=until)
+    made.glancing(13.0)
+    assert not made.is_due(13.0, holds=True, until=until)
+    assert made.is_due(16.0, holds=True, until=until)
+    made.polling(16.0, at_once=False)
+    assert not made.is_due(16.5, holds=True, until=until)
+    assert asked == [7.5, 7.5, 7.5]
+    assert not made.is_due(99.0, holds=False, until=until)
 
 
 def test_where_glances_fail_the_machine_is_polled_as_configured_and_the_reason_is_kept() -> None:
