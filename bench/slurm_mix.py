@@ -1,8 +1,8 @@
 """The regular jobs of `bench/slurm_harvest.py`, and what a run of them tells. Pure: no clock, no process.
 
 Jobs come as a Poisson process, want 1 to 16 nodes and run 20 to 180 s (both log-uniform), about 60 times shorter than
-on a real machine, and ask for 1.5 to 3 times what they need, rounded up to Slurm's minutes. Small jobs, if asked for, come
-as bursts of one to four jobs of one node that run 10 to 30 s.
+on a real machine, and ask for 1.5 to 3 times what they need, rounded up to Slurm's minutes. Small jobs, if asked for,
+come as bursts of one to four jobs of one node that run 10 to 30 s.
 """
 
 from __future__ import annotations

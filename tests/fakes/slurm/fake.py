@@ -3,8 +3,8 @@ slow controllers and refusals. `fake.py STATE COMMAND WORDS...`; `install` puts 
 
 State: `delay_s` (each command takes so long), `refuse` (it prints this on stderr and fails), `warn` (only prints it),
 `user`, `jobs` (records), `crowd` ({"running", "waiting", "nodes"}: so many more of other users), `config` (lines of
-`scontrol show config`), `accounted` (lines of sacct), `allow` (what may be updated), `sdiag_bytes` (sdiag prints so many, no
-counter), `calls` (a file to which each call's words are appended).
+`scontrol show config`), `accounted` (lines of sacct), `allow` (what may be updated), `calls` (a
+file to which each call's words are appended), `sdiag_bytes` (sdiag prints so many, no counter).
 """
 
 from __future__ import annotations
