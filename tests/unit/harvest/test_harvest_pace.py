@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.harvest.plan.pace import BURST_POLLS, Pace, is_changed
+from tidemill.harvest.plan.pace import BURST_POLLS, OwnJobs, Pace, is_news
 from tidemill.model.machine import JobCounts
 
 
@@ -61,21 +61,47 @@ def test_a_burst_of_changes_causes_a_few_polls_at_once_and_then_waits() -> None:
     assert made.react(130.0)
 
 
+def counted(submitted: int, ended: int) -> JobCounts:
+    return JobCounts(submitted=submitted, ended=ended)
+
+
+def now(waiting: int, running: int) -> JobCounts:
+    return JobCounts(waiting=waiting, running=running)
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "submitted", "expected"),
+    ("before", "after", "own", "expected"),
     [
-        (JobCounts(submitted=5, ended=2), JobCounts(submitted=5, ended=2), 0, False),
-        (JobCounts(submitted=5, ended=2), JobCounts(submitted=6, ended=2), 0, True),
-        (JobCounts(submitted=5, ended=2), JobCounts(submitted=8, ended=2), 3, False),
-        (JobCounts(submitted=5, ended=2), JobCounts(submitted=9, ended=2), 3, True),
-        (JobCounts(submitted=5, ended=2), JobCounts(submitted=5, ended=3), 0, True),
-        (JobCounts(submitted=5, ended=2), JobCounts(submitted=0, ended=0), 0, True),
-        (JobCounts(waiting=1, running=4), JobCounts(waiting=1, running=4), 0, False),
-        (JobCounts(waiting=1, running=4), JobCounts(waiting=2, running=4), 0, True),
-        (JobCounts(waiting=1, running=4), JobCounts(waiting=1, running=3), 0, True),
+        (counted(5, 2), counted(5, 2), OwnJobs(), False),
+        (counted(5, 2), counted(6, 2), OwnJobs(), True),
+        (counted(5, 2), counted(8, 2), OwnJobs(submitted=3), False),
+        (counted(5, 2), counted(9, 2), OwnJobs(submitted=3), True),
+        (counted(5, 2), counted(5, 3), OwnJobs(), True),
+        (counted(5, 2), counted(5, 4), OwnJobs(canceled=2), False),
+        (counted(5, 2), counted(5, 5), OwnJobs(canceled=2), True),
+        (counted(5, 2), counted(5, 3), OwnJobs(canceled=2), False),
+        (counted(5, 2), counted(0, 0), OwnJobs(), True),
+        (now(1, 4), now(1, 4), OwnJobs(), False),
+        (now(1, 4), now(2, 4), OwnJobs(), True),
+        (now(1, 4), now(1, 3), OwnJobs(), True),
     ],
 )
-def test_what_comes_or_ends_is_a_change_unless_it_was_submitted_by_us(
-    before: JobCounts, after: JobCounts, submitted: int, expected: bool
+def test_what_comes_or_ends_is_news_unless_tidemill_did_it(
+    before: JobCounts, after: JobCounts, own: OwnJobs, expected: bool
 ) -> None:
-    assert is_changed(before, after, submitted=submitted) is expected
+    assert is_news(before, after, own=own, is_queue_empty=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (counted(5, 2), counted(5, 3), False),
+        (counted(5, 2), counted(6, 3), True),
+        (now(0, 4), now(0, 3), False),
+        (now(0, 4), now(1, 3), True),
+    ],
+)
+def test_an_end_that_nobody_waits_for_has_time_until_the_next_poll(
+    before: JobCounts, after: JobCounts, expected: bool
+) -> None:
+    assert is_news(before, after, own=OwnJobs(), is_queue_empty=True) is expected

@@ -10,6 +10,7 @@ a glance every 10 s it is 9 s.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from tidemill.model.machine import JobCounts
 
@@ -39,14 +40,26 @@ BURST_POLLS = 4.0
 """Polls beyond the sustained rate that a burst of changes may cause."""
 
 
-def is_changed(before: JobCounts, after: JobCounts, *, submitted: int = 0) -> bool:
-    """Whether jobs have come or ended between two glances, `submitted` of Tidemill's own left out.
+class OwnJobs(NamedTuple):
+    """What Tidemill itself has done to the counts between two glances."""
 
-    A doubt counts as a change: it costs one poll, and only as often as `Pace.react` allows.
+    submitted: int = 0
+    canceled: int = 0
+
+
+def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool) -> bool:
+    """Whether jobs have come between two glances, or have ended while others wait. Tidemill's own do not count.
+
+    An end that nobody waits for only leaves nodes to be filled, for which there is time until the next poll. A doubt
+    is news: it costs one poll, and only as often as `Pace.react` allows.
     """
     if before.submitted is not None and after.submitted is not None:
-        return after.submitted - before.submitted != submitted or after.ended != before.ended
-    return (before.waiting, before.running) != (after.waiting, after.running)
+        if after.submitted - before.submitted != own.submitted:
+            return True
+        ended = (after.ended or 0) - (before.ended or 0)
+        return ended < 0 or (ended > own.canceled and not is_queue_empty)
+    come = (after.waiting or 0) > (before.waiting or 0)
+    return come or (not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running))
 
 
 def least_pause_s(poll_s: float) -> float:

@@ -151,20 +151,22 @@ class SimulatedMachine:
                 self._advance(horizon)
                 break
             self._advance(at)
-            changed = False
+            changed = is_news = False
             while self.events and self.events[0][0] <= at:
-                self._happen(*heappop(self.events)[2:])
+                _, _, kind, argument = heappop(self.events)
+                self._happen(kind, argument)
                 changed = True
+                is_news |= kind == END_REGULAR and bool(self.queue)
             while come < count and jobs[come].submit_s <= at:
                 job = jobs[come]
                 self.queue.append(Waiting(str(come), job.width, job.limit_s, job.submit_s))
                 if self.policy is Policy.YIELD:
                     self.arrived.append((str(come), job.width))
                 come += 1
-                changed = True
+                changed = is_news = True
             if changed:
                 self._main_pass()
-                self._arm()
+                self._arm(is_news=is_news)
             if self.next_poll_s <= at:
                 self._look()
             if self.next_cycle_s <= at:
@@ -191,23 +193,23 @@ class SimulatedMachine:
                 tally.glances += spent / self.glance_every_s
         self.now_s = at_s
 
-    def _arm(self) -> None:
-        """Something has changed: the next cycle and the next poll will look at it."""
+    def _arm(self, *, is_news: bool = False) -> None:
+        """Something has changed: the next cycle and the next poll will look at it; `is_news`: a glance, too."""
         now = self.now_s
         if self.next_cycle_s == EVER:
             self.next_cycle_s = after(now, self.world.cycle_s, self.cycle_phase_s)
         if self.policy is not None:
-            self._arm_look(now)
+            self._arm_look(now, is_news=is_news)
         if self.keep_tide:
             self.tally.tide.append((now, self.regular, self.ours))
 
-    def _arm_look(self, now_s: float) -> None:
+    def _arm_look(self, now_s: float, *, is_news: bool) -> None:
         """The next glance or poll after a change, whichever comes first."""
         at_s = after(now_s, self.world.poll_s, self.poll_phase_s)
         is_glance = False
         if self.policy is Policy.YIELD:
             self.glance_every_s = self.pace.glance_s(now_s, holds=self.ours > 0)
-            if self.glance_every_s is not None:
+            if self.glance_every_s is not None and is_news:
                 glance_at_s = self._reaction_at_s(now_s + REACTION_S, self.glance_every_s)
                 is_glance = glance_at_s < at_s - PUNCTUAL_S
                 at_s = glance_at_s if is_glance else at_s
@@ -234,10 +236,11 @@ class SimulatedMachine:
         is_counted = now < self.world.horizon_s and not self.out
         tally.polls += quiet if is_counted else 0
         self.looked_s = now
-        self.pace.changed(now)
+        if self.is_glance:
+            self.pace.changed(now)
         if self.is_glance and not self.pace.react(now):
             self.next_poll_s = EVER
-            self._arm_look(now)
+            self._arm_look(now, is_news=True)
             return
         if not self.is_glance:
             self.pace.polled(now)

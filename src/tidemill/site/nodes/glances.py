@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.errors import TidemillError
-from tidemill.harvest.plan.pace import QUIET_POLLS, Pace, is_changed
+from tidemill.harvest.plan.pace import QUIET_POLLS, OwnJobs, Pace, is_news
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts
 from tidemill.site.nodes.batch_calls import Glanced
@@ -28,7 +28,8 @@ class Glances:
         self.pace = pace
         self.why_not = ""  #: why there are no glances; empty = there are
         self._counts: JobCounts | None = None  #: as last seen
-        self._submitted = 0  #: of Tidemill's own since then
+        self._own = OwnJobs()  #: since then
+        self.is_queue_empty = False  #: no regular job waited at the last poll
         self._off_until_s = 0.0
         self._at_s: float | None = None
         self._next_s: float | None = None  #: time of the next glance
@@ -71,11 +72,11 @@ class Glances:
     def polled(self, counts: JobCounts | None) -> None:
         """Take the counts that came with a poll, where the batch system shows them."""
         if counts is not None:
-            self._counts, self._submitted = counts, 0
+            self._counts, self._own = counts, OwnJobs()
 
-    def submitted(self, allocations: int) -> None:
-        """Tidemill has submitted so many: they are no news."""
-        self._submitted += allocations
+    def acted(self, *, submitted: int, canceled: int) -> None:
+        """Tidemill has submitted and canceled so many allocations: they are no news."""
+        self._own = OwnJobs(self._own.submitted + submitted, self._own.canceled + canceled)
 
     def take(self, glanced: Glanced, now_s: float) -> bool:
         """Take what a glance showed; whether to poll at once."""
@@ -85,8 +86,8 @@ class Glances:
             return False
         self.why_not = ""
         before, self._counts = self._counts, counts
-        submitted, self._submitted = self._submitted, 0
-        if before is not None and is_changed(before, counts, submitted=submitted):
+        own, self._own = self._own, OwnJobs()
+        if before is not None and is_news(before, counts, own=own, is_queue_empty=self.is_queue_empty):
             self.pace.changed(now_s)
             self._is_changed = True
         return before is not None and self._is_changed and self.pace.react(now_s)

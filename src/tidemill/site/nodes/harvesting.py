@@ -290,6 +290,9 @@ class Harvesting:
         self.machine.death_s = self.calls.batch.calls.death_s
         if answer.snapshot is not None:
             self.glances.polled(answer.snapshot.counts)
+            self.glances.is_queue_empty = not any(
+                job.eligible and not job.ours for job in answer.snapshot.queued
+            )
             self.machine.take(answer.snapshot)
             self._is_fresh = True
         return changed
@@ -476,7 +479,10 @@ class Harvesting:
 
     def _note(self, acted: ActionsDone) -> None:
         self.book.note(acted)
-        self.glances.submitted(sum(e.count for e in acted.acts.submissions if e.name in acted.submitted))
+        self.glances.acted(
+            submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),
+            canceled=len(acted.acts.cancel),
+        )
         if acted.ends_s:
             by_plan: dict[str, dict[str, float]] = {}
             for name, end_s in acted.ends_s.items():

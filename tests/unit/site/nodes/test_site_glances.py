@@ -30,9 +30,19 @@ def test_an_arrival_since_the_poll_causes_a_poll_at_once() -> None:
 
 def test_what_tidemill_submitted_itself_causes_none() -> None:
     made = glances()
-    made.submitted(3)
+    made.acted(submitted=3, canceled=0)
     assert not made.take(shows(8), 8.0)
     assert made.take(shows(9), 16.0)
+
+
+def test_what_tidemill_canceled_itself_causes_none_and_what_others_end_does() -> None:
+    made = glances()
+    made.acted(submitted=0, canceled=2)
+    assert not made.take(shows(5, ended=4), 8.0)
+    assert made.take(shows(5, ended=5), 16.0)
+    made.polling(16.0, at_once=True)
+    made.is_queue_empty = True
+    assert not made.take(shows(5, ended=6), 24.0)
 
 
 def test_a_change_that_the_bound_defers_is_polled_for_later() -> None:
