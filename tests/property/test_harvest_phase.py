@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.harvest.plan.phase import LAST_CALL_S, REACTION_S, glance_offsets, lead, pause, until_glance
+from tidemill.harvest.plan.phase import (
+    LAST_CALL_S,
+    ONE_MORE,
+    REACTION_S,
+    glance_offsets,
+    lead,
+    pause,
+    until_glance,
+)
 
 
 @given(st.floats(1, 300), st.floats(0, 600), st.floats(1, 120), st.floats(0, 30))
@@ -48,7 +56,7 @@ def test_glances_of_a_cycle_are_no_closer_on_average_than_the_pause_says(
 ) -> None:
     offsets = glance_offsets(pause_s, cycle_s=cycle_s, lead_s=lead_s)
 
-    assert len(offsets) * pause_s <= cycle_s * (1 + 1e-6)
+    assert len(offsets) <= cycle_s / pause_s + ONE_MORE
     assert len(set(offsets)) == len(offsets)
     assert all(-cycle_s < each < cycle_s for each in offsets)
     if offsets:

@@ -135,10 +135,10 @@ class Pace:
         self._left -= 1
         return True
 
-    def polled(self, now_s: float, polls: int = 1) -> None:
-        """Count polls that came at their own time: they are paid from the same bound."""
+    def polled(self, now_s: float) -> None:
+        """Count a poll that came at its own time: it is paid from the same bound."""
         self._refill(now_s)
-        self._left = max(0.0, self._left - polls)
+        self._left = max(0.0, self._left - 1)
 
     def _per_s(self, now_s: float) -> float:
         """Queries a second for glances and what they cause: what is allowed, without the quiet polls."""

@@ -14,6 +14,9 @@ LAST_CALL_S = 1.0
 REACTION_S = 1.0
 """From a glance to what it leads to: a poll, a decision, a command."""
 
+ONE_MORE = 0.1
+"""A cycle that lacks so little of a whole number of pauses has that number of glances."""
+
 SHORTEST_CYCLE = 2.0
 """Glances follow cycles that are longer than so many times the lead."""
 
@@ -49,7 +52,7 @@ def glance_offsets(pause_s: float, *, cycle_s: float, lead_s: float) -> list[flo
     The first frees nodes in time for the cycle. The last has them about to be free when the cycle runs, so that the
     scheduler keeps what has ended since for the head of the queue, and does not backfill others into it.
     """
-    number = math.floor(cycle_s / pause_s + 1e-9) if pause_s > 0 else 0
+    number = math.floor(cycle_s / pause_s + ONE_MORE) if pause_s > 0 else 0
     if number < 1 or cycle_s < SHORTEST_CYCLE * lead_s:
         return []
     if number == 1 or lead_s <= LAST_CALL_S:

@@ -232,7 +232,6 @@ class SimulatedMachine:
             self._poll()
             return
         quiet = int((now - self.looked_s) // (self.world.poll_s * QUIET_POLLS))
-        self.pace.polled(now, quiet)
         is_counted = now < self.world.horizon_s and not self.out
         tally.polls += quiet if is_counted else 0
         self.looked_s = now
