@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.harvest.plan.headroom import SHARE_MAX, Headroom
-from tidemill.harvest.plan.pace import BURST_POLLS, POLL_CALLS, Pace
+from tidemill.harvest.plan.pace import BURST_POLLS, POLL_CALLS, GlancePace
 
 
 @settings(deadline=None, max_examples=60)
@@ -16,7 +16,7 @@ from tidemill.harvest.plan.pace import BURST_POLLS, POLL_CALLS, Pace
 def test_an_hour_of_glances_and_reactions_costs_no_more_than_is_allowed(
     calls_max: int, poll_s: float, events: list[tuple[bool, bool]]
 ) -> None:
-    pace = Pace(poll_s=poll_s, calls_per_min_max=float(calls_max))
+    pace = GlancePace(poll_s=poll_s, calls_per_min_max=float(calls_max))
     now_s, calls = 0.0, 0
     k = 0
     while now_s < 3600:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.harvest.plan.pace import BURST_POLLS, OwnJobs, Pace, is_news
+from tidemill.harvest.plan.pace import BURST_POLLS, GlancePace, OwnJobs, is_news
 from tidemill.model.machine import JobCounts
 
 
-def pace() -> Pace:
-    return Pace(poll_s=30.0, calls_per_min_max=30.0)
+def pace() -> GlancePace:
+    return GlancePace(poll_s=30.0, calls_per_min_max=30.0)
 
 
 def test_nothing_held_needs_no_glance() -> None:
@@ -47,11 +47,11 @@ def test_where_regular_jobs_often_need_our_nodes_more_calls_are_spent() -> None:
 
 
 def test_a_site_that_allows_few_calls_is_polled_only() -> None:
-    assert Pace(poll_s=30.0, calls_per_min_max=6.0).glance_s(0.0, holds=True) is None
+    assert GlancePace(poll_s=30.0, calls_per_min_max=6.0).glance_s(0.0, holds=True) is None
 
 
 def test_zero_switches_glances_off() -> None:
-    assert Pace(poll_s=30.0, calls_per_min_max=30.0, glance_s=0.0).glance_s(0.0, holds=True) is None
+    assert GlancePace(poll_s=30.0, calls_per_min_max=30.0, glance_s=0.0).glance_s(0.0, holds=True) is None
 
 
 def test_a_burst_of_changes_causes_a_few_polls_at_once_and_then_waits() -> None:

@@ -51,7 +51,7 @@ def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty
     """Whether jobs have come between two glances, or have ended while others wait. Tidemill's own do not count.
 
     An end that nobody waits for only leaves nodes to be filled, for which there is time until the next poll. A doubt
-    is news: it costs one poll, and only as often as `Pace.react` allows.
+    is news: it costs one poll, and only as often as `GlancePace.react` allows.
     """
     if before.submitted is not None and after.submitted is not None:
         if after.submitted - before.submitted != own.submitted:
@@ -87,7 +87,7 @@ class FadingRate:
         return self._sum * math.exp(-max(0.0, now_s - self._at_s) / FADE_S)
 
 
-class Pace:
+class GlancePace:
     """Decides when to look. The state is lost with the agent, and learned again within an hour."""
 
     def __init__(self, *, poll_s: float, calls_per_min_max: float, glance_s: float | None = None) -> None:

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from tidemill.harvest.plan.headroom import Headroom, small_width
-from tidemill.harvest.plan.pace import POLL_CALLS, QUIET_POLLS, Pace
+from tidemill.harvest.plan.pace import POLL_CALLS, QUIET_POLLS, GlancePace
 from tidemill.harvest.plan.phase import REACTION_S, glance_offsets, lead
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.profile import EVER, FreeNodes, play
@@ -124,7 +124,7 @@ class SimulatedMachine:
         self.limits = limits_of(world)
         self.backlog = Backlog(node_s=1e18, nodes_max=world.nodes, event_s=world.event_s)
         self.tally = Tally(waits_s=[0.0] * len(jobs))
-        self.pace = Pace(
+        self.pace = GlancePace(
             poll_s=world.poll_s, calls_per_min_max=world.calls_per_min_max, glance_s=world.glance_s
         )
         self.headroom = Headroom()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.errors import TidemillError
-from tidemill.harvest.plan.pace import QUIET_POLLS, OwnJobs, Pace, is_news
+from tidemill.harvest.plan.pace import QUIET_POLLS, GlancePace, OwnJobs, is_news
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts
 from tidemill.site.nodes.batch_calls import Glanced
@@ -24,7 +24,7 @@ _log = Log("harvest")
 class Glances:
     """The glances of one agent. Times are of the monotonic clock."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: GlancePace) -> None:
         self.pace = pace
         self.why_not = ""  #: why there are no glances; empty = there are
         self._counts: JobCounts | None = None  #: as last seen

@@ -18,7 +18,7 @@ from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import Tracker, Yielded
 from tidemill.harvest.plan import phase
-from tidemill.harvest.plan.pace import Pace
+from tidemill.harvest.plan.pace import GlancePace
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
 from tidemill.model.state import AllocationState
@@ -94,7 +94,7 @@ class Harvesting:
         self._policy = policy_of(config)
         self._interval_s = poll_s_of(config)
         self.glances = Glances(
-            Pace(poll_s=self._interval_s, calls_per_min_max=config.cluster.calls_per_min_max)
+            GlancePace(poll_s=self._interval_s, calls_per_min_max=config.cluster.calls_per_min_max)
         )
         self._last_poll_s: float | None = None
         self._has_seen_change = False  #: a glance has shown one, and a poll is to follow at once

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tidemill.errors import SiteError
-from tidemill.harvest.plan.pace import BURST_POLLS, QUIET_POLLS, Pace
+from tidemill.harvest.plan.pace import BURST_POLLS, QUIET_POLLS, GlancePace
 from tidemill.model.machine import JobCounts
 from tidemill.site.nodes.batch_calls import Glanced
 from tidemill.site.nodes.glances import AGAIN_S, NOT_OFFERED, Glances
 
 
 def glances() -> Glances:
-    made = Glances(Pace(poll_s=30.0, calls_per_min_max=30.0))
+    made = Glances(GlancePace(poll_s=30.0, calls_per_min_max=30.0))
     made.polling(0.0, at_once=False)
     made.polled(JobCounts(submitted=5, ended=2))
     return made
