@@ -47,7 +47,7 @@ from tests.fakes.pbs.server import (
     server,
     user,
 )
-from tests.fakes.pbs.told import array, as_json, as_text, attributes
+from tests.fakes.pbs.told import array, as_json, as_text, attributes, state_count
 
 # ---- commands ----
 
@@ -216,6 +216,7 @@ def qstat(words: list[str]) -> None:
     with server() as (state, config):
         if "B" in given:
             plain = {"default_queue": "workq", "pbs_version": "23.06.06", "max_array_size": 10000}
+            plain["state_count"] = state_count(list(state["jobs"].values()))
             tell("Server", "Server: ", {SERVER: {**plain, **config["server"]}}, is_json=is_json)
         elif "Q" in given:
             tell("Queue", "Queue: ", config["queues"], is_json=is_json)

@@ -27,6 +27,7 @@ from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name
 from tidemill.batch.pbs import command, survey
 from tidemill.batch.pbs.deaths import Deaths
+from tidemill.batch.pbs.glance import ask_counts
 from tidemill.batch.pbs.replies import (
     Record,
     read_duration,
@@ -43,7 +44,7 @@ from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 HISTORY_EVERY_S = 30.0
@@ -179,6 +180,10 @@ class PbsBatchSystem:
         if self._server is None:
             self._server = survey.ask_server(self._budget)
         return survey.ask_snapshot(self._budget, self._server, is_ours=self._is_ours, user=self._user)
+
+    def glance(self) -> JobCounts | None:
+        """See the contract."""
+        return ask_counts(self._budget)
 
     def facts(self) -> Facts:
         """See the contract."""

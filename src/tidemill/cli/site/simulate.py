@@ -116,6 +116,24 @@ def define_times(parser: Parser) -> None:
             name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
         )
     parser.add_argument(
+        "--glance-s",
+        type=seconds,
+        metavar="S",
+        help="least pause before a short query between two polls, 0 = none (default: poll-s / 6)",
+    )
+    parser.add_argument(
+        "--calls-per-min-max",
+        type=count,
+        default=30,
+        metavar="N",
+        help="commands of the batch system per minute, which set the pace of glances (default: 30)",
+    )
+    parser.add_argument(
+        "--no-headroom",
+        action="store_true",
+        help="leave no idle nodes for small jobs that are about to come (default: as many as they repay)",
+    )
+    parser.add_argument(
         "--lead-s",
         type=seconds,
         metavar="S",
@@ -180,6 +198,9 @@ def study_of(args: Namespace, trace: Trace) -> Study:
         event_s=args.event_s,
         startup_s=args.startup_s,
         poll_s=args.poll_s,
+        glance_s=args.glance_s,
+        calls_per_min_max=args.calls_per_min_max,
+        has_headroom=not args.no_headroom,
         lead_s=args.lead_s,
         is_aligned=not args.unaligned,
         cycle_s=args.cycle_s,
@@ -216,6 +237,7 @@ def notes_of(trace: Trace) -> list[str]:
 
 def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Result]) -> dict[str, Any]:
     """The JSON document."""
+    from tidemill.harvest.plan.pace import least_pause_s
     from tidemill.harvest.plan.phase import lead
 
     first = next(iter(results.values()))
@@ -237,6 +259,9 @@ def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Re
             "event_s": world.event_s,
             "startup_s": world.startup_s,
             "poll_s": world.poll_s,
+            "glance_s": least_pause_s(world.poll_s) if world.glance_s is None else world.glance_s,
+            "calls_per_min_max": world.calls_per_min_max,
+            "headroom": world.has_headroom,
             "lead_s": None if args.unaligned else lead(world.death_s) if args.lead_s is None else args.lead_s,
             "cycle_s": world.cycle_s,
             "death_s": world.death_s,
@@ -273,7 +298,18 @@ def draw(path: Path, study: Study, trace: Trace) -> None:
 
 def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None:
     """The figures as tables."""
-    heads = ["POLICY", "USEFUL", "SAME RUN", "OCCUPIED", "WAIT", "95 %", "STARTS/H", "CANCELS/H", "CPU S"]
+    heads = [
+        "POLICY",
+        "USEFUL",
+        "SAME RUN",
+        "OCCUPIED",
+        "WAIT",
+        "95 %",
+        "STARTS/H",
+        "CANCELS/H",
+        "CALLS/MIN",
+        "CPU S",
+    ]
     show_table(
         heads,
         [
@@ -286,6 +322,7 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
                 f"{signed(each.wait_change.low)} .. {signed(each.wait_change.high)}",
                 f"{each.starts_per_h:,.0f}",
                 f"{each.cancels_per_h:,.0f}",
+                f"{each.calls_per_min:.1f}",
                 f"{each.seconds:.1f}",
             ]
             for name, each in results.items()

@@ -80,6 +80,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     by_size: list[SizeResult]
     starts_per_h: float
     cancels_per_h: float
+    calls_per_min: float  #: commands of the batch system: glances, polls, actions
+    headroom: float | None  #: node-seconds that were kept idle for small jobs, of the idle ones without us
     idle_share: float | None
     seconds: float
     pairs: int
@@ -179,6 +181,8 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
         by_size=[size_result(each, k + 1, without, with_us) for k, each in enumerate(classes)],
         starts_per_h=sum(run.starts for run in with_us) / hours,
         cancels_per_h=sum(run.cancels for run in with_us) / hours,
+        calls_per_min=sum(run.calls for run in with_us) / hours / 60,
+        headroom=share(sum(run.kept_s for run in with_us), idle_s),
         idle_share=share(idle_s, sum(run.capacity_s for run in without)),
         seconds=sum(run.cpu_s for run in [*with_us, *without]) / len(runs),
         pairs=len(with_us),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.harvest.simulation.simulator import Tally
+from tidemill.harvest.simulation.simulator import Tally, calls_of
 from tidemill.harvest.simulation.swf import Job
 
 CLASS_SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
@@ -78,6 +78,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     useful_s: float
     starts: int
     cancels: int
+    calls: float  #: commands of the batch system
+    kept_s: float  #: node-seconds left idle as headroom
     waits_s: list[float]  #: means
     slowdowns: list[float]  #: means
     cpu_s: float
@@ -131,6 +133,8 @@ def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, c
         useful_s=tally.useful_s,
         starts=tally.starts,
         cancels=tally.cancels,
+        calls=calls_of(tally),
+        kept_s=tally.kept_s,
         waits_s=[total / max(1, count) for total, count in zip(waits, counts, strict=True)],
         slowdowns=[total / max(1, count) for total, count in zip(slowdowns, counts, strict=True)],
         cpu_s=cpu_s,

@@ -54,8 +54,8 @@ _ALLOCATIONS = Label(tuple(str(each) for each in AllocationState))
 _CHANNEL = Label(tuple(str(each) for each in Channel))
 _CAUSES = Label(
     (
-        "idle", "regular", "payback", "backlog", "nodes", "allocations", "waiting", "starts", "submits", "width",
-        "grant", "hidden", "failed_starts", "wide", "stopped", "contested",
+        "idle", "regular", "headroom", "payback", "backlog", "nodes", "allocations", "waiting", "starts", "submits",
+        "width", "grant", "hidden", "failed_starts", "wide", "stopped", "contested",
     ),
     about="what binds",
 )  # fmt: skip
@@ -64,7 +64,7 @@ AGENT: dict[str, Metric] = {
     "tidemill_info": Metric("gauge", "Always 1; the agent's version", {"version": Label(most=1)}),
     "tidemill_epoch": Metric("gauge", "Number of the agent's term"),
     "tidemill_batch_calls_total": Metric(
-        "counter", "Commands of the batch system that we ran", {"kind": Label(("query", "action"))}
+        "counter", "Commands of the batch system that we ran", {"kind": Label(("query", "glance", "action"))}
     ),
     "tidemill_batch_failures_total": Metric("counter", "Commands that failed"),
     "tidemill_batch_slow_total": Metric("counter", "Replies that took over cluster.slow_s, or a rate limit"),
@@ -72,6 +72,15 @@ AGENT: dict[str, Metric] = {
     "tidemill_batch_seconds_total": Metric("counter", "Seconds that commands took"),
     "tidemill_batch_last_seconds": Metric("gauge", "Seconds that the last query took"),
     "tidemill_batch_interval_factor": Metric("gauge", "Polls are so many times rarer than configured"),
+    "tidemill_batch_glance_seconds": Metric(
+        "gauge",
+        "Pause before a glance at the counts of jobs; 0 = none: nothing is held, or it is not offered",
+    ),
+    "tidemill_batch_glance_off": Metric(
+        "gauge",
+        "1 while glances are off: the batch system shows no counts of jobs, or the query for them fails",
+    ),
+    "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept for small jobs to come, at most"),
     "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = others' jobs", {"state": _NODES}),
     "tidemill_allocations": Metric("gauge", "Allocations that the site's log knows", {"state": _ALLOCATIONS}),
     "tidemill_starts_total": Metric("counter", "Allocations that we asked for"),

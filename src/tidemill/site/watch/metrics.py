@@ -87,6 +87,9 @@ class MetricsFile:
             Sample("tidemill_sync_failures_total", sync.failed),
             Sample("tidemill_reports_waiting", len(state.reports)),
             *_of_calls(harvesting.calls.batch.calls),
+            Sample("tidemill_batch_glance_seconds", harvesting.glance_s or 0),
+            Sample("tidemill_batch_glance_off", float(bool(harvesting.glances.why_not))),
+            Sample("tidemill_headroom_nodes", machine.headroom),
             *_of_machine(machine.snapshot),
             *_of_state(state, harvesting.counts),
             *_of_ledger(machine.ledger),
@@ -106,7 +109,8 @@ class MetricsFile:
 
 
 def _of_calls(calls: CommandCounts) -> Iterator[Sample]:
-    yield Sample("tidemill_batch_calls_total", calls.queries, (("kind", "query"),))
+    yield Sample("tidemill_batch_calls_total", calls.queries - calls.glances, (("kind", "query"),))
+    yield Sample("tidemill_batch_calls_total", calls.glances, (("kind", "glance"),))
     yield Sample("tidemill_batch_calls_total", calls.actions, (("kind", "action"),))
     yield Sample("tidemill_batch_failures_total", calls.failures)
     yield Sample("tidemill_batch_slow_total", calls.slow)
