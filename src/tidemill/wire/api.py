@@ -19,7 +19,7 @@ from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples, StagingView
+from tidemill.wire.monitoring import AllocationSamples, RegularWaits, StagingView
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -739,6 +739,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     reads: list[ReadView] = []  #: of the jobs that were traced last
     samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
     staging: list[StagingView] = []
+    waits: list[RegularWaits] = []  #: of other users, today
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):

@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.accounting.history import Machine
 from tidemill.accounting.idle import EDGES_S, STEPS, HoleClass, Idle
-from tidemill.harvest.simulation.experiment import SizeResult
+from tidemill.harvest.simulation.experiment import ClassResult
 from tidemill.harvest.simulation.outcome import RelativeChange
 from tidemill.report.outside import opportunity_figures as figures
 from tidemill.report.outside.opportunity import NO_CLOCK, Harvestable, Opportunity, Price
@@ -40,7 +40,7 @@ def found(
     no_change = RelativeChange(mean=None, low=None, high=None)
     change = RelativeChange(mean=0.02, low=-0.01, high=0.05) if sizes else no_change
     by_size = [
-        SizeResult(
+        ClassResult(
             nodes_min=4**k, nodes=4 ** (k + 1) - 1, jobs=9, wait_s=5, wait_without_s=4, wait_change=0.02, low=-0.01,
             high=0.05, slowdown=1, slowdown_without=1, slowdown_change=no_change,
         )

@@ -13,7 +13,7 @@ from tidemill import clock
 from tidemill.accounting.history import History, Machine
 from tidemill.accounting.idle import HOUR_S, Idle, busy_of_tide, idle_of
 from tidemill.accounting.times import LogClock
-from tidemill.harvest.simulation.experiment import Result, SizeResult, Study, results_of, run_all, tide_of
+from tidemill.harvest.simulation.experiment import ClassResult, Result, Study, results_of, run_all, tide_of
 from tidemill.harvest.simulation.outcome import RelativeChange
 
 MONTH_H = 365.25 * 24 / 12
@@ -44,7 +44,7 @@ class Harvestable(msgspec.Struct, frozen=True, kw_only=True):
     wait_change: RelativeChange
     wait_s: float
     wait_without_s: float
-    by_size: list[SizeResult]
+    by_size: list[ClassResult]
     starts_per_h: float
     cancels_per_h: float
     pairs: int

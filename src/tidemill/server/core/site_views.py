@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.model.job_classes import LENGTHS, SIZES
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -52,6 +53,10 @@ def within_range(value: Any) -> Any:
         changed = {name: within_range(getattr(value, name)) for name in value.__struct_fields__}
         return msgspec.structs.replace(value, **changed)
     return value
+
+
+def _is_amount(seconds: float) -> bool:
+    return math.isfinite(seconds) and 0 <= seconds <= NUMBER_MAX
 
 
 def _legal(point: TidePoint) -> bool:
@@ -101,6 +106,12 @@ def _bounded(view: SiteView) -> SiteView:
             for each in view.reads[:VIEW_ROWS_MAX]
         ],
         staging=[msgspec.structs.replace(each, way=_short(each.way)) for each in view.staging[:VIEW_ROWS_MAX]],
+        waits=[
+            each
+            for each in view.waits[:VIEW_ROWS_MAX]
+            if each.size in SIZES and each.length in LENGTHS and each.jobs > 0 and _is_amount(each.wait_s)
+            and _is_amount(each.share_s)
+        ],
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from tidemill.wire.api import (
     TransferView,
 )
 from tidemill.wire.far import RouteView
+from tidemill.wire.monitoring import RegularWaits
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0
@@ -170,6 +171,7 @@ class Views:
             caches=self._caches.views()[:VIEW_ROWS_MAX],
             reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
             staging=self.staging.views()[:VIEW_ROWS_MAX],
+            waits=list(self._waits())[:VIEW_ROWS_MAX],
         )  # fmt: skip
         samples = self._nodes.take()
         if view == self._received and not samples:
@@ -214,6 +216,16 @@ class Views:
                 account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
                 open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
             )  # fmt: skip
+
+    def _waits(self) -> Iterator[RegularWaits]:
+        """Of today's regular jobs, by class."""
+        if self._machine.reads_snapshots:
+            today = self._harvesting.harm.day_classes(clock.now_us() / 1e6)
+            for kind, totals in sorted(today.items()):
+                yield RegularWaits(
+                    size=kind.size, length=kind.length, jobs=totals.jobs, delayed=totals.delayed,
+                    wait_s=totals.wait_s, share_s=totals.share_s,
+                )  # fmt: skip
 
 
 def _inputs(job: int, spec: JobSpec, tries: int, waits_for: str) -> TransferView:
