@@ -30,6 +30,7 @@ MONDAY_S = 1704067200
 """When a log begins: 2024-01-01 00:00 UTC, a Monday."""
 FOLLOWING_SHARE = 0.25
 """How much of a day's factor the next keeps: correlation of the logarithm of jobs a day, 0.24 to 0.46 in the logs."""
+REFUSED_MAX = 20  #: bursts in a row that are too large for what is left: then the machine is full enough
 USERS = 160
 """As many as in Mira's log; the k-th busiest submits in proportion to 1/k, so the first 17.7 %, as there."""
 COLUMNS = "{id} {submit} {wait} {run} {width} -1 -1 {width} {limit} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
@@ -77,10 +78,11 @@ def workload(shape: Shape, seed: int, *, days: int | None = None) -> Workload:
 
 
 def bursts_until(chance: random.Random, shape: Shape, work_s: float) -> Iterator[Burst]:
-    """Bursts whose node-seconds fill `work_s`; one that would overfill it by more than half of itself is left out."""
+    """Bursts whose node-seconds fill `work_s`; one that would overfill it is left out."""
     shares = [kind.share for kind in shape.kinds]
     ranks = list(accumulate(1 / rank for rank in range(1, USERS + 1)))
-    while work_s > 0:
+    refused = 0
+    while work_s > 0 and refused < REFUSED_MAX:
         kind = chance.choices(shape.kinds, shares)[0]
         width = min(kind.width(chance), shape.nodes)
         run_s, limit_s = kind.times(chance, width)
@@ -90,10 +92,10 @@ def bursts_until(chance: random.Random, shape: Shape, work_s: float) -> Iterator
             runs_s.append(max(1, min(limit_s, round(run_s * math.exp(chance.gauss(0.0, spread))))))
         user = chance.choices(range(1, USERS + 1), cum_weights=ranks)[0]
         burst = Burst(width * sum(runs_s), user, width, limit_s, runs_s, kind)
-        if burst.work_s > 2 * work_s:
-            if burst.work_s > shape.nodes * DAY_S or work_s < shape.nodes * HOUR_S:
-                return
+        if burst.work_s > work_s:
+            refused += 1
             continue
+        refused = 0
         work_s -= burst.work_s
         yield burst
 

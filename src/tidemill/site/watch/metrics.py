@@ -104,11 +104,12 @@ class MetricsFile:
             totals = harvesting.harm.day(now_s)
             samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
             samples.append(Sample("tidemill_harm_today_jobs", totals.delayed))
-            samples += _of_waits(harvesting.harm.day_classes(now_s))
+            samples += of_waits(harvesting.harm.day_classes(now_s))
         return samples
 
 
-def _of_waits(classes: Mapping[SizeAndLength, ClassTotals]) -> Iterator[Sample]:
+def of_waits(classes: Mapping[SizeAndLength, ClassTotals]) -> Iterator[Sample]:
+    """What regular jobs waited today, by class; records that do not say of which are left out."""
     for size in SIZES:
         for length in LENGTHS:
             totals = classes.get(SizeAndLength(size, length), ClassTotals())
