@@ -187,7 +187,7 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
     """The figures of one policy."""
     with_us = [run for each in runs for run in each.policies[policy.value]]
     without = [run for each in runs for run in each.without[: len(each.policies[policy.value])]]
-    by = Waits(without, with_us).results(classes_of(study.jobs, study.world.nodes))
+    by = PairedWaits(without, with_us).results(classes_of(study.jobs, study.world.nodes))
     idle_s = sum(run.idle_s for run in without)
     useful_s = sum(run.useful_s for run in with_us)
     bounds = change([run.idle_s for run in without], [run.useful_s for run in with_us])
@@ -227,7 +227,7 @@ class ClassResults(NamedTuple):
     promise: Promise
 
 
-class Waits:
+class PairedWaits:
     """The waits of all pairs, place by place of their digests."""
 
     def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary]) -> None:
