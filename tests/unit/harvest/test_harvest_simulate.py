@@ -170,7 +170,8 @@ def test_each_job_counts_once_in_each_kind_of_class() -> None:
             for wait, job in zip(waits, jobs, strict=True)
             if each.nodes_min <= job.width <= each.nodes and each.over_s < job.run_s <= (each.up_to_s or 1e9)
         ]
-        assert (len(inside), mean) == (each.jobs, pytest.approx(sum(inside) / len(inside)))
+        assert len(inside) == each.jobs
+        assert mean == pytest.approx(sum(inside) / len(inside))
 
 
 def test_falls_and_rises_of_free_nodes_become_jobs_that_leave_as_many_free(tmp_path: Path) -> None:
