@@ -19,7 +19,7 @@ from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples, StagingView
+from tidemill.wire.monitoring import AllocationSamples, RegularWaits, StagingView
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -774,6 +774,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
     staging: list[StagingView] = []
     sums: SiteSums | None = None  #: None = of an agent that does not report them
+    waits: list[RegularWaits] = []  #: of other users, today
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):

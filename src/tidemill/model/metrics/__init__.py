@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidemill.config.addressee import Channel
 from tidemill.model.failure import FailureClass
+from tidemill.model.job_classes import LENGTHS, SIZES
 from tidemill.model.metrics.nodes import FAMILIES, QUANTITIES
 from tidemill.model.state import AllocationState, JobState
 
@@ -50,6 +51,8 @@ _SITE = Label(most=SITES_MAX, about="the site's name")
 _AREA = Label(most=AREAS_MAX, about="an area of `[[io]]`")
 _CACHE = Label(most=VIEWS_MAX, about="a cache of `[[caches]]`")
 _NODES = Label(("idle", "regular", "ours", "other"))
+_SIZES = Label(SIZES, about="share of the machine, at most")
+_LENGTHS = Label(LENGTHS, about="requested walltime, at most")
 _ALLOCATIONS = Label(tuple(str(each) for each in AllocationState))
 _CHANNEL = Label(tuple(str(each) for each in Channel))
 _CAUSES = Label(
@@ -92,6 +95,15 @@ AGENT: dict[str, Metric] = {
         "gauge", "Our estimated part of the waits of regular jobs since 0 h UTC"
     ),
     "tidemill_harm_today_jobs": Metric("gauge", "Regular jobs since 0 h UTC whose wait was partly ours"),
+    "tidemill_regular_today_jobs": Metric(
+        "gauge", "Regular jobs that started since 0 h UTC", {"size": _SIZES, "length": _LENGTHS}
+    ),
+    "tidemill_regular_today_wait_seconds": Metric(
+        "gauge", "What they waited, in all", {"size": _SIZES, "length": _LENGTHS}
+    ),
+    "tidemill_regular_today_harm_seconds": Metric(
+        "gauge", "Our estimated part of what they waited", {"size": _SIZES, "length": _LENGTHS}
+    ),
     "tidemill_grant_node_seconds": Metric(
         "gauge",
         "What an account's grant holds, in seconds of one node",

@@ -297,7 +297,7 @@ def _waits(operation: OperationReport) -> str:
         if drawn is not None:
             words = f"{directory.parent.name}: how long jobs of other users waited because nodes were ours."
             body += captioned(words, drawn)
-    return body + sheet_table(sheet)
+    return body + sheet_table(sheet) + _plain(operation, "wait_classes")
 
 
 def _plain(operation: OperationReport, name: str, *, rows_max: int | None = None) -> str:

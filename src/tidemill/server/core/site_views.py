@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.model.job_classes import LENGTHS, SIZES
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -62,6 +63,10 @@ def within_range(value: Any) -> Any:
     return value
 
 
+def _is_amount(seconds: float) -> bool:
+    return math.isfinite(seconds) and 0 <= seconds <= NUMBER_MAX
+
+
 def _legal(point: TidePoint) -> bool:
     return all(
         math.isfinite(each) and 0 <= each <= NODES_MAX
@@ -110,6 +115,12 @@ def _bounded(view: SiteView) -> SiteView:
         ],
         staging=[msgspec.structs.replace(each, way=_short(each.way)) for each in view.staging[:VIEW_ROWS_MAX]],
         sums=None if view.sums is None else _sums(view.sums),
+        waits=[
+            each
+            for each in view.waits[:VIEW_ROWS_MAX]
+            if each.size in SIZES and each.length in LENGTHS and each.jobs > 0 and _is_amount(each.wait_s)
+            and _is_amount(each.share_s)
+        ],
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ agent. Every sample carries the site's name: several agents may be on one host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tidemill import __version__, clock
 from tidemill.batch.contract import CommandCounts
@@ -15,6 +15,7 @@ from tidemill.errors import SiteError
 from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
+from tidemill.model.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState
@@ -102,10 +103,23 @@ class MetricsFile:
             *self._shown.nodes.samples(),
         ]
         if machine.reads_snapshots:
-            totals = harvesting.harm.day(clock.now_us() / 1e6)
+            now_s = clock.now_us() / 1e6
+            totals = harvesting.harm.day(now_s)
             samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
             samples.append(Sample("tidemill_harm_today_jobs", totals.delayed))
+            samples += of_waits(harvesting.harm.day_classes(now_s))
         return samples
+
+
+def of_waits(classes: Mapping[SizeAndLength, ClassTotals]) -> Iterator[Sample]:
+    """What regular jobs waited today, by class; records that do not say of which are left out."""
+    for size in SIZES:
+        for length in LENGTHS:
+            totals = classes.get(SizeAndLength(size, length), ClassTotals())
+            labels = (("size", size), ("length", length))
+            yield Sample("tidemill_regular_today_jobs", totals.jobs, labels)
+            yield Sample("tidemill_regular_today_wait_seconds", totals.wait_s, labels)
+            yield Sample("tidemill_regular_today_harm_seconds", totals.share_s, labels)
 
 
 def _of_calls(calls: CommandCounts) -> Iterator[Sample]:

@@ -38,6 +38,7 @@ from tidemill.wire.api import (
     TransferView,
 )
 from tidemill.wire.far import RouteView
+from tidemill.wire.monitoring import RegularWaits
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0
@@ -175,6 +176,7 @@ class Views:
             reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
             staging=self.staging.views()[:VIEW_ROWS_MAX],
             sums=self._sums(),
+            waits=list(self._waits())[:VIEW_ROWS_MAX],
         )  # fmt: skip
         samples = self._nodes.take()
         if not samples and self._received is not None and _timeless(view) == _timeless(self._received):
@@ -237,6 +239,16 @@ class Views:
                 account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
                 open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
             )  # fmt: skip
+
+    def _waits(self) -> Iterator[RegularWaits]:
+        """Of today's regular jobs, by class."""
+        if self._machine.reads_snapshots:
+            today = self._harvesting.harm.day_classes(clock.now_us() / 1e6)
+            for kind, totals in sorted(today.items()):
+                yield RegularWaits(
+                    size=kind.size, length=kind.length, jobs=totals.jobs, delayed=totals.delayed,
+                    wait_s=totals.wait_s, share_s=totals.share_s,
+                )  # fmt: skip
 
 
 def _timeless(view: SiteView) -> SiteView:
