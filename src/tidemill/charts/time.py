@@ -31,9 +31,13 @@ def area(
     bin_s: float,
     title: str,
     text: Callable[[float], str],
+    whole: bool = False,
 ) -> str:
-    """An area of one value per time bin; what a pointer rests on shows its value."""
+    """An area of one value per time bin; what a pointer rests on shows its value. `whole`: of counts, whose axis has
+    whole numbers."""
     top = nice_ceiling(max(values, default=0.0))
+    if whole:
+        top = whole_ceiling(top)
     start_s, span_s = start_us / 1e6, bin_s * len(values)
     step = PLACE.wide / max(1, len(values))
     parts = [
@@ -96,6 +100,11 @@ def nice_ceiling(value: float) -> float:
     return next(
         step * power for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.9999
     )
+
+
+def whole_ceiling(top: float) -> float:
+    """The next number of which quarters are whole."""
+    return 4.0 * math.ceil(top / 4) if top < 100 or top % 4 else top
 
 
 def clock_marks(start_s: float, span_s: float) -> list[str]:
