@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tidemill.charts.svg import Frame, drawing, file, label, rect, stepped
+from tidemill.charts.svg import Frame, drawing, file, label, rect, stepped, steps
 
 WIDTH, HEIGHT = 720, 240
 PLACE = Frame(62, 14, 644, 196)
@@ -48,6 +48,7 @@ def area(
     if values:
         outline = stepped([0.0] * len(values), values, place=PLACE, top=top)
         parts.append(f'<path class="area" d="{outline}"/>')
+        parts.append(f'<path class="edge" d="{steps(values, place=PLACE, top=top)}"/>')
     for k, value in enumerate(values):
         when = clock_text(start_s + k * bin_s, span_s)
         place = Frame(PLACE.left + k * step, PLACE.above, step, PLACE.high)

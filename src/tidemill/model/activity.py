@@ -129,8 +129,8 @@ def activity(changes: Mapping[int, Sequence[int]], step_s: int) -> Activity:
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of equal bins of `bin_s` seconds from `start_s` on. `busy`: payloads that ran on average; `cpu`: the same
-    for CPUs that they kept busy. `busy_until`: of so many bins `busy` is complete; payloads that run have not reported."""
+    """Figures of equal bins of `bin_s` seconds from `start_s` on. `busy`: payloads that ran on average; `cpu`: CPUs
+    that they kept busy. Of `busy_until` bins both are complete: payloads that run have not reported."""
 
     start_s: int
     bin_s: int
@@ -225,3 +225,28 @@ def _pour(
 def counted(found: Iterable[Activity]) -> int:
     """Events done of which the time is known."""
     return sum(one.done for each in found for one in each.intervals)
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """Events per second of the last `over_s` seconds."""
+
+    per_s: float
+    over_s: float
+
+
+PACE_S_MIN = 60.0
+PACE_SHARE = 0.1  #: of the time since the first payload: what ran last says most of what comes
+PACE_PAYLOADS = 3  #: the longest payload fits so many times into it
+
+
+def pace(found: Activity, now_s: float) -> Pace | None:
+    """How quickly events are done now; None before one is."""
+    done = [each for each in found.intervals if each.done]
+    if not done:
+        return None
+    first_s = found.intervals[0].at_s
+    longest_s = max(each.longest_us for each in found.intervals[-RECENT:]) / 1e6
+    over_s = max(PACE_S_MIN, PACE_SHARE * (now_s - first_s), PACE_PAYLOADS * longest_s)
+    over_s = max(float(found.step_s), min(over_s, now_s - first_s))
+    recent = sum(each.done for each in done if now_s - over_s <= each.at_s < now_s)
+    return Pace(per_s=recent / over_s, over_s=over_s)

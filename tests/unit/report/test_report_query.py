@@ -106,7 +106,7 @@ def test_axes_of_counts_have_whole_numbers() -> None:
             r'text-anchor="end"[^>]*>([^<]+)<',
             area([top], start_us=NOW, bin_s=1, title="t", text=str, whole=True),
         )
-        assert all(float(each) == int(float(each)) for each in ticks), ticks
+        assert all(float(each) == int(float(each)) for each in ticks if ":" not in each), ticks
 
 
 def test_the_page_is_self_contained_and_escapes_what_payloads_wrote() -> None:

@@ -11,9 +11,10 @@ from tidemill.model.state import JobState
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import api_pages, archived, web_pages
+from tidemill.server.read import activity, api_pages, archived, web_pages
 from tidemill.server.read.listing import Filter, Sort
-from tidemill.server.web import payloads
+from tidemill.server.web import payloads, progress
+from tidemill.server.web.progress import ProgressCounts
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import ActionRequest, JobDetail
@@ -84,8 +85,13 @@ def job(ask: PageRequest, made: Pages) -> str:
         ran = payloads.view(
             times, at_once=detail.spec.running_max, now_us=ask.now_us, is_over=row.ended_us is not None
         )
+    found = activity.of_job(ask.session, ask.dispatcher.rules.archive, row.id)
+    counts = ProgressCounts(
+        row.events, row.events_done, row.events_failed, row.started_us, row.ended_us, detail.usage
+    )
     return made.show(
-        ask, "job.html", ran=ran, job=detail, row=row, owner=owner, policy=POLICY, last=last,
+        ask, "job.html", ran=ran, progress=progress.view(found, counts, ask.now_us),
+        job=detail, row=row, owner=owner, policy=POLICY, last=last,
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
