@@ -175,15 +175,16 @@ def over_time(found: Course) -> str:
         total += value
         sums.append(float(total))
     rates = [value / found.bin_s for value in found.done]
+    every = f"{found.bin_s} s" if found.bin_s < 60 else duration_text(found.bin_s)
     drawn: list[tuple[str, str, Sequence[float], bool]] = [
         ("Events done, sum", "events done over time", sums, True),
-        (f"Events per second, by {duration_text(found.bin_s)}", "events per second over time", rates, False),
+        (f"Events per second, by {every}", "events per second over time", rates, False),
         ("Payloads running, on average", "payloads running over time", found.busy[: found.busy_until], False),
         ("CPUs kept busy, on average", "CPUs kept busy over time", found.cpu[: found.busy_until], False),
     ]
     if any(found.failed):
         failed = [float(each) for each in found.failed]
-        drawn.insert(2, (f"Failures, by {duration_text(found.bin_s)}", "failures over time", failed, True))
+        drawn.insert(2, (f"Failures, by {every}", "failures over time", failed, True))
     start_us = found.start_s * 1_000_000
     return "".join(
         figure(

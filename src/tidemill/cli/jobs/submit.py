@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, duration, gpus, memory
-from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.cli.terminal import hint, say, show_json, show_lines
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import count_text
 
@@ -369,8 +369,8 @@ def _tell(args: Namespace, sent: Submission) -> int:
     if sent.remark:
         say(f"remark: {sent.remark}")
     hint(f"`tidemill top` shows how they run, `tidemill outputs ls --campaign {sent.campaign}` what came out")
-    for job in sent.jobs[:1000]:
-        show(str(job))
+    if sent.jobs:
+        show_lines("\n".join(map(str, sent.jobs)))
     return 0
 
 

@@ -79,9 +79,11 @@ def _rate(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, s
     if counts.ended_us is None:
         now = pace(found, now_s - LATE_S)
         if now is not None:
-            return figure_text(now.per_s), f"over the last {coarse_text(now.over_s)}"
+            return figure_text(now.per_s), f"in the last {coarse_text(now.over_s)}"
     took_s = ((counts.ended_us or int(now_s * 1e6)) - counts.started_us) / 1e6
-    return figure_text(counts.done / max(took_s, 1e-6)), "over the whole time, waiting included"
+    return figure_text(
+        counts.done / max(took_s, 1e-6)
+    ), "from start to end" if counts.ended_us else "since the start"
 
 
 def _forecast(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, str] | None:
@@ -92,16 +94,14 @@ def _forecast(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[st
     per_s = now.per_s if now is not None else counts.done / max(1e-6, now_s - counts.started_us / 1e6)
     if not per_s:
         return "not known", "no event has ended lately"
-    return f"in {coarse_text(left / per_s)}", f"if {count_text(left)} events go on at that rate"
+    return f"in {coarse_text(left / per_s)}", f"{count_text(left)} events at that rate"
 
 
 def _cpu(usage: PayloadUsage) -> tuple[str, str]:
     share = ratio(usage.user_us + usage.system_us, usage.wall_us)
     if share is None:
-        return "-", "no payload has ended yet"
-    return percent_text(
-        share
-    ), "CPU time of payloads by their wall time; a payload of several cores may have more"
+        return "-", "no payload has ended"
+    return percent_text(share), "of payloads' wall time"
 
 
 def _charts(found: Course) -> list[ProgressChart]:
@@ -109,7 +109,7 @@ def _charts(found: Course) -> list[ProgressChart]:
     for each in found.done:
         total += each
         sums.append(float(total))
-    every = duration_text(found.bin_s)
+    every = every_text(found.bin_s)
     rates = [each / found.bin_s for each in found.done]
     running = found.busy[: found.busy_until]
     charts = [
@@ -123,6 +123,11 @@ def _charts(found: Course) -> list[ProgressChart]:
             _chart("Failures", f"In {every}", [float(x) for x in found.failed], found, is_count=True)
         )
     return [each for each in charts if each is not None]
+
+
+def every_text(bin_s: float) -> str:
+    """`5 s`, `2 m 00 s`: the length of a bin."""
+    return f"{bin_s:g} s" if bin_s < 60 else duration_text(bin_s)
 
 
 def _until(found: Course, about: str) -> str:
