@@ -13,7 +13,8 @@ from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import activity, api_pages, archived, web_pages
 from tidemill.server.read.listing import Filter, Sort
-from tidemill.server.web import payloads, progress
+from tidemill.server.web import files, payloads, progress
+from tidemill.server.web.files import Download
 from tidemill.server.web.progress import ProgressCounts
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
@@ -102,6 +103,7 @@ def job(ask: PageRequest, made: Pages) -> str:
             "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
+        gets=[files.may_download(ask.identity, each.url) for each in detail.outputs],
         has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
     )  # fmt: skip
 
@@ -120,6 +122,17 @@ def _owner(ask: PageRequest, act: Act, number: int) -> str:
     if owner is None:
         raise rights.missing_job(number)
     return owner
+
+
+def download(ask: PageRequest) -> Download:
+    """`/jobs/ID/files/N`: the N-th delivered file. Raises ForbiddenError, MissingError."""
+    detail, _ = _detail(ask)
+    number = ask.at["number"]
+    if number >= len(detail.outputs):
+        raise MissingError(
+            f"job {detail.row.id} has {len(detail.outputs)} delivered files, there is no {number}"
+        )
+    return files.opened(ask.identity, detail.row.id, detail.outputs[number])
 
 
 def log(ask: PageRequest, made: Pages) -> str:
