@@ -39,11 +39,12 @@ STATES = {
 }
 
 
-def page(data: ReportData) -> str:
-    """The page."""
+def page(data: ReportData, *, more: str = "") -> str:
+    """The page. `more`: parts of the caller's own, as HTML, behind the first figures."""
     parts = [
         _facts(data),
         _progress(data),
+        more,
         _campaigns(data.campaigns),
         _efficiency(data.campaigns),
         _failures(data.failures),

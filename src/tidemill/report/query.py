@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -11,7 +10,7 @@ from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
 from tidemill.model.activity import Course, counted, course
-from tidemill.model.failure import FailureClass, next_step
+from tidemill.model.failure import FailureClass, cause_of, next_step
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
 from tidemill.wire.http import NotFoundError
@@ -23,7 +22,6 @@ FAILURES_MAX = 10_000
 ALLOCATIONS_MAX = 1_000
 BINS = 72
 EXAMPLES_MAX = 5
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 class CauseGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +128,7 @@ def group_failures(rows: Iterable[FailureRow | None]) -> list[CauseGroup]:
     groups: dict[tuple[FailureClass, str], list[FailureRow]] = {}
     for row in rows:
         if row is not None:
-            groups.setdefault((row.evidence.failure, cause_of(row)), []).append(row)
+            groups.setdefault((row.evidence.failure, cause_of(row.evidence)), []).append(row)
     made = [_group(failure, cause, members) for (failure, cause), members in groups.items()]
     return sorted(made, key=lambda group: (-group.count, group.failure, group.cause))
 
@@ -145,17 +143,6 @@ def _group(failure: FailureClass, cause: str, members: list[FailureRow]) -> Caus
         examples=examples,
         next_step=next_step(failure, job=examples[0].job, event=examples[0].event),
     )
-
-
-def cause_of(row: FailureRow) -> str:
-    """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
-    evidence = row.evidence
-    # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not.
-    kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
-    message = _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", evidence.message.strip())
-    lines = evidence.stderr_tail.strip().splitlines()
-    last = _NUMBER.sub("N", lines[-1].strip()[:200]) if lines else ""
-    return message if not last or last in message else f"{message}: {last}"
 
 
 def _within(row: FailureRow, since_us: int | None, until_us: int | None) -> FailureRow | None:

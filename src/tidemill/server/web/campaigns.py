@@ -51,7 +51,8 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
     examples = {each.evidence.failure: {"job": each.job, "event": each.event} for each in reversed(failures)}
     return made.show(
-        ask, "campaign.html", row=row, examples=examples, newest=newest, failures=failures, files=files,
+        ask, "campaign.html", row=row, examples=examples, newest=newest,
+        failures=web_pages.alike(failures), files=files,
         policy=POLICY, living=living,
         ended=ended, progress=_progress(ask, row, living), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),

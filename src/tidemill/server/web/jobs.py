@@ -93,6 +93,7 @@ def job(ask: PageRequest, made: Pages) -> str:
     return made.show(
         ask, "job.html", ran=ran, progress=progress.view(found, counts, ask.now_us),
         job=detail, row=row, owner=owner, policy=POLICY, last=last,
+        failures=web_pages.alike(detail.failures),
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
