@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,10 +55,13 @@ def part(found: MassHistogram, *, events: int) -> str:
     values, errors = [found.values[k] for k in inside], [found.errors[k] for k in inside]
     top = nice_ceiling(1.15 * max(value + error for value, error in zip(values, errors, strict=True)))
     width = edges[1] - edges[0]
-    middles = [(low + high) / 2 for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    middles = [(low + high) / 2 for low, high in pairwise(edges)]
     panel = Panel(
         Axis(edges[0], edges[-1], "mass of the muon pair [GeV]"), Axis(0.0, top, f"pairs / {width:.3g} GeV"),
-        [Steps("Pythia 8", 0, edges, values, kind="fill"), Points("statistical errors", 1, middles, list(values), errors)],
+        [
+            Steps("Pythia 8", 0, edges, values, kind="fill"),
+            Points("statistical errors", 1, middles, list(values), errors),
+        ],
     )  # fmt: skip
     peak = middles[values.index(max(values))]
     drawn = histogram(
