@@ -13,7 +13,7 @@ from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import activities
 from tidemill.server.read import activity as read
 from tidemill.server.read import api_pages
-from tidemill.wire.api import ActivityLine, ActivityReport
+from tidemill.wire.activity import ActivityLine, ActivityReport
 
 SIM = JobSpec(app="sim", events=1_000)
 START_S = 1_600_000_000

@@ -17,6 +17,7 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
+from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import AllocationSamples, StagingView
@@ -28,7 +29,6 @@ VIEW_ROWS_MAX = 100  #: of each list of a `SiteView` but the tide
 NEAR_MAX = 100  #: of what a site says that it is near to
 HOLDS_MAX = 1_000  #: datasets that a site says its caches hold
 TIDE_POINTS_MAX = 1_440  #: a day of minutes
-ACTIVITY_LINES_MAX = 1_000  #: intervals of one report
 PAGE_MAX = 1_000
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 REPORTS_MAX = 20_000
@@ -578,27 +578,6 @@ class TimesPage(msgspec.Struct, kw_only=True):
     times: list[PayloadTime]
     next: int
     full: bool = False
-
-
-class ActivityLine(msgspec.Struct, frozen=True, array_like=True):
-    """What is added to an interval of one second. `busy_us` and `cpu_us`: changes of payload time and CPU time from the
-    interval before; see `model.activity`."""
-
-    at_s: int
-    done: int
-    failed: int
-    busy_us: int
-    cpu_us: int
-    longest_us: int
-
-
-class ActivityReport(msgspec.Struct, kw_only=True, tag_field="t", tag="activity"):
-    """What payloads did, by interval: of the campaign of `job`, or of the job itself. Counts for nothing else."""
-
-    n: int
-    job: int
-    of_job: bool
-    lines: list[ActivityLine]
 
 
 class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):

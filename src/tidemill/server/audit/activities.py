@@ -13,7 +13,7 @@ from tidemill.model.activity import STEP_S, Activity, Changes, activity, coarser
 from tidemill.server.database.rows import Site
 from tidemill.server.database.store import Session, row
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
+from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
 
 LINES_MAX = 2_000  #: rows of a campaign: half of them are kept when there are more
 JOB_LINES_MAX = 120

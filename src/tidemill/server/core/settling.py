@@ -32,8 +32,8 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.server.hospital import records
+from tidemill.wire.activity import ActivityReport
 from tidemill.wire.api import (
-    ActivityReport,
     AllocationReport,
     DeliveredReport,
     DiscardOrder,

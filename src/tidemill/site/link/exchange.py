@@ -7,7 +7,8 @@ from tidemill.site.link.replies import OrderIntake
 from tidemill.site.link.sync import Sync
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
-from tidemill.wire.api import REPORTS_MAX, ActivityReport, AppOffer, Capacity, Report, SiteView, SyncRequest
+from tidemill.wire.activity import ActivityReport
+from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, Report, SiteView, SyncRequest
 
 
 class Exchange:

@@ -9,7 +9,7 @@ from tidemill.model.activity import Changes, Span, add
 from tidemill.model.failure import FailureClass
 from tidemill.site.state import site_state as s
 from tidemill.wire import node
-from tidemill.wire.api import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
+from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
 
 JOB_EVENTS_MIN = 200  #: of a job that is reported by itself: the life line of a smaller one says as much
 
