@@ -31,12 +31,11 @@ def area(
     bin_s: float,
     title: str,
     text: Callable[[float], str],
-    whole: bool = False,
 ) -> str:
-    """An area of one value per time bin; what a pointer rests on shows its value. `whole`: of counts, whose axis has
-    whole numbers."""
+    """An area of one value per time bin; what a pointer rests on shows its value. The axis of counts (`int`) has whole
+    numbers."""
     top = nice_ceiling(max(values, default=0.0))
-    if whole:
+    if all(isinstance(each, int) for each in values):
         top = whole_ceiling(top)
     start_s, span_s = start_us / 1e6, bin_s * len(values)
     step = PLACE.wide / max(1, len(values))

@@ -227,7 +227,7 @@ def counted(found: Iterable[Activity]) -> int:
     return sum(one.done for each in found for one in each.intervals)
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class EventRate(msgspec.Struct, frozen=True, kw_only=True):
     """Events per second of the last `over_s` seconds."""
 
     per_s: float
@@ -239,7 +239,7 @@ PACE_SHARE = 0.1  #: of the time since the first payload: what ran last says mos
 PACE_PAYLOADS = 3  #: the longest payload fits so many times into it
 
 
-def pace(found: Activity, now_s: float) -> Pace | None:
+def pace(found: Activity, now_s: float) -> EventRate | None:
     """How quickly events are done now; None before one is."""
     done = [each for each in found.intervals if each.done]
     if not done:
@@ -249,4 +249,4 @@ def pace(found: Activity, now_s: float) -> Pace | None:
     over_s = max(PACE_S_MIN, PACE_SHARE * (now_s - first_s), PACE_PAYLOADS * longest_s)
     over_s = max(float(found.step_s), min(over_s, now_s - first_s))
     recent = sum(each.done for each in done if now_s - over_s <= each.at_s < now_s)
-    return Pace(per_s=recent / over_s, over_s=over_s)
+    return EventRate(per_s=recent / over_s, over_s=over_s)

@@ -174,25 +174,24 @@ def over_time(found: Course) -> str:
     total, sums = 0, []
     for value in found.done:
         total += value
-        sums.append(float(total))
+        sums.append(total)
     rates = [value / found.bin_s for value in found.done]
     every = f"{found.bin_s} s" if found.bin_s < 60 else duration_text(found.bin_s)
-    drawn: list[tuple[str, str, Sequence[float], bool]] = [
-        ("Events done, sum", "events done over time", sums, True),
-        (f"Events per second, by {every}", "events per second over time", rates, False),
-        ("Payloads running, on average", "payloads running over time", found.busy[: found.busy_until], False),
-        ("CPUs kept busy, on average", "CPUs kept busy over time", found.cpu[: found.busy_until], False),
+    drawn: list[tuple[str, str, Sequence[float]]] = [
+        ("Events done, sum", "events done over time", sums),
+        (f"Events per second, by {every}", "events per second over time", rates),
+        ("Payloads running, on average", "payloads running over time", found.busy[: found.busy_until]),
+        ("CPUs kept busy, on average", "CPUs kept busy over time", found.cpu[: found.busy_until]),
     ]
     if any(found.failed):
-        failed = [float(each) for each in found.failed]
-        drawn.insert(2, (f"Failures, by {every}", "failures over time", failed, True))
+        drawn.insert(2, (f"Failures, by {every}", "failures over time", found.failed))
     start_us = found.start_s * 1_000_000
     return "".join(
         figure(
             caption,
-            area(values, start_us=start_us, bin_s=found.bin_s, title=title, text=short_text, whole=whole),
+            area(values, start_us=start_us, bin_s=found.bin_s, title=title, text=short_text),
         )
-        for caption, title, values, whole in drawn
+        for caption, title, values in drawn
         if values
     )
 

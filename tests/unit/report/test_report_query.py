@@ -104,7 +104,7 @@ def test_axes_of_counts_have_whole_numbers() -> None:
     for top in (1, 2, 3, 5, 7, 12, 45, 99, 130):
         ticks = re.findall(
             r'text-anchor="end"[^>]*>([^<]+)<',
-            area([top], start_us=NOW, bin_s=1, title="t", text=str, whole=True),
+            area([top], start_us=NOW, bin_s=1, title="t", text=str),
         )
         assert all(float(each) == int(float(each)) for each in ticks if ":" not in each), ticks
 

@@ -86,18 +86,19 @@ class Archive:
         *,
         key: str,
         values: Sequence[int | str],
-        job: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The rows of a table whose `key` is one of the values, in the file's order; of one job only, if it is named.
-        Raises SiteError."""
+        """The rows of a table whose `key` is one of the values, in the file's order. Raises SiteError."""
+        return self.matching(month, batch, table, [(key, "in", list(values))])
+
+    def matching(
+        self, month: str, batch: int, table: str, wanted: list[tuple[str, str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The rows for which all of some conditions hold, as pyarrow's `filters` has them. Raises SiteError."""
         path = self.path(month, batch, table)
         try:
             with _LOCK:
                 import pyarrow.parquet
 
-                wanted: list[tuple[str, str, Any]] = [(key, "in", list(values))]
-                if job is not None:
-                    wanted.append(("job", "==", job))
                 found = pyarrow.parquet.read_table(path, filters=wanted, use_threads=False, pre_buffer=False)
                 rows: list[dict[str, Any]] = found.to_pylist()
                 return rows

@@ -93,9 +93,8 @@ def activity(archive: Archive, place: ArchivedPlace, number: int = 0) -> Activit
     version wrote. Raises SiteError."""
     if not archive.path(place.month, place.batch, "activity").exists():
         return Activity()
-    rows = archive.rows(
-        place.month, place.batch, "activity", key="campaign", values=[place.campaign], job=number
-    )
+    wanted = [("campaign", "==", place.campaign), ("job", "==", number)]
+    rows = archive.matching(place.month, place.batch, "activity", wanted)
     return activities.of_rows(rows)
 
 

@@ -262,22 +262,22 @@ def _is_place(text: str) -> bool:
     return len(pieces) == 2 and all(each.isdecimal() and each.isascii() and len(each) < 19 for each in pieces)
 
 
-class FailureGroup(NamedTuple):
+class LikeFailures(NamedTuple):
     """Failures of one class and cause: the newest, and the others."""
 
     newest: FailureRow
     others: list[FailureRow]
 
 
-def alike(failures: Sequence[FailureRow]) -> list[FailureGroup]:
+def alike(failures: Sequence[FailureRow]) -> list[LikeFailures]:
     """Failures, newest first, with those that differ in numbers only as one group."""
-    found: dict[tuple[str, str], FailureGroup] = {}
+    found: dict[tuple[str, str], LikeFailures] = {}
     for each in failures:
         key = (str(each.evidence.failure), cause_of(each.evidence))
         if key in found:
             found[key].others.append(each)
         else:
-            found[key] = FailureGroup(each, [])
+            found[key] = LikeFailures(each, [])
     return list(found.values())
 
 

@@ -32,7 +32,7 @@ _DROPPED = (b"connection", b"keep-alive", b"proxy-connection", b"upgrade")
 _LOG = log.Log("web")
 
 
-class Head(NamedTuple):
+class RequestHead(NamedTuple):
     """The beginning of a request. `rest`: what came after it already."""
 
     method: str
@@ -49,17 +49,17 @@ class Head(NamedTuple):
 class LoopbackPort:
     """The port. `url` hands out a new address that works once."""
 
-    def __init__(self, server_socket: Path) -> None:
-        self._socket = server_socket
+    def __init__(self, server_socket: Path, *, token_s: float = TOKEN_S) -> None:
+        self._socket, self._token_s = server_socket, token_s
         self._cookies: set[str] = set()
         self._tokens: dict[str, float] = {}
         self._open = 0
         self.port = 0
 
     def url(self) -> str:
-        """An address that lets in one browser, once, within TOKEN_S."""
+        """An address that lets in one browser, once, within `token_s`."""
         token = secrets.token_urlsafe(32)
-        self._tokens[token] = clock.monotonic_s() + TOKEN_S
+        self._tokens[token] = clock.monotonic_s() + self._token_s
         return f"http://127.0.0.1:{self.port}{ENTRY}{token}"
 
     async def start(self, port: int) -> asyncio.Server:
@@ -83,7 +83,9 @@ class LoopbackPort:
             with contextlib.suppress(OSError):
                 writer.close()
 
-    async def _answer(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, head: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if not is_local(head.text(b"host")):
             await _say(writer, 403, "this port is opened as `localhost` or `127.0.0.1` only\n")
         elif head.path.startswith(ENTRY) and head.method == "GET":
@@ -102,18 +104,18 @@ class LoopbackPort:
     def _name(self) -> str:
         return f"tidemill-web-{self.port}"  # browsers send cookies to every port of a host
 
-    def _given(self, head: Head) -> str:
+    def _given(self, head: RequestHead) -> str:
         try:
             found = SimpleCookie(head.text(b"cookie")).get(self._name)
         except CookieError:
             return ""
         return found.value if found is not None else ""
 
-    def _is_known(self, head: Head) -> bool:
+    def _is_known(self, head: RequestHead) -> bool:
         given = self._given(head).encode()
         return any([hmac.compare_digest(given, each.encode()) for each in self._cookies])
 
-    async def _enter(self, head: Head, writer: asyncio.StreamWriter) -> None:
+    async def _enter(self, head: RequestHead, writer: asyncio.StreamWriter) -> None:
         given, now_s = head.path.removeprefix(ENTRY).encode(), clock.monotonic_s()
         self._tokens = {token: until_s for token, until_s in self._tokens.items() if until_s > now_s}
         found = [token for token in self._tokens if hmac.compare_digest(token.encode(), given)]
@@ -131,7 +133,9 @@ class LoopbackPort:
         page = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">Go on</a>'
         await _say(writer, 200, page, [("Set-Cookie", kept)], media="text/html; charset=utf-8")
 
-    async def _pass_on(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, head: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             from_server, to_server = await asyncio.open_unix_connection(os.fspath(self._socket))
         except OSError as error:
@@ -178,7 +182,7 @@ def is_of_another_user(connection: socket.socket) -> bool:
     )
 
 
-async def _read_head(reader: asyncio.StreamReader) -> Head | None:
+async def _read_head(reader: asyncio.StreamReader) -> RequestHead | None:
     """The head of a request; None if what came is none."""
     try:
         text = await reader.readuntil(b"\r\n\r\n")
@@ -191,7 +195,7 @@ async def _read_head(reader: asyncio.StreamReader) -> Head | None:
         return None
     path = urlsplit(parts[1].decode("latin-1")).path if parts[1].startswith(b"/") else ""
     headers = [(name.lower(), value.strip()) for name, _, value in pairs]
-    return Head(parts[0].decode("latin-1"), path, headers, line, b"") if path else None
+    return RequestHead(parts[0].decode("latin-1"), path, headers, line, b"") if path else None
 
 
 async def _pump(source: asyncio.StreamReader, into: asyncio.StreamWriter) -> None:

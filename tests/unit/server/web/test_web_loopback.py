@@ -8,9 +8,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
-
-from tidemill.server.web import loopback
 from tidemill.server.web.loopback import ENTRY, LoopbackPort, is_of_another_user
 
 
@@ -55,10 +52,10 @@ class Browser:
         return answer.partition("Set-Cookie: ")[2].partition(";")[0]
 
 
-def with_browser(folder: Path, check: Callable[[Browser], Awaitable[None]]) -> None:
+def with_browser(folder: Path, check: Callable[[Browser], Awaitable[None]], *, token_s: float = 60.0) -> None:
     async def run() -> None:
         upstream, path = Upstream(), folder / "s"
-        port = LoopbackPort(path)
+        port = LoopbackPort(path, token_s=token_s)
         async with await asyncio.start_unix_server(upstream.serve, os.fspath(path)), await port.start(0):
             await check(Browser(port, upstream))
 
@@ -89,13 +86,11 @@ def test_a_url_lets_in_one_browser_once(tmp_path: Path) -> None:
     with_browser(tmp_path, check)
 
 
-def test_a_url_that_is_too_old_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopback, "TOKEN_S", 0.0)
-
+def test_a_url_that_is_too_old_lets_nobody_in(tmp_path: Path) -> None:
     async def check(browser: Browser) -> None:
         assert await browser.enter() == ""
 
-    with_browser(tmp_path, check)
+    with_browser(tmp_path, check, token_s=0.0)
 
 
 def test_who_is_logged_in_reaches_the_server_with_bodies_and_one_request_for_each_connection(

@@ -10,7 +10,7 @@ from tests.contract.server_world import Site, World, done, leases
 from tidemill.model.activity import Activity, Changes, Span, activity, add, counted, course
 from tidemill.model.job import JobSpec
 from tidemill.server.archive.parquet import Archive
-from tidemill.server.audit import activities
+from tidemill.server.audit.activities import LINES_MAX
 from tidemill.server.read import activity as read
 from tidemill.server.read import api_pages
 from tidemill.wire.activity import ActivityLine, ActivityReport
@@ -70,24 +70,23 @@ def test_figures_that_cannot_be_are_left_out(world: World) -> None:
     assert of_campaign(world).intervals == []
 
 
-def test_rows_are_bounded_and_the_sums_stay_exact(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activities, "LINES_MAX", 60)
+def test_rows_are_bounded_and_the_sums_stay_exact(world: World) -> None:
     (job,) = world.submit(SIM)
     site = Site(world)
     leases(site.sync())
     chosen = random.Random(7)
-    spans = [second(chosen.randrange(3_000), chosen.randrange(1, 90_000_000)) for _ in range(300)]
-    for at in range(0, 300, 10):
-        site.sync(report(job, spans[at : at + 10]), want=0)
+    spans = [second(chosen.randrange(3_000), chosen.randrange(1, 90_000_000)) for _ in range(2_500)]
+    for at in range(0, 2_500, 250):
+        site.sync(report(job, spans[at : at + 250]), want=0)
     found = of_campaign(world)
-    assert len(found.intervals) <= 60 + 20
+    assert len(found.intervals) <= LINES_MAX
     whole: Changes = {}
     for each in spans:
         add(whole, each, done=1)
     exact, kept = course([activity(whole, 1)], bins_max=20), course([found], bins_max=20)
     assert exact is not None
     assert kept is not None
-    assert sum(kept.done) == sum(exact.done) == 300
+    assert sum(kept.done) == sum(exact.done) == 2_500
     assert sum(kept.busy) * kept.bin_s == pytest.approx(sum(exact.busy) * exact.bin_s)
     assert found.step_s > 1
 
