@@ -4,9 +4,9 @@
 
 A server and a site of its own run one campaign on this machine: payloads that sleep 0.1 s for half of the time, an idle
 gap of an interval, then payloads that sleep 0.5 s. Each notes when it ended, in a file. Events of each whole interval
-are compared with `GET /v1/campaigns/NAME/activity`. `worst_percent`: the largest difference, in percent of
-what payloads noted; an interval of less than 20 events counts to the next. `record_us`: CPU time that a record of a pilot costs the
-site's agent for it, as the mean of a million.
+are compared with `GET /v1/campaigns/NAME/activity`. `worst_percent`: the largest difference, in percent
+of what payloads noted; an interval of less than 20 events counts to the next. `record_us`: CPU time that a record of a
+pilot costs the site's agent for it, as the mean of a million.
 """
 
 from __future__ import annotations

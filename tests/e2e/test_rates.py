@@ -47,10 +47,10 @@ def run_phases(it: World, folder: Path) -> Truth:
         command = ["sh", "-c", NOTE, str(folder / f"phase{number}"), str(sleep_s)]
         job = JobSpec(command=command, events=events)
         (found,) = it.client.submit(job, campaign="curve").jobs
-        it.wait_for(lambda found=found: it.client.job(found).row.state in FINAL, f"phase {number} ends")  # type: ignore[misc]
+        it.wait_for(lambda found=found: it.client.job(found).row.state in FINAL, f"phase {number} ends")
         assert it.client.job(found).row.events_done == events
         quiet_s = time.monotonic() + GAP_S
-        it.wait_for(lambda quiet_s=quiet_s: time.monotonic() > quiet_s, "the gap is over")  # type: ignore[misc]
+        it.wait_for(lambda quiet_s=quiet_s: time.monotonic() > quiet_s, "the gap is over")
     files = [
         [sorted(map(float, (folder / f"phase{k}.{what}").read_text().split())) for k in range(len(PHASES))]
         for what in ("begins", "ends")
