@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "outputs get": ("jobs.outputs", "copy delivered outputs and verify them"),
         "errors": ("jobs.errors", "failures grouped by class and cause"),
         "report": ("jobs.report", "what was done, as tables or one HTML page"),
+        "web": ("server.web", "print a URL of the server's pages for your browser"),
     },
     "applications": {
         "app list": ("software.applications", "the applications that sites offer"),

@@ -17,6 +17,7 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
+from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import AllocationSamples, RegularWaits, StagingView
@@ -599,6 +600,7 @@ Report = (
     | AllocationReport
     | RanReport
     | TimesReport
+    | ActivityReport
     | LogReport
 )
 
@@ -793,12 +795,14 @@ class SyncRequest(msgspec.Struct, kw_only=True):
 
 
 class SyncReply(msgspec.Struct, kw_only=True):
-    """`acked`: reports up to this number are committed. `more`: the site should sync again at once."""
+    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`: the
+    server takes an ActivityReport; an older one would refuse the whole request."""
 
     acked: int
     orders: list[Order]
     more: bool
     now_us: int
+    activity: bool = False
 
 
 class SiteRow(msgspec.Struct, kw_only=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of, count, duration, gpus, memory
 from tidemill.cli.command.inputs import checked_url, split_input
 from tidemill.cli.jobs.dry_run import check_places, show_plan
-from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.cli.terminal import hint, say, show_json, show_lines
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import count_text
 
@@ -377,8 +377,8 @@ def _tell(args: Namespace, sent: Submission) -> int:
     if sent.remark:
         say(f"remark: {sent.remark}")
     hint(f"`tidemill top` shows how they run, `tidemill outputs ls --campaign {sent.campaign}` what came out")
-    for job in sent.jobs[:1000]:
-        show(str(job))
+    if sent.jobs:
+        show_lines("\n".join(map(str, sent.jobs)))
     return 0
 
 

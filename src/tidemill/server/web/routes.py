@@ -95,7 +95,7 @@ class Website:
         return [
             *(self._page(each) for each in PAGES),
             *(self._deed(each) for each in DEEDS),
-            *self._login(), self._live(), self._static(),
+            *self._login(), self._live(), self._static(), self._download(),
         ]  # fmt: skip
 
     def before(self, app: Any, guard: Any) -> Entrance:
@@ -239,6 +239,19 @@ class Website:
             return Response(found.content, media_type=found.media, headers=headers)
 
         return _route("/static/{name:str}", "GET", handle)
+
+    def _download(self) -> Handler:
+        async def handle(request: BoundedRequest) -> Response:
+            ask = self._ask(request, _visit(request))
+            found = await self.api.read(lambda session: jobs.download(ask(session)))
+            headers = {
+                "Content-Disposition": f'attachment; filename="{found.name}"', "Content-Length": str(found.size_bytes),
+                "Cache-Control": "no-store",
+            }  # fmt: skip
+            media = "application/octet-stream"
+            return StreamingResponse(found.pieces(), media_type=media, headers=headers)
+
+        return _route("/jobs/{job:int}/files/{number:int}", "GET", handle)
 
     def error(self, request: BoundedRequest, error: Exception) -> Response:
         """An error as a page for people, as JSON for all else."""
