@@ -228,4 +228,4 @@ def test_how_long_nodes_are_kept_after_a_cancel_is_learned_from_the_history(
         batch.cancel([name])
         wait(batch, name, is_final)
         batch.status([name])
-    assert 1 <= batch.calls.death_s <= 5, "killed a second after TERM"
+    assert batch.calls.death_s >= 1, "killed a second after TERM"

@@ -76,9 +76,9 @@ def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWo
 
 
 def states(user: str) -> list[str]:
-    """States of a user's jobs."""
-    found = ask("qselect", "-u", user)
-    return [ask("qstat", "-f", each)[ask("qstat", "-f", each).index("job_state") + 2] for each in found]
+    """States of a user's jobs, the oldest first."""
+    records = " ".join(ask("qstat", "-f")).split("Job Id: ")[1:]
+    return [each.split(" job_state = ")[1][0] for each in records if f" Job_Owner = {user}@" in each]
 
 
 def test_nodes_are_given_back_to_a_regular_job_that_waits(pbs: PbsWorld, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def check_server(words: list[str]) -> None:
 
 def qsub(words: list[str]) -> None:
     given, rest = options(words, "SojlrmqvNJAPWpk", "zVIXh")
-    if "J" in given and given.get("r") == ["n"]:
+    if "J" in given and given.get("r", ["y"])[-1] == "n":
         raise Failed(f"qsub:  cannot submit non-rerunable Array Job\n{USAGE}", 2)
     resources = dict(each.partition("=")[::2] for each in given.get("l", []))
     name = given.get("N", [Path(rest[0]).name])[0]
@@ -309,7 +309,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--run"]:
         run_job(sys.argv[2], sys.argv[3])
         return 0
-    for name in ("end", "limit", "nodefile", "signal", "delete", "script"):
+    for name in ("end", "limit", "nodefile", "signal", "delete", "script", "runs"):
         path(name).mkdir(exist_ok=True)
     try:
         check_server(sys.argv)

@@ -19,6 +19,7 @@ from typing import Any
 HERE = os.environ.get("TIDEMILL_FAKE_PBS", "")
 SERVER = "fake-pbs"
 KILL_DELAY_S = 1.0
+KILLED = 256 + 9  #: `Exit_status` of a job that KILL ended
 UNKNOWN, FINISHED, DENIED, INVALID = 153, 35, 159, 156
 AWAY = {"qstat": 255, "pbsnodes": 1}
 AWAY_OTHERS = 162
@@ -76,17 +77,20 @@ def server() -> Iterator[tuple[State, Config]]:
         with path("config.json").open() as file:
             config = json.load(file)
         advance(state, config)
-        yield state, config
-        advance(state, config)
-        with path("state.new").open("w") as file:
-            json.dump(state, file)
-        path("state.new").replace(path("state.json"))
+        try:
+            yield state, config
+        finally:  # also what a command that fails has started stays started
+            advance(state, config)
+            with path("state.new").open("w") as file:
+                json.dump(state, file)
+            path("state.new").replace(path("state.json"))
 
 
 def advance(state: State, config: Config) -> None:
     for job in state["jobs"].values():
-        if job["state"] in "RS" and path("end", job["key"]).exists():
-            job["exit"] = int(path("end", job["key"]).read_text())
+        if job["state"] in "RS" and (is_dead(job) or path("end", job["key"]).exists()):
+            told = path("end", job["key"])
+            job["exit"] = int(told.read_text()) if told.exists() else KILLED
             finish(job)
     used = dict.fromkeys(config["nodes"], 0)
     for job in state["jobs"].values():
@@ -96,6 +100,16 @@ def advance(state: State, config: Config) -> None:
     close_arrays(state)
     if config["server"].get("job_history_enable") != "True":
         state["jobs"] = {key: job for key, job in state["jobs"].items() if job["state"] != "F"}
+
+
+def is_dead(job: Job) -> bool:
+    """Whether the process that runs a job is gone, perhaps with the test's namespace: it holds a lock as it lives."""
+    try:
+        with path("runs", job["key"]).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def schedule(state: State, config: Config, used: dict[str, int]) -> None:
@@ -201,16 +215,17 @@ def start(job: Job) -> None:
         job["key"],
         job["script"],
     ]
-    runner = subprocess.Popen(
-        words,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        close_fds=True,
-    )
-    job["runner"] = runner.pid
+    with path("runs", job["key"]).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runner = subprocess.Popen(
+            words,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
     runner.returncode = 0  # nobody waits for it
 
 

@@ -49,6 +49,7 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 HISTORY_EVERY_S = 30.0
 LOST_EVERY_S = 30.0
 _QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
+_OVER = set("FX")
 _SUSPENDED = set("SU")  #: by the scheduler for another job, or because a workstation's user is back
 _log = Log("pbs")
 
@@ -109,7 +110,7 @@ class PbsBatchSystem:
             job = found.get(name)
             if name in self._final:
                 answers[name] = self._final[name]
-            elif job is None or text_of(job, "job_state") in ("F", "X"):
+            elif job is None or text_of(job, "job_state") in _OVER:
                 answers[name] = self._left(name, job)
             else:
                 self._missing_since_s.pop(name, None)
@@ -328,7 +329,10 @@ class PbsBatchSystem:
         keeps = self._server is not None and text_of(self._server, "job_history_enable") == "True"
         jobs = self._jobs(names, "-x") if keeps else {}
         for name in names:
-            ended = text_of(jobs.get(name, {}), "obittime")
+            job = jobs.get(name, {})
+            if job and text_of(job, "job_state") not in _OVER:
+                continue  # its end is not known yet
+            ended = text_of(job, "obittime")
             self._deaths.ended(name, read_time(ended, clock.now_s()) if ended else None)
         self.calls.death_s = self._deaths.death_s
 
@@ -356,7 +360,7 @@ class PbsBatchSystem:
             return False
         self._asked_history_s = now_s
         for name, job in self._jobs(names, "-x").items():
-            if text_of(job, "job_state") in ("F", "X"):
+            if text_of(job, "job_state") in _OVER:
                 self._final[name] = self._from_history(name, job)
         return True
 
