@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat (symbolic links to this).
+"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat, pbsdsh (links to this).
 
 There is no daemon: every command takes the lock of `$TIDEMILL_FAKE_PBS`, notes which jobs have ended, starts what fits,
 and does its work. Jobs are really run, each by a process of its own that keeps its limit. Outputs, messages and exit
@@ -16,9 +16,11 @@ numbers, and makes numbers of variables that look like one.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -300,7 +302,33 @@ def pbs_rstat(words: list[str]) -> None:
         sys.stdout.write(file.read())
 
 
-COMMANDS = {each.__name__: each for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat)}
+def pbsdsh(words: list[str]) -> None:
+    """Each node of the job runs the command, which knows little of the job's variables; 0 whatever their statuses are.
+    TERM is passed on; USR1 ends this alone."""
+    given, command = options(words[: words.index("--")], "nh", "svo")[0], words[words.index("--") + 1 :]
+    hosts = path("nodefile", os.environ["PBS_JOBID"].partition(".")[0]).read_text().split()
+    passed = {
+        name: os.environ[name] for name in os.environ if name.startswith("PBS_") or name in ("PATH", "HOME")
+    }
+    started = []
+    for number, host in enumerate(hosts):
+        if given.get("n", [str(number)])[0] == str(number) and given.get("h", [host])[0] == host:
+            task = {
+                **passed,
+                "PBS_NODENUM": str(number),
+                "TIDEMILL_FAKE_PBS": os.environ["TIDEMILL_FAKE_PBS"],
+            }
+            started.append(subprocess.Popen(command, env=task))
+    signal.signal(signal.SIGTERM, lambda number, _: [each.send_signal(number) for each in started])
+    for number, each in enumerate(started):
+        status = each.wait()
+        if status:
+            sys.stderr.write(f"pbsdsh: task 0x{number:08} exit status {status}\n")
+
+
+COMMANDS = {
+    each.__name__: each for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat, pbsdsh)
+}
 NAME = Path(sys.argv[0]).name
 USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n\t[-N jobname] [-o path]\n       qsub --version"
 
@@ -312,7 +340,8 @@ def main() -> int:
     for name in ("end", "limit", "nodefile", "signal", "delete", "script", "runs"):
         path(name).mkdir(exist_ok=True)
     try:
-        check_server(sys.argv)
+        if NAME != "pbsdsh":
+            check_server(sys.argv)
         COMMANDS[NAME](sys.argv[1:])
     except Failed as error:
         if str(error):

@@ -59,7 +59,7 @@ class PbsWorld:
         (self.state / "config.json").write_text(json.dumps(config))
 
     def open(self) -> BatchSystem:
-        config = Cluster(calls_per_min_max=100_000, launcher="fork")
+        config = Cluster(calls_per_min_max=100_000)
         return PbsBatchSystem(self.directory, config, key=KEY)
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:

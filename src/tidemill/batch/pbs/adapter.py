@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -89,7 +90,7 @@ class PbsBatchSystem:
                 return self._note(submission, found)
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
-            kind = detect(self._config.launcher)
+            kind = detect(self._config.launcher, own="pbsdsh" if shutil.which("pbsdsh") else "")
         place = ScriptDialect(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
         script = self._records.prepare(name, compose(submission, place), node_text(submission))
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
