@@ -24,6 +24,7 @@ UNKNOWN, FINISHED, DENIED, INVALID = 153, 35, 159, 156
 AWAY = {"qstat": 255, "pbsnodes": 1}
 AWAY_OTHERS = 162
 EXPRESS = 150  #: `preempt_queue_prio`: jobs of such queues take nodes from others
+NEVER = "Can Never Run: Not enough total nodes available"
 OVER = "FX"
 """States of what has ended: an element of an array is X until the whole array has ended."""
 
@@ -96,7 +97,8 @@ def advance(state: State, config: Config) -> None:
     for job in state["jobs"].values():
         if job["state"] == "R":
             take(job, used, config)
-    schedule(state, config, used)
+    if not path("no-scheduler").exists():
+        schedule(state, config, used)
     close_arrays(state)
     if config["server"].get("job_history_enable") != "True":
         state["jobs"] = {key: job for key, job in state["jobs"].items() if job["state"] != "F"}
@@ -121,6 +123,9 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
                 take(job, used, config)
                 job["state"] = "R"
                 path("signal", f"{job['key']}@{int(signal.SIGCONT)}").touch()
+            continue
+        if job["nodes"] > len(config["nodes"]) or job["ncpus"] > max(config["nodes"].values()):
+            job["comment"] = NEVER
             continue
         free = [name for name in config["nodes"] if fits(job, name, used, config)]
         if len(free) < job["nodes"] and queue_priority(job, config) >= EXPRESS:

@@ -24,9 +24,10 @@ CORES = 4
 
 
 class PbsWorld:
-    """Two nodes of four processors; no history of jobs, which is PBS's default."""
+    """Two nodes of four processors; no history of jobs, which is PBS's default. What can never run is taken, and waits
+    with a comment that says so."""
 
-    can = frozenset(Can) - {Can.CONTAIN, Can.EXCLUDE, Can.NODE_COUNTS, Can.START_BY}
+    can = frozenset(Can) - {Can.CONTAIN, Can.EXCLUDE, Can.NODE_COUNTS, Can.REFUSE, Can.START_BY}
     nodes = 2
     cores = CORES
     short_s = 4.0

@@ -49,6 +49,9 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 HISTORY_EVERY_S = 30.0
 LOST_EVERY_S = 30.0
+SERVER_EVERY_S = 300.0
+"""Settings of a server, and schedulers that are down, are noticed after so long."""
+
 _QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
 _OVER = set("FX")
 _SUSPENDED = set("SU")  #: by the scheduler for another job, or because a workstation's user is back
@@ -75,6 +78,8 @@ class PbsBatchSystem:
         self._deaths = Deaths()
         self._name_chars_max: int | None = None
         self._server: Record | None = None
+        self._asked_server_s = 0.0
+        self._is_scheduled = True
 
     # ---- contract ----
 
@@ -177,15 +182,15 @@ class PbsBatchSystem:
         )
 
     def snapshot(self) -> Snapshot:
-        """See the contract: four queries, and once one for the server's settings."""
-        if self._server is None:
-            self._server = survey.ask_server(self._budget)
-        return survey.ask_snapshot(self._budget, self._server, is_ours=self._is_ours, user=self._user)
+        """See the contract: four queries, and now and then two for the server's settings and its scheduler."""
+        server = self._ask_server()
+        return survey.ask_snapshot(
+            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_scheduled
+        )
 
     def facts(self) -> Facts:
         """See the contract."""
-        self._server = survey.ask_server(self._budget)
-        return survey.compose_facts(self._server, self.snapshot())
+        return survey.compose_facts(self._ask_server(), self.snapshot())
 
     def output(self, name: str) -> Path:
         """See the contract."""
@@ -201,6 +206,17 @@ class PbsBatchSystem:
         self._records.forget(names, submissions)
 
     # ---- ours ----
+
+    def _ask_server(self) -> Record:
+        """The server's settings, asked for every SERVER_EVERY_S, and with them whether its scheduler is at work."""
+        now_s = clock.monotonic_s()
+        if self._server is None or now_s - self._asked_server_s >= SERVER_EVERY_S:
+            self._server = survey.ask_server(self._budget)
+            is_scheduled = survey.ask_scheduler(self._budget)
+            if is_scheduled != self._is_scheduled:
+                _log.warning("scheduler.changed", is_at_work=is_scheduled)
+            self._is_scheduled, self._asked_server_s = is_scheduled, now_s
+        return self._server
 
     def _is_ours(self, job: Record) -> bool:
         owner = text_of(job, "Job_Owner").partition("@")[0]
