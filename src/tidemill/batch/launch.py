@@ -282,7 +282,7 @@ def mpi_words(kind: str, nodes: int, ranks: int, command: list[str]) -> list[str
         return list(command)
     if kind in ("fork", "pbsdsh"):
         raise ConfigError(
-            f"`{kind}` starts single processes, it does not connect {ranks} ranks",
+            f"`{kind}` connects no ranks: it starts one rank, not {ranks}",
             hint="set `cluster.launcher` to mpiexec",
         )
     raise _unknown(kind)

@@ -111,7 +111,7 @@ def qsub(words: list[str]) -> None:
         ]:
             raise Failed(f"qsub: Unknown resource: {unknown[0]}", 187)
         number = state["next"]
-        state["next"] += 1
+        state.update(next=number + 1, due=True)
         shutil.copy(rest[0], path("script", str(number)))
         variables = dict(pair.partition("=")[::2] for pair in given.get("v", [""])[0].split(",") if pair)
         plain = {

@@ -91,13 +91,20 @@ def advance(state: State, config: Config) -> None:
     for job in state["jobs"].values():
         if job["state"] in "RS" and (is_dead(job) or path("end", job["key"]).exists()):
             told = path("end", job["key"])
+            if told.exists() and time.time() - told.stat().st_mtime < config.get("end_s", 0):
+                continue  # the MoM has not looked yet
             job["exit"] = int(told.read_text()) if told.exists() else KILLED
             finish(job)
+            state["due"] = True
     used = dict.fromkeys(config["nodes"], 0)
     for job in state["jobs"].values():
         if job["state"] == "R":
             take(job, used, config)
-    if not path("no-scheduler").exists():
+    # a cycle begins after an event, or when there was none for `scheduler_iteration`: not because somebody asks
+    iteration_s = float(config["server"].get("scheduler_iteration", 600))
+    is_due = state.get("due", True) or time.time() - state.get("cycle", 0) >= iteration_s
+    if is_due and not path("no-scheduler").exists():
+        state.update(due=False, cycle=time.time())
         schedule(state, config, used)
     close_arrays(state)
     if config["server"].get("job_history_enable") != "True":
