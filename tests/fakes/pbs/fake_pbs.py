@@ -336,7 +336,12 @@ def pbsdsh(words: list[str]) -> None:
                 "TIDEMILL_FAKE_PBS": os.environ["TIDEMILL_FAKE_PBS"],
             }
             started.append(subprocess.Popen(command, env=task))
-    signal.signal(signal.SIGTERM, lambda number, _: [each.send_signal(number) for each in started])
+
+    def forward(number: int, _: object) -> None:
+        for each in started:
+            each.send_signal(number)
+
+    signal.signal(signal.SIGTERM, forward)
     for number, each in enumerate(started):
         status = each.wait()
         if status:
