@@ -18,6 +18,7 @@ from tidemill.batch.gridengine import survey as sge_survey
 from tidemill.batch.pbs import command as pbs_command
 from tidemill.batch.pbs import glance as pbs_glance
 from tidemill.batch.pbs import nodes as pbs_nodes
+from tidemill.batch.pbs import order as pbs_order
 from tidemill.batch.pbs import replies as pbs
 from tidemill.batch.pbs import survey as pbs_survey
 from tidemill.batch.slurm import document, own, text
@@ -112,7 +113,10 @@ def _jobs_pbs(records: dict[str, pbs.Record] | None) -> object:
         pbs.variables(job)
         pbs_command.ending_of(pbs.text_of(job, "Exit_status"))
         found.append(pbs_survey._running(number, job, {}, ours=True))
-        found.append(pbs_survey._queued(number, job, {}, ours=False))
+        queue = {"Priority": pbs.text_of(job, "Priority")}
+        formula = pbs_order.read_formula(pbs.text_of(job, "comment"))
+        priority = pbs_order.priority(job, queue, formula)
+        found.append(pbs_survey._queued(number, job, {}, ours=False, priority=priority))
     return found
 
 

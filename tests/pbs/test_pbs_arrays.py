@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.fakes.pbs.server import NEVER
 from tests.pbs.test_pbs_endings import DEADLINE_S, is_final, runs, submission, wait
 from tests.worlds.batch.batch_pbs import PbsWorld, world
 from tests.worlds.batch.batch_world import KEY
@@ -132,3 +133,38 @@ def test_a_server_that_is_down_is_told_by_each_command(pbs: PbsWorld) -> None:
     deadline_s = clock.monotonic_s() + DEADLINE_S
     while batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is not AllocationState.ACTIVE:
         assert clock.monotonic_s() < deadline_s
+
+
+def test_what_can_never_run_is_taken_waits_and_is_not_waited_for(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    batch.submit(msgspec.structs.replace(submission("true"), nodes=3, ranks=False))
+    told = batch.status(["tm-here-e1-1"])["tm-here-e1-1"]
+    assert (told.state, told.reason) == (AllocationState.QUEUED, NEVER)
+    assert [each.eligible for each in batch.snapshot().queued] == [False]
+
+
+def test_a_scheduler_that_is_down_takes_no_submissions(pbs: PbsWorld) -> None:
+    assert [each.is_up for each in client(pbs).snapshot().partitions] == [True]
+    (pbs.state / "no-scheduler").touch()
+    batch = client(pbs)
+    assert [each.is_up for each in batch.snapshot().partitions] == [False]
+    batch.submit(submission("true"))
+    assert batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is AllocationState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("directive", "words", "transient"),
+    [
+        ("-q nosuch", "Unknown queue", False),
+        ("-l select=1:nosuch=1", "Unknown resource: nosuch", False),
+        ("-l select=x", "Illegal attribute or resource value", False),
+        ("-J 0-1000000", "Array job exceeds server or queue size limit", False),
+    ],
+)
+def test_a_refusal_is_quoted_and_asking_again_changes_nothing(
+    pbs: PbsWorld, directive: str, words: str, *, transient: bool
+) -> None:
+    config = Cluster(calls_per_min_max=100_000, directives=[directive, "-r y"])
+    with pytest.raises(SiteError, match=words) as caught:
+        PbsBatchSystem(pbs.directory, config, key=KEY).submit(submission("true"))
+    assert caught.value.transient is transient
