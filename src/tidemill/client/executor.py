@@ -17,11 +17,10 @@ import shutil
 import socket
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor as BaseExecutor
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -51,7 +50,7 @@ class ExecutorOptions(TypedDict, total=False):
     timeout_s: float  #: a call that runs for longer is killed (default: none)
     retries: int  #: a call whose process died is tried again so often (default: 0)
     idle_s: float  #: a worker without calls for so long leaves (default: 60)
-    listen: str  #: where workers connect: `unix`, or `tcp:HOST` (default: `unix` for your own site, else this host)
+    listen: str  #: where workers connect: `tcp:HOST` or `unix:PATH` (default: loopback for your own site, else this host)
 
 
 class Executor(BaseExecutor):
@@ -115,17 +114,16 @@ class Executor(BaseExecutor):
         """The file that tells workers where to connect, and shows them the key; only this user can read it."""
         if listen is None:
             is_own = self.client.place.address.startswith("unix:")
-            listen = "unix" if is_own else f"tcp:{socket.getfqdn()}"
-        if listen == "unix":
-            listen = f"unix:@tidemill-calls-{uuid.uuid4().hex}"  # abstract: slots see no other socket of their node
+            listen = "tcp:127.0.0.1" if is_own else f"tcp:{socket.getfqdn()}"
         try:
             address = self._board.listen(listen)
         except OSError as error:
             raise ConfigError(
-                f"failed to listen at `{listen}`: {error}", hint="pass `listen=\"tcp:HOST\"` with an address of this machine"
+                f"failed to listen at `{listen}`: {error}",
+                hint='pass `listen="tcp:HOST"` with an address of this machine',
             ) from error
         file = self._scratch / "pool"
-        with open(file, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:  # noqa: PTH123
+        with open(file, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
             json.dump({"addresses": [address], "key": self._board.key.hex()}, out)
         return file
 
@@ -148,7 +146,9 @@ def _spec(pool_file: Path, resources: Resources | None, site: str | None) -> Job
 def _slots(client: Client, resources: Resources | None) -> int:
     """How many workers the sites can run at once, at least one."""
     cores = (resources.cores if resources else None) or 1
-    shapes = [(each.capacity.get("nodes", 1), each.capacity.get("slot_cores_max", 1)) for each in client.sites()]
+    shapes = [
+        (each.capacity.get("nodes", 1), each.capacity.get("slot_cores_max", 1)) for each in client.sites()
+    ]
     return max(1, sum(int(nodes) * (int(node_cores) // cores) for nodes, node_cores in shapes))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from tidemill.client.calls import channel
-from tidemill.client.calls.worker import pickler
+from tidemill.client.calls.worker import contiguous, pickler
 from tidemill.errors import ConfigError, JobError
 
 T = TypeVar("T")
@@ -59,13 +58,17 @@ class Spool:
     def __init__(self, directory: Path) -> None:
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES, dir=directory)  # noqa: SIM115
         self.size = 0
+        self.names_main = False  #: it may refer to `__main__`, which is another one in a worker
 
     def write(self, data: Any) -> int:
         """Append bytes."""
-        view = memoryview(data).cast("B")
-        self._file.write(view)
-        self.size += len(view)
-        return len(view)
+        data = contiguous(data)
+        size = len(data)
+        if size <= channel.PART_BYTES and b"__main__" in bytes(data):
+            self.names_main = True
+        self._file.write(data)
+        self.size += size
+        return size
 
     @property
     def is_small(self) -> bool:
@@ -141,7 +144,17 @@ def pickled(call: tuple[Any, Any, Any], directory: Path) -> Spool:
         )
     spool = Spool(directory)
     try:
-        used(spool, protocol=5).dump(call)
+        try:
+            pickle.Pickler(spool, protocol=5).dump(call)
+            fits = used is pickle.Pickler or not spool.names_main
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError):
+            fits = False
+            if used is pickle.Pickler:
+                raise
+        if not fits:  # cloudpickle takes what pickle does not, and is ten times slower
+            spool.close()
+            spool = Spool(directory)
+            used(spool, protocol=5).dump(call)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
         spool.close()
         raise ConfigError(
@@ -153,4 +166,4 @@ def pickled(call: tuple[Any, Any, Any], directory: Path) -> Spool:
 
 def loaded(content: bytes) -> Any:
     """What one frame carries."""
-    return pickle.load(io.BytesIO(content))
+    return pickle.loads(content)

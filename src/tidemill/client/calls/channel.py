@@ -206,13 +206,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return content
 
 
-def socket_name(name: str) -> str:
-    """The kernel's form of a Unix socket's name: `@NAME` is an abstract one, unix(7)."""
-    return "\0" + name[1:] if name.startswith("@") else name
-
-
 def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
-    """A socket connected to the first address that answers: `unix:PATH`, `unix:@NAME` or `tcp:HOST:PORT`; tried again until
+    """A socket connected to the first address that answers: `unix:PATH` or `tcp:HOST:PORT`; tried again until
     `patience_s` is over. Raises ChannelError."""
     deadline = time.monotonic() + patience_s  # noqa: TID251 -- payloads have no tidemill.clock
     while True:
@@ -223,7 +218,7 @@ def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
                 if scheme == "unix":
                     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                     connection.settimeout(HANDSHAKE_S)
-                    connection.connect(socket_name(rest))
+                    connection.connect(rest)
                     return connection
                 host, _, port = rest.rpartition(":")
                 return socket.create_connection((host, int(port)), timeout=HANDSHAKE_S)

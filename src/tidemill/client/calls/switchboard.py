@@ -96,11 +96,11 @@ class Switchboard:
         self._thread.start()
 
     def listen(self, address: str) -> str:
-        """Accept workers at `unix:PATH` or `unix:@NAME`, or `tcp:HOST` on a free port; the address that they use."""
+        """Accept workers at `unix:PATH`, or `tcp:HOST` on a free port; the address that they use."""
         scheme, _, rest = address.partition(":")
         if scheme == "unix":
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(channel.socket_name(rest))
+            listener.bind(rest)
             used = address
         else:
             listener = socket.create_server((rest, 0))
@@ -345,7 +345,9 @@ class Switchboard:
                 told = self._why(worker.about.get("job", 0)) or why
                 self._over(
                     call,
-                    CallError(f"the call gave no result: {call.losses} workers were lost with it, the last: {told}"),
+                    CallError(
+                        f"the call gave no result: {call.losses} workers were lost with it, the last: {told}"
+                    ),
                 )
             else:
                 self._again(call)

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from tidemill.client.calls import channel
 from tidemill.client.calls.channel import Channel, ChannelError, Frame
 
-CONNECT_S = 60.0  #: how long an executor is looked for
+CONNECT_S = 20.0  #: how long an executor is looked for
 SILENCE_S = 600.0  #: an executor that says nothing for so long is gone; a library may hold its interpreter for minutes
 BACKLOG_BYTES = 4 << 20  #: what may wait for a slower reader, before the faster side is not read
 TAIL_BYTES = 4096
@@ -70,7 +70,7 @@ class _Writer:
         self._sink, self._waiting = sink, bytearray()
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
+        view = memoryview(contiguous(data))
         if len(view) > channel.PART_BYTES:
             self._send(channel.PART)
             for at in range(0, len(view), channel.PART_BYTES):
@@ -94,6 +94,13 @@ class _Writer:
     def _send(self, kind: bytes) -> None:
         _write_frame(self._sink, kind, bytes(self._waiting))
         self._waiting.clear()
+
+
+def contiguous(data: Any) -> Any:
+    """What a pickler writes, as bytes or a view of bytes: buffers come with a shape of their own."""
+    if isinstance(data, bytes):
+        return data
+    return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data).cast("B")
 
 
 def _write_frame(sink: BinaryIO, kind: bytes, content: Any) -> None:
@@ -129,11 +136,22 @@ def run_call(source: BinaryIO, sink: BinaryIO) -> None:
             parts.drain()
         value = function(*args, **kwargs)
         del args, kwargs
-        pickler()(writer, protocol=5).dump((True, value))
+        _dump(value, writer)
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is a result here, and belongs to the caller
         writer.abort()
         writer.write(_exception(error))
     writer.end()
+
+
+def _dump(value: Any, writer: _Writer) -> None:
+    """Pickle a result; cloudpickle, which is ten times slower, only takes what pickle does not."""
+    try:
+        pickle.Pickler(writer, protocol=5).dump((True, value))
+    except Exception:
+        if pickler() is pickle.Pickler:
+            raise
+        writer.abort()
+        pickler()(writer, protocol=5).dump((True, value))
 
 
 def _exception(error: BaseException) -> bytes:
@@ -149,14 +167,13 @@ def _exception(error: BaseException) -> bytes:
 def _child(in_fd: int, out_fd: int) -> None:
     """Run calls until there are no more."""
     faulthandler.enable()
-    with open(in_fd, "rb") as source, open(out_fd, "wb") as sink:  # noqa: PTH123
-        with contextlib.suppress(EOFError):
-            while True:
-                source.peek(1)
-                if not source.peek(1):
-                    return
-                run_call(source, sink)
-                sys.stdout.flush()
+    with open(in_fd, "rb") as source, open(out_fd, "wb") as sink, contextlib.suppress(EOFError):
+        while True:
+            source.peek(1)
+            if not source.peek(1):
+                return
+            run_call(source, sink)
+            sys.stdout.flush()
 
 
 # ---- the parent ------------------------------------------------------------------------------------------------------
@@ -427,7 +444,9 @@ def main(arguments: list[str]) -> int:
     with open(arguments[0], "rb") as file:  # noqa: PTH123 -- pathlib would cost its import
         pool = json.load(file)
     try:
-        link = channel.connect(channel.dial(pool["addresses"], patience_s=CONNECT_S), bytes.fromhex(pool["key"]))
+        link = channel.connect(
+            channel.dial(pool["addresses"], patience_s=CONNECT_S), bytes.fromhex(pool["key"])
+        )
         Worker(link).run()
     except ChannelError as error:
         print(f"worker: {error}", file=sys.stderr)  # noqa: T201
