@@ -15,7 +15,7 @@ from tidemill.wire.api import CampaignRow
 T = TypeVar("T")
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """What is used of tqdm's protocol."""
 
     total: Any
@@ -61,7 +61,7 @@ class RichBar:
 
 
 def progress(
-    futures: Sequence[Future[T]], *, desc: str = "calls", bar: Callable[..., Bar] = RichBar, timeout_s: float | None = None
+    futures: Sequence[Future[T]], *, desc: str = "calls", bar: Callable[..., ProgressBar] = RichBar, timeout_s: float | None = None
 ) -> Iterator[Future[T]]:
     """Futures as they complete, behind a progress bar. Raises TimeoutError after `timeout_s`."""
     drawn = bar(total=len(futures), desc=desc)
@@ -76,9 +76,9 @@ def progress(
 class CampaignBar:
     """A bar for `Client.wait(campaign, on_progress=...)`: events of all jobs, failed ones included."""
 
-    def __init__(self, *, bar: Callable[..., Bar] = RichBar) -> None:
+    def __init__(self, *, bar: Callable[..., ProgressBar] = RichBar) -> None:
         self._make, self._bar, self._done = bar, None, 0
-        self._bar: Bar | None
+        self._bar: ProgressBar | None
 
     def __call__(self, row: CampaignRow) -> None:
         """Draw what the campaign's row says."""

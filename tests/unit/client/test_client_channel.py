@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidemill.client.calls import channel
-from tidemill.client.calls.channel import Channel, ChannelError, accept, connect
+from tidemill.client.calls.channel import CallLink, LinkError, accept, connect
 from tidemill.client.calls.crew import missing
 from tidemill.client.calls.worker import _FRAME, run_call
 
@@ -19,29 +19,29 @@ KEY = bytes(range(32))
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Channel, Channel]]:
+def pair() -> Iterator[tuple[CallLink, CallLink]]:
     left, right = _joined(KEY, KEY)
     yield left, right
     left.close()
     right.close()
 
 
-def _joined(worker_key: bytes, executor_key: bytes) -> tuple[Channel, Channel]:
+def _joined(worker_key: bytes, executor_key: bytes) -> tuple[CallLink, CallLink]:
     here, there = socket.socketpair()
-    found: list[Channel] = []
-    errors: list[ChannelError] = []
+    found: list[CallLink] = []
+    errors: list[LinkError] = []
 
     def work() -> None:
         try:
             found.append(connect(here, worker_key))
-        except ChannelError as error:
+        except LinkError as error:
             errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
         theirs = accept(there, there.recv(channel.HELLO_BYTES, socket.MSG_WAITALL), executor_key)
-    except ChannelError:
+    except LinkError:
         here.close()
         there.close()
         raise
@@ -51,7 +51,7 @@ def _joined(worker_key: bytes, executor_key: bytes) -> tuple[Channel, Channel]:
     return found[0], theirs
 
 
-def test_frames_arrive_whole_and_in_order(pair: tuple[Channel, Channel]) -> None:
+def test_frames_arrive_whole_and_in_order(pair: tuple[CallLink, CallLink]) -> None:
     ours, theirs = pair
     sent = [(channel.PART, k, bytes(k)) for k in range(100)] + [(channel.LAST, 7, b"x" * channel.PART_BYTES)]
     for frame in sent:
@@ -65,13 +65,13 @@ def test_frames_arrive_whole_and_in_order(pair: tuple[Channel, Channel]) -> None
 
 
 def test_a_worker_with_another_key_gets_no_byte() -> None:
-    with pytest.raises(ChannelError, match="does not know the pool's key"):
+    with pytest.raises(LinkError, match="does not know the pool's key"):
         _joined(bytes(32), KEY)
 
 
 @pytest.mark.parametrize("harm", ["changed", "repeated", "dropped"])
 def test_a_frame_that_was_changed_repeated_or_dropped_ends_the_connection(
-    pair: tuple[Channel, Channel], harm: str
+    pair: tuple[CallLink, CallLink], harm: str
 ) -> None:
     ours, theirs = pair
     ours.put(channel.LAST, 1, b"one")
@@ -79,14 +79,14 @@ def test_a_frame_that_was_changed_repeated_or_dropped_ends_the_connection(
     first, second = (bytes(each) for each in ours._out)
     raw = {"changed": first[:-1] + b"!", "repeated": first + first, "dropped": second}[harm]
     ours.socket.sendall(raw)
-    with pytest.raises(ChannelError, match="check"):
+    with pytest.raises(LinkError, match="check"):
         theirs.receive()
 
 
-def test_a_frame_of_absurd_size_is_refused(pair: tuple[Channel, Channel]) -> None:
+def test_a_frame_of_absurd_size_is_refused(pair: tuple[CallLink, CallLink]) -> None:
     ours, theirs = pair
     ours.socket.sendall(b"\xff" * 64)
-    with pytest.raises(ChannelError, match="4294967295 bytes"):
+    with pytest.raises(LinkError, match="4294967295 bytes"):
         theirs.receive()
 
 

@@ -94,7 +94,7 @@ class Spool:
         self._file.close()
 
 
-class Call:
+class RemoteCall:
     """One call until its future is resolved."""
 
     __slots__ = ("died", "future", "losses", "number", "result", "spool")

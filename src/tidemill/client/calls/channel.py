@@ -44,11 +44,11 @@ LAST = b"L"  #: the last piece
 BEAT = b"B"
 
 
-class ChannelError(Exception):
+class LinkError(Exception):
     """The connection cannot go on: it ended, or what came is not from who should be at the other end."""
 
 
-class Frame(NamedTuple):
+class CallFrame(NamedTuple):
     """One message: what it is, of which call, and its content."""
 
     kind: bytes
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
     content: bytes
 
 
-class Channel:
+class CallLink:
     """One end of a connection after its handshake. `outgoing` counts the bytes that wait to be sent."""
 
     def __init__(self, connection: socket.socket, send_key: bytes, receive_key: bytes) -> None:
@@ -80,7 +80,7 @@ class Channel:
         self.outgoing += len(data)
 
     def flush(self) -> None:
-        """Send what the other end takes now. Raises ChannelError if it is gone."""
+        """Send what the other end takes now. Raises LinkError if it is gone."""
         try:
             while self._out:
                 if len(self._out) > 1 and len(self._out[0]) < READ_BYTES:
@@ -94,7 +94,7 @@ class Channel:
         except BlockingIOError:
             return
         except OSError as error:
-            raise ChannelError(f"the connection broke: {error}") from error
+            raise LinkError(f"the connection broke: {error}") from error
 
     def _join(self) -> None:
         """Small frames leave in one call of the kernel."""
@@ -105,35 +105,35 @@ class Channel:
             size += len(piece)
         self._out.appendleft(memoryview(b"".join(pieces)))
 
-    def receive(self) -> list[Frame]:
-        """The frames that have arrived. Raises ChannelError at the end, and for a frame that does not check."""
+    def receive(self) -> list[CallFrame]:
+        """The frames that have arrived. Raises LinkError at the end, and for a frame that does not check."""
         try:
             data = self.socket.recv(READ_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:
-            raise ChannelError(f"the connection broke: {error}") from error
+            raise LinkError(f"the connection broke: {error}") from error
         if not data:
-            raise ChannelError("the other end closed the connection")
+            raise LinkError("the other end closed the connection")
         self._in += data
         return self._frames()
 
-    def _frames(self) -> list[Frame]:
+    def _frames(self) -> list[CallFrame]:
         frames, at = [], 0
         head = _HEAD.size + MAC_BYTES
         while len(self._in) - at >= head:
             (size,) = _HEAD.unpack_from(self._in, at)
             if not _NUMBER.size <= size <= FRAME_BYTES_MAX:
-                raise ChannelError(f"a frame of {size} bytes came")
+                raise LinkError(f"a frame of {size} bytes came")
             if len(self._in) - at < head + size:
                 break
             body = bytes(self._in[at + head : at + head + size])
             mac = bytes(self._in[at + _HEAD.size : at + head])
             if not hmac.compare_digest(mac, _mac(self._receive_key, self._received, body)):
-                raise ChannelError("a frame came whose check is wrong")
+                raise LinkError("a frame came whose check is wrong")
             self._received += 1
             kind, number = _NUMBER.unpack_from(body)
-            frames.append(Frame(kind, number, body[_NUMBER.size :]))
+            frames.append(CallFrame(kind, number, body[_NUMBER.size :]))
             at += head + size
         del self._in[:at]
         return frames
@@ -153,9 +153,9 @@ def _derive(key: bytes, purpose: bytes, *parts: bytes) -> bytes:
     return hashlib.blake2b(purpose + b"".join(parts), key=key, digest_size=32).digest()
 
 
-def _channel(connection: socket.socket, key: bytes, nonces: bytes, *, is_worker: bool) -> Channel:
+def _channel(connection: socket.socket, key: bytes, nonces: bytes, *, is_worker: bool) -> CallLink:
     up, down = _derive(key, b"up", nonces), _derive(key, b"down", nonces)
-    return Channel(connection, up, down) if is_worker else Channel(connection, down, up)
+    return CallLink(connection, up, down) if is_worker else CallLink(connection, down, up)
 
 
 # ---- the handshake: worker -> MAGIC nonce proof; executor -> nonce proof ---------------------------------------------
@@ -164,35 +164,35 @@ HELLO_BYTES = len(MAGIC) + NONCE_BYTES + 32
 REPLY_BYTES = NONCE_BYTES + 32
 
 
-def connect(connection: socket.socket, key: bytes) -> Channel:
-    """The worker's side, on a connected socket. Raises ChannelError if the other end does not know the key."""
+def connect(connection: socket.socket, key: bytes) -> CallLink:
+    """The worker's side, on a connected socket. Raises LinkError if the other end does not know the key."""
     connection.settimeout(HANDSHAKE_S)
     mine = os.urandom(NONCE_BYTES)
     try:
         connection.sendall(MAGIC + mine + _derive(key, b"worker", mine))
         reply = _exactly(connection, REPLY_BYTES)
     except OSError as error:
-        raise ChannelError(f"no reply came to the handshake: {error}") from error
+        raise LinkError(f"no reply came to the handshake: {error}") from error
     theirs = reply[:NONCE_BYTES]
     if not hmac.compare_digest(reply[NONCE_BYTES:], _derive(key, b"executor", mine, theirs)):
-        raise ChannelError("who listens there does not know the pool's key")
+        raise LinkError("who listens there does not know the pool's key")
     return _channel(connection, key, mine + theirs, is_worker=True)
 
 
-def accept(connection: socket.socket, hello: bytes, key: bytes) -> Channel:
-    """The executor's side, for the HELLO_BYTES that came first. Raises ChannelError; strangers get no byte."""
+def accept(connection: socket.socket, hello: bytes, key: bytes) -> CallLink:
+    """The executor's side, for the HELLO_BYTES that came first. Raises LinkError; strangers get no byte."""
     begin, nonce, proof = (
         hello[: len(MAGIC)],
         hello[len(MAGIC) : len(MAGIC) + NONCE_BYTES],
         hello[len(MAGIC) + NONCE_BYTES :],
     )
     if begin != MAGIC or not hmac.compare_digest(proof, _derive(key, b"worker", nonce)):
-        raise ChannelError("a connection came from someone who does not know the pool's key")
+        raise LinkError("a connection came from someone who does not know the pool's key")
     mine = os.urandom(NONCE_BYTES)
     try:
         connection.sendall(mine + _derive(key, b"executor", nonce, mine))
     except OSError as error:
-        raise ChannelError(f"the connection broke: {error}") from error
+        raise LinkError(f"the connection broke: {error}") from error
     return _channel(connection, key, nonce + mine, is_worker=False)
 
 
@@ -201,14 +201,14 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while len(content) < size:
         data = connection.recv(size - len(content))
         if not data:
-            raise ChannelError("the other end closed the connection")
+            raise LinkError("the other end closed the connection")
         content += data
     return content
 
 
 def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
     """A socket connected to the first address that answers: `unix:PATH` or `tcp:HOST:PORT`; tried again until
-    `patience_s` is over. Raises ChannelError."""
+    `patience_s` is over. Raises LinkError."""
     deadline = time.monotonic() + patience_s  # noqa: TID251 -- payloads have no tidemill.clock
     while True:
         refusals = []
@@ -225,5 +225,5 @@ def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
             except OSError as error:
                 refusals.append(f"{address}: {error}")
         if time.monotonic() > deadline:  # noqa: TID251
-            raise ChannelError("no address of the executor answers: " + "; ".join(refusals))
+            raise LinkError("no address of the executor answers: " + "; ".join(refusals))
         time.sleep(0.5)  # noqa: TID251

@@ -20,8 +20,8 @@ from typing import Any
 
 from tidemill import clock
 from tidemill.client.calls import channel
-from tidemill.client.calls.call import Call, CallError, CallFuture, CallTimeoutError, Spool, loaded
-from tidemill.client.calls.channel import Channel, ChannelError, Frame
+from tidemill.client.calls.call import RemoteCall, CallError, CallFuture, CallTimeoutError, Spool, loaded
+from tidemill.client.calls.channel import CallLink, LinkError, CallFrame
 from tidemill.log import Log
 
 AHEAD_S = 0.02  #: a worker has calls of about this many seconds waiting
@@ -38,10 +38,10 @@ _log = Log("executor")
 class _Worker:
     """A worker that is connected."""
 
-    def __init__(self, link: Channel, now_s: float) -> None:
+    def __init__(self, link: CallLink, now_s: float) -> None:
         self.link = link
         self.about: dict[str, Any] = {}
-        self.calls: dict[int, Call] = {}  #: in the order in which they were sent
+        self.calls: dict[int, RemoteCall] = {}  #: in the order in which they were sent
         self.parts: Any = None  #: what is left to send of a large call
         self.parts_of = 0
         self.started_s: float | None = None
@@ -72,7 +72,7 @@ class Switchboard:
         self._setup = json.dumps({"path": list(path), "timeout_s": timeout_s}).encode()
         self._timeout_s, self._retries, self._idle_s = timeout_s, retries, idle_s
         self._lock = threading.Lock()
-        self._pending: deque[Call] = deque()
+        self._pending: deque[RemoteCall] = deque()
         self._number = 0
         self._unresolved = 0
         self._closed = self._aborts = False
@@ -118,7 +118,7 @@ class Switchboard:
                 raise RuntimeError("this executor was shut down")
             self._number += 1
             self._unresolved += 1
-            self._pending.append(Call(self._number, spool, future))
+            self._pending.append(RemoteCall(self._number, spool, future))
             rings = len(self._pending) == 1
         if rings:
             self._ring()
@@ -202,7 +202,7 @@ class Switchboard:
 
     def _leave(self) -> None:
         for worker in self._workers.values():
-            with contextlib.suppress(ChannelError, OSError):
+            with contextlib.suppress(LinkError, OSError):
                 worker.link.put(channel.END)
                 worker.link.socket.settimeout(1.0)
                 worker.link.flush()
@@ -253,7 +253,7 @@ class Switchboard:
             return
         try:
             link = channel.accept(connection, so_far, self.key)
-        except ChannelError as error:
+        except LinkError as error:
             _log.warning("executor.stranger", error=str(error))
             self._dismiss(fd)
             return
@@ -269,10 +269,10 @@ class Switchboard:
             for frame in worker.link.receive():
                 worker.heard_s = clock.monotonic_s()
                 self._take(worker, frame)
-        except ChannelError as error:
+        except LinkError as error:
             self._lose(worker, str(error))
 
-    def _take(self, worker: _Worker, frame: Frame) -> None:
+    def _take(self, worker: _Worker, frame: CallFrame) -> None:
         call = worker.calls.get(frame.number)
         if frame.kind == channel.HELLO:
             worker.about = json.loads(frame.content)
@@ -293,7 +293,7 @@ class Switchboard:
         elif frame.kind == channel.DIED:
             self._bury(worker, call, json.loads(frame.content))
 
-    def _finish(self, worker: _Worker, call: Call, content: bytes) -> None:
+    def _finish(self, worker: _Worker, call: RemoteCall, content: bytes) -> None:
         now_s = clock.monotonic_s()
         if worker.started_s is not None:
             took_s = now_s - worker.started_s
@@ -308,7 +308,7 @@ class Switchboard:
             call.resolve(lambda: loaded(content))
         self._resolved()
 
-    def _bury(self, worker: _Worker, call: Call, died: dict[str, Any]) -> None:
+    def _bury(self, worker: _Worker, call: RemoteCall, died: dict[str, Any]) -> None:
         """The process of a call died: again, or its end."""
         self._drop(worker, call)
         call.died += 1
@@ -321,11 +321,11 @@ class Switchboard:
         else:
             self._again(call)
 
-    def _drop(self, worker: _Worker, call: Call) -> None:
+    def _drop(self, worker: _Worker, call: RemoteCall) -> None:
         del worker.calls[call.number]
         worker.idle_s = clock.monotonic_s()
 
-    def _again(self, call: Call) -> None:
+    def _again(self, call: RemoteCall) -> None:
         if call.result is not None:
             call.result.close()
         call.result = None
@@ -372,7 +372,7 @@ class Switchboard:
     def _hear_nothing(self, worker: _Worker) -> None:
         try:
             self._send(worker)
-        except ChannelError as error:
+        except LinkError as error:
             self._lose(worker, str(error))
 
     def _cancel_unwanted(self) -> None:
@@ -396,7 +396,7 @@ class Switchboard:
                 self._cancel(call)
             self._hear_nothing(worker)
 
-    def _cancel(self, call: Call) -> None:
+    def _cancel(self, call: RemoteCall) -> None:
         call.future.cancel()
         call.future.set_running_or_notify_cancel()  # wakes those that wait for it
         call.close()
@@ -423,7 +423,7 @@ class Switchboard:
             worker = self._workers[fd]
             self._hear_nothing(worker)
 
-    def _give(self, worker: _Worker, call: Call) -> None:
+    def _give(self, worker: _Worker, call: RemoteCall) -> None:
         worker.calls[call.number] = call
         worker.parts, worker.parts_of = call.spool.parts(), call.number
         self._pull_parts(worker)
@@ -443,7 +443,7 @@ class Switchboard:
         if self._selector.get_key(worker.link.socket).events != events:
             self._selector.modify(worker.link.socket, events, worker)
 
-    def _over(self, call: Call, error: BaseException) -> None:
+    def _over(self, call: RemoteCall, error: BaseException) -> None:
         call.fail(error)
         self._resolved()
 

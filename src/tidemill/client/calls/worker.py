@@ -25,7 +25,7 @@ from collections import deque
 from typing import Any, BinaryIO
 
 from tidemill.client.calls import channel
-from tidemill.client.calls.channel import Channel, ChannelError, Frame
+from tidemill.client.calls.channel import CallLink, LinkError, CallFrame
 
 CONNECT_S = 20.0  #: how long an executor is looked for
 SILENCE_S = 600.0  #: an executor that says nothing for so long is gone; a library may hold its interpreter for minutes
@@ -243,7 +243,7 @@ class _Child:
 class Worker:
     """Passes calls from an executor to a child and results back."""
 
-    def __init__(self, link: Channel) -> None:
+    def __init__(self, link: CallLink) -> None:
         self._link = link
         self._selector = selectors.DefaultSelector()
         self._waiting: deque[tuple[int, deque[bytes]]] = deque()  # whole calls that the child has not got yet
@@ -256,7 +256,7 @@ class Worker:
         self._child: _Child | None = None
 
     def run(self) -> None:
-        """Go on until the executor says END and all is done. Raises ChannelError if the executor is gone."""
+        """Go on until the executor says END and all is done. Raises LinkError if the executor is gone."""
         self._link.put(channel.HELLO, 0, json.dumps(_about()).encode())
         try:
             while not (self._ends and self._running is None and not self._waiting):
@@ -320,7 +320,7 @@ class Worker:
         else:
             self._hear(self._child)
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: CallFrame) -> None:
         if frame.kind in (channel.PART, channel.LAST):
             self._take_call(frame)
         elif frame.kind == channel.CANCEL:
@@ -333,7 +333,7 @@ class Worker:
             self._timeout_s = setup["timeout_s"]
             self._is_set_up = True
 
-    def _take_call(self, frame: Frame) -> None:
+    def _take_call(self, frame: CallFrame) -> None:
         piece = _FRAME.pack(frame.kind, len(frame.content)) + frame.content
         if frame.number == self._running and self._child is not None:
             self._child.out += piece  # a large one, which the child takes as it comes
@@ -403,7 +403,7 @@ class Worker:
             self._beat_s = now
             self._link.put(channel.BEAT)
         if now > self._heard_s + SILENCE_S:
-            raise ChannelError(f"the executor was silent for {SILENCE_S:g} s")
+            raise LinkError(f"the executor was silent for {SILENCE_S:g} s")
 
     def _cancel(self, number: int) -> None:
         if number == self._running:
@@ -448,7 +448,7 @@ def main(arguments: list[str]) -> int:
             channel.dial(pool["addresses"], patience_s=CONNECT_S), bytes.fromhex(pool["key"])
         )
         Worker(link).run()
-    except ChannelError as error:
+    except LinkError as error:
         print(f"worker: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
