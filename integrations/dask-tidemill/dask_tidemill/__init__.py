@@ -31,6 +31,7 @@ class TidemillWorker(ProcessInterface):
         self.options = options or {}
         self.worker_name = name
         self.job: int | None = None
+        self.scheduler_address = scheduler
         super().__init__(scheduler=scheduler, name=name)
 
     async def start(self) -> None:
@@ -39,8 +40,9 @@ class TidemillWorker(ProcessInterface):
         tidemill: Client = asked["tidemill"]
         cores: int = asked["cores"]
         command = [
-            sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler, "--name", str(self.worker_name),
-            "--nthreads", str(cores), "--no-dashboard", "--no-nanny", "--death-timeout", DEATH_S,
+            sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler_address, "--name", str(self.worker_name),
+            "--nthreads", str(cores), "--protocol", "tls",
+            "--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--no-nanny", "--death-timeout", DEATH_S,
             "--local-directory", "/tmp",
         ]  # fmt: skip
         if asked["memory"] is not None:
@@ -93,10 +95,11 @@ class TidemillCluster(SpecCluster):
         tidemill: Client = more.pop("tidemill", None) or Client()
         is_own = tidemill.place.address.startswith("unix:")
         host = more.pop("host", None) or ("127.0.0.1" if is_own else "0.0.0.0")
-        if host not in ("127.0.0.1", "localhost", "::1") and (security is None or not security.require_encryption):
+        security = security or Security.temporary()
+        if not security.require_encryption:
             raise ValueError(
-                f"a scheduler at `{host}` without `security` would run anything that anybody on the network sends: "
-                "pass `security=Security.temporary()`"
+                "`security` does not require encryption: a scheduler without it runs anything that any user of this "
+                "machine sends; leave `security` out, or pass `Security.temporary()`"
             )
         self.campaign = more.pop("campaign", None) or new_campaign("dask")
         self._tls = tempfile.TemporaryDirectory(prefix="dask-", dir=_shared(tidemill))
@@ -111,8 +114,8 @@ class TidemillCluster(SpecCluster):
         self._new = {"cls": TidemillWorker, "options": {"options": options}}
         scheduler = {
             "cls": Scheduler,
-            "options": {"host": host, "port": 0, "dashboard": False, "security": security,
-                        "protocol": "tls" if options["tls"] else "tcp"},
+            "options": {"host": host, "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0",
+                        "http_server_modules": [], "security": security, "protocol": "tls"},
         }  # fmt: skip
         super().__init__(
             workers={k: self._new for k in range(n_workers)}, scheduler=scheduler, worker=self._new,

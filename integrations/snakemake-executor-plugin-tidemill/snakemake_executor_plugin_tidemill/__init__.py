@@ -1,11 +1,11 @@
 """Snakemake's executor `tidemill`: each Snakemake job or group of jobs is a Tidemill job of one event."""
 
-from __future__ import annotations
-
 import os
+import shlex
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Optional
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -24,11 +24,13 @@ PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA
 class ExecutorSettings(ExecutorSettingsBase):
     """Options of the command line, `--tidemill-...`."""
 
-    server: str | None = field(
+    server: Optional[str] = field(  # noqa: UP045 -- Snakemake reads it
         default=None, metadata={"help": "Address of the Tidemill server (default: as for `tidemill`)", "env_var": False}
     )
-    site: str | None = field(default=None, metadata={"help": "Run only at this site (default: any)", "env_var": False})
-    campaign: str | None = field(
+    site: Optional[str] = field(  # noqa: UP045 -- Snakemake reads it
+        default=None, metadata={"help": "Run only at this site (default: any)", "env_var": False}
+    )
+    campaign: Optional[str] = field(  # noqa: UP045 -- Snakemake reads it
         default=None, metadata={"help": "Name of the campaign (default: `snakemake-` and the time)", "env_var": False}
     )
 
@@ -64,7 +66,7 @@ class Executor(RemoteExecutor):
         """Submit one job."""
         try:
             spec = JobSpec(
-                command=["/bin/bash", "-c", self.format_job_exec(job)],
+                command=["/bin/bash", "-c", f"cd {shlex.quote(str(Path.cwd()))} && {self.format_job_exec(job)}"],
                 name=_name(job),
                 outputs=[],
                 resources=_resources(job),
