@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import dask
 from dask.utils import parse_bytes
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.scheduler import Scheduler
@@ -63,7 +64,10 @@ class TidemillWorker(ProcessInterface):
                 event_s=WORKER_S,
             ),
             site=asked["site"],
-            env={name: os.environ[name] for name in PASSED if name in os.environ},
+            env={
+                "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
+                **{name: os.environ[name] for name in PASSED if name in os.environ},
+            },
         )
         sent = await asyncio.to_thread(tidemill.submit, spec, campaign=asked["campaign"])
         self.job = sent.jobs[0]
@@ -115,8 +119,9 @@ class TidemillCluster(SpecCluster):
         scheduler = {
             "cls": Scheduler,
             "options": {"host": host, "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0",
-                        "http_server_modules": [], "security": security, "protocol": "tls"},
+                        "security": security, "protocol": "tls"},
         }  # fmt: skip
+        dask.config.set({"distributed.scheduler.http.routes": []})  # its HTTP port asks nobody who they are
         super().__init__(
             workers={k: self._new for k in range(n_workers)}, scheduler=scheduler, worker=self._new,
             security=security, name=self.campaign, **more,
