@@ -1,7 +1,8 @@
-"""1,000 numpy calls and the latency of one: Executor, ProcessPoolExecutor, Parsl's HTEX and Dask distributed, in one run.
+"""1,000 numpy calls and the latency of one: Executor, ProcessPoolExecutor, Parsl's HTEX, Dask distributed, in one run.
 
-`bench/executor.py [--json] [--calls 1000] [--workers 2]`. The peers come from integrations/.venv (scripts/integrations.sh), where this
-program runs itself. `cold`: the first batch, with the start of workers and their imports; `warm`: the best of three more.
+`bench/executor.py [--json] [--calls 1000] [--workers 2]`. The peers come from integrations/.venv
+(scripts/integrations.sh), where this program runs itself. `cold`: the first batch, with the start of workers and their
+imports; `warm`: the best of three more.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def parsl_htex(workers: int) -> Iterator[Callable[..., Future[Any]]]:
         label="htex", address="127.0.0.1", encrypted=False, max_workers_per_node=workers,
         provider=LocalProvider(init_blocks=1, max_blocks=1),
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as directory, parsl.load(
-        Config(executors=[executor], run_dir=directory, usage_tracking=0)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        parsl.load(Config(executors=[executor], run_dir=directory, usage_tracking=0)),
     ):
         yield parsl.python_app(norm)
 
@@ -92,7 +94,9 @@ def measured(name: str, *, calls: int, workers: int) -> dict[str, float]:
 
     def batch() -> float:
         began = time.monotonic()
-        futures = [submit(size) if name == "parsl_htex" else submit(norm, size) for size in range(1, calls + 1)]
+        futures = [
+            submit(size) if name == "parsl_htex" else submit(norm, size) for size in range(1, calls + 1)
+        ]
         for each in futures:
             each.result()
         return time.monotonic() - began
@@ -107,7 +111,11 @@ def measured(name: str, *, calls: int, workers: int) -> dict[str, float]:
             start = time.monotonic()
             (submit(9) if name == "parsl_htex" else submit(norm, 9)).result()
             singles.append(time.monotonic() - start)
-    return {"cold_s": round(cold, 3), "warm_s": round(warm, 3), "one_call_ms": round(1e3 * statistics.median(singles), 2)}
+    return {
+        "cold_s": round(cold, 3),
+        "warm_s": round(warm, 3),
+        "one_call_ms": round(1e3 * statistics.median(singles), 2),
+    }
 
 
 def measure_all(*, calls: int, workers: int) -> dict[str, Any]:

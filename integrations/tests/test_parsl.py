@@ -30,7 +30,9 @@ def test_apps_run_in_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         label="tidemill", address="127.0.0.1", encrypted=True, max_workers_per_node=1, provider=provider
     )
     with parsl.load(Config(executors=[executor], run_dir=str(tmp_path / "runinfo"), usage_tracking=0)):
-        assert [each.result(timeout=100) for each in [cube(n) for n in range(20)]] == [n**3 for n in range(20)]
+        assert [each.result(timeout=100) for each in [cube(n) for n in range(20)]] == [
+            n**3 for n in range(20)
+        ]
         out = tmp_path / "hello.txt"
         assert hello(stdout=str(out)).result(timeout=60) == 0
         assert out.read_text().startswith("hello from")

@@ -28,7 +28,9 @@ DEATH_S = "60"  #: a worker that has lost its scheduler leaves after this
 class TidemillWorker(ProcessInterface):
     """One Dask worker: a Tidemill job of one event."""
 
-    def __init__(self, scheduler: str, name: str | None = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, scheduler: str, name: str | None = None, options: dict[str, Any] | None = None
+    ) -> None:
         self.options = options or {}
         self.worker_name = name
         self.job: int | None = None
@@ -78,7 +80,9 @@ class TidemillWorker(ProcessInterface):
         if self.job is not None:
             job, self.job = self.job, None
             try:
-                await asyncio.to_thread(self.options["tidemill"].cancel, [job], reason="its Dask cluster closed it")
+                await asyncio.to_thread(
+                    self.options["tidemill"].cancel, [job], reason="its Dask cluster closed it"
+                )
             except TidemillError as error:
                 print(f"failed to cancel Tidemill job {job}: {error.message}", file=sys.stderr)  # noqa: T201
         await super().close()

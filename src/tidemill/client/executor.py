@@ -1,12 +1,12 @@
-"""A `concurrent.futures.Executor` whose calls run in workers: jobs that take call after call, where a site allows these.
+"""A `concurrent.futures.Executor` whose calls run in workers: jobs that take call after call, where a site allows it.
 
     from tidemill import Executor
 
     with Executor() as pool:
         print(list(pool.map(math.sqrt, range(200))))
 
-Workers run this very interpreter (`sys.executable`) with this very `sys.path`, and connect to this process: nodes must see
-the one and reach the other, so this is for a laptop, one's own account or a cluster, not for far sites.
+Workers run this very interpreter (`sys.executable`) with this very `sys.path`, and connect to this process: nodes must
+see the one and reach the other, so this is for a laptop, one's own account or a cluster, not for far sites.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class ExecutorOptions(TypedDict, total=False):
     timeout_s: float  #: a call that runs for longer is killed (default: none)
     retries: int  #: a call whose process died is tried again so often (default: 0)
     idle_s: float  #: a worker without calls for so long leaves (default: 60)
-    listen: str  #: where workers connect: `tcp:HOST` or `unix:PATH` (default: loopback for your own site, else this host)
+    listen: str  #: where workers connect: `tcp:HOST`, `unix:PATH` (default: loopback for your own site, else this host)
 
 
 class Executor(BaseExecutor):
     """Runs calls on a server's sites, in workers that keep what they have imported.
 
-    Each future resolves when its own call ends. `cancel` also ends calls that run. A call whose worker is lost (its node
-    was given back, the server was restarted) runs again: calls run at least once. An exception is a result and is never
+    Each future resolves when its own call ends. `cancel` also ends calls that run. A call whose worker is lost (its
+    node was given back, the server was restarted) runs again: calls run at least once. An exception is a result and is never
     retried. `submit` raises ConfigError for what cannot be pickled.
     """
 

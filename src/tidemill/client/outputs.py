@@ -155,7 +155,8 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
         """Where it is. Raises ConfigError for a member of a bundle, which has no path: use `open` or `copy`."""
         if self.offset is not None:
             raise ConfigError(
-                f"`{self.name}` is a member of the bundle `{self.place}`, not a file", hint="`open()` or `copy(DIRECTORY)`"
+                f"`{self.name}` is a member of the bundle `{self.place}`, not a file",
+                hint="`open()` or `copy(DIRECTORY)`",
             )
         return self.place
 

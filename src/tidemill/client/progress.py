@@ -61,7 +61,11 @@ class RichBar:
 
 
 def progress(
-    futures: Sequence[Future[T]], *, desc: str = "calls", bar: Callable[..., ProgressBar] = RichBar, timeout_s: float | None = None
+    futures: Sequence[Future[T]],
+    *,
+    desc: str = "calls",
+    bar: Callable[..., ProgressBar] = RichBar,
+    timeout_s: float | None = None,
 ) -> Iterator[Future[T]]:
     """Futures as they complete, behind a progress bar. Raises TimeoutError after `timeout_s`."""
     drawn = bar(total=len(futures), desc=desc)

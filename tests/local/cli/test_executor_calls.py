@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import operator
@@ -80,7 +81,7 @@ def test_an_exception_travels_back_with_its_traceback(pool: Executor) -> None:
 
 
 def test_a_call_whose_process_dies_is_an_error_with_its_last_words_and_others_are_not(pool: Executor) -> None:
-    bad = pool.submit(lambda: (print("what it said", file=sys.stderr, flush=True), os.abort()))
+    bad = pool.submit(lambda: (os.write(2, b"what it said"), os.abort()))
     error = bad.exception(timeout=60)
     assert isinstance(error, CallError)
     assert f"killed by signal {signal.SIGABRT.value}" in str(error)
@@ -189,10 +190,8 @@ def test_strangers_get_no_byte(pool: Executor) -> None:
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(b"x" * 200)
         stranger.settimeout(30)
-        try:
+        with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(100) == b""
-        except ConnectionResetError:
-            pass
     assert pool.submit(operator.add, 2, 2).result(60) == 4
 
 

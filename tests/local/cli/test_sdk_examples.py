@@ -1,4 +1,4 @@
-"""Every example of docs/sdk runs as it stands, all against one home; docs/sdk.md names each, and each name of the SDK."""
+"""Every example of docs/sdk runs as it stands, against one home; docs/sdk.md names each, and each name of the SDK."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_the_page_names_every_example_and_every_name_of_the_sdk() -> None:
 def test_the_page_names_every_method_of_client_and_every_option_of_the_executor() -> None:
     page = PAGE.read_text()
     methods = [
-        name for name, _ in inspect.getmembers(tidemill.Client, inspect.isfunction) if not name.startswith("_")
+        name
+        for name, _ in inspect.getmembers(tidemill.Client, inspect.isfunction)
+        if not name.startswith("_")
     ]
     from tidemill.client.executor import ExecutorOptions
 
@@ -68,6 +70,10 @@ def test_the_page_names_every_method_of_client_and_every_option_of_the_executor(
 
 
 def test_importing_tidemill_imports_nothing_else() -> None:
-    code = "import sys, tidemill; print([m for m in sys.modules if m.startswith('tidemill.') or m == 'msgspec'])"
-    done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True, check=True)
+    code = (
+        "import sys, tidemill; print([m for m in sys.modules if m.startswith('tidemill.') or m == 'msgspec'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -2,8 +2,8 @@
 
 A connection begins with a handshake in which the worker shows first that it knows the pool's key, so that the listener
 says nothing to strangers. Then each frame carries a keyed BLAKE2b of its direction's running number and its content:
-a frame that was changed, repeated, dropped or made by anybody else ends the connection. Nothing is unpickled before that
-check. Frames are not encrypted.
+a frame that was changed, repeated, dropped or made by anybody else ends the connection. Nothing is unpickled before
+that check. Frames are not encrypted.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
     """A socket connected to the first address that answers: `unix:PATH` or `tcp:HOST:PORT`; tried again until
     `patience_s` is over. Raises LinkError."""
-    deadline = time.monotonic() + patience_s  # noqa: TID251 -- payloads have no tidemill.clock
+    deadline = time.monotonic() + patience_s
     while True:
         refusals = []
         for address in addresses:
@@ -224,6 +224,6 @@ def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
                 return socket.create_connection((host, int(port)), timeout=HANDSHAKE_S)
             except OSError as error:
                 refusals.append(f"{address}: {error}")
-        if time.monotonic() > deadline:  # noqa: TID251
+        if time.monotonic() > deadline:
             raise LinkError("no address of the executor answers: " + "; ".join(refusals))
-        time.sleep(0.5)  # noqa: TID251
+        time.sleep(0.5)

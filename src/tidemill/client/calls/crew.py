@@ -104,7 +104,7 @@ class Crew:
                 CallError(
                     f"no call can run: {FAILED_MAX} workers failed before they connected, the last as job {last}: "
                     f"{self.why(last) or 'the server knows no cause'}",
-                    hint=f"`tidemill job logs {last}` shows what it said; nodes must reach this machine and see this Python",
+                    hint=f"see `tidemill job logs {last}`; nodes must reach this machine and see this Python",
                 )
             )
             return

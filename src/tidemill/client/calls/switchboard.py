@@ -20,8 +20,8 @@ from typing import Any
 
 from tidemill import clock
 from tidemill.client.calls import channel
-from tidemill.client.calls.call import RemoteCall, CallError, CallFuture, CallTimeoutError, Spool, loaded
-from tidemill.client.calls.channel import CallLink, LinkError, CallFrame
+from tidemill.client.calls.call import CallError, CallFuture, CallTimeoutError, RemoteCall, Spool, loaded
+from tidemill.client.calls.channel import CallFrame, CallLink, LinkError
 from tidemill.log import Log
 
 AHEAD_S = 0.02  #: a worker has calls of about this many seconds waiting

@@ -1,6 +1,6 @@
 """What an Executor's jobs run: `python -m tidemill.client.calls.worker POOL`. Standard library only.
 
-POOL is a file with the executor's addresses and key. The worker connects and takes call after call until it is sent away.
+POOL is a file with the executor's addresses and key. The worker connects and takes calls until it is sent away.
 It is two processes. The parent speaks to the executor and never unpickles anything; its child runs the calls, one after
 the other, with all imports kept. So a call can be cancelled, time out or take its process down, and the worker lives.
 """
@@ -25,7 +25,7 @@ from collections import deque
 from typing import Any, BinaryIO
 
 from tidemill.client.calls import channel
-from tidemill.client.calls.channel import CallLink, LinkError, CallFrame
+from tidemill.client.calls.channel import CallFrame, CallLink, LinkError
 
 CONNECT_S = 20.0  #: how long an executor is looked for
 SILENCE_S = 600.0  #: an executor that says nothing for so long is gone; a library may hold its interpreter for minutes
@@ -249,7 +249,7 @@ class Worker:
         self._waiting: deque[tuple[int, deque[bytes]]] = deque()  # whole calls that the child has not got yet
         self._incoming: dict[int, deque[bytes]] = {}  # calls that are coming
         self._running: int | None = None
-        self._began_s = self._heard_s = self._beat_s = time.monotonic()  # noqa: TID251
+        self._began_s = self._heard_s = self._beat_s = time.monotonic()
         self._timeout_s: float | None = None
         self._ends = False
         self._is_set_up = False
@@ -269,10 +269,10 @@ class Worker:
         finally:
             if self._child is not None:
                 self._child.kill()
-        deadline = time.monotonic() + channel.HANDSHAKE_S  # noqa: TID251
-        while self._link.outgoing and time.monotonic() < deadline:  # noqa: TID251
+        deadline = time.monotonic() + channel.HANDSHAKE_S
+        while self._link.outgoing and time.monotonic() < deadline:
             self._link.flush()
-            time.sleep(0.01)  # noqa: TID251
+            time.sleep(0.01)
         self._link.close()
 
     def _watch(self) -> None:
@@ -302,14 +302,14 @@ class Worker:
     def _patience(self) -> float:
         left = channel.BEAT_S
         if self._running is not None and self._timeout_s is not None:
-            left = min(left, self._began_s + self._timeout_s - time.monotonic())  # noqa: TID251
+            left = min(left, self._began_s + self._timeout_s - time.monotonic())
         return max(0.0, left)
 
     def _serve(self, name: str) -> None:
         if name == "link":
             self._link.flush()
             for frame in self._link.receive():
-                self._heard_s = time.monotonic()  # noqa: TID251
+                self._heard_s = time.monotonic()
                 self._take(frame)
         elif self._child is None:
             return
@@ -358,7 +358,7 @@ class Worker:
 
     def _begin(self, number: int) -> None:
         self._running = number
-        self._began_s = time.monotonic()  # noqa: TID251
+        self._began_s = time.monotonic()
         if self._child is None:
             self._child = _Child()
         self._child.tail = b""
@@ -395,7 +395,7 @@ class Worker:
                 self._running = None
 
     def _on_time(self) -> None:
-        now = time.monotonic()  # noqa: TID251
+        now = time.monotonic()
         timeout_s = self._timeout_s
         if self._running is not None and timeout_s is not None and now >= self._began_s + timeout_s:
             self._end_child(f"it ran for longer than {timeout_s:g} s", timed_out=True)
@@ -441,7 +441,7 @@ def _about() -> dict[str, object]:
 
 def main(arguments: list[str]) -> int:
     """Serve the executor of a POOL file."""
-    with open(arguments[0], "rb") as file:  # noqa: PTH123 -- pathlib would cost its import
+    with open(arguments[0], "rb") as file:
         pool = json.load(file)
     try:
         link = channel.connect(
@@ -449,7 +449,7 @@ def main(arguments: list[str]) -> int:
         )
         Worker(link).run()
     except LinkError as error:
-        print(f"worker: {error}", file=sys.stderr)  # noqa: T201
+        print(f"worker: {error}", file=sys.stderr)
         return 1
     return 0
 
