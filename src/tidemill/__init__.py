@@ -47,8 +47,8 @@ _HOMES = {
 
 __all__ = [
     "CallError", "CallFuture", "CallTimeoutError", "Client", "ConfigError", "Executor", "Input", "InputKind",
-    "JobError", "JobFile", "JobSpec", "Member", "Output", "OutputFile", "OutputKind", "Resources", "SiteError", "Submission",
-    "TidemillError", "frames", "load_job_file", "progress",
+    "JobError", "JobFile", "JobSpec", "Member", "Output", "OutputFile", "OutputKind", "Resources", "SiteError",
+    "Submission", "TidemillError", "frames", "load_job_file", "progress",
 ]  # fmt: skip
 
 

@@ -43,7 +43,8 @@ class TidemillWorker(ProcessInterface):
         tidemill: Client = asked["tidemill"]
         cores: int = asked["cores"]
         command = [
-            sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler_address, "--name", str(self.worker_name),
+            sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler_address,
+            "--name", str(self.worker_name),
             "--nthreads", str(cores), "--protocol", "tls",
             "--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--no-nanny", "--death-timeout", DEATH_S,
             "--local-directory", "/tmp",

@@ -116,9 +116,7 @@ class Executor(RemoteExecutor):
             try:
                 self._client.cancel(numbers, reason="the Snakemake workflow was cancelled")
             except TidemillError as error:
-                self.logger.error(  # noqa: TRY400 -- Snakemake formats nothing
-                    f"failed to cancel {len(numbers)} Tidemill jobs: {error.message}"
-                )
+                self.logger.error(f"failed to cancel {len(numbers)} Tidemill jobs: {error.message}")
 
     def _states(self, numbers: Sequence[int]) -> dict[int, str]:
         if len(numbers) <= DETAILS_MAX:

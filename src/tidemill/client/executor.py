@@ -57,8 +57,8 @@ class Executor(BaseExecutor):
     """Runs calls on a server's sites, in workers that keep what they have imported.
 
     Each future resolves when its own call ends. `cancel` also ends calls that run. A call whose worker is lost (its
-    node was given back, the server was restarted) runs again: calls run at least once. An exception is a result and is never
-    retried. `submit` raises ConfigError for what cannot be pickled.
+    node was given back, the server was restarted) runs again: calls run at least once. An exception is a result and is
+    never retried. `submit` raises ConfigError for what cannot be pickled.
     """
 
     def __init__(self, client: Client | None = None, **options: Unpack[ExecutorOptions]) -> None:

@@ -45,8 +45,14 @@ def home() -> Iterator[Home]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_as_it_stands(home: Home, path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(path)], cwd=home.work, env=home.env, capture_output=True, text=True, timeout=100, check=False
-    )  # fmt: skip
+        [sys.executable, str(path)],
+        cwd=home.work,
+        env=home.env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert PRINTED[path.stem] in done.stdout
 
