@@ -1,22 +1,12 @@
 """Tidemill runs a science collaboration's jobs on supercomputers that it does not own.
 
 The names of the SDK are here; docs/sdk.md is their reference. They are imported when they are used, so that
-`import tidemill` costs nothing.
+`import tidemill` costs nothing; `__init__.pyi` tells type checkers what they are.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tidemill.client.client import Client, Submission
-    from tidemill.client.executor import CallError, CallFuture, CallTimeoutError, Executor
-    from tidemill.client.jobfile import JobFile, load_job_file
-    from tidemill.client.outputs import Member, OutputFile
-    from tidemill.client.progress import progress
-    from tidemill.errors import ConfigError, JobError, SiteError, TidemillError
-    from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Resources
-    from tidemill.report import frames
+from typing import Any
 
 __version__ = "0.1.0"
 

@@ -75,6 +75,11 @@ def test_the_page_names_every_method_of_client_and_every_option_of_the_executor(
     assert [name for name in [*methods, *ExecutorOptions.__annotations__] if f"`{name}" not in page] == []
 
 
+def test_type_checkers_see_the_names_that_there_are() -> None:
+    stub = (Path(tidemill.__file__).parent / "__init__.pyi").read_text()
+    assert sorted(re.findall(r" as (\w+)$", stub, re.MULTILINE)) == sorted(tidemill.__all__)
+
+
 def test_importing_tidemill_imports_nothing_else() -> None:
     code = (
         "import sys, tidemill; print([m for m in sys.modules if m.startswith('tidemill.') or m == 'msgspec'])"
