@@ -149,6 +149,8 @@ def _slots(client: Client, resources: Resources | None) -> int:
     shapes = [
         (each.capacity.get("nodes", 1), each.capacity.get("slot_cores_max", 1)) for each in client.sites()
     ]
+    if not shapes:  # a site that starts has not been heard yet
+        return max(1, len(os.sched_getaffinity(0)) // cores)
     return max(1, sum(int(nodes) * (int(node_cores) // cores) for nodes, node_cores in shapes))
 
 

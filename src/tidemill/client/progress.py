@@ -81,8 +81,8 @@ class CampaignBar:
     """A bar for `Client.wait(campaign, on_progress=...)`: events of all jobs, failed ones included."""
 
     def __init__(self, *, bar: Callable[..., ProgressBar] = RichBar) -> None:
-        self._make, self._bar, self._done = bar, None, 0
-        self._bar: ProgressBar | None
+        self._make, self._done = bar, 0
+        self._bar: ProgressBar | None = None
 
     def __call__(self, row: CampaignRow) -> None:
         """Draw what the campaign's row says."""

@@ -56,7 +56,7 @@ class Spool:
     """A pickle as it is written: in memory, from 4 MiB on in a file of the executor's directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES, dir=directory)  # noqa: SIM115
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES, dir=str(directory))  # noqa: SIM115
         self.size = 0
         self.names_main = False  #: it may refer to `__main__`, which is another one in a worker
 

@@ -77,6 +77,7 @@ class Switchboard:
         self._unresolved = 0
         self._closed = self._aborts = False
         self._checks_cancels = False
+        self._looked_s = 0.0
         self._workers: dict[int, _Worker] = {}
         self._strangers: dict[int, tuple[socket.socket, bytes, float]] = {}
         self._selector = selectors.DefaultSelector()
@@ -353,7 +354,10 @@ class Switchboard:
                 self._again(call)
 
     def _look(self, now_s: float) -> None:
-        """Beats, workers that are silent, workers that have nothing to do, strangers that say nothing."""
+        """Beats, workers that are silent, workers that have nothing to do, strangers that say nothing; now and then."""
+        if now_s < self._looked_s + TICK_S:
+            return
+        self._looked_s = now_s
         for fd, (_, _, since_s) in list(self._strangers.items()):
             if now_s > since_s + channel.HANDSHAKE_S:
                 self._dismiss(fd)

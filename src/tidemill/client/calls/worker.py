@@ -291,7 +291,8 @@ class Worker:
             wanted[child.err_fd] = (selectors.EVENT_READ, "stderr")
             if child.out:
                 wanted[child.in_fd] = (selectors.EVENT_WRITE, "calls")
-        for fd, key in list(self._selector.get_map().items()):
+        for key in list(self._selector.get_map().values()):
+            fd = key.fd
             if wanted.get(fd) != (key.events, key.data):
                 self._selector.unregister(fd)
             else:
