@@ -44,7 +44,7 @@ class TestInterface(snakemake.common.tests.TestWorkflowsLocalStorageBase):
 def _snakemake(directory: Path, campaign: str, *more: str) -> subprocess.CompletedProcess[str]:
     words = [
         "--executor", "tidemill", "--jobs", "20", "--tidemill-campaign", campaign, "--group-components", "squares=100",
-        "--seconds-between-status-checks", "1", "--keep-going", "--latency-wait", "30", *more,
+        "--seconds-between-status-checks", "1", "--keep-going", "--latency-wait", "30", "--scheduler", "greedy", *more,
     ]  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "snakemake", *words],

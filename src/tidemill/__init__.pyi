@@ -24,3 +24,4 @@ from tidemill.model.job import Resources as Resources
 from tidemill.report import frames as frames
 
 __version__: str
+__all__: list[str]

@@ -56,10 +56,10 @@ def test_frames_arrive_whole_and_in_order(pair: tuple[CallLink, CallLink]) -> No
     sent = [(channel.PART, k, bytes(k)) for k in range(100)] + [(channel.LAST, 7, b"x" * channel.PART_BYTES)]
     for frame in sent:
         ours.put(*frame)
-    got = []
+    got: list[tuple[bytes, int, bytes]] = []
     while len(got) < len(sent):
         ours.flush()
-        got += [tuple(frame) for frame in theirs.receive()]
+        got += [(each.kind, each.number, each.content) for each in theirs.receive()]
     assert got == sent
     assert ours.outgoing == 0
 
