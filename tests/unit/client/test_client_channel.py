@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import pickle
+import select
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +156,49 @@ def _raise_odd() -> None:
 )
 def test_workers_are_as_many_as_calls_can_use(wanted: int, live: int, count: int) -> None:
     assert missing(wanted=wanted, workers_max=8, live=live) == count
+
+
+@contextlib.contextmanager
+def _worker(directory: Path) -> Iterator[CallLink]:
+    """A worker in a process of its own, connected and set up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        (directory / "pool").write_text(json.dumps({"addresses": [address], "key": KEY.hex()}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill.client.calls.worker", str(directory / "pool")]
+        )
+        try:
+            listener.settimeout(60)
+            connection, _ = listener.accept()
+            link = accept(connection, connection.recv(channel.HELLO_BYTES, socket.MSG_WAITALL), KEY)
+            link.put(channel.SETUP, 0, json.dumps({"path": sys.path, "timeout_s": None}).encode())
+            yield link
+            link.put(channel.END)
+            link.flush()
+            assert process.wait(60) == 0
+            link.close()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _until(link: CallLink, kind: bytes, number: int) -> bytes:
+    """The content of the first frame of a kind of a call."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        link.flush()
+        if select.select([link.socket], [], [], 1)[0]:
+            for frame in link.receive():
+                if (frame.kind, frame.number) == (kind, number):
+                    return frame.content
+    pytest.fail(f"no frame {kind!r} of call {number} came")
+
+
+def test_a_call_that_comes_with_the_cancel_of_the_one_before_runs(tmp_path: Path) -> None:
+    with _worker(tmp_path) as link:
+        for number in (1, 3, 5):
+            link.put(channel.LAST, number, pickle.dumps((time.sleep, (600,), {})))
+            _until(link, channel.STARTED, number)
+            link.put(channel.CANCEL, number)
+            link.put(channel.LAST, number + 1, pickle.dumps((sum, ([1, 2],), {})))  # both in one read
+            assert pickle.loads(_until(link, channel.LAST, number + 1)) == (True, 3)

@@ -381,6 +381,7 @@ class Worker:
         except BlockingIOError:
             return
         if not data:
+            self._unwatch(child)
             self._bury(child.reap(), "")
             return
         child.heard += data
@@ -414,8 +415,15 @@ class Worker:
 
     def _end_child(self, why: str, *, timed_out: bool) -> None:
         if self._child is not None:
+            self._unwatch(self._child)
             self._child.kill()
             self._bury(0, why, timed_out=timed_out)
+
+    def _unwatch(self, child: _Child) -> None:
+        """Before its descriptors are closed: the next child gets the same numbers, and is not what is watched now."""
+        for fd in (child.in_fd, child.out_fd, child.err_fd):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(fd)
 
     def _bury(self, status: int, why: str, *, timed_out: bool = False) -> None:
         """The child has ended: say so of the call that it was at."""
