@@ -24,8 +24,9 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd local attack fault
+GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd local attack fault integrations
 TESTS_postgresql := tests/contract
+TESTS_integrations := integrations/tests
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
@@ -38,7 +39,7 @@ OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # Clusters and services mostly wait: two lanes beside each other, of about the same length.
-ORDER := test-postgresql,test-rabbitmq+test-transfer test-caches+test-gridengine,test-rucio \
+ORDER := test-postgresql,test-rabbitmq,test-integrations+test-transfer,test-rucio test-caches+test-gridengine \
   test-slurm+test-slurmdbd,test-pbs,test-browser,test-images,test-containers,test-attack test-local test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist bundle container clean
@@ -84,6 +85,12 @@ check-rust: setup
 test-python: setup
 	@$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql and not long' tests/unit tests/property tests/fuzz tests/contract \
 	  tests/e2e tests/local/site/test_batch_contract.py
+
+test-integrations: PYTEST = integrations/.venv/bin/python -m pytest -p no:cacheprovider -c integrations/pytest.ini
+test-integrations: SEEDED =
+test-integrations: integrations/.venv/wanted
+integrations/.venv/wanted: setup
+	@scripts/integrations.sh
 
 $(GROUPS:%=test-%): test-%: setup # for example: make test-slurm
 	@$(PYTEST) -q $(SEEDED) $(OPTIONS_$*) $(or $(TESTS_$*),tests/$*)

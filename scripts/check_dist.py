@@ -38,6 +38,9 @@ def faults(folder: Path) -> list[str]:
         found.append(f"{node[0].name}: holds no program `tidemill-node`")
     if not pure[0].name.endswith("-py3-none-any.whl"):
         found.append(f"{pure[0].name}: is not pure Python")
+    with zipfile.ZipFile(pure[0]) as archive:
+        if "tidemill/py.typed" not in archive.namelist():
+            found.append(f"{pure[0].name}: tidemill/py.typed is missing, so type checkers ignore its types")
     found += missing(pure[0], LICENSES) + missing(node[0], (*LICENSES, "THIRD-PARTY.txt", BILLS[1]))
     return found + [fault for name in BILLS for fault in bill_faults(folder / name)]
 

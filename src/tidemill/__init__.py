@@ -1,3 +1,57 @@
-"""Tidemill runs a science collaboration's jobs on supercomputers that it does not own."""
+"""Tidemill runs a science collaboration's jobs on supercomputers that it does not own.
+
+The names of the SDK are here; docs/sdk.md is their reference. They are imported when they are used, so that
+`import tidemill` costs nothing; `__init__.pyi` tells type checkers what they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "CallError": "client.executor",
+    "CallFuture": "client.executor",
+    "CallTimeoutError": "client.executor",
+    "Client": "client.client",
+    "ConfigError": "errors",
+    "Executor": "client.executor",
+    "Input": "model.job",
+    "InputKind": "model.job",
+    "JobError": "errors",
+    "JobFile": "client.jobfile",
+    "JobSpec": "model.job",
+    "Member": "client.outputs",
+    "Output": "model.job",
+    "OutputFile": "client.outputs",
+    "OutputKind": "model.job",
+    "Resources": "model.job",
+    "SiteError": "errors",
+    "Submission": "client.client",
+    "TidemillError": "errors",
+    "frames": "report.frames",
+    "load_job_file": "client.jobfile",
+    "progress": "client.progress",
+}
+
+__all__ = [
+    "CallError", "CallFuture", "CallTimeoutError", "Client", "ConfigError", "Executor", "Input", "InputKind",
+    "JobError", "JobFile", "JobSpec", "Member", "Output", "OutputFile", "OutputKind", "Resources", "SiteError",
+    "Submission", "TidemillError", "frames", "load_job_file", "progress",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module `tidemill` has no attribute `{name}`")
+    import importlib
+
+    module = importlib.import_module(f"tidemill.{_HOMES[name]}")
+    found = module if name == "frames" else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

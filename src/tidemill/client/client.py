@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.client.home import ServerPlace, find_server, home_dir
-from tidemill.client.outputs import Member, members
+from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
@@ -389,6 +389,33 @@ class Client:
         for job in sorted(ids):
             for delivered in self.outputs(job=job):
                 yield from members(job, delivered.output)
+
+    def files(self, what: Submission | str | Sequence[int]) -> Iterator[OutputFile]:
+        """The delivered files of ended jobs, as paths or file objects, not read yet; of a bundle, each member.
+
+        They must be reachable from here.
+        """
+        ids = [row.id for row in self.jobs(campaign=what)] if isinstance(what, str) else _ids(what)
+        for job in sorted(ids):
+            for delivered in self.outputs(job=job):
+                yield from output_files(job, delivered.output)
+
+    def follow(self, what: Submission) -> Iterator[Change]:
+        """State changes of a submission's jobs from its beginning, and as they happen, until all of them have ended.
+
+        Changes of numbers only have `progress` set.
+        """
+        left = set(what.jobs)
+        for change in self.changes(campaign=what.campaign):
+            if change.job not in left:
+                continue
+            yield change
+            if change.state in FINAL and not change.progress:
+                left.discard(change.job)
+            if not left:  # what was retried meanwhile goes on
+                left = {row.id for row in self._rows(set(what.jobs), what.campaign) if row.state not in FINAL}
+            if not left:
+                return
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

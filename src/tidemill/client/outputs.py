@@ -7,12 +7,13 @@ A bundle of an `each` output is a plain tar archive: one member per range, whose
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -156,6 +157,103 @@ def copy_members(
         except (OSError, tarfile.TarError) as error:
             raise _unreadable(each.job, each.output, path, error) from error
     return copies
+
+
+class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a delivered output, not read yet: a file of its own, or a member of a bundle.
+
+    `first`, `count`: the events that it is of; None = of the whole job.
+    """
+
+    job: int
+    output: str
+    name: str
+    first: int | None
+    count: int | None
+    size_bytes: int
+    place: Path  #: the file, or the bundle that it is in
+    offset: int | None = None  #: where it begins in the bundle; None = it is a file of its own
+
+    @property
+    def path(self) -> Path:
+        """Where it is. Raises ConfigError for a member of a bundle, which has no path: use `open` or `copy`."""
+        if self.offset is not None:
+            raise ConfigError(
+                f"`{self.name}` is a member of the bundle `{self.place}`, not a file",
+                hint="`open()` or `copy(DIRECTORY)`",
+            )
+        return self.place
+
+    def open(self) -> IO[bytes]:
+        """A binary file object of its content, seekable; the caller closes it. Raises SiteError."""
+        try:
+            file = self.place.open("rb")
+        except OSError as error:
+            raise SiteError(
+                f"failed to open `{self.name}` of job {self.job} at `{self.place}`: {error.strerror}",
+                hint="is its file system mounted here, and has nobody moved it?",
+            ) from error
+        if self.offset is None:
+            return file
+        return io.BufferedReader(_Stretch(file, self.offset, self.size_bytes))
+
+    def copy(self, directory: Path) -> Path:
+        """Copy it into a directory; the copy's path. Raises SiteError."""
+        final = directory / Path(self.name).name
+        with self.open() as file:
+            _copy(file, final, source=self.place)
+        return final
+
+
+class _Stretch(io.RawIOBase):
+    """A part of a file as a file."""
+
+    def __init__(self, file: IO[bytes], offset: int, size: int) -> None:
+        self._file, self._offset, self._size, self._at = file, offset, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        size = max(0, min(len(buffer), self._size - self._at))
+        self._file.seek(self._offset + self._at)
+        content = self._file.read(size)
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def output_files(job: int, output: OutputRow) -> Iterator[OutputFile]:
+    """The files of a delivered output; reads headers only. Raises SiteError if it cannot be read."""
+    path = local_path(output)
+    try:
+        if not _is_bundle(path):
+            yield OutputFile(
+                job=job, output=output.name, name=path.name, first=None, count=None,
+                size_bytes=path.stat().st_size, place=path,
+            )  # fmt: skip
+            return
+        with tarfile.open(path, "r:") as bundle:
+            for info in bundle:
+                first, count = events_of(info.name)
+                yield OutputFile(
+                    job=job, output=output.name, name=info.name, first=first, count=count,
+                    size_bytes=info.size, place=path, offset=info.offset_data,
+                )  # fmt: skip
+    except (OSError, tarfile.TarError) as error:
+        raise _unreadable(job, output, path, error) from error
 
 
 def _is_meant(info: tarfile.TarInfo, name: str | None, event: int | None) -> bool:

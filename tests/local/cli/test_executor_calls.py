@@ -1,21 +1,29 @@
-"""Python calls as events of jobs, through real processes."""
+"""Python calls in workers, through real processes."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import operator
 import os
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import textwrap
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, as_completed
+from concurrent.futures import FIRST_COMPLETED, CancelledError, as_completed, wait
 from pathlib import Path
 
 import pytest
 from tests.worlds.home.homes import Home, wait_for
 
 from tidemill.client import Client, Executor
-from tidemill.client.executor import CallError
+from tidemill.client.executor import CallError, CallTimeoutError
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +43,34 @@ def pool(home: Home) -> Iterator[Executor]:
     running.shutdown(cancel_futures=True)
 
 
-def test_map_of_200_calls_keeps_their_order(pool: Executor) -> None:
+def _pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_map_of_200_calls_keeps_their_order_and_needs_no_job_for_each(pool: Executor) -> None:
     assert list(pool.map(math.sqrt, [k * k for k in range(200)], timeout=60)) == list(range(200))
+    assert pool.client.campaign(pool.campaign).jobs <= (os.cpu_count() or 1)
 
 
-def test_calls_made_together_are_one_job(home: Home, pool: Executor) -> None:
+def test_a_worker_keeps_its_process_from_call_to_call(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=1) as pool:
+        assert len({pool.submit(os.getpid).result(60) for _ in range(20)}) == 1
+
+
+def test_each_future_resolves_when_its_own_call_ends(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=2) as pool:
+        slow, quick = pool.submit(time.sleep, 600), pool.submit(operator.add, 1, 1)
+        done, left = wait([slow, quick], timeout=60, return_when=FIRST_COMPLETED)
+        assert (done, left) == ({quick}, {slow})
+        wait_for(slow.running, home.logs)
+        assert not quick.running()
+        assert slow.cancel()
+
+
+def test_results_come_as_they_are_ready(pool: Executor) -> None:
     futures = [pool.submit(operator.add, k, 1) for k in range(30)]
     assert sorted(future.result() for future in as_completed(futures, timeout=60)) == list(range(1, 31))
-    assert pool.client.campaign(pool.campaign).jobs == 1
 
 
 def test_an_exception_travels_back_with_its_traceback(pool: Executor) -> None:
@@ -52,47 +80,137 @@ def test_an_exception_travels_back_with_its_traceback(pool: Executor) -> None:
     assert "Traceback" in str(error.__cause__)
 
 
-def test_a_call_whose_process_dies_is_an_error_and_others_are_not(pool: Executor) -> None:
-    bad = pool.submit(os._exit, 7)
-    assert isinstance(bad.exception(timeout=60), CallError)
+def test_a_call_whose_process_dies_is_an_error_with_its_last_words_and_others_are_not(pool: Executor) -> None:
+    bad = pool.submit(lambda: (os.write(2, b"what it said"), os.abort()))
+    error = bad.exception(timeout=60)
+    assert isinstance(error, CallError)
+    assert f"killed by signal {signal.SIGABRT.value}" in str(error)
+    assert "what it said" in str(error)
     assert pool.submit(operator.add, 1, 1).result(timeout=60) == 2
 
 
-def test_calls_that_nobody_waits_for_are_canceled(home: Home, pool: Executor) -> None:
-    future = pool.submit(time.sleep, 600)
-    deadline = time.monotonic() + 30
-    while not home.jobs(pool.campaign) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert future.cancel()
-    with pytest.raises(CancelledError):
-        future.result(timeout=1)
-    (row,) = pool.client.wait(pool.campaign, timeout_s=60)
-    assert row.state == "CANCELED"
+def test_a_process_that_died_is_tried_again_as_often_as_wished(home: Home, tmp_path: Path) -> None:
+    with Executor(Client(home=home.path), workers=1, retries=1) as pool:
+        once = "import os, pathlib; p = pathlib.Path('/tmp/was-here'); p.exists() or (p.touch(), os._exit(7))"
+        assert pool.submit(exec, once).result(60) is None
+        assert isinstance(pool.submit(os._exit, 7).exception(60), CallError)
 
 
-def test_shutdown_takes_no_more_calls(home: Home) -> None:
-    running = Executor(Client(home=home.path))
+def test_cancel_ends_a_call_that_runs_and_what_it_started(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=1) as pool:
+        future = pool.submit(subprocess.run, ["sleep", "600"])
+        wait_for(future.running, home.logs)
+        assert future.cancel()
+        with pytest.raises(CancelledError):
+            future.result(timeout=1)
+        assert wait([future], timeout=30).done == {future}
+        assert pool.submit(operator.add, 1, 1).result(60) == 2
+        assert pool.client.campaign(pool.campaign).jobs == 1
+
+
+def test_a_call_that_waits_is_cancelled_without_a_worker_being_disturbed(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=1) as pool:
+        before = pool.submit(os.getpid).result(60)
+        first, second, third = (pool.submit(_pid_after, s) for s in (0.5, 600, 0))
+        wait_for(first.running, home.logs)
+        assert second.cancel()
+        assert (first.result(60), third.result(60)) == (before, before)
+
+
+def test_a_call_that_takes_too_long_is_killed(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=1, timeout_s=0.5) as pool:
+        error = pool.submit(time.sleep, 600).exception(60)
+        assert isinstance(error, CallTimeoutError)
+        assert pool.submit(operator.add, 1, 1).result(60) == 2
+
+
+def test_arguments_and_results_of_many_megabytes_travel(pool: Executor) -> None:
+    content = os.urandom(30_000_000)
+    digest = pool.submit(lambda data: hashlib.sha256(data).hexdigest(), content)
+    assert digest.result(60) == hashlib.sha256(content).hexdigest()
+    assert pool.submit(operator.mul, b"x", 30_000_000).result(60) == b"x" * 30_000_000
+
+
+def test_lambdas_and_functions_and_classes_of_main_travel(home: Home, tmp_path: Path) -> None:
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        textwrap.dedent("""
+        from tidemill import Executor
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        def double(point):
+            return Point(2 * point.x)
+
+        if __name__ == "__main__":
+            with Executor(workers=1) as pool:
+                print(pool.submit(double, Point(3)).result(60).x, pool.submit(lambda: 7).result(60))
+    """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], env=home.env, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.split() == ["6", "7"], done.stderr
+
+
+def test_a_result_that_cannot_be_pickled_is_an_exception(pool: Executor) -> None:
+    error = pool.submit(threading.Lock).exception(60)
+    assert "pickle" in str(error)
+
+
+def test_sys_exit_in_a_call_is_its_exception(pool: Executor) -> None:
+    assert isinstance(pool.submit(sys.exit, 3).exception(60), SystemExit)
+
+
+def test_workers_without_calls_leave_and_come_back(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=1, idle_s=0.1) as pool:
+        first = pool.submit(os.getpid).result(60)
+        (job,) = home.jobs(pool.campaign)
+        wait_for(lambda: pool.client.job(job.id).row.state == "COMPLETED", home.logs)
+        assert pool.submit(os.getpid).result(60)
+        assert first
+        assert len(home.jobs(pool.campaign)) == 2
+
+
+def test_a_shut_down_executor_takes_no_more_calls_and_leaves_no_worker(home: Home) -> None:
+    running = Executor(Client(home=home.path), workers=1)
+    assert running.submit(math.sqrt, 4).result(60) == 2
     running.shutdown()
     with pytest.raises(RuntimeError, match="shut down"):
         running.submit(math.sqrt, 4)
+    wait_for(lambda: all(job.state in ("COMPLETED", "CANCELED") for job in home.jobs(running.campaign)))
 
 
-def test_calls_outlive_a_server_that_is_away_for_longer_than_its_client_waits() -> None:
+def test_strangers_get_no_byte(pool: Executor) -> None:
+    assert pool.submit(operator.add, 1, 1).result(60) == 2
+    (address,) = [f"127.0.0.1:{each.getsockname()[1]}" for each in pool._board._listeners]
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"x" * 200)
+        stranger.settimeout(30)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(100) == b""
+    assert pool.submit(operator.add, 2, 2).result(60) == 4
+
+
+def test_calls_outlive_a_restart_of_server_and_site_for_which_their_client_does_not_wait() -> None:
     home = Home(Path(tempfile.mkdtemp(prefix="tm-")))
     try:
         home.start()
         client = Client(home=home.path)
         client.retry_s = 0.2
-        with Executor(client) as pool:
-            before = pool.submit(time.sleep, 1)
-            wait_for(lambda: bool(home.jobs(pool.campaign)), home.logs)
+        with Executor(client, workers=1) as pool:
+            before = pool.submit(_pid_after, 1.0)
+            wait_for(before.running, home.logs)
             home.stop()
             during = pool.submit(operator.add, 1, 1)
-            time.sleep(1.5)
+            wait_for(lambda: not before.running())
             assert not before.done()
             assert not during.done()
             home.start()
-            assert (before.result(60), during.result(60)) == (None, 2)
-            assert pool.client.campaign(pool.campaign).jobs == 2
+            assert before.result(60) > 0
+            assert during.result(60) == 2
     finally:
         home.end()

@@ -1,21 +1,15 @@
-"""What the Executor's payloads run, in this process and in one of their own; and delivered outputs."""
+"""Delivered outputs, and how bulk is cut into requests."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import math
-import pickle
-import subprocess
-import sys
 import tarfile
-import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tidemill.client.call import read_calls, read_results, run_call, write_calls
 from tidemill.client.client import new_campaign, pages
 from tidemill.client.outputs import copy_output, events_of, members
 from tidemill.errors import ConfigError, SiteError
@@ -27,48 +21,6 @@ from tidemill.wire.api import REQUEST_BYTES_MAX, OutputRow, SubmitRequest
 def _row(path: Path, name: str = "results") -> OutputRow:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return OutputRow(name=name, url=path.as_uri(), size_bytes=path.stat().st_size, sha256=digest)
-
-
-def test_calls_are_found_by_their_number() -> None:
-    calls = [pickle.dumps((math.sqrt, (k,), {})) for k in range(10)]
-    file = io.BytesIO()
-    write_calls(file, calls, ["/a"])
-    file.seek(0)
-    path, found = read_calls(file, 3, 2)
-    assert (path, found) == (["/a"], calls[3:5])
-
-
-def test_a_payload_runs_its_calls_and_frames_the_results(tmp_path: Path) -> None:
-    calls = [pickle.dumps((math.sqrt, (k * k,), {})) for k in range(5)] + [
-        pickle.dumps((math.sqrt, (-1,), {}))
-    ]
-    with (tmp_path / "calls").open("wb") as file:
-        write_calls(file, calls, sys.path)
-    argv = [sys.executable, "-m", "tidemill.client.call", "calls", "results", "2", "4"]
-    subprocess.run(argv, cwd=tmp_path, check=True)
-    results = [pickle.loads(each) for each in read_results((tmp_path / "results").read_bytes())]
-    assert results[:3] == [(True, 2.0), (True, 3.0), (True, 4.0)]
-    good, error, where = results[3]
-    assert (good, type(error)) == (False, ValueError)
-    assert "Traceback" in where
-
-
-@pytest.mark.parametrize("cut", [1, 8, 9])
-def test_results_end_before_one_that_is_cut_off(cut: int) -> None:
-    whole = b"".join(len(each).to_bytes(8, "little") + each for each in (b"one", b"second"))
-    assert list(read_results(whole)) == [b"one", b"second"]
-    assert list(read_results(whole[:-cut])) == [b"one"]
-
-
-def test_a_result_that_cannot_be_pickled_is_an_exception() -> None:
-    good, error, _ = pickle.loads(run_call(pickle.dumps((threading.Lock, (), {}))))
-    assert good is False
-    assert "pickle" in str(error)
-
-
-def test_sys_exit_in_a_call_is_its_exception() -> None:
-    good, error, _ = pickle.loads(run_call(pickle.dumps((sys.exit, (3,), {}))))
-    assert (good, type(error)) == (False, SystemExit)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""A call on its way: its pickle, in memory or in a file, its future, and how its result becomes the future's."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from tidemill.client.calls import channel
+from tidemill.client.calls.worker import contiguous, pickler
+from tidemill.errors import ConfigError, JobError
+
+T = TypeVar("T")
+MEMORY_BYTES = 4 << 20  #: a pickled call or result that is larger is held in a file
+
+
+class CallError(JobError):
+    """A call gave no result: its process died, or its workers were lost; the message holds the evidence."""
+
+
+class CallTimeoutError(CallError, TimeoutError):
+    """A call ran for longer than its `timeout_s`."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of the worker, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class CallFuture(Future[T]):
+    """A future whose call can be cancelled while it runs: its process is killed, and the worker goes on with others."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self.runs = False
+        self._wake = wake
+
+    def running(self) -> bool:
+        """Whether a worker runs the call now."""
+        return self.runs and not self.done()
+
+    def cancel(self) -> bool:
+        """Cancel the call, also one that runs; False if it is over."""
+        if not super().cancel():
+            return False
+        self._wake()
+        return True
+
+
+class Spool:
+    """A pickle as it is written: in memory, from 4 MiB on in a file of the executor's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES, dir=str(directory))  # noqa: SIM115
+        self.size = 0
+        self.names_main = False  #: it may refer to `__main__`, which is another one in a worker
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        data = contiguous(data)
+        size = len(data)
+        if size <= channel.PART_BYTES and b"__main__" in bytes(data):
+            self.names_main = True
+        self._file.write(data)
+        self.size += size
+        return size
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it travels in one frame."""
+        return self.size <= channel.PART_BYTES
+
+    def parts(self) -> Iterator[tuple[bytes, bytes]]:
+        """Kind and content of the frames that carry it."""
+        self._file.seek(0)
+        left = self.size
+        while left > channel.PART_BYTES:
+            left -= channel.PART_BYTES
+            yield channel.PART, self._file.read(channel.PART_BYTES)
+        yield channel.LAST, self._file.read()
+
+    def load(self) -> Any:
+        """What was pickled."""
+        self._file.seek(0)
+        return pickle.load(self._file)
+
+    def close(self) -> None:
+        """Give memory and file back."""
+        self._file.close()
+
+
+class RemoteCall:
+    """One call until its future is resolved."""
+
+    __slots__ = ("died", "future", "losses", "number", "result", "spool")
+
+    def __init__(self, number: int, spool: Spool, future: CallFuture[Any]) -> None:
+        self.number, self.spool, self.future = number, spool, future
+        self.died = self.losses = 0  #: times that its process died, and that a worker was lost while it ran
+        self.result: Spool | None = None  #: the parts of a large result so far
+
+    def fail(self, error: BaseException) -> None:
+        """Resolve the future with an exception, unless it was cancelled."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+        self.close()
+
+    def resolve(self, load: Callable[[], Any]) -> None:
+        """Resolve the future with a pickled result; a class that cannot be loaded here is the call's exception."""
+        if self.future.set_running_or_notify_cancel():
+            try:
+                good, value, *where = load()
+            except Exception as error:  # noqa: BLE001
+                self.future.set_exception(error)
+            else:
+                if good:
+                    self.future.set_result(value)
+                else:
+                    value.__cause__ = RemoteTraceback(where[0])
+                    self.future.set_exception(value)
+        self.close()
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self.spool.close()
+        if self.result is not None:
+            self.result.close()
+
+
+def pickled(call: tuple[Any, Any, Any], directory: Path) -> Spool:
+    """A call's pickle. Raises ConfigError for what cannot be pickled."""
+    function = call[0]
+    name = getattr(function, "__qualname__", repr(function))
+    used = pickler()
+    if used is pickle.Pickler and getattr(function, "__module__", None) == "__main__":
+        raise ConfigError(
+            f"`{name}` is a function of `__main__`, which a worker cannot import",
+            hint="`pip install tidemill[python]`, or move the function to a module",
+        )
+    spool = Spool(directory)
+    try:
+        try:
+            pickle.Pickler(spool, protocol=5).dump(call)
+            fits = used is pickle.Pickler or not spool.names_main
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError):
+            fits = False
+            if used is pickle.Pickler:
+                raise
+        if not fits:  # cloudpickle takes what pickle does not, and is ten times slower
+            spool.close()
+            spool = Spool(directory)
+            used(spool, protocol=5).dump(call)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
+        spool.close()
+        raise ConfigError(
+            f"failed to pickle the call of `{name}`: {error}",
+            hint="pass data that pickle takes; lambdas and local functions need `pip install tidemill[python]`",
+        ) from error
+    return spool
+
+
+def loaded(content: bytes) -> Any:
+    """What one frame carries."""
+    return pickle.loads(content)

@@ -1,0 +1,204 @@
+"""The wire between an executor and its workers, and what a worker does with a call, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemill.client.calls import channel
+from tidemill.client.calls.channel import CallLink, LinkError, accept, connect
+from tidemill.client.calls.crew import missing
+from tidemill.client.calls.worker import _FRAME, run_call
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[CallLink, CallLink]]:
+    left, right = _joined(KEY, KEY)
+    yield left, right
+    left.close()
+    right.close()
+
+
+def _joined(worker_key: bytes, executor_key: bytes) -> tuple[CallLink, CallLink]:
+    here, there = socket.socketpair()
+    found: list[CallLink] = []
+    errors: list[LinkError] = []
+
+    def work() -> None:
+        try:
+            found.append(connect(here, worker_key))
+        except LinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        theirs = accept(there, there.recv(channel.HELLO_BYTES, socket.MSG_WAITALL), executor_key)
+    except LinkError:
+        here.close()
+        there.close()
+        raise
+    finally:
+        thread.join()
+    assert not errors
+    return found[0], theirs
+
+
+def test_frames_arrive_whole_and_in_order(pair: tuple[CallLink, CallLink]) -> None:
+    ours, theirs = pair
+    sent = [(channel.PART, k, bytes(k)) for k in range(100)] + [(channel.LAST, 7, b"x" * channel.PART_BYTES)]
+    for frame in sent:
+        ours.put(*frame)
+    got: list[tuple[bytes, int, bytes]] = []
+    while len(got) < len(sent):
+        ours.flush()
+        got += [(each.kind, each.number, each.content) for each in theirs.receive()]
+    assert got == sent
+    assert ours.outgoing == 0
+
+
+def test_a_worker_with_another_key_gets_no_byte() -> None:
+    with pytest.raises(LinkError, match="does not know the pool's key"):
+        _joined(bytes(32), KEY)
+
+
+@pytest.mark.parametrize("harm", ["changed", "repeated", "dropped"])
+def test_a_frame_that_was_changed_repeated_or_dropped_ends_the_connection(
+    pair: tuple[CallLink, CallLink], harm: str
+) -> None:
+    ours, theirs = pair
+    ours.put(channel.LAST, 1, b"one")
+    ours.put(channel.LAST, 2, b"two")
+    first, second = (bytes(each) for each in ours._out)
+    raw = {"changed": first[:-1] + b"!", "repeated": first + first, "dropped": second}[harm]
+    ours.socket.sendall(raw)
+    with pytest.raises(LinkError, match="check"):
+        theirs.receive()
+
+
+def test_a_frame_of_absurd_size_is_refused(pair: tuple[CallLink, CallLink]) -> None:
+    ours, theirs = pair
+    ours.socket.sendall(b"\xff" * 64)
+    with pytest.raises(LinkError, match="4294967295 bytes"):
+        theirs.receive()
+
+
+def _result(call: object) -> tuple[object, ...]:
+    content = pickle.dumps(call)
+    source, sink = io.BytesIO(), io.BytesIO()
+    for at in range(0, len(content), 10):  # as a large one comes
+        piece = content[at : at + 10]
+        source.write(_FRAME.pack(channel.PART, len(piece)) + piece)
+    source.write(_FRAME.pack(channel.LAST, 0))
+    source.seek(0)
+    run_call(source, sink)
+    assert source.read() == b""
+    sink.seek(0)
+    parts = b""
+    while head := sink.read(_FRAME.size):
+        kind, size = _FRAME.unpack(head)
+        parts = b"" if kind == channel.ABORTED else parts + sink.read(size)
+    found: tuple[object, ...] = pickle.loads(parts)
+    return found
+
+
+def test_a_call_in_pieces_gives_its_result() -> None:
+    assert _result((sum, ([1, 2, 3],), {})) == (True, 6)
+
+
+def test_an_exception_is_a_result_with_its_traceback() -> None:
+    good, error, where = _result((int, ("x",), {}))
+    assert (good, type(error)) == (False, ValueError)
+    assert "Traceback" in str(where)
+
+
+def test_a_call_that_cannot_be_loaded_is_an_exception_and_the_next_one_is_found() -> None:
+    class Odd:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (int, ("no number " * 20,))
+
+    assert _result((sum, ([Odd()],), {}))[0] is False
+
+
+def test_an_exception_that_cannot_be_made_again_is_told_as_text() -> None:
+    good, error, _ = _result((_raise_odd, (), {}))
+    assert (good, type(error)) == (False, RuntimeError)
+    assert "OddError: text" in str(error)
+
+
+class OddError(Exception):
+    """Pickles, and cannot be loaded: its constructor wants two arguments."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__("text")
+
+
+def _raise_odd() -> None:
+    raise OddError("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "count"), [(0, 0, 0), (1, 0, 1), (1_000, 0, 8), (1_000, 8, 0), (3, 2, 1), (2, 5, 0)]
+)
+def test_workers_are_as_many_as_calls_can_use(wanted: int, live: int, count: int) -> None:
+    assert missing(wanted=wanted, workers_max=8, live=live) == count
+
+
+@contextlib.contextmanager
+def _worker(directory: Path) -> Iterator[CallLink]:
+    """A worker in a process of its own, connected and set up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        (directory / "pool").write_text(json.dumps({"addresses": [address], "key": KEY.hex()}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill.client.calls.worker", str(directory / "pool")]
+        )
+        try:
+            listener.settimeout(60)
+            connection, _ = listener.accept()
+            link = accept(connection, connection.recv(channel.HELLO_BYTES, socket.MSG_WAITALL), KEY)
+            link.put(channel.SETUP, 0, json.dumps({"path": sys.path, "timeout_s": None}).encode())
+            yield link
+            link.put(channel.END)
+            link.flush()
+            assert process.wait(60) == 0
+            link.close()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _until(link: CallLink, kind: bytes, number: int) -> bytes:
+    """The content of the first frame of a kind of a call."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        link.flush()
+        if select.select([link.socket], [], [], 1)[0]:
+            for frame in link.receive():
+                if (frame.kind, frame.number) == (kind, number):
+                    return frame.content
+    pytest.fail(f"no frame {kind!r} of call {number} came")
+
+
+def test_a_call_that_comes_with_the_cancel_of_the_one_before_runs(tmp_path: Path) -> None:
+    with _worker(tmp_path) as link:
+        for number in (1, 3, 5):
+            link.put(channel.LAST, number, pickle.dumps((time.sleep, (600,), {})))
+            _until(link, channel.STARTED, number)
+            link.put(channel.CANCEL, number)
+            link.put(channel.LAST, number + 1, pickle.dumps((sum, ([1, 2],), {})))  # both in one read
+            assert pickle.loads(_until(link, channel.LAST, number + 1)) == (True, 3)
