@@ -86,7 +86,7 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
     )
     site.wait_for(lambda: shown(site).state == "running", "the server knows the cache")
     source, began_s = CacheSource(), time.time()
-    source.look("")
+    source.look(site.client.sites())
     spec = JobSpec(
         app="ranges",
         inputs=[Input(name="data", url=far.direct("ds/a/f"), read=ReadAs.URL)],

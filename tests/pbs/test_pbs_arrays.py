@@ -16,6 +16,7 @@ from tests.worlds.batch.batch_world import KEY
 from tidemill import clock
 from tidemill.batch.contract import Answer
 from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.batch.pbs.replies import Record
 from tidemill.batch.pbs.survey import waiting
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -64,7 +65,7 @@ def test_elements_of_an_array_have_names_of_their_own_while_some_run_and_others_
     seen = batch.snapshot()
     assert sorted(each.name for each in seen.running) == ["tm-here-e1-1.0", "tm-here-e1-1.1"]
     assert sorted(each.name for each in seen.queued) == ["tm-here-e1-1.2", "tm-here-e1-1.3"]
-    assert {each.ours for each in (*seen.running, *seen.queued)} == {True}
+    assert [each.ours for each in seen.running] == [each.ours for each in seen.queued] == [True, True]
     batch.cancel(["tm-here-e1-1.0"])
     assert wait(batch, "tm-here-e1-1.0", is_final).state is AllocationState.CANCELED
     assert wait(batch, "tm-here-e1-1.2", runs).answer is Answer.FOUND, "the next one has its node"
@@ -99,8 +100,8 @@ def test_a_usage_error_is_quoted_and_not_the_usage(pbs: PbsWorld) -> None:
 
 
 def test_the_start_that_pbs_plans_for_an_array_is_that_of_its_next_element() -> None:
-    array = {"job_state": "B", "estimated": {"start_time": "soon"}}
-    jobs = {
+    array: Record = {"job_state": "B", "estimated": {"start_time": "soon"}}
+    jobs: dict[str, Record] = {
         "7[].pbs": array,
         "7[0].pbs": {"job_state": "R"},
         "7[1].pbs": {"job_state": "Q"},

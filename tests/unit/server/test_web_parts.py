@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tidemill import clock
-from tidemill.cli.jobs.job import _state_text
+from tidemill.cli.jobs.job import state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
 from tidemill.model.job import JobSpec
@@ -274,9 +274,9 @@ def test_a_failure_of_a_job_that_goes_on_is_not_told_as_its_state() -> None:
     ):
         changed = msgspec.structs.replace(row, state=state)
         assert f"<small>{told}</small>" in jobs([changed], lambda _: "")
-        assert _state_text(changed) == f"{state}: {told}"
+        assert state_text(changed) == f"{state}: {told}"
     assert "failure" not in jobs([ROW], lambda _: "")
-    assert _state_text(ROW) == "RUNNING"
+    assert state_text(ROW) == "RUNNING"
 
 
 def test_drawings_are_well_formed_whatever_is_in_them_and_hold_no_style() -> None:
