@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from tidemill.client import Client
-from tidemill.model.activity import Activity, Changes, Span, add
+from tidemill.model.figures.activity import Activity, Changes, Span, add
 from tidemill.model.job import JobSpec
 
 RECORDS = 1_000_000

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from tests.worlds.home.world import FINAL, World, world
 
-from tidemill.model.activity import Activity, course
+from tidemill.model.figures.activity import Activity, course
 from tidemill.model.job import JobSpec
 from tidemill.report.query import gather
 

@@ -20,7 +20,7 @@ from tidemill import clock
 from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.activity import Activity
+from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL

@@ -12,7 +12,7 @@ from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, wait_of
 from tidemill.harvest.simulation.outcome import change, delay
 from tidemill.harvest.simulation.promise import PromiseState, class_verdict
-from tidemill.model.job_classes import LENGTHS, SIZES, UNKNOWN
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
 
 DAY_S = 86400.0
 CANNOT_KNOW = (

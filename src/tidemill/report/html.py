@@ -9,8 +9,8 @@ from importlib import resources
 from tidemill import __version__, clock
 from tidemill.charts.bars import Bar, bars, shares
 from tidemill.charts.time import area
-from tidemill.model.activity import Course
 from tidemill.model.failure import POLICY
+from tidemill.model.figures.activity import Course
 from tidemill.model.quantities import (
     bytes_text,
     count_text,

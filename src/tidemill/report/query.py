@@ -9,8 +9,8 @@ import msgspec
 from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
-from tidemill.model.activity import Course, counted, course
 from tidemill.model.failure import FailureClass, cause_of, next_step
+from tidemill.model.figures.activity import Course, counted, course
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
 from tidemill.wire.http import NotFoundError

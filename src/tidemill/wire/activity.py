@@ -9,7 +9,7 @@ ACTIVITY_LINES_MAX = 1_000  #: intervals of one report
 
 class ActivityLine(msgspec.Struct, frozen=True, array_like=True):
     """What is added to an interval of one second. `busy_us` and `cpu_us`: changes of payload time and CPU time from the
-    interval before; see `model.activity`."""
+    interval before; see `model.figures.activity`."""
 
     at_s: int
     done: int

@@ -80,7 +80,7 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
 class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):
     """Regular jobs of a class that started today (UTC): seconds that they waited in all, and our estimated part of it.
 
-    `size`, `length`: a class of `model.job_classes`, `unknown` where a record does not say.
+    `size`, `length`: a class of `model.figures.job_classes`, `unknown` where a record does not say.
     """
 
     size: str

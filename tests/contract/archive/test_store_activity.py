@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.contract.server_world import Site, World, done, leases
 
-from tidemill.model.activity import Activity, Changes, Span, activity, add, counted, course
+from tidemill.model.figures.activity import Activity, Changes, Span, activity, add, counted, course
 from tidemill.model.job import JobSpec
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.activities import LINES_MAX

@@ -9,7 +9,7 @@ import msgspec
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, Tracker, Yielded
 from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
-from tidemill.model.job_classes import ClassTotals, SizeAndLength
+from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 DAY_S = 20_000 * 86400.0  #: midnight

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.model.activity import Changes, Span, activity, add, coarser, counted, course, merge
+from tidemill.model.figures.activity import Changes, Span, activity, add, coarser, counted, course, merge
 
 SPANS = st.lists(
     st.builds(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tidemill.model.job_classes import (
+from tidemill.model.figures.job_classes import (
     LENGTHS,
     LENGTHS_S,
     SIZES,

@@ -14,7 +14,7 @@ from tidemill.accounting.idle import EDGES_S, STEPS, HoleClass, Idle
 from tidemill.harvest.simulation.experiment import ClassResult
 from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange
 from tidemill.harvest.simulation.promise import Promise, PromiseState
-from tidemill.model.job_classes import SIZES
+from tidemill.model.figures.job_classes import SIZES
 from tidemill.report.outside import opportunity_figures as figures
 from tidemill.report.outside.opportunity import NO_CLOCK, Harvestable, Opportunity, Price
 from tidemill.report.outside.opportunity_page import page

@@ -9,8 +9,8 @@ import pytest
 
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.time import area, nice_ceiling
-from tidemill.model.activity import Changes, Span, activity, add, course
 from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.figures.activity import Changes, Span, activity, add, course
 from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
 from tidemill.report.html import page
 from tidemill.report.query import ReportData, Timeline, group_failures

@@ -26,12 +26,12 @@ from tidemill.server.core.site_views import TideSeries
 from tidemill.server.database.store import Store
 from tidemill.server.identity.access import Authenticator
 from tidemill.server.web import draw, text
-from tidemill.server.web.entrance import VISIT, Visit, is_forged, is_local
 from tidemill.server.web.query import AddressQuery, own_path, said, to, with_values
 from tidemill.server.web.render import Pages
 from tidemill.server.web.routes import Website
-from tidemill.server.web.sessions import Sessions, WebSession
 from tidemill.server.web.sites import wait_rows
+from tidemill.server.web.visits.entrance import VISIT, Visit, is_forged, is_local
+from tidemill.server.web.visits.sessions import Sessions, WebSession
 from tidemill.wire.api import ActionRequest, Attempt, FailureRow, JobRow, SubmitRequest
 from tidemill.wire.monitoring import RegularWaits
 

@@ -62,7 +62,9 @@ _log = Log("pbs")
 class PbsBatchSystem:
     """See `batch/contract.py`."""
 
-    def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
+    def __init__(
+        self, directory: Path, config: Cluster, *, key: str, account: str = "", deaths: Deaths | None = None
+    ) -> None:
         self._config = config
         self._key = key
         self._account = account
@@ -76,7 +78,7 @@ class PbsBatchSystem:
             str, tuple[float, str]
         ] = {}  #: submissions without a number: when asked, and what was found
         self._asked_history_s = -HISTORY_EVERY_S
-        self._deaths = Deaths()
+        self._deaths = Deaths() if deaths is None else deaths
         self._name_chars_max: int | None = None
         self._server: Record | None = None
         self._asked_server_s = 0.0

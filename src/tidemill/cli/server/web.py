@@ -48,7 +48,7 @@ def _elsewhere(args: Namespace, address: str) -> int:
 def _serve(args: Namespace, client: Client, server_socket: Path) -> int:
     import asyncio
 
-    from tidemill.server.web.loopback import TOKEN_S, LoopbackPort
+    from tidemill.server.web.visits.loopback import TOKEN_S, LoopbackPort
 
     async def serve() -> None:
         entry = LoopbackPort(server_socket)

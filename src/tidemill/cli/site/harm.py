@@ -10,7 +10,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, moment
 from tidemill.cli.site.directory import site_directory
 from tidemill.cli.terminal import say, show, show_json, show_table
-from tidemill.model.job_classes import UNKNOWN, length_bounds, length_text, size_text
+from tidemill.model.figures.job_classes import UNKNOWN, length_bounds, length_text, size_text
 from tidemill.model.quantities import count_text, duration_text
 
 if TYPE_CHECKING:

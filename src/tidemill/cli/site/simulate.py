@@ -428,7 +428,7 @@ def nodes_text(each: ClassResult) -> str:
 
 def long_text(each: ClassResult) -> str:
     """A class of length."""
-    from tidemill.model.job_classes import length_text
+    from tidemill.model.figures.job_classes import length_text
 
     return length_text(each.over_s, each.up_to_s)
 

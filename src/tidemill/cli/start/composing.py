@@ -42,7 +42,7 @@ STDIN = "stdin"
 TABLE_BYTES_MAX = 256 << 20
 
 
-class Spool:
+class CommandFiles:
     """Where files lie that a command line makes for its job, such as the lines of --sweep: HOME/inputs/CAMPAIGN. A
     retry needs them too; `tidemill clean` removes old ones. Made when the first file is; never in a dry run."""
 
@@ -84,7 +84,9 @@ class Rows(NamedTuple):
         return list(words) if self.table is None else [self.table.filled(word) for word in words]
 
 
-def compose(args: Namespace, command: list[str], *, campaign: str, spool: Spool, reads_here: bool) -> JobSpec:
+def compose(
+    args: Namespace, command: list[str], *, campaign: str, spool: CommandFiles, reads_here: bool
+) -> JobSpec:
     """The job of a command line. `reads_here`: its site reads files of this machine. Raises ConfigError."""
     from msgspec import UNSET
 
@@ -139,7 +141,7 @@ def compose(args: Namespace, command: list[str], *, campaign: str, spool: Spool,
     )
 
 
-def rows_of(args: Namespace, command: Sequence[str], spool: Spool) -> Rows:
+def rows_of(args: Namespace, command: Sequence[str], spool: CommandFiles) -> Rows:
     """The events that --events, --each and --sweep ask for. Raises ConfigError."""
     if args.zip and len(args.sweep) < 2:
         raise ConfigError("--zip needs two --sweep or more", hint="--sweep a=1,2 --sweep b=x,y --zip")
@@ -194,7 +196,7 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"`{path}` is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def _each_file(path: Path, spool: Spool) -> Path:
+def _each_file(path: Path, spool: CommandFiles) -> Path:
     """The file of lines; what is read only once, such as `-` or a pipe, goes to the spool."""
     is_stdin = str(path) in ("-", "/dev/stdin", "/dev/fd/0")
     if not is_stdin and (path.is_file() or not path.exists()):
@@ -219,7 +221,9 @@ def _count_lines(path: Path) -> int:
     return lines
 
 
-def _packed(inputs: Sequence[Input], directories: dict[str, Path], spool: Spool, *, dry: bool) -> list[Input]:
+def _packed(
+    inputs: Sequence[Input], directories: dict[str, Path], spool: CommandFiles, *, dry: bool
+) -> list[Input]:
     """Inputs, each directory as an archive in the spool."""
     from msgspec import structs
 
@@ -237,7 +241,7 @@ def _packed(inputs: Sequence[Input], directories: dict[str, Path], spool: Spool,
     return packed
 
 
-def _stdin(args: Namespace, events: int, spool: Spool, *, reads_here: bool) -> list[Input]:
+def _stdin(args: Namespace, events: int, spool: CommandFiles, *, reads_here: bool) -> list[Input]:
     """The input that is the command's stdin; none where there is nothing to read."""
     from tidemill.model.job import Input
 
@@ -311,4 +315,4 @@ def _image(text: str) -> str:
     return str(path)
 
 
-__all__ = ["RETRIES", "STDOUT", "Rows", "Spool", "compose", "rows_of"]
+__all__ = ["RETRIES", "STDOUT", "CommandFiles", "Rows", "compose", "rows_of"]

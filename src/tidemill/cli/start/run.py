@@ -13,7 +13,7 @@ from tidemill.cli.jobs.dry_run import check_places, show_plan
 from tidemill.cli.jobs.follow import follow
 from tidemill.cli.jobs.outcome import Telling, tell_outcome
 from tidemill.cli.jobs.submit import define_gpus, define_width
-from tidemill.cli.start.composing import RETRIES, Spool, compose
+from tidemill.cli.start.composing import RETRIES, CommandFiles, compose
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import say, stderr_is_terminal
 from tidemill.errors import ConfigError
@@ -190,7 +190,7 @@ def run(args: Namespace) -> int:
     if args.name:
         check_name(args.name, "campaign")
     campaign = args.name or new_campaign(Path(command[0]).name)
-    spool = Spool(home_dir(args.home) / "inputs" / campaign, dry=args.dry_run)
+    spool = CommandFiles(home_dir(args.home) / "inputs" / campaign, dry=args.dry_run)
     if args.dry_run:
         return _dry_run(args, command, campaign, spool)
     is_far = _is_far(args)
@@ -242,7 +242,7 @@ def _resume(args: Namespace, command: list[str]) -> int:
     return attach(client, name, [], _telling(args)._replace(with_files=True), cancels=True)
 
 
-def _dry_run(args: Namespace, command: list[str], campaign: str, spool: Spool) -> int:
+def _dry_run(args: Namespace, command: list[str], campaign: str, spool: CommandFiles) -> int:
     """Check everything, print what would happen; starts and writes nothing."""
     from tidemill.client.client import Client
     from tidemill.client.home import find_server

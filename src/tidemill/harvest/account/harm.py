@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted, file_name
 from tidemill.harvest.plan.situation import Decision, Situation
-from tidemill.model.job_classes import ClassTotals, SizeAndLength, length_class, size_class
+from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength, length_class, size_class
 from tidemill.model.machine import Queued, Running, Snapshot
 
 PLANS_MAX = 20

@@ -64,8 +64,8 @@ class SeedRuns(msgspec.Struct, frozen=True, kw_only=True):
 class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of a class: how their mean wait changes, relatively (`low` and `high`: 95 %) and in seconds (`delay_s`).
 
-    `name` is the class of size, of length, or both (`model.job_classes`); `over_s` and `up_to_s` (None = no bound) are
-    the bounds of length, of run times or, in `by_limit`, of requests.
+    `name` is the class of size, of length, or both (`model.figures.job_classes`); `over_s` and `up_to_s` (None = no
+    bound) are the bounds of length, of run times or, in `by_limit`, of requests.
     """
 
     name: str

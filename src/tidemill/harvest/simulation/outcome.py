@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill.harvest.simulation.simulator import Tally, calls_of
 from tidemill.harvest.simulation.swf import Job
-from tidemill.model.job_classes import LENGTHS, LENGTHS_S, SIZES, size_edges
+from tidemill.model.figures.job_classes import LENGTHS, LENGTHS_S, SIZES, size_edges
 
 CLASS_JOBS_MIN = 100
 """A smaller class joins its neighbour: its mean wait would say nothing."""
@@ -66,7 +66,7 @@ STUDENT = (
 class JobClass(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of `nodes_min` to `nodes` nodes that are longer than `over_s` and at most `up_to_s` (None = no bound).
 
-    `name`: as `model.job_classes` has it; of classes that were joined, the upper one's.
+    `name`: as `model.figures.job_classes` has it; of classes that were joined, the upper one's.
     """
 
     name: str

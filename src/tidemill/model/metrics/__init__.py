@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidemill.config.addressee import Channel
 from tidemill.model.failure import FailureClass
-from tidemill.model.job_classes import LENGTHS, SIZES
+from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.model.metrics.nodes import FAMILIES, QUANTITIES
 from tidemill.model.state import AllocationState, JobState
 

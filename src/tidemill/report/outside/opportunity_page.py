@@ -9,7 +9,7 @@ from tidemill.accounting.idle import HoleClass
 from tidemill.harvest.simulation.experiment import ClassResult
 from tidemill.harvest.simulation.outcome import RelativeChange
 from tidemill.harvest.simulation.promise import SENTENCE, PromiseState
-from tidemill.model.job_classes import length_text
+from tidemill.model.figures.job_classes import length_text
 from tidemill.model.quantities import count_text, short_text, times_text
 from tidemill.report.captions import captioned, numbered, pair
 from tidemill.report.html import cards, document, section, table

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.model.activity import Activity
+from tidemill.model.figures.activity import Activity
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.archive import lookup

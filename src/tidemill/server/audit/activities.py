@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill import log
-from tidemill.model.activity import STEP_S, Activity, Changes, activity, coarser, merge
+from tidemill.model.figures.activity import STEP_S, Activity, Changes, activity, coarser, merge
 from tidemill.server.database.rows import Site
 from tidemill.server.database.store import Session, row
 from tidemill.server.database.unit_of_work import UnitOfWork

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.model.job_classes import LENGTHS, SIZES
+from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork

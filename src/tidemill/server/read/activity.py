@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.model.activity import Activity
+from tidemill.model.figures.activity import Activity
 from tidemill.server.archive import lookup
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import activities

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.model.activity import Activity
 from tidemill.model.failure import Evidence
+from tidemill.model.figures.activity import Activity
 from tidemill.model.job import JobSpec
 from tidemill.model.state import JobState
 from tidemill.server.archive import lookup

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from tidemill.charts.svg import Frame, stepped, steps, stretched
 from tidemill.charts.time import clock_marks, clock_text, nice_ceiling, whole_ceiling
-from tidemill.model.activity import Activity, Course, counted, course, pace
+from tidemill.model.figures.activity import Activity, Course, counted, course, pace
 from tidemill.model.quantities import coarse_text, count_text, duration_text, figure_text, percent_text, ratio
 from tidemill.wire.api import PayloadUsage
 

@@ -22,11 +22,11 @@ from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
 from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites, stress
-from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
 from tidemill.server.web.query import AddressQuery, own_path, with_values
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.server.web.sessions import Sessions
+from tidemill.server.web.visits.entrance import VISIT, Entrance, Visit, is_local, set_cookie
+from tidemill.server.web.visits.sessions import Sessions
 from tidemill.wire.api import ErrorReply
 
 FORM_BYTES_MAX = 64 * 1024

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemill.errors import did_you_mean
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, length_bounds, length_text, size_text
 from tidemill.model.identity import Act
-from tidemill.model.job_classes import LENGTHS, SIZES, length_bounds, length_text, size_text
 from tidemill.model.state import AllocationState
 from tidemill.server.core import site_views
 from tidemill.server.errors import MissingError, RequestError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 
-from tidemill.model.activity import Changes, Span, add
 from tidemill.model.failure import FailureClass
+from tidemill.model.figures.activity import Changes, Span, add
 from tidemill.site.state import site_state as s
 from tidemill.wire import node
 from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport

@@ -15,7 +15,7 @@ from tidemill.errors import SiteError
 from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
-from tidemill.model.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tidemill.server.web.loopback import ENTRY, LoopbackPort, is_of_another_user
+from tidemill.server.web.visits.loopback import ENTRY, LoopbackPort, is_of_another_user
 
 
 class Upstream:

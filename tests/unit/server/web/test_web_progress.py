@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidemill.harvest.plan.waves import Binding
-from tidemill.model.activity import Activity, Changes, Span, activity, add
 from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.figures.activity import Activity, Changes, Span, activity, add
 from tidemill.server.read.web_pages import alike
 from tidemill.server.web.progress import LATE_S, ProgressCounts, view
 from tidemill.server.web.text import waits

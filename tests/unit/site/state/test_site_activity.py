@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.model.activity import Changes, activity, counted, merge
+from tidemill.model.figures.activity import Changes, activity, counted, merge
 from tidemill.model.job import JobSpec
 from tidemill.site.link.exchange import understood
 from tidemill.site.state import site_state as s

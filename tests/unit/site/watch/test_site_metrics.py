@@ -7,7 +7,7 @@ from pathlib import Path
 
 import draw_metrics
 
-from tidemill.model.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
 from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs

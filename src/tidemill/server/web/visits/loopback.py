@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tidemill import clock, log
-from tidemill.server.web.entrance import is_local
+from tidemill.server.web.visits.entrance import is_local
 
 TOKEN_S = 600.0  #: a URL that nobody has opened by then works no more
 HEAD_BYTES_MAX = 64 * 1024

@@ -15,7 +15,7 @@ from tidemill import clock, log
 from tidemill.model.identity import Via
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.access import Authenticator
-from tidemill.server.web.sessions import Sessions, WebSession
+from tidemill.server.web.visits.sessions import Sessions, WebSession
 from tidemill.wire.api import ErrorReply
 
 VISIT = "tidemill.visit"  #: in the ASGI scope of a page: a `Visit`
