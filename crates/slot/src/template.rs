@@ -168,8 +168,13 @@ mod tests {
             input: &|_| None,
         };
         let fill = |text: &str| Template::parse(text)?.fill(&values);
-        assert_eq!(fill("{column.0}|{column.1}|{column.2}|{column.3}").unwrap(), "|a b|{seed}|");
-        assert!(fill("{column.4}").unwrap_err().contains("event 3 has no column 4"));
+        assert_eq!(
+            fill("{column.0}|{column.1}|{column.2}|{column.3}").unwrap(),
+            "|a b|{seed}|"
+        );
+        assert!(fill("{column.4}")
+            .unwrap_err()
+            .contains("event 3 has no column 4"));
         assert!(fill("{column.x}").unwrap_err().contains("`{column.x}`"));
     }
 

@@ -81,7 +81,7 @@ AGENT: dict[str, Metric] = {
     ),
     "tidemill_batch_glance_off": Metric(
         "gauge",
-        "1 while glances are off: the batch system shows no counts of jobs, or the query for them fails",
+        "Is 1 while glances are off: the batch system shows no counts of jobs, or the query for them fails",
     ),
     "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept for small jobs to come, at most"),
     "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = others' jobs", {"state": _NODES}),
