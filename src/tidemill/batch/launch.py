@@ -141,6 +141,7 @@ shift 2
 """
     + _HOSTS
     + """
+[ -z "$status_files" ] || rm -f "$status_files".[0-9]*  # of an earlier run of this element
 "$@" &
 child=$!
 forward() { forwarded=1; kill -"$1" $child 2>/dev/null; }
@@ -167,6 +168,7 @@ exit $worst
 # process that each has noted.
 _PBSDSH = """nodes=$1 status_files=$2 each=$3
 shift 3
+rm -f "$status_files".[0-9]* "$status_files".pid.[0-9]*  # of an earlier run of this element
 pbsdsh -- /bin/sh -c "$each" sh "$status_files" 0 "$@" &
 child=$!
 forward() {

@@ -97,13 +97,14 @@ class Runner:
             for source in self._sources:
                 source.look(rows)
             over = self._guards.over()
+            everywhere = over.pop("", [])
             pairs: list[tuple[StressStep, Seen]] = []
             for each in going:
                 each.look(rows)
-                pairs.append((each.step, each.seen(over.get("", []) + over.get(each.step.site, []))))
+                pairs.append((each.step, each.seen(everywhere + over.get(each.step.site, []))))
             for each, end in zip(going, holding.decide_together(self._run.plan, pairs), strict=True):
                 each.end = end
-                if isinstance(end, StopRun) and over.get(""):
+                if isinstance(end, StopRun) and everywhere:
                     each.end = end._replace(everywhere=True)
                 each.close()
                 if end is not None and len(levels) > 1 and isinstance(end, StopRun):

@@ -10,10 +10,10 @@ from tests.contract.server_world import Site, World, done, leases
 from tidemill.model.figures.activity import Activity, Changes, Span, activity, add, counted, course
 from tidemill.model.job import JobSpec
 from tidemill.server.archive.parquet import Archive
-from tidemill.server.audit.activities import LINES_MAX
+from tidemill.server.audit.activities import FIGURE_MAX, LINES_MAX
 from tidemill.server.read import activity as read
 from tidemill.server.read import api_pages
-from tidemill.wire.activity import ActivityLine, ActivityReport
+from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
 
 SIM = JobSpec(app="sim", events=1_000)
 START_S = 1_600_000_000
@@ -68,6 +68,27 @@ def test_figures_that_cannot_be_are_left_out(world: World) -> None:
     ]  # fmt: skip
     site.sync(ActivityReport(n=0, job=job, of_job=False, lines=wrong), want=0)
     assert of_campaign(world).intervals == []
+
+
+def test_a_site_that_tells_nonsense_does_not_shut_out_the_others_of_a_campaign(world: World) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    leases(site.sync())
+    most = FIGURE_MAX - 1
+    for _ in range(2):  # rows that are joined in pairs, and added to
+        lines = [ActivityLine(START_S + at, most, 0, most, -most, 0) for at in range(LINES_MAX // 2)]
+        for at in range(0, len(lines), ACTIVITY_LINES_MAX):
+            for _ in range(40):
+                site.sync(
+                    ActivityReport(n=0, job=job, of_job=False, lines=lines[at : at + ACTIVITY_LINES_MAX]),
+                    want=0,
+                )
+    far = [ActivityLine(at << 12, most, 0, most, most, 0) for at in range(1, 1_000)]
+    for _ in range(4):
+        site.sync(ActivityReport(n=0, job=job, of_job=False, lines=far), want=0)
+    site.sync(report(job, [second(9)]), want=0)
+    found = of_campaign(world)
+    assert all(type(each.done) is int and each.done < 1 << 62 for each in found.intervals)
 
 
 def test_rows_are_bounded_and_the_sums_stay_exact(world: World) -> None:

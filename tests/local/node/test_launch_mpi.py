@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,20 @@ def test_node_that_fails_leaves_the_others_alone_and_the_worst_status_comes_back
     done = run(launch.launch_words(kind, 3, shell(script), status_files=tmp_path / "s"))
     assert done.returncode == 9, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ran.0", "ran.2"], "no status file is left"
+
+
+def test_statuses_of_an_earlier_run_count_for_nothing(tmp_path: Path) -> None:
+    dsh = tmp_path / "bin" / "pbsdsh"
+    dsh.parent.mkdir()
+    dsh.write_text('#!/bin/sh\nshift\nfor PBS_NODENUM in 0 1; do export PBS_NODENUM; "$@"; done\n')
+    dsh.chmod(0o755)
+    for name in ("s.0", "s.2", "s.pid.2"):
+        (tmp_path / name).write_text("9\n")
+    words = launch.launch_words("pbsdsh", 2, ["true"], status_files=tmp_path / "s")
+    env = {**os.environ, "PATH": f"{dsh.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(words, env=env, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("s.*"))
 
 
 def test_node_that_is_killed_counts_as_failed(kind: str, tmp_path: Path) -> None:

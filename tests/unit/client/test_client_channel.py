@@ -20,6 +20,7 @@ import pytest
 from tidemill.client.calls import channel
 from tidemill.client.calls.channel import CallLink, LinkError, accept, connect
 from tidemill.client.calls.crew import missing
+from tidemill.client.calls.switchboard import STRANGERS_MAX, Switchboard
 from tidemill.client.calls.worker import _FRAME, run_call
 
 KEY = bytes(range(32))
@@ -202,3 +203,33 @@ def test_a_call_that_comes_with_the_cancel_of_the_one_before_runs(tmp_path: Path
             link.put(channel.CANCEL, number)
             link.put(channel.LAST, number + 1, pickle.dumps((sum, ([1, 2],), {})))  # both in one read
             assert pickle.loads(_until(link, channel.LAST, number + 1)) == (True, 3)
+
+
+def test_strangers_who_push_each_other_out_do_not_end_an_executor(tmp_path: Path) -> None:
+    board = Switchboard(tmp_path, timeout_s=None, retries=0, idle_s=60.0, path=[])
+    address = board.listen(f"unix:{tmp_path}/s").removeprefix("unix:")
+    with contextlib.ExitStack() as kept:
+
+        def stranger() -> socket.socket:
+            made = kept.enter_context(socket.socket(socket.AF_UNIX))
+            made.connect(address)
+            return made
+
+        strangers = []
+        for _ in range(STRANGERS_MAX):
+            strangers.append(stranger())
+            _serve(board)
+        for each in strangers:
+            each.send(b"x")
+        stranger()
+        _serve(board)  # the oldest is dismissed in the round in which it is heard
+        board.start(lambda _job: "")
+        board.close(cancel=True)
+        board.join()
+
+
+def _serve(board: Switchboard) -> None:
+    """One round, connections first."""
+    ready = board._selector.select(1.0)
+    for key, _ in sorted(ready, key=lambda each: isinstance(each[0].data, int)):
+        board._serve(key)

@@ -99,6 +99,8 @@ def test_what_comes_or_ends_is_news_unless_tidemill_did_it(
         (counted(5, 2), counted(6, 3), True),
         (now(0, 4), now(0, 3), False),
         (now(0, 4), now(1, 3), True),
+        (now(0, 4), now(0, 5), False),
+        (now(1, 4), now(1, 5), True),
     ],
 )
 def test_an_end_that_nobody_waits_for_has_time_until_the_next_poll(

@@ -189,7 +189,8 @@ class Switchboard:
             self._give_up(error)
             raise
         finally:
-            for each in (*self._listeners, *(each.link.socket for each in self._workers.values())):
+            strangers = [connection for connection, _, _ in self._strangers.values()]
+            for each in (*self._listeners, *strangers, *(one.link.socket for one in self._workers.values())):
                 each.close()
             self._selector.close()
 
@@ -237,7 +238,9 @@ class Switchboard:
         connection.close()
 
     def _greet(self, fd: int) -> None:
-        """Part of a stranger's handshake came."""
+        """Part of a stranger's handshake came; it may have been dismissed for a newer one in the same round."""
+        if fd not in self._strangers:
+            return
         connection, so_far, since_s = self._strangers[fd]
         try:
             data = connection.recv(channel.HELLO_BYTES - len(so_far))

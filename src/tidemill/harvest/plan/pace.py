@@ -59,6 +59,8 @@ def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty
         ended = (after.ended or 0) - (before.ended or 0)
         return ended < 0 or (ended > own.canceled and not is_queue_empty)
     come = (after.waiting or 0) > (before.waiting or 0)
+    if before.waiting and (after.running or 0) > (before.running or 0):
+        return True  # one of ours may have started, and hide one that came
     return come or (not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running))
 
 

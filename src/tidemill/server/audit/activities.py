@@ -20,6 +20,7 @@ JOB_LINES_MAX = 120
 STEP_S_MAX = 1 << 20  #: 12 days; coarser ones would tell nothing
 AHEAD_US = 86_400_000_000  #: a node's clock may be ahead of the server's by a day
 FIGURE_MAX = 1 << 56
+SUM_MAX = 1 << 61  #: sums that a site drives beyond it grow no more: the row is other sites', too
 _LOG = log.Log("server")
 
 
@@ -55,9 +56,7 @@ class Reported:
             if lines > (JOB_LINES_MAX if job else LINES_MAX):
                 step_s, lines = _join(work, (campaign, job), changes, step_s)
             else:
-                work.session.many(
-                    "add_activity", [(campaign, job, at, *each) for at, each in changes.items()]
-                )
+                work.session.many("add_activity", _rows(campaign, job, changes))
             steps.append((campaign, job, step_s, lines))
         work.session.many("set_activity_steps", steps)
 
@@ -86,8 +85,15 @@ def _join(work: UnitOfWork, key: tuple[int, int], more: Changes, step_s: int) ->
     while len(changes) > most and step_s < STEP_S_MAX:
         changes, step_s = coarser(changes), step_s * 2
     work.session.run("delete_activity", campaign=campaign, job=job)
-    work.session.many("add_activity", [(campaign, job, at, *each) for at, each in changes.items()])
+    work.session.many("add_activity", _rows(campaign, job, changes))
     return step_s, len(changes)
+
+
+def _rows(campaign: int, job: int, changes: Changes) -> list[tuple[int, ...]]:
+    return [
+        (campaign, job, at, *(max(-SUM_MAX, min(SUM_MAX, value)) for value in each))
+        for at, each in changes.items()
+    ]
 
 
 def _changes(session: Session, campaign: int, job: int) -> Changes:

@@ -241,7 +241,7 @@ ON CONFLICT (campaign, job) DO UPDATE SET step_s = excluded.step_s, lines = excl
 -- name: add_activity many(campaign bigint, job bigint, at bigint, done bigint, failed bigint, busy_us bigint, cpu_us bigint, longest_us bigint)
 -- Something more happened in an interval.
 INSERT INTO activity (campaign, job, at, done, failed, busy_us, cpu_us, longest_us) SELECT v.campaign, v.job, v.at, v.done, v.failed, v.busy_us, v.cpu_us, v.longest_us FROM v WHERE true
-ON CONFLICT (campaign, job, at) DO UPDATE SET done = activity.done + excluded.done, failed = activity.failed + excluded.failed, busy_us = activity.busy_us + excluded.busy_us, cpu_us = activity.cpu_us + excluded.cpu_us,
+ON CONFLICT (campaign, job, at) DO UPDATE SET done = CASE WHEN activity.done BETWEEN -2305843009213693952 AND 2305843009213693952 THEN activity.done + excluded.done ELSE activity.done END, failed = CASE WHEN activity.failed BETWEEN -2305843009213693952 AND 2305843009213693952 THEN activity.failed + excluded.failed ELSE activity.failed END, busy_us = CASE WHEN activity.busy_us BETWEEN -2305843009213693952 AND 2305843009213693952 THEN activity.busy_us + excluded.busy_us ELSE activity.busy_us END, cpu_us = CASE WHEN activity.cpu_us BETWEEN -2305843009213693952 AND 2305843009213693952 THEN activity.cpu_us + excluded.cpu_us ELSE activity.cpu_us END,
 longest_us = CASE WHEN excluded.longest_us > activity.longest_us THEN excluded.longest_us ELSE activity.longest_us END;
 
 -- name: activity_of

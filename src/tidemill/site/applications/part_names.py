@@ -17,6 +17,10 @@ PART_FILES_MAX = 100_000
 NAME_BYTES_MAX = 200
 """Of a file name, which 255 bytes bound, with room for `.NAME.JOB.part`."""
 
+VALUE_BYTES_MAX = 120
+"""Of what a line puts into a name, so that what stands behind it, such as the event, has its place, too."""
+
+_COLUMN = re.compile(r"column\.([0-9]{1,4})")
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _UNFIT = re.compile(r"[/\x00-\x1f\x7f]")
 
@@ -45,7 +49,7 @@ def _tells_events(plain: str, of: Parts) -> bool:
         return True
     if of.lines is None or not any(each == "line" or each.startswith("column.") for each in places):
         return False
-    filled = {_filled(plain, {"line": line}) for line in of.lines[: of.events]}
+    filled = {_filled(plain, {"line": line})[0] for line in of.lines[: of.events]}
     return len(filled) == of.events
 
 
@@ -57,8 +61,8 @@ def _name(plain: str, of: Parts, number: int, *, is_told: bool) -> str:
     }  # fmt: skip
     if of.lines is not None and first < len(of.lines):
         values["line"] = of.lines[first]
-    name = _filled(plain, values)
-    if not is_told:
+    name, is_cut = _filled(plain, values)
+    if is_cut or not is_told:
         stem, dot, suffix = name.partition(".")
         if not stem:  # `.hidden`
             stem, dot, suffix = name, "", ""
@@ -67,17 +71,23 @@ def _name(plain: str, of: Parts, number: int, *, is_told: bool) -> str:
     return name if name not in ("", ".", "..") else f"output-{first}"
 
 
-def _filled(plain: str, values: dict[str, str]) -> str:
-    """The path with its templates filled in, as a file name; what is not known becomes nothing."""
+def _filled(plain: str, values: dict[str, str]) -> tuple[str, bool]:
+    """The path with its templates filled in, as a file name, and whether its end was cut off; what is not known becomes
+    nothing."""
     fields = values.get("line", "").rstrip("\r").split("\t")
 
     def value(found: re.Match[str]) -> str:
-        name = found[1]
-        if name.startswith("column.") and name[7:].isdecimal():
-            return fields[int(name[7:])] if int(name[7:]) < len(fields) else ""
-        return values.get(name, "").rstrip("\r")
+        column = _COLUMN.fullmatch(found[1])
+        if column is not None:
+            number = int(column[1])
+            return _cut(fields[number], VALUE_BYTES_MAX) if number < len(fields) else ""
+        return _cut(values.get(found[1], "").rstrip("\r"), VALUE_BYTES_MAX)
 
     name = _UNFIT.sub("-", _PLACE.sub(value, plain))
-    while len(name.encode()) > NAME_BYTES_MAX:
-        name = name[:-1]
-    return name
+    cut = _cut(name, NAME_BYTES_MAX)
+    return cut, cut != name
+
+
+def _cut(text: str, size: int) -> str:
+    """The first whole characters of a text that `size` bytes hold."""
+    return text[:size].encode()[:size].decode(errors="ignore")

@@ -261,8 +261,9 @@ class Deliverer:
         if _is_spread(delivery, output):
             folder = self._folder(delivery, output)
             names = part_names(output.path, self._parts(delivery, output, refs))
+            mark = f"{output.name}-" if self._is_shared(delivery, output) else ""
             for (part, ref), name in zip(refs, names, strict=True):
-                target = self._confine(folder / name, delivery.owner)
+                target = self._confine(folder / (mark + name), delivery.owner)
                 member = _member(delivery, part, ref, "")
                 made.append(self._written(delivery, output, target, [member], lambda path, part=part, ref=ref: (  # type: ignore[misc]
                     copying.write_joined(path, [(part, ref)], None)
@@ -320,6 +321,16 @@ class Deliverer:
             return place if output.url.endswith("/") else place.parent
         folder, name = self._plain(delivery, output)
         return Path(folder) / name
+
+    def _is_shared(self, delivery: OutputDelivery, output: Output) -> bool:
+        """Whether another output of the job has parts that go to the same directory under the same names."""
+        place = self._folder(delivery, output), Path(output.path).name
+        return any(
+            each.name != output.name
+            and _is_spread(delivery, each)
+            and (self._folder(delivery, each), Path(each.path).name) == place
+            for each in delivery.outputs
+        )
 
     def _parts(
         self, delivery: OutputDelivery, output: Output, refs: list[tuple[KeptPart, OutputRef]]

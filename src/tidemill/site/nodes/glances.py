@@ -69,6 +69,10 @@ class Glances:
         self._is_changed = False
         self._next_s = None
 
+    def missed(self) -> None:
+        """The poll has failed: what glances had shown before it is still to be looked at."""
+        self._is_changed = True
+
     def polled(self, counts: JobCounts | None) -> None:
         """Take the counts that came with a poll, where the batch system shows them."""
         if counts is not None:
@@ -87,7 +91,9 @@ class Glances:
         self.why_not = ""
         before, self._counts = self._counts, counts
         own, self._own = self._own, OwnJobs()
-        if before is not None and is_news(before, counts, own=own, is_queue_empty=self.is_queue_empty):
+        if before is None:
+            self._is_changed = True  # what has come since the last poll is not known
+        elif is_news(before, counts, own=own, is_queue_empty=self.is_queue_empty):
             self.pace.changed(now_s)
             self._is_changed = True
         return before is not None and self._is_changed and self.pace.react(now_s)

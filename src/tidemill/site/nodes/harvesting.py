@@ -261,6 +261,7 @@ class Harvesting:
         if answer is None:
             return False
         if isinstance(answer, Unreachable):
+            self.glances.missed()
             if answer.error.message != self._unreachable:
                 self._unreachable = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)

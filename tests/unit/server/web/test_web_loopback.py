@@ -65,7 +65,7 @@ def with_browser(folder: Path, check: Callable[[Browser], Awaitable[None]], *, t
 def test_nothing_is_passed_on_before_a_login(tmp_path: Path) -> None:
     async def check(browser: Browser) -> None:
         name = f"tidemill-web-{browser.port.port}"
-        for path in ("/", "/v1/health", "/v1/jobs", "/enter/", "/enter/guess", "//enter/x", "/login"):
+        for path in ("/", "/v1/health", "/v1/jobs", "/enter/", "/enter/guess", "//enter/x", "//[", "/login"):
             for cookie in ("", "tidemill=x", f"{name}=", f"{name}=guess"):
                 assert (await browser.ask(path, cookie=cookie)).startswith("HTTP/1.1 403 "), path
         assert browser.upstream.heads == []

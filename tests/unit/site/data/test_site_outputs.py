@@ -474,3 +474,36 @@ def test_files_are_named_by_the_lines_of_their_events(place: Place, tmp_path: Pa
         "m125-up.txt",
         "m91-down.txt",
     }
+
+
+@pytest.mark.parametrize("path", ["{line}-{event}.root", "{column.0}{column.0}-{event}.root", "{line}.root"])
+def test_long_lines_leave_each_event_its_own_file(place: Place, tmp_path: Path, path: str) -> None:
+    table = tmp_path / "data" / "lines"
+    table.write_text(f"{'x' * 300_000}a\n{'x' * 300_000}b\n")
+    plain = place.delivery(place.parts((0, 1), (1, 1)), done="0-1", events=2)
+    spec = msgspec.structs.replace(
+        plain.spec, inputs=[Input(name="lines", url=str(table), kind=InputKind.EACH)]
+    )
+    (row,) = place.deliverer.deliver(spread(place, msgspec.structs.replace(plain, spec=spec), path))
+    assert [each.data.decode() for each in members(7, row)] == [lines(0), lines(1)]
+
+
+def test_outputs_of_one_directory_whose_files_are_called_alike_keep_all_of_them(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    parts = [
+        msgspec.structs.replace(
+            each, outputs=[*each.outputs, msgspec.structs.replace(each.outputs[0], name="more")]
+        )
+        for each in parts
+    ]
+    outputs = [
+        Output(name=name, path=f"{name}/out.txt", pack=Pack.FILES, url=f"{place.base}/")
+        for name in ("hits", "more")
+    ]
+    place.base.mkdir()
+    delivery = msgspec.structs.replace(place.delivery(parts, done="0-1"), outputs=outputs)
+    rows = place.deliverer.deliver(delivery)
+    assert {each.name for each in place.base.glob("*.txt")} == {
+        "hits-out-0.txt", "hits-out-1.txt", "more-out-0.txt", "more-out-1.txt",
+    }  # fmt: skip
+    assert place.deliverer.deliver(delivery) == rows

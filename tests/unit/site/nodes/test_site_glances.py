@@ -53,6 +53,25 @@ def test_a_change_that_the_bound_defers_is_polled_for_later() -> None:
     assert made.take(shows(20), 60.0)
 
 
+def test_a_change_whose_poll_has_failed_is_polled_for_again() -> None:
+    made = glances()
+    assert made.take(shows(6), 8.0)
+    made.polling(8.1, at_once=True)
+    made.missed()
+    assert made.poll_factor(8.2, holds=True) == 1.0
+    assert made.take(shows(6), 16.0)
+
+
+def test_what_came_before_the_first_glance_does_not_wait_for_a_quiet_poll() -> None:
+    made = Glances(GlancePace(poll_s=30.0, calls_per_min_max=30.0))
+    made.polling(0.0, at_once=False)
+    made.polled(None)
+    made.glancing(8.0)
+    assert not made.take(shows(6), 8.0)
+    assert made.poll_factor(8.0, holds=True) == 1.0
+    assert made.take(shows(6), 16.0)
+
+
 def test_polls_are_rarer_only_while_glances_show_that_nothing_changes() -> None:
     made = glances()
     assert made.poll_factor(1.0, holds=True) == 1.0

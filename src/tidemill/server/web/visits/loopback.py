@@ -16,7 +16,6 @@ import socket
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from tidemill import clock, log
 from tidemill.server.web.visits.entrance import is_local
@@ -193,7 +192,7 @@ async def _read_head(reader: asyncio.StreamReader) -> RequestHead | None:
     pairs = [row.partition(b":") for row in rows]
     if len(parts) != 3 or any(not colon or name != name.strip() for name, colon, _ in pairs):
         return None
-    path = urlsplit(parts[1].decode("latin-1")).path if parts[1].startswith(b"/") else ""
+    path = parts[1].decode("latin-1").partition("?")[0] if parts[1].startswith(b"/") else ""
     headers = [(name.lower(), value.strip()) for name, _, value in pairs]
     return RequestHead(parts[0].decode("latin-1"), path, headers, line, b"") if path else None
 
