@@ -6,6 +6,7 @@ import json
 import random
 import stat
 import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_a_crontab_line_has_what_this_shell_says_of_the_server_and_makes_the_log
     program = tmp_path / "program"
     program.write_text('#!/bin/sh\necho "home=$TIDEMILL_HOME server=$TIDEMILL_SERVER"\n')
     program.chmod(0o700)
-    monkeypatch.setattr(schedule.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setenv("TIDEMILL_HOME", str(tmp_path / "a home"))
     monkeypatch.setenv("TIDEMILL_SERVER", "unix:/a b")
     line = schedule.crontab_line(arguments(tmp_path), "x")
