@@ -199,7 +199,7 @@ def _trouble(plan: Plan, seen: Seen) -> StopRun | None:
         f"{kind} {count}" for kind, count in Counter(each.failure for each in failed).most_common(3)
     )
     if len(failed) == total and total >= ALWAYS_MIN:
-        return StopRun(f"the payload always fails: {total} of {total} ended with {kinds}", job=True)
+        return StopRun(f"the payload always fails: {total} of {total} failed ({kinds})", job=True)
     if total >= plan.stop.failed_min and len(failed) > plan.stop.failed_share * total:
         return StopRun(
             f"{len(failed)} of {total} payloads failed ({kinds}), more than the share of "

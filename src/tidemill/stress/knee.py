@@ -110,8 +110,10 @@ def _few(levels: Sequence[int], rates: Sequence[Estimate]) -> Knee:
         return Knee(at=None, before=0.0, after=0.0, recommended=0, reason="no level was measured")
     best = max(range(len(levels)), key=lambda k: rates[k].value)
     enough = next(k for k in range(len(levels)) if rates[k].high >= rates[best].low)
-    as_good = f"level {levels[enough]} is as good as the best, {levels[best]}"
-    reason = f"fewer than three levels cannot show a knee; {as_good}"
+    most = f"level {levels[best]} did the most events/s"
+    if enough != best:
+        most = f"level {levels[enough]} did as many events/s as level {levels[best]}, within chance"
+    reason = f"fewer than three levels cannot show a knee; {most}"
     return Knee(at=None, before=0.0, after=0.0, recommended=levels[enough], reason=reason)
 
 

@@ -95,7 +95,10 @@ def advice(found: Analysis) -> list[str]:
     lines = []
     for site, knee in found.knees.items():
         at = f"at {site}: " if site else ""
-        lines.append(f"{at}run at most {knee.recommended} payloads at a time: {knee.reason}")
+        does = (
+            f"run at most {knee.recommended} payloads at a time" if knee.recommended else "no recommendation"
+        )
+        lines.append(f"{at}{does}: {knee.reason}")
     for site, (slots, why) in found.slots.items():
         at = f"at {site}: " if site else ""
         lines.append(f"{at}use {slots} slots per node: {why}")

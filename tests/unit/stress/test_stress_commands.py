@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import stat
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -128,6 +130,21 @@ def test_a_crontab_line_is_quoted_and_marked(tmp_path: Path) -> None:
     assert r"50\%.toml" in line
     assert "--server 'unix:/a b'" in line
     assert " --gate " in line
+
+
+def test_a_crontab_line_has_what_this_shell_says_of_the_server_and_makes_the_logs_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "home=$TIDEMILL_HOME server=$TIDEMILL_SERVER"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setenv("TIDEMILL_HOME", str(tmp_path / "a home"))
+    monkeypatch.setenv("TIDEMILL_SERVER", "unix:/a b")
+    line = schedule.crontab_line(arguments(tmp_path), "x")
+    command = line.removeprefix("17 3 * * 1 ").replace(r"\%", "%")
+    subprocess.run(["/bin/sh", "-c", command], env={"PATH": "/usr/bin:/bin"}, check=True, timeout=60)
+    assert (tmp_path / "r" / "x.log").read_text() == f"home={tmp_path}/a home server=unix:/a b\n"
 
 
 @pytest.mark.parametrize("at", ["17 3 * *", "17 3 * * 1; rm", "@daily x x x $(x)"])

@@ -105,8 +105,11 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
         return
     show(f"jobs        {count_text(plan.jobs)}")
     show(f"events      {count_text(plan.events)}")
-    archives = f" and {count_text(plan.archives)} archives" if plan.archives else ""
-    show(f"outputs     {count_text(plan.files)} files{archives}")
+    archives = (
+        f"{count_text(plan.archives)} tar archive{'s' if plan.archives > 1 else ''}" if plan.archives else ""
+    )
+    files = f"{count_text(plan.files)} file{'s' if plan.files > 1 else ''}" if plan.files else ""
+    show(f"outputs     {' and '.join(filter(None, (files, archives))) or 'none'}")
     if plan.core_h is not None:
         show(f"cost        about {figure_text(plan.core_h)} core-hours")
     elif plan.core_h_max is not None:

@@ -9,6 +9,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, client_of
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text
 from tidemill.cli.terminal import show, show_json
+from tidemill.model.job import STRESS_REASON
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def explain(args: Namespace) -> int:
     _show_routes(detail)
     if last is not None:
         _show_failure(detail, last, step)
+    elif row.reason.startswith(STRESS_REASON):
+        show("nothing is left to do: a level of a stress test has more events than it needs")
     elif row.state in ("FAILED", "CANCELED", "PARTIAL") and not detail.archived:
         show(f"next step: `tidemill job retry {row.id}` runs what is not done; what is done stays done")
     return 0

@@ -369,7 +369,8 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
         print_classes(name, each)
     first = next(iter(results.values()))
     show("")
-    show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {study.seeds} seeds")
+    seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
+    show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {seeds}")
 
 
 def print_classes(policy: str, found: Result) -> None:
@@ -398,7 +399,9 @@ def print_classes(policy: str, found: Result) -> None:
         [total, *rows],
         right=tuple(range(1, 8)),
     )
-    show(f"{policy}: promise {found.promise.verdict.text}: {SENTENCE}")
+    show(f"{policy}: promise {found.promise.verdict.text}; the promise is: {SENTENCE}")
+    if found.delay_s.low is None:
+        show("one pair of runs gives no 95 % interval, so no verdict: raise --seeds or --replicas")
 
 
 def class_row(text: str, each: ClassResult) -> list[str]:

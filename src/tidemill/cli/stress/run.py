@@ -82,6 +82,8 @@ def _work(args: Namespace, mode: Mode) -> int:
     say(f"wrote `{directory / store.PAGE}`")
     if record.stopped:
         say(f"error: {record.stopped}")
+        if record.steps and any(each.failure for each in record.steps[-1].payloads):
+            hint(f"`tidemill errors --campaign {record.steps[-1].campaign}` shows why payloads failed")
         return record.exit_code
     return _gate(test.gate.worse_percent, before, found) if args.gate else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -12,10 +13,14 @@ from pathlib import Path
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.stress.run import RUNS
 from tidemill.cli.terminal import say, show
+from tidemill.client import home
 from tidemill.errors import ConfigError, SiteError
 
 WEEKLY = "17 3 * * 1"
 CRON_S = 20.0
+_PATHS = (
+    home.HOME_VARIABLE, home.SECRET_VARIABLE, home.CERTIFICATE_VARIABLE, home.KEY_VARIABLE, home.CA_VARIABLE,
+)  # fmt: skip
 _FIELD = re.compile(r"[0-9A-Za-z*/,-]+")
 
 
@@ -54,14 +59,15 @@ def mark_of(name: str) -> str:
 
 
 def crontab_line(args: Namespace, name: str) -> str:
-    """The line. In a crontab `%` ends a command, so it is escaped."""
+    """The line. In a crontab `%` ends a command, so it is escaped. Cron has none of this shell's variables, and opens
+    the log before the command makes its directory: the line has both."""
     fields = args.at.split()
     if len(fields) != 5 or not all(_FIELD.fullmatch(each) for each in fields):
         raise ConfigError(f"`{args.at}` is not the five fields of a time of cron", hint=f"such as `{WEEKLY}`")
     runs = args.runs.resolve()
     words = [
-        sys.executable, "-m", "tidemill.cli.main", "stress", "scan" if args.scan else "run", str(args.file.resolve()),
-        "--gate", "--runs", str(runs),
+        *_environment(), sys.executable, "-m", "tidemill.cli.main", "stress", "scan" if args.scan else "run",
+        str(args.file.resolve()), "--gate", "--runs", str(runs),
     ]  # fmt: skip
     for option, value in (
         ("--server", args.server),
@@ -74,7 +80,18 @@ def crontab_line(args: Namespace, name: str) -> str:
         raise ConfigError("a path with a line break cannot stand in a crontab")
     command = shlex.join(words).replace("%", r"\%")
     log = shlex.quote(str(runs / f"{name}.log")).replace("%", r"\%")
-    return f"{' '.join(fields)} {command} >> {log} 2>&1 {mark_of(name)}"
+    made = f"mkdir -p {shlex.quote(str(runs))}".replace("%", r"\%")
+    return f"{' '.join(fields)} {made} && {command} >> {log} 2>&1 {mark_of(name)}"
+
+
+def _environment() -> list[str]:
+    """The variables that name the home, the server and its credentials, for `env`. Secrets are named by path."""
+    found = [
+        f"{name}={Path(os.environ[name]).expanduser().absolute()}" for name in _PATHS if os.environ.get(name)
+    ]
+    if server := os.environ.get(home.SERVER_VARIABLE):
+        found.append(f"{home.SERVER_VARIABLE}={server}")
+    return ["env", *found] if found else []
 
 
 def install(line: str, mark: str) -> None:

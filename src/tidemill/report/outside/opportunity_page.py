@@ -175,7 +175,10 @@ def _promise(each: Harvestable) -> str:
     broken = [name for name, row in _classes(each) if row.verdict is PromiseState.BROKEN]
     if broken:
         return f" More than promised wait jobs that {'; that '.join(broken)}."
-    return " No class of size or length waits longer than promised, as far as the intervals tell."
+    unsure = sum(row.verdict is PromiseState.UNSURE for _, row in _classes(each))
+    if not unsure:
+        return " No class of size or length waits longer than promised."
+    return f" For {unsure} of {len(_classes(each))} classes it is not sure whether they wait longer than promised."
 
 
 def _waits(data: Opportunity) -> str:
@@ -206,7 +209,7 @@ def _waits(data: Opportunity) -> str:
             )  # fmt: skip
     told = (
         "Mean waits of the log's own jobs, replayed with and without guests on the same workload. The promise: "
-        f"{SENTENCE}. Not sure: the 95 % interval holds the bound."
+        f"{SENTENCE}. Not sure: the 95 % interval contains the bound, or there is none."
     )
     return f"<p>{escape(told)}</p>" + table(heads, rows, right=range(3, len(heads) - 1))
 
