@@ -67,7 +67,9 @@ def test_a_wall_clock_that_jumps_by_years_costs_no_event_and_no_site(tmp_path: P
             pilots = pilots or {each.pid for each in it.processes("pilot")}
             jump(seconds)
         row = it.wait_campaign("c")
-        stayed = {each.pid for each in it.processes("pilot")}  # now: idle ones leave while hits are counted again
+        stayed = {
+            each.pid for each in it.processes("pilot")
+        }  # now: idle ones leave while hits are counted again
         detail = it.client.job(job)
         assert (detail.row.state, row.events_done, row.events_failed) == ("COMPLETED", EVENTS, 0), it.tails()
         assert output_bytes(detail) == expected_hits(detail.seed_base, EVENTS, DARTS)
