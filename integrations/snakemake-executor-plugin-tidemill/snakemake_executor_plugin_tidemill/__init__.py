@@ -78,7 +78,7 @@ class Executor(RemoteExecutor):
                 ],
                 name=_name(job),
                 outputs=[],
-                resources=_resources(job),
+                resources=self._fitted(_resources(job)) if job.is_group() else _resources(job),
                 retries=0,
                 site=job.resources.get("tidemill_site", self._site),
                 env={name: os.environ[name] for name in PASSED if name in os.environ},
@@ -129,6 +129,18 @@ class Executor(RemoteExecutor):
             if len(states) == len(wanted):
                 break
         return states
+
+    def _fitted(self, asked: Resources) -> Resources:
+        """A group asks for the sum of what may run at the same time in it; in a smaller slot less of it does."""
+        shapes = [each.capacity for each in self._client.sites()]
+        cores = max((int(each.get("slot_cores_max", 0)) for each in shapes), default=0)
+        memory = max((int(each.get("slot_memory_mb_max", 0)) for each in shapes), default=0)
+        return Resources(
+            cores=min(asked.cores or 1, cores) if cores else asked.cores,
+            memory_mb=min(asked.memory_mb, memory // 2) if asked.memory_mb and memory else asked.memory_mb,
+            devices=asked.devices,
+            timeout_s=asked.timeout_s,
+        )
 
     def _why(self, number: int) -> str:
         try:
