@@ -11,7 +11,8 @@ export UV_PROJECT_ENVIRONMENT := .venv
 export UV_HTTP_TIMEOUT := 60
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 CARGO_TEST = cargo test --quiet --locked --no-fail-fast --workspace --target $(HOST)
-PYTEST = .venv/bin/python -m pytest
+# The slowest tests of each target stand in its log.
+PYTEST = .venv/bin/python -m pytest --durations=15 --durations-min=5
 # In CI the fault tests run with 10 seeds of each kind; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
 SEEDS ?= $(if $(CI),10,5)
 FIRST ?= 1
@@ -38,10 +39,10 @@ OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # Clusters and services mostly wait: two lanes beside each other, of about the same length.
-ORDER := test-postgresql test-rabbitmq,test-browser+test-transfer test-caches+test-gridengine,test-rucio \
-  test-slurm+test-pbs,test-images,test-containers+test-slurmdbd test-local test-attack test-integrations test-fault
+ORDER := test-postgresql,test-rabbitmq,test-integrations+test-transfer,test-rucio test-caches+test-gridengine \
+  test-slurm+test-slurmdbd,test-pbs,test-browser,test-images,test-containers,test-attack test-local test-fault
 
-.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
+.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist bundle container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -145,6 +146,10 @@ dist: setup ## both distributions in dist/ with their software bills of material
 	cd ../..
 	.uv/venv/bin/uv build --quiet --package tidemill --out-dir dist
 	.venv/bin/python scripts/check_dist.py dist
+
+bundle: dist ## as root on Debian: one file that installs Tidemill without a network, for x86_64 and aarch64
+	@scripts/aarch64.sh dist
+	.venv/bin/python scripts/bundle.py dist dist
 
 container: dist ## as root: build the server's container without a registry of images, run it, ask for its health
 	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[amqp,certs,postgresql,tokens]"

@@ -28,6 +28,12 @@ QUERIES: dict[str, tuple[tuple[str, ...], str]] = {
         SUM(wall_us::HUGEINT * {SLOTS}) / {H} AS core_hours, SUM(user_us + system_us) / SUM(wall_us) AS cpu_per_wall,
         SUM(read_bytes) / 1e12 AS read, SUM(write_bytes) / 1e12 AS written FROM {JOBS} GROUP BY 1, 2""",
     ),
+    "days": (
+        ("day", "site"),
+        f"""SELECT strftime(make_timestamp({AT}), '%Y-%m-%d') AS day, {SITE} AS site, COUNT(*) AS jobs,
+        COUNT(*) FILTER (state = 'COMPLETED') AS completed, COUNT(*) FILTER (state = 'FAILED') AS failed,
+        SUM(events_done) AS events_done FROM {JOBS} GROUP BY 1, 2""",
+    ),
     "failures": (
         ("month", "site", "class"),
         f"""SELECT {MONTH.format(at="(decode(evidence)::JSON->>'at_us')::BIGINT")} AS month, {SITE} AS site,

@@ -8,6 +8,7 @@ a Tidemill of an ordinary user who has events of one second without end.
 idle_node_s        node-seconds without a regular job, first run without us, all seeds; from 30 s after the start on
 harvested_share    events of one second that ended in that time in our cluster, divided by idle_node_s
 mean_delay_s       mean over all regular jobs of (wait with us) - (mean of the two waits without us)
+small_...          the same of the small jobs that --small adds: as many a minute, of one node and 10 to 30 s, in bursts
 delayed_over_30s   jobs of which that is more than 30 s;  worst_delay_s: the largest
 failed             regular jobs that did not end well in our cluster
 calls_per_min      commands that our agent ran against Slurm
@@ -20,6 +21,7 @@ Without --seeds it takes the first four whose mix is steady and leaves 15-45 % i
 without a cluster and without us. In others seconds decide which of two jobs starts first: 5 and 6 are such.
 
     python bench/slurm_harvest.py --json [--seeds 5 6 7 8] [--seconds 450] [--load 0.85] [--poll 1.5] [--keep]
+    python bench/slurm_harvest.py --json --seeds 1 2 7 8 --load 0.6 --small 12        many small jobs
 """
 
 from __future__ import annotations
@@ -230,6 +232,9 @@ def calls_made(home: Path) -> float:
 def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[str, object], Delays]:
     """One seed in four clusters side by side."""
     jobs = mixes.mix(seed, load=args.load, seconds=args.seconds)
+    jobs = sorted(
+        [*jobs, *mixes.small(seed, per_min=args.small, seconds=args.seconds)], key=lambda job: job.at_s
+    )
     varied = mixes.vary(jobs, seed, by_s=VARIED_S)
     clusters: list[Cluster] = []
     world: World | None = None
@@ -334,6 +339,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         ),
         "seconds": args.seconds,
         "poll_s": args.poll,
+        "small_per_min": args.small,
         "runs": runs,
     }
 
@@ -351,6 +357,13 @@ def main() -> int:
     )
     parser.add_argument(
         "--poll", type=float, default=1.5, help="the agent's poll interval in s (default: 1.5)"
+    )
+    parser.add_argument(
+        "--small",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="add so many jobs of one node and 10-30 s a minute (default: 0)",
     )
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="seeds at a time (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep all files")

@@ -1,7 +1,8 @@
 """The regular jobs of `bench/slurm_harvest.py`, and what a run of them tells. Pure: no clock, no process.
 
 Jobs come as a Poisson process, want 1 to 16 nodes and run 20 to 180 s (both log-uniform), about 60 times shorter than
-on a real machine, and ask for 1.5 to 3 times what they need, rounded up to Slurm's minutes.
+on a real machine, and ask for 1.5 to 3 times what they need, rounded up to Slurm's minutes. Small jobs, if asked for,
+come as bursts of one to four jobs of one node that run 10 to 30 s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dataclasses import dataclass, field, replace
 NODES = 16
 RUN_S = (20.0, 180.0)
 ASKED = (1.5, 3.0)
+SMALL = "s"  #: begin of the names of small jobs
+SMALL_RUN_S = (10.0, 30.0)
+SMALL_BURST = (1, 4)  #: jobs of a burst of small ones
+SMALL_APART_S = 1.0  #: mean time between two of a burst
 VARIED_S = 3.0  #: about as late as a job starts that waits for a look and a yield
 MEAN_WIDTH = (NODES - 1) / math.log(NODES)
 MEAN_RUN_S = (RUN_S[1] - RUN_S[0]) / math.log(RUN_S[1] / RUN_S[0])
@@ -69,6 +74,27 @@ def mix(seed: int, *, load: float, seconds: float) -> list[RegularJob]:
         jobs.append(RegularJob(f"r{seed}-{len(jobs)}", at_s, width, run_s, limit_min))
 
 
+def small(seed: int, *, per_min: float, seconds: float) -> list[RegularJob]:
+    """Small jobs of a seed, in order of time; `per_min` of them a minute on average."""
+    rng = random.Random(f"small jobs {seed}")
+    jobs: list[RegularJob] = []
+    at_s = 0.0
+    while per_min > 0:
+        at_s += rng.expovariate(per_min / 60 / (sum(SMALL_BURST) / 2))
+        if at_s >= seconds:
+            break
+        one_s = at_s
+        for _ in range(rng.randint(*SMALL_BURST)):
+            jobs.append(RegularJob(f"{SMALL}{seed}-{len(jobs)}", one_s, 1, rng.uniform(*SMALL_RUN_S), 1))
+            one_s += rng.expovariate(1 / SMALL_APART_S)
+    return sorted((job for job in jobs if job.at_s < seconds), key=lambda job: job.at_s)
+
+
+def is_small(name: str) -> bool:
+    """Whether a job of this name is one of the small ones."""
+    return name.startswith(SMALL)
+
+
 def vary(jobs: list[RegularJob], seed: int, *, by_s: float) -> list[RegularJob]:
     """The same jobs, each of which runs up to `by_s` longer."""
     rng = random.Random(f"varied {seed}")
@@ -99,11 +125,13 @@ class Delays:
     each_s: list[float]
     noise_s: list[float]  #: second run without us minus the first
     varied_s: list[float]  #: as `each_s`, of a run without us whose jobs last a little longer
+    small_s: list[float]  #: those of `each_s` that are of small jobs
+    small_noise_s: list[float]
 
     @staticmethod
     def of(jobs: list[RegularJob], runs: tuple[Run, Run, Run, Run]) -> Delays:
         """Delays of the jobs that started in all runs: the two without us, the varied one, and ours."""
-        found = Delays([], [], [])
+        found = Delays([], [], [], [], [])
         for job in jobs:
             waits = [run.times[job.name].wait_s if job.name in run.times else None for run in runs]
             first, second, varied, with_us = waits
@@ -112,6 +140,9 @@ class Delays:
             usual_s = (first + second) / 2
             found.each_s.append(with_us - usual_s)
             found.noise_s.append(second - first)
+            if is_small(job.name):
+                found.small_s.append(found.each_s[-1])
+                found.small_noise_s.append(found.noise_s[-1])
             found.varied_s.append(varied - usual_s)
         return found
 
@@ -121,7 +152,20 @@ def pooled(delays: list[Delays]) -> dict[str, float | int]:
     each_s = [one for each in delays for one in each.each_s]
     noise_s = [one for each in delays for one in each.noise_s]
     varied_s = [one for each in delays for one in each.varied_s]
+    small_s = [one for each in delays for one in each.small_s]
+    small_noise_s = [one for each in delays for one in each.small_noise_s]
+    small = (
+        {
+            "small_jobs": len(small_s),
+            "small_mean_delay_s": round(statistics.fmean(small_s), 2),
+            "small_worst_delay_s": round(max(small_s), 1),
+            "small_baseline_mean_s": round(statistics.fmean(small_noise_s), 2),
+        }
+        if small_s
+        else {}
+    )
     return {
+        **small,
         "jobs": len(each_s),
         "mean_delay_s": round(statistics.fmean(each_s), 2) if each_s else 0.0,
         "delayed_over_30s": sum(one > 30.0 for one in each_s),

@@ -79,12 +79,12 @@ WALLS: dict[str, tuple[str, ...]] = {
     "os.fdatasync": ("files.py",),
     "time.time": ("clock.py", "payload/", "examples/"),
     "time.time_ns": ("clock.py", "payload/", "examples/"),
-    "time.monotonic": ("clock.py", "payload/", "examples/"),
-    "time.sleep": ("clock.py", "payload/", "examples/"),
+    "time.monotonic": ("clock.py", "payload/", "client/calls/", "examples/"),  # calls: workers are payloads
+    "time.sleep": ("clock.py", "payload/", "client/calls/", "examples/"),
     "datetime.now": ("clock.py",),
     "datetime.utcnow": ("clock.py",),
-    "print": ("cli/terminal.py", "examples/"),
-    "rich": ("cli/terminal.py", "cli/progress.py"),
+    "print": ("cli/terminal.py", "client/calls/worker.py", "examples/"),
+    "rich": ("cli/terminal.py", "cli/progress.py", "client/progress.py"),
 }
 
 
@@ -562,9 +562,9 @@ def test_no_document_opens_the_socket_to_a_shared_machine() -> None:
         f"{at(path, number)}: {line.strip()[:100]}"
         for path in [*ROOT.glob("*.md"), *files(".md", "docs", "deploy"), *files(".py", "src")]
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if bridge.search(line) or ("ssh -L" in line and "your own computer" not in line)
+        if bridge.search(line) or ("ssh -L" in line and ".sock" in line)
     ]
-    listed(offenders, "the API's socket is forwarded to a person's own computer only")
+    listed(offenders, "the API's socket is forwarded nowhere: `tidemill web` asks for a login")
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -290,7 +290,7 @@ def test_pages_forbid_what_they_do_not_need_and_lead_nowhere_else(web: World) ->
 
 def test_a_cookie_that_was_changed_or_is_of_another_server_lets_nobody_in(web: World) -> None:
     from tidemill.model.identity import LOCAL
-    from tidemill.server.web.sessions import Sessions
+    from tidemill.server.web.visits.sessions import Sessions
 
     foreign = Sessions(3_600)
     made = foreign.write(foreign.begin(LOCAL, 0))

@@ -13,16 +13,17 @@ from tests.worlds.services.pages_world import SiteSide, done
 from tests.worlds.services.web_world import Opens, World
 
 from tidemill import clock
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, PlannedLevel, StressLevel
 from tidemill.wire.api import PayloadTime, TimesReport
 
 LEVEL, LENGTH_S, SPAN_S, S = 12, 20.0, 600.0, 1_000_000
+LEVELS = (4, 8, 12, 16)
 
 
-def payloads(until_us: int) -> list[PayloadTime]:
+def payloads(until_us: int, level: int = LEVEL) -> list[PayloadTime]:
     """A level that is reached in a minute and held, by payloads of random length; one in 20 fails."""
     dice, found = random.Random(7), list[PayloadTime]()
-    for slot in range(LEVEL):
+    for slot in range(level):
         at_us = until_us - int(SPAN_S * S) + slot * 5 * S
         while True:
             wall_us = int(LENGTH_S * dice.uniform(0.5, 1.5) * S)
@@ -74,6 +75,56 @@ def test_a_level_that_runs_shows_what_runs_and_follows_it(
     side.sync(done(lease, 2), TimesReport(n=0, job=number, times=more))
     deadline = time.monotonic() + 20
     while f"Payloads {len(sent) + len(more)}" not in olga.text():
+        assert time.monotonic() < deadline, "the page did not follow"
+        time.sleep(0.1)
+    assert not olga.troubles
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_a_run_shows_all_of_its_levels_and_the_one_that_begins(
+    web: World, opens: Opens, look: str, tmp_path: Path
+) -> None:
+    name, run = f"levels-{look}", f"levels-{look}-20261125T030000Z"
+    side = SiteSide(web.server, name, (name,), 16)
+    side.sync()
+    planned = [PlannedLevel(title=str(level), level=level) for level in LEVELS]
+
+    def submit(number: int) -> int:
+        spec = JobSpec(
+            app=name, events=5_000, at_once=LEVELS[number - 1], timed=True, retries=0, outputs=[],
+            stress=StressLevel(run=run, number=number, planned=planned),
+        )  # fmt: skip
+        return web.submit(spec, campaign=f"stress-{run}-{number}-{clock.now_us():x}", owner="ann")
+
+    now_us = clock.now_us()
+    for number in (1, 2, 3):
+        job = submit(number)
+        (lease,) = side.leases(1, 1e9)
+        ended_us = now_us - (3 - number) * int(1.1 * SPAN_S * S)
+        times = payloads(ended_us, LEVELS[number - 1])
+        side.sync(done(lease, 1), TimesReport(n=0, job=job, times=times))
+        if number < 3:
+            web.server.call("POST", "/v1/cancel", {"jobs": [job], "reason": "stress test: held for 600 s"})
+            side.sync()
+    olga = opens(
+        "olga",
+        viewport=PHONE if look == "phone" else DESK,
+        color_scheme="dark" if look == "dark" else "light",
+    )
+    olga.go(f"/jobs/{job}")
+    olga.page.get_by_role("link", name=run, exact=True).click()
+    olga.check()
+    text = olga.text()
+    for words in ("2 of 4 levels ended; running: 12", "planned", "held for 600 s", "CPU/wall"):
+        assert words in text, words
+    assert olga.page.locator("path.member").count() == 3  # a line for each level that began
+    shots = Path(os.environ.get("TIDEMILL_SCREENSHOTS") or tmp_path)
+    olga.page.locator("main").screenshot(path=shots / f"stress-run-{look}.png")
+    web.server.call("POST", "/v1/cancel", {"jobs": [job], "reason": "stress test: held for 600 s"})
+    side.sync()
+    submit(4)
+    deadline = time.monotonic() + 40
+    while "3 of 4 levels ended; running: 16" not in olga.text():
         assert time.monotonic() < deadline, "the page did not follow"
         time.sleep(0.1)
     assert not olga.troubles

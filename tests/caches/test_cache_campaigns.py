@@ -92,7 +92,7 @@ class FarCampaign:
 
     def outputs(self) -> list[Path]:
         found = (path for path in (self.it.home / "site" / "out").rglob("*") if path.is_file())
-        return [path for path in found if ".tidemill" not in path.parts]
+        return [path for path in found if not path.name.startswith("manifest-")]
 
     def evidence(self) -> str:
         """The messages of all failures."""

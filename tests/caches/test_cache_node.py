@@ -93,7 +93,7 @@ class NodeWorld:
         out = [
             path
             for path in (self.it.home / "me" / "tidemill-out").rglob("*")
-            if path.is_file() and ".tidemill" not in path.parts
+            if path.is_file() and not path.name.startswith("manifest-")
         ]
         read = [
             line.split()[0]

@@ -21,7 +21,7 @@ from tests.worlds.services.cache_world import CacheWorld, far
 
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, ReadAs, Resources
 from tidemill.model.quantities import bytes_text
-from tidemill.stress.cache_series import CacheSource
+from tidemill.stress.site_sums import CacheSource
 from tidemill.wire.far import CacheView
 
 __all__ = ["far"]
@@ -85,8 +85,8 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
         lambda: any(each.app.name == "ranges" for each in site.client.applications()), "it is offered"
     )
     site.wait_for(lambda: shown(site).state == "running", "the server knows the cache")
-    source, began_s = CacheSource(site.client), time.time()
-    source.look("")
+    source, began_s = CacheSource(), time.time()
+    source.look(site.client.sites())
     spec = JobSpec(
         app="ranges",
         inputs=[Input(name="data", url=far.direct("ds/a/f"), read=ReadAs.URL)],
@@ -117,7 +117,7 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
 
     # what a stress test shows of it: rates whose integral is the same
     site.wait_for(
-        lambda: looked(source, began_s) == pytest.approx(EVENTS * DATA_BYTES, rel=0.01),
+        lambda: looked(source, site, began_s) == pytest.approx(EVENTS * DATA_BYTES, rel=0.01),
         "a stress test has its rates",
     )
 
@@ -147,9 +147,9 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
         assert f'\n{name}{{site="here",cache="dtn"' in metrics, name
 
 
-def looked(source: CacheSource, since_s: float) -> float:
+def looked(source: CacheSource, site: World, since_s: float) -> float:
     """Bytes to clients by the series of a stress test, that are rates between its looks."""
-    source.look("here")
+    source.look(site.client.sites())
     now_s = time.time()
     found = [each for each in source.series("here", since_s, now_s) if each.title == "bytes to clients"]
     assert all(each.source == "cache dtn of here" for each in found)

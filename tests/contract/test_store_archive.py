@@ -316,7 +316,7 @@ def test_a_kill_at_any_write_loses_and_doubles_nothing(kept: Kept, at: int) -> N
     files = sorted(path.name for path in (kept.archive.directory or Path()).rglob("*.*"))
     assert files == [
         f"00000001-{table}.parquet"
-        for table in ("campaigns", "failures", "jobs", "leases", "outputs", "stays")
+        for table in ("activity", "campaigns", "failures", "jobs", "leases", "outputs", "stays")
     ]
 
 

@@ -62,7 +62,7 @@ def ended(it: World, spec: JobSpec, *, done: int = 0) -> JobDetail:
         (["--app", "pi", "--events", "0"], 2, "--events", "0"),
         (["--app", "pi", "--events", "2000000000"], 1, "legal is 1 to 1000000000", ""),
         (["--app", "pi", "--evnts", "3"], 2, "--evnts", "did you mean `--events`?"),
-        (["--app", "zpeak", "--input", "events=/no/such.hepmc"], 2, "input `/no/such.hepmc` is no file", ""),
+        (["--app", "zpeak", "--input", "events=/no/such.hepmc"], 2, "input `/no/such.hepmc` does not exist", ""),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,10 @@ def test_quickstart_generates_analyses_and_leaves_outputs_a_report_and_nothing_e
     (campaign,) = json.loads(done.stdout)["data"]["campaigns"]
     assert (campaign["jobs"], campaign["events_done"], campaign["events_failed"]) == (6, 63, 0)
     out = place / "tidemill-quickstart"
-    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    report = (out / "report.html").read_text()
+    assert report.startswith("<!doctype html>")
+    assert re.search(r"mass of muon pairs, highest at (8[5-9]|9\d)\.", report), "the Z boson's is 91.2 GeV"
+    assert "events per second over time" in report
     assert len(list(out.rglob("*.hepmc*"))) == 3
     assert len(list(out.rglob("*.root"))) == 3
     assert not _processes(place)

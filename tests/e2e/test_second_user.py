@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import http.client
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.worlds.home.world import World, world
@@ -176,3 +179,25 @@ def test_the_tcp_listener_wants_the_secret_and_logs_refusals(short_path: Path) -
             assert b"abab" not in argv + environment
         finally:
             server.terminate()
+
+
+CONNECT_TCP = """
+import http.client, sys
+try:
+    connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=20)
+    connection.request("GET", sys.argv[2])
+    print("ANSWER", connection.getresponse().status)
+except OSError:
+    print("REFUSED")
+"""
+
+
+def test_the_port_of_the_pages_gives_another_user_nothing_even_with_the_url() -> None:
+    with world() as it, it.running("web", "--home", str(it.home)) as pages:
+        assert pages.stdout is not None
+        url = urlsplit(pages.stdout.readline().strip())
+        for path in ("/", "/v1/health", "/v1/jobs", url.path):
+            assert as_stranger(CONNECT_TCP, str(url.port), path).stdout.split() == ["REFUSED"]
+        with closing(http.client.HTTPConnection("127.0.0.1", url.port or 0, timeout=60)) as connection:
+            connection.request("GET", url.path)
+            assert connection.getresponse().status == 200, "what the stranger tried has not used the URL up"

@@ -16,7 +16,9 @@ from tidemill.batch.gridengine import command as gridengine
 from tidemill.batch.gridengine import replies as sge
 from tidemill.batch.gridengine import survey as sge_survey
 from tidemill.batch.pbs import command as pbs_command
+from tidemill.batch.pbs import glance as pbs_glance
 from tidemill.batch.pbs import nodes as pbs_nodes
+from tidemill.batch.pbs import order as pbs_order
 from tidemill.batch.pbs import replies as pbs
 from tidemill.batch.pbs import survey as pbs_survey
 from tidemill.batch.slurm import document, own, text
@@ -111,7 +113,10 @@ def _jobs_pbs(records: dict[str, pbs.Record] | None) -> object:
         pbs.variables(job)
         pbs_command.ending_of(pbs.text_of(job, "Exit_status"))
         found.append(pbs_survey._running(number, job, {}, ours=True))
-        found.append(pbs_survey._queued(number, job, {}, ours=False))
+        queue = {"Priority": pbs.text_of(job, "Priority")}
+        formula = pbs_order.read_formula(pbs.text_of(job, "comment"))
+        priority = pbs_order.priority(job, queue, formula)
+        found.append(pbs_survey._queued(number, job, {}, ours=False, priority=priority))
     return found
 
 
@@ -176,6 +181,8 @@ PARSERS = [
     Parser("slurm-own", _own_text, _P),
     Parser("slurm-nodes", text.nodes, _P, ("slurm/nodes-22.05.txt",)),
     Parser("slurm-tables", _tables, _P, ("slurm/partitions-22.05.txt", "slurm/reservations-22.05.txt")),
+    Parser("slurm-counts", text.counts, (), ("slurm/sdiag-22.05.txt",)),
+    Parser("pbs-counts", pbs_glance.read_counts, (), ("pbs/server.json",)),
     Parser("slurm-accounts", _accounted),
     Parser("slurm-hosts", _words, _P),
     Parser("slurm-elements", _elements, _P),

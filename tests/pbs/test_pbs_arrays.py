@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.fakes.pbs.server import NEVER
 from tests.pbs.test_pbs_endings import DEADLINE_S, is_final, runs, submission, wait
 from tests.worlds.batch.batch_pbs import PbsWorld, world
 from tests.worlds.batch.batch_world import KEY
@@ -15,6 +16,7 @@ from tests.worlds.batch.batch_world import KEY
 from tidemill import clock
 from tidemill.batch.contract import Answer
 from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.batch.pbs.replies import Record
 from tidemill.batch.pbs.survey import waiting
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -63,7 +65,7 @@ def test_elements_of_an_array_have_names_of_their_own_while_some_run_and_others_
     seen = batch.snapshot()
     assert sorted(each.name for each in seen.running) == ["tm-here-e1-1.0", "tm-here-e1-1.1"]
     assert sorted(each.name for each in seen.queued) == ["tm-here-e1-1.2", "tm-here-e1-1.3"]
-    assert {each.ours for each in (*seen.running, *seen.queued)} == {True}
+    assert [each.ours for each in seen.running] == [each.ours for each in seen.queued] == [True, True]
     batch.cancel(["tm-here-e1-1.0"])
     assert wait(batch, "tm-here-e1-1.0", is_final).state is AllocationState.CANCELED
     assert wait(batch, "tm-here-e1-1.2", runs).answer is Answer.FOUND, "the next one has its node"
@@ -98,8 +100,8 @@ def test_a_usage_error_is_quoted_and_not_the_usage(pbs: PbsWorld) -> None:
 
 
 def test_the_start_that_pbs_plans_for_an_array_is_that_of_its_next_element() -> None:
-    array = {"job_state": "B", "estimated": {"start_time": "soon"}}
-    jobs = {
+    array: Record = {"job_state": "B", "estimated": {"start_time": "soon"}}
+    jobs: dict[str, Record] = {
         "7[].pbs": array,
         "7[0].pbs": {"job_state": "R"},
         "7[1].pbs": {"job_state": "Q"},
@@ -132,3 +134,38 @@ def test_a_server_that_is_down_is_told_by_each_command(pbs: PbsWorld) -> None:
     deadline_s = clock.monotonic_s() + DEADLINE_S
     while batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is not AllocationState.ACTIVE:
         assert clock.monotonic_s() < deadline_s
+
+
+def test_what_can_never_run_is_taken_waits_and_is_not_waited_for(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    batch.submit(msgspec.structs.replace(submission("true"), nodes=3, ranks=False))
+    told = batch.status(["tm-here-e1-1"])["tm-here-e1-1"]
+    assert (told.state, told.reason) == (AllocationState.QUEUED, NEVER)
+    assert [each.eligible for each in batch.snapshot().queued] == [False]
+
+
+def test_a_scheduler_that_is_down_takes_no_submissions(pbs: PbsWorld) -> None:
+    assert [each.is_up for each in client(pbs).snapshot().partitions] == [True]
+    (pbs.state / "no-scheduler").touch()
+    batch = client(pbs)
+    assert [each.is_up for each in batch.snapshot().partitions] == [False]
+    batch.submit(submission("true"))
+    assert batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is AllocationState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("directive", "words", "transient"),
+    [
+        ("-q nosuch", "Unknown queue", False),
+        ("-l select=1:nosuch=1", "Unknown resource: nosuch", False),
+        ("-l select=x", "Illegal attribute or resource value", False),
+        ("-J 0-1000000", "Array job exceeds server or queue size limit", False),
+    ],
+)
+def test_a_refusal_is_quoted_and_asking_again_changes_nothing(
+    pbs: PbsWorld, directive: str, words: str, *, transient: bool
+) -> None:
+    config = Cluster(calls_per_min_max=100_000, directives=[directive, "-r y"])
+    with pytest.raises(SiteError, match=words) as caught:
+        PbsBatchSystem(pbs.directory, config, key=KEY).submit(submission("true"))
+    assert caught.value.transient is transient

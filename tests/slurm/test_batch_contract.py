@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from tests.worlds.batch.batch_contract import *  # noqa: F403  # the tests themselves
-from tests.worlds.batch.batch_contract import bench_on
+from tests.worlds.batch.batch_contract import bench_on, shown
 from tests.worlds.batch.batch_slurm import world
+from tests.worlds.batch.batch_world import Bench
 
 bench = bench_on("slurm", world)
+
+
+def test_a_glance_shows_an_ordinary_user_that_a_strangers_job_has_come(bench: Bench) -> None:
+    bench.until(lambda: shown(bench) == shown(bench), "the jobs of an earlier test have gone")
+    before = shown(bench)
+    bench.world.plant(name="other", comment="", stranger=True)
+    bench.until(lambda: before != shown(bench), "the arrival shows")

@@ -124,4 +124,4 @@ def test_a_campaign_whose_nodes_are_taken_away_and_that_is_stopped_twice_repeats
             failures
         )
         paths = {Path(each["url"].removeprefix("file://")).parent for each in detail["outputs"]}
-        assert [len(list((path / ".tidemill").glob(f"{campaign.job}.json"))) for path in paths] == [1]
+        assert [len(list(path.glob(f"manifest-{campaign.job}.json"))) for path in paths] == [1]

@@ -98,7 +98,7 @@ def run_all(home: Path, config: str, jobs: Sequence[dict[str, object]], *, near_
 def _ran(home: Path, number: int) -> Ran:
     detail = json.loads((home / f"job.{number}").read_text())
     files = (path for path in sorted((home / "h/site/out").rglob(f"{number}-*")) if path.is_file())
-    outputs = [path.read_text() for path in files if ".tidemill" not in path.parts]
+    outputs = [path.read_text() for path in files if not path.name.startswith("manifest-")]
     return Ran(outputs, detail, (home / f"explain.{number}").read_text())
 
 

@@ -14,6 +14,8 @@ enum Piece {
     Count,
     Seed,
     Line,
+    /// a field of the line, between tabs; 0 is what stands before the first one
+    Column(usize),
     Cores,
     Input(String),
 }
@@ -94,6 +96,15 @@ impl Template {
                         .ok_or_else(|| format!("no input line for event {}", values.first))?;
                     text.push_str(line);
                 }
+                Piece::Column(number) => {
+                    let line = values
+                        .line
+                        .ok_or_else(|| format!("no input line for event {}", values.first))?;
+                    let field = line.split('\t').nth(*number).ok_or_else(|| {
+                        format!("the line of event {} has no column {number}", values.first)
+                    })?;
+                    text.push_str(field);
+                }
                 Piece::Input(name) => {
                     let path = (values.input)(name).ok_or_else(|| format!("no input named `{name}`"))?;
                     text.push_str(&path);
@@ -117,6 +128,7 @@ fn piece(name: &str) -> Option<Piece> {
         "seed" => Piece::Seed,
         "line" => Piece::Line,
         "cores" => Piece::Cores,
+        _ if name.starts_with("column.") => Piece::Column(name["column.".len()..].parse().ok()?),
         _ => Piece::Input(name.strip_prefix("input.")?.to_owned()),
     })
 }
@@ -143,6 +155,22 @@ mod tests {
         let text = "{event}-{first_event}-{last_event}/{events} {seed}{line}{cores} {input.cards} {{x}}";
         assert_eq!(fill(text).unwrap(), "10-10-14/5 77l2 /in/cards {x}");
         assert_eq!(fill("").unwrap(), "");
+    }
+
+    #[test]
+    fn a_column_is_a_field_of_the_line_between_tabs() {
+        let values = Values {
+            first: 3,
+            count: 1,
+            seed: 0,
+            line: Some("\ta b\t{seed}\t"),
+            cores: 1,
+            input: &|_| None,
+        };
+        let fill = |text: &str| Template::parse(text)?.fill(&values);
+        assert_eq!(fill("{column.0}|{column.1}|{column.2}|{column.3}").unwrap(), "|a b|{seed}|");
+        assert!(fill("{column.4}").unwrap_err().contains("event 3 has no column 4"));
+        assert!(fill("{column.x}").unwrap_err().contains("`{column.x}`"));
     }
 
     #[test]

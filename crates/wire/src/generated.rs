@@ -315,8 +315,8 @@ pub struct Program {
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 ///
-/// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`;
-/// `{{` and `}}` are braces.
+/// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{column.K}` `{cores}`
+/// `{input.NAME}`; `{{` and `}}` are braces.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobDef {
     pub job: u64,

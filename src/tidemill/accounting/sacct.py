@@ -101,8 +101,10 @@ def columns_of(line: str, where: str = "the dump") -> Columns:
 
 
 def is_header(line: str) -> bool:
-    """Whether a line is a header of sacct's."""
-    return bool(re.match(r"(?i)(\w+\W+)*jobid(raw)?\b", line)) and "start" in line.lower()
+    """Whether a line is a header of sacct's, also of one that lacks columns: `columns_of` says which are needed."""
+    return bool(re.match(r"(?i)(\w+\W+)*jobid(raw)?\b", line)) and not any(
+        letter.isdigit() for letter in line
+    )
 
 
 def read(

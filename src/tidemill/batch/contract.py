@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidemill.model.machine import Snapshot
+from tidemill.model.machine import JobCounts, Snapshot
 from tidemill.model.state import AllocationState
 
 ELEMENT = "{allocation}"
@@ -99,6 +99,7 @@ class CommandCounts(msgspec.Struct, kw_only=True):
     """What we have cost the batch system since the agent started, and how it is: for limits and for metrics."""
 
     queries: int = 0
+    glances: int = 0  # of the queries
     actions: int = 0
     failures: int = 0
     slow: int = 0  #: replies that took over `slow_s`, or a rate limit
@@ -180,6 +181,10 @@ class BatchSystem(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The machine as it is now, by a bounded number of queries."""
+
+    def glance(self) -> JobCounts | None:
+        """The jobs of the machine in figures, by one command whose reply does not grow with the queue; None = this
+        batch system has no such command."""
 
     def facts(self) -> Facts:
         """What a newcomer needs to know; slow, for `site init`."""

@@ -1,4 +1,4 @@
-"""What starts a command on every node of an allocation, or the ranks of a payload: srun, mpiexec, or a plain fork.
+"""What starts a command on every node of an allocation, or the ranks of a payload: srun, pbsdsh, mpiexec, or a fork.
 
 The words returned here run in the allocation, on its first node. Whatever the launcher, the command gets its number,
 one TERM to the first process reaches every node as TERM, USR1 as USR1, a node whose command fails does not end the
@@ -9,6 +9,10 @@ Hydra forwards TERM, INT, QUIT, USR1 and ALRM to all ranks, and is killed by USR
 ends the others; its status is the bitwise "or" of all. Open MPI forwards USR1 and USR2; at TERM it waits for a second,
 sends TERM, and KILL a second later; one rank that ends with another status than 0 ends the others, and the status that
 then comes back is the first one's. So with Open MPI, TERM travels as USR2, and ranks never fail towards the launcher.
+pbsdsh of OpenPBS 23.06 starts a command on each node through the MoMs, ends with 0 whatever the commands do, and dies
+of USR1: signals travel by a second pbsdsh. Under PBS an mpiexec without its library (Debian's) would start all ranks on
+the first node: it gets the list of hosts, and pbsdsh in place of ssh. A rank that finds more of its kind on its
+node than there should be ends with MISPLACED before the command starts.
 """
 
 from __future__ import annotations
@@ -23,7 +27,11 @@ from pathlib import Path
 from tidemill.batch.run import ask
 from tidemill.errors import ConfigError, SiteError
 
-KINDS = ("srun", "mpich", "openmpi", "fork")
+KINDS = ("srun", "pbsdsh", "mpich", "openmpi", "fork")
+MISPLACED = 78
+"""Exit status of a launch whose ranks are not on the nodes that they should be on."""
+
+MISPLACED_WORDS = "tidemill: ranks are not on their nodes"
 VERSION_TIMEOUT_S = 20.0
 
 RANK_VARIABLES = (
@@ -43,13 +51,77 @@ _PROGRAMS = {
     "openmpi": ("mpiexec", "mpiexec.openmpi"),
 }
 
+# The first node, before the launcher: how many hosts there really are, and under PBS where they are. An mpiexec without
+# PBS's library reaches them by pbsdsh, in the place of ssh: AGENT HOST COMMAND (rsh(1)). What a site sets stays.
+_HOSTS = """agents=
+trap '[ -z "$agents" ] || rm -rf "$agents"' EXIT
+if [ -s "${PBS_NODEFILE:-}" ]; then
+    TIDEMILL_HOSTS=$(uniq "$PBS_NODEFILE" | wc -l)
+elif [ -s "${PE_HOSTFILE:-}" ]; then
+    TIDEMILL_HOSTS=$(cut -d ' ' -f 1 "$PE_HOSTFILE" | sort -u | wc -l)
+else
+    TIDEMILL_HOSTS=${SLURM_JOB_NUM_NODES:-1}
+fi
+export TIDEMILL_HOSTS
+if [ -s "${PBS_NODEFILE:-}" ] && [ "$TIDEMILL_HOSTS" -gt 1 ] && command -v pbsdsh >/dev/null; then
+    agents=$(mktemp -d) || exit 1
+    uniq "$PBS_NODEFILE" > "$agents/hosts"
+    {
+        echo '#!/bin/sh'
+        echo 'while [ "${1#-}" != "$1" ]; do shift; done'
+        echo 'host=$1'
+        echo 'shift'
+        echo 'exec pbsdsh -h "$host" -- /bin/sh -c "$*"'
+    } > "$agents/agent"
+    chmod 700 "$agents/agent"
+    # the first node starts all daemons of Open MPI: those of a tree would not find the agent on their own nodes
+    export HYDRA_LAUNCHER="${HYDRA_LAUNCHER:-rsh}" HYDRA_LAUNCHER_EXEC="${HYDRA_LAUNCHER_EXEC:-$agents/agent}"
+    export HYDRA_HOST_FILE="${HYDRA_HOST_FILE:-$agents/hosts}"
+    export OMPI_MCA_plm_rsh_agent="${OMPI_MCA_plm_rsh_agent:-$agents/agent}" OMPI_MCA_routed_radix=4096
+    export OMPI_MCA_orte_default_hostfile="${OMPI_MCA_orte_default_hostfile:-$agents/hosts}"
+    export PRTE_MCA_plm_ssh_agent="${PRTE_MCA_plm_ssh_agent:-$agents/agent}" PRTE_MCA_prte_routed_radix=4096
+    export PRTE_MCA_prte_default_hostfile="${PRTE_MCA_prte_default_hostfile:-$agents/hosts}"
+fi
+"""
+
+# Each rank: whether there are too many of its kind on its node. TIDEMILL_HOSTS is seen on the first node at least,
+# where all ranks are when the launcher reaches no other.
+_PLACED = """here=${MPI_LOCALNRANKS:-${OMPI_COMM_WORLD_LOCAL_SIZE:-1}}
+if [ "$here" -gt "$most" ] && [ "${TIDEMILL_HOSTS:-1}" -gt 1 ]; then
+    echo "@WORDS@: $here of them are on $(uname -n), where $most should be: the launcher does not reach the other" \
+        "$((TIDEMILL_HOSTS - 1)) nodes; see cluster.launcher" >&2
+    placed=
+else
+    placed=1
+fi
+""".replace("@WORDS@", MISPLACED_WORDS)
+
+# A rank of a payload: itself, where it should be.
+_RANK = f"""most=$1
+shift
+{_PLACED}
+[ "$placed" ] || exit {MISPLACED}
+exec "$@"
+"""
+
 # Each node: the command's own status goes to a file, towards the launcher all is well. USR2 is the launcher's TERM.
 # Launchers signal whole process groups, so the command ignores USR2.
-_EACH = """status_files=$1
-shift
-(trap '' USR2; exec "$@") &
+_EACH = f"""status_files=$1 most=$2
+shift 2
+{_PLACED}
+rank=${{PBS_NODENUM:-0}}
+if [ "$most" = 0 ]; then
+    echo $$ > "$status_files.pid.$rank"
+else
+    rank=${{SLURM_PROCID:-${{PMI_RANK:-${{OMPI_COMM_WORLD_RANK:-0}}}}}}
+fi
+if [ "$placed" ]; then
+    (trap '' USR2; exec "$@") &
+else
+    (exit {MISPLACED}) &
+fi
 child=$!
-forward() { forwarded=1; kill -"$1" $child 2>/dev/null; }
+forward() {{ forwarded=1; kill -"$1" $child 2>/dev/null; }}
 trap 'forward TERM' TERM USR2
 trap 'forward USR1' USR1
 while :; do
@@ -59,14 +131,16 @@ while :; do
     [ "$forwarded" ] || break
 done
 [ "$status_files" ] || exit $status
-rank=${SLURM_PROCID:-${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}}
-[ $status = 0 ] || echo $status > "$status_files.$rank"
+[ $status = 0 ] && [ "$most" != 0 ] || echo $status > "$status_files.$rank"
 exit 0
 """
-
 # The first node: the launcher, its signals, and the worst of all statuses.
-_ALL = """term=$1 status_files=$2
+_ALL = (
+    """term=$1 status_files=$2
 shift 2
+"""
+    + _HOSTS
+    + """
 "$@" &
 child=$!
 forward() { forwarded=1; kill -"$1" $child 2>/dev/null; }
@@ -87,6 +161,44 @@ for file in "$status_files".[0-9]*; do
 done
 exit $worst
 """
+)
+
+# The first node under PBS: every node writes its status, so that one which never started is missed. Signals go to the
+# process that each has noted.
+_PBSDSH = """nodes=$1 status_files=$2 each=$3
+shift 3
+pbsdsh -- /bin/sh -c "$each" sh "$status_files" 0 "$@" &
+child=$!
+forward() {
+    forwarded=1
+    pbsdsh -- /bin/sh -c 'read -r pid < "$1.pid.${PBS_NODENUM:-0}" && kill -"$2" "$pid"' sh "$status_files" "$1" &
+}
+trap 'forward TERM' TERM
+trap 'forward USR1' USR1
+while :; do
+    forwarded=
+    wait $child
+    launched=$?
+    [ "$forwarded" ] || break
+done
+worst=0 rank=0
+while [ $rank -lt "$nodes" ]; do
+    file=$status_files.$rank tries=15
+    while [ ! -s "$file" ] && [ $tries -gt 0 ]; do  # a file system may show it later
+        sleep 1
+        tries=$((tries - 1))
+    done
+    if [ -s "$file" ] && read -r status < "$file"; then
+        [ "$status" -gt $worst ] && worst=$status
+    else
+        echo "@WORDS@: pbsdsh ended with $launched, and node $rank of $nodes has no status" >&2
+        worst=@MISPLACED@
+    fi
+    rm -f "$file" "$status_files.pid.$rank"
+    rank=$((rank + 1))
+done
+exit $worst
+""".replace("@WORDS@", MISPLACED_WORDS).replace("@MISPLACED@", str(MISPLACED))
 
 # Every "node" is this one.
 _FORK = """nodes=$1
@@ -129,7 +241,11 @@ def launch_words(kind: str, nodes: int, command: list[str], *, status_files: Pat
         # Where Slurm binds tasks (TaskPlugin=task/affinity), one task of a node would get one core: pilots bind slots.
         words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
         return [*words, "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", *command]
-    each = ["/bin/sh", "-c", _EACH, "sh", os.fspath(status_files or ""), *command]
+    if kind == "pbsdsh":
+        if status_files is None:
+            raise ConfigError("`pbsdsh` does not tell how its commands ended", hint="`status_files`")
+        return ["/bin/sh", "-c", _PBSDSH, "sh", str(nodes), os.fspath(status_files), _EACH, *command]
+    each = ["/bin/sh", "-c", _EACH, "sh", os.fspath(status_files or ""), "1", *command]
     if kind == "mpich":
         started = [program(kind), "-n", str(nodes), "-ppn", "1", "-bind-to", "none", *each]
         return ["/bin/sh", "-c", _ALL, "sh", "TERM", os.fspath(status_files or ""), *started]
@@ -154,16 +270,21 @@ def mpi_words(kind: str, nodes: int, ranks: int, command: list[str]) -> list[str
             "--kill-on-bad-exit=1", *command,
         ]  # fmt: skip
     if kind == "mpich":
-        return [program(kind), "-n", str(ranks), "-ppn", str(per_node), *command]
+        each = ["/bin/sh", "-c", _RANK, "sh", str(per_node), *command]
+        started = [program(kind), "-n", str(ranks), "-ppn", str(per_node), *each]
+        return ["/bin/sh", "-c", _ALL, "sh", "TERM", "", *started]
     if kind == "openmpi":
-        each = ["/bin/sh", "-c", _EACH, "sh", "", *command]
+        each = ["/bin/sh", "-c", _EACH, "sh", "", str(per_node), *command]
         started = [program(kind), "-n", str(ranks), "--map-by", "node", "--rank-by", "slot"]
         rules = _openmpi_rules(keep_others=False)
         return ["/bin/sh", "-c", _ALL, "sh", "USR2", "", *rules, *started, *each]
     if kind == "fork" and ranks == 1:
         return list(command)
-    if kind == "fork":
-        raise ConfigError(f"`fork` starts one rank, not {ranks}", hint="set `cluster.launcher` to mpiexec")
+    if kind in ("fork", "pbsdsh"):
+        raise ConfigError(
+            f"`{kind}` connects no ranks: it starts one rank, not {ranks}",
+            hint="set `cluster.launcher` to mpiexec",
+        )
     raise _unknown(kind)
 
 
@@ -183,7 +304,7 @@ def detect(wanted: str, *, own: str = "") -> str:
 
     Raises ConfigError when mpiexec is wanted and there is none.
     """
-    if wanted in ("fork", "srun"):
+    if wanted in ("fork", "srun", "pbsdsh"):
         return wanted
     if wanted == "auto" and own:
         return own
@@ -198,7 +319,7 @@ def detect(wanted: str, *, own: str = "") -> str:
 
 def describe() -> list[str]:
     """The launchers that are here, for people: `mpiexec (Open MPI 4.1.4)`."""
-    found = ["srun"] if shutil.which("srun") else []
+    found = [name for name in ("srun", "pbsdsh") if shutil.which(name)]
     for name in ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi"):
         text = _version(name)
         kind = kind_of(name)

@@ -20,6 +20,9 @@ WAIT_S_MAX = 5.0
 KEPT_FOR_ACTIONS = 0.25
 """Queries leave this share of the commands a minute to cancels, submits and shortenings: giving back never waits."""
 
+GLANCE_BYTES_MAX = 1_000_000
+"""A glance is asked for every few seconds. `sdiag` prints 4 to 20 kB, `qstat -B` about 2 kB."""
+
 Words = Sequence[tuple[str, Refusal]]
 """Lower-case pieces of what commands print, and what they mean; the first that fits counts."""
 
@@ -47,6 +50,18 @@ class Budget:
         reply = self._run(command, kind=kind, environ=environ, stdin=b"")
         self.calls.last_s = reply.seconds
         return reply
+
+    def glance(self, command: Sequence[str]) -> bytes:
+        """What a short query printed. Raises SiteError as `query` and `check` do, and where it printed more than
+        GLANCE_BYTES_MAX."""
+        self.calls.glances += 1
+        output = self.check(self.query(command, kind="glance"))
+        if len(output) > GLANCE_BYTES_MAX:
+            message = (
+                f"`{' '.join(command)}` printed {len(output)} bytes; a glance may have {GLANCE_BYTES_MAX}"
+            )
+            raise SiteError(message, hint="the machine is polled at `harvest.poll_s` instead")
+        return output
 
     def act(
         self, command: Sequence[str], *, stdin: bytes = b"", environ: dict[str, str] | None = None

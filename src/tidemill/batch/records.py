@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.batch.contract import Answer, Ending, Status, element_name, split_element
+from tidemill.batch.launch import MISPLACED
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import sync_directory, write_durable
 from tidemill.model.state import AllocationState
@@ -162,6 +163,11 @@ def _told(status: str, why: str, *, batch_id: str, nodes: tuple[str, ...], outpu
         told = ended(state, ending, batch_id=batch_id, reason=reason)
     elif status == "0":
         told = ended(AllocationState.COMPLETED, Ending.DONE, batch_id=batch_id, reason="")
+    elif status == str(MISPLACED):
+        reason = f"exit status {status}: ranks were not on their nodes"
+        told = ended(
+            AllocationState.FAILED, Ending.LAUNCH, batch_id=batch_id, reason=reason, tail=tail_of(output)
+        )
     else:
         state, reason = AllocationState.FAILED, f"exit status {status}"
         told = ended(state, Ending.FAILED, batch_id=batch_id, reason=reason, tail=tail_of(output))

@@ -9,6 +9,7 @@ from tidemill.charts.svg import Frame, drawing, label, rect
 from tidemill.charts.time import HEIGHT, PLACE, WIDTH, nice_ceiling
 
 DOT = 4.0
+LABEL = 20  #: room below the numbers for the name of the axis
 
 
 class Point(NamedTuple):
@@ -23,16 +24,18 @@ class Point(NamedTuple):
 def points(
     found: Sequence[Point],
     *,
-    title: str,
+    labels: tuple[str, str],
     text: Callable[[float], str],
     band: tuple[float, float] | None = None,
     line: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """Points with intervals on axes that start at 0. `band`: an interval of x that is shaded; `line`: a model."""
+    """Points with intervals on axes that start at 0. `labels`: of the horizontal and the vertical one; `band`: an
+    interval of x that is shaded; `line`: a model."""
+    title = f"{labels[1]} against {labels[0]}"
     right = nice_ceiling(max((each.x for each in found), default=1.0))
     top = nice_ceiling(max((max(each.high, each.y) for each in found), default=1.0))
 
-    def across(x: float) -> float:
+    def right_of(x: float) -> float:
         return PLACE.left + PLACE.wide * min(1.0, max(0.0, x / right))
 
     def up(y: float) -> float:
@@ -45,17 +48,19 @@ def points(
     for k in range(5):
         parts.append(label(PLACE.left - 8, up(top * k / 4) + 4, text(top * k / 4), kind="tick", anchor="end"))
         mark = f"{right * k / 4:g}"
-        parts.append(label(across(right * k / 4), PLACE.below + 20, mark, kind="tick", anchor="middle"))
+        parts.append(label(right_of(right * k / 4), PLACE.below + 20, mark, kind="tick", anchor="middle"))
+    parts.append(label(PLACE.left + PLACE.wide, PLACE.below + 42, labels[0], kind="tick", anchor="end"))
+    parts.append(label(PLACE.left + 8, PLACE.above + 16, labels[1], kind="tick"))
     if band is not None:
-        wide = max(2.0, across(band[1]) - across(band[0]))
+        wide = max(2.0, right_of(band[1]) - right_of(band[0]))
         shown = f"{band[0]:.1f} to {band[1]:.1f}"
-        parts.append(rect(Frame(across(band[0]), PLACE.above, wide, PLACE.high), kind="band", title=shown))
+        parts.append(rect(Frame(right_of(band[0]), PLACE.above, wide, PLACE.high), kind="band", title=shown))
     if line:
-        path = "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in line)
+        path = "L".join(f"{right_of(x):.1f} {up(y):.1f}" for x, y in line)
         parts.append(f'<path class="line" d="M{path}"/>')
     for each in found:
         x, shown = (
-            across(each.x),
+            right_of(each.x),
             f"{each.x:g}: {text(each.y)} ({text(each.low)} to {text(each.high)})",
         )
         parts.append(
@@ -63,4 +68,4 @@ def points(
         )
         dot = Frame(x - DOT, up(each.y) - DOT, 2 * DOT, 2 * DOT)
         parts.append(rect(dot, kind="main", title=shown, rounded=int(DOT)))
-    return drawing(WIDTH, HEIGHT, parts, title=title, kind="wide")
+    return drawing(WIDTH, HEIGHT + LABEL, parts, title=title, kind="wide")

@@ -84,6 +84,16 @@ def stepped(floor: Sequence[float], roof: Sequence[float], *, place: Frame, top:
     return "".join(parts) + "Z"
 
 
+def steps(values: Sequence[float], *, place: Frame, top: float) -> str:
+    """The path along the upper edge of such an area: it ends at its last value, and falls to nothing nowhere else."""
+    step = place.wide / max(1, len(values))
+    parts: list[str] = []
+    for k, value in enumerate(values):
+        y = f"{place.above + place.high * (1 - min(1.0, value / top)):.1f}"
+        parts.append(f"{'V' if parts else f'M{place.left:.1f} '}{y}H{place.left + (k + 1) * step:.1f}")
+    return "".join(parts)
+
+
 def _svg(box: str, title: str, parts: Iterable[str], *, between: str = "") -> str:
     named = f'role="img" aria-label="{escape(title)}"' if title else 'aria-hidden="true"'
     return between.join([f"<svg {box} {named}>", *parts, "</svg>"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tidemill.charts.svg import Frame, drawing, file, label, rect, stepped
+from tidemill.charts.svg import Frame, drawing, file, label, rect, stepped, steps
 
 WIDTH, HEIGHT = 720, 240
 PLACE = Frame(62, 14, 644, 196)
@@ -32,8 +32,11 @@ def area(
     title: str,
     text: Callable[[float], str],
 ) -> str:
-    """An area of one value per time bin; what a pointer rests on shows its value."""
+    """An area of one value per time bin; what a pointer rests on shows its value. The axis of counts (`int`) has whole
+    numbers."""
     top = nice_ceiling(max(values, default=0.0))
+    if all(isinstance(each, int) for each in values):
+        top = whole_ceiling(top)
     start_s, span_s = start_us / 1e6, bin_s * len(values)
     step = PLACE.wide / max(1, len(values))
     parts = [
@@ -44,6 +47,7 @@ def area(
     if values:
         outline = stepped([0.0] * len(values), values, place=PLACE, top=top)
         parts.append(f'<path class="area" d="{outline}"/>')
+        parts.append(f'<path class="edge" d="{steps(values, place=PLACE, top=top)}"/>')
     for k, value in enumerate(values):
         when = clock_text(start_s + k * bin_s, span_s)
         place = Frame(PLACE.left + k * step, PLACE.above, step, PLACE.high)
@@ -96,6 +100,11 @@ def nice_ceiling(value: float) -> float:
     return next(
         step * power for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.9999
     )
+
+
+def whole_ceiling(top: float) -> float:
+    """The next number of which quarters are whole."""
+    return 4.0 * math.ceil(top / 4) if top < 100 or top % 4 else top
 
 
 def clock_marks(start_s: float, span_s: float) -> list[str]:

@@ -94,7 +94,8 @@ def _duration(text: str) -> int:
 def _memory(text: str) -> int:
     from tidemill.config import parse_size
 
-    megabytes = int(text) if text.isdecimal() else parse_size(text) // 10**6
+    size = re.sub(r"(?i)(?<=[\d ])([kmgt])$", r"\1B", text.strip())  # `2G`, as Slurm and shells write it
+    megabytes = int(text) if text.isdecimal() else parse_size(size) // 10**6
     if megabytes < 1:
         raise ValueError(f"`{text}` is less than a megabyte")
     return megabytes

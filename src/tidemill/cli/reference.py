@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 
 from tidemill.cli.arguments import Command, Parser, add_common
-from tidemill.cli.main import GROUPS, load, parser_of
 from tidemill.cli.terminal import show_lines
+from tidemill.cli.verbs import GROUPS, load, parser_of
 
 HEAD = """# The command line
 
 <!-- Made from the parsers: python -m tidemill.cli.reference > docs/cli.md -->
 
 `tidemill VERB [OPTIONS]`. Data goes to stdout, everything else (progress, hints, errors) to stderr; with `--json` the
-data is JSON. An error names what was attempted, on what and what came back; a line `hint:` says what to do.
+data is JSON, and so is an error: `{"error": {"kind", "message", "hint", "exit_code"}}`. An error names what was
+attempted, on what and what came back; a line `hint:` says what to do.
 
 | exit code | meaning |
 |---|---|
@@ -21,7 +22,7 @@ data is JSON. An error names what was attempted, on what and what came back; a l
 | 1 | the job failed, or was canceled |
 | 2 | usage or configuration is wrong |
 | 3 | site, service or network: try again |
-| 70 | a bug of Tidemill; where the traceback was written is told |
+| 70 | a bug of Tidemill; the message names the file with the traceback |
 
 Text of payloads, sites and jobs is printed without control characters: each is shown as its JSON escape, such as
 `\\u001b`, also in files and pipes. Only `run` and `job logs` write a payload's own output byte by byte into a file or a
@@ -37,23 +38,61 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 
 ## What a command of `tidemill run` sees
 
-- An empty work directory of its own, and what `--input FILE` names, by its name. Outputs (`--output PATH`) are
-  relative to it. `HOME` and `/tmp` belong to the slot and are emptied afterwards.
-- The program is looked up where you are and told by its absolute path. So is an argument that is the relative path of a
-  file that exists here (`python prog.py {event}`), unless it names an `--input` or `--output`. Everything else is
-  passed as it is: directories, paths within options (`--config=x.toml`). Give absolute paths there.
-- Of your environment: `PATH`, `LANG`, `LD_LIBRARY_PATH`, `PYTHONPATH`, `VIRTUAL_ENV`, and what `--env` names.
-- `{event}`, `{seed}`, `{line}`, `{first_event}`, `{last_event}`, `{events}`, `{cores}` and `{input.NAME}` are filled
-  in; other braces stay as they are. A command that uses `{events}` or `{last_event}` gets several events at once, as
-  many as fit about ten seconds.
-- What it prints is kept in `DIR/CAMPAIGN` as a plain tar archive with one member per event or range, unless
-  `--no-keep-stdout` is given. A run of one event prints what its command printed, so `tidemill run -- CMD` can be used
-  like `CMD`.
-- An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `tidemill job
-  retry` then runs what failed. `--fail-fast` stops at the first failed event.
-- Ctrl-C cancels the job, and waits until what is done is delivered; a second one leaves at once. What is done is never
-  run again: `tidemill job retry` runs the rest. The server and site that `run` has started go on; `tidemill up --stop`
-  ends them.
+- **Work directory**: an empty one of its own, and in it what `--input` names: a file, a directory, or the files that a
+  pattern matches, under their own names. Outputs (`--output PATH`) are relative to it. `HOME` and `/tmp` belong to the
+  slot and are emptied afterwards.
+- **Words**: the program is looked up where you are, and passed as its absolute path. So is an argument that is the
+  relative path of a file that exists here (`python prog.py {event}`), or of a directory if it holds a `/` (`data/`),
+  unless it names an `--input` or `--output`. Everything else is passed as it is, such as paths within options
+  (`--config=x.toml`): give absolute paths there.
+- **Placeholders**: `{event}`, `{seed}`, `{line}`, `{first_event}`, `{last_event}`, `{events}`, `{cores}`,
+  `{input.NAME}` and the names of columns are filled in, each as part of one argument; other braces stay as they are. A
+  command that uses `{events}` or `{last_event}` gets several events at once, as many as fit about ten seconds.
+- **stdin**: a single event reads all of it, as far as it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
+  none. Several events cannot share one: `run` refuses data that wait there. `--each -` makes each line an event.
+- **Container**: `--container IMAGE` runs the command in a directory tree, a `.sif` file or `NAME@sha256:DIGEST`, by
+  the runtime that your site finds (Apptainer, Charliecloud, podman). Program and paths are then those of the image, and
+  of your environment only `--env` is passed. A site that serves others takes approved applications instead.
+- **Environment**: `PATH`, `LANG`, `LC_ALL`, `LD_LIBRARY_PATH`, `PYTHONPATH`; an activated virtual or conda environment,
+  with all variables that name a place in it; variables by which software of the field is found (`ROOTSYS`, `G4...DATA`,
+  `LHAPDF_DATA_PATH`, `LCG_...`, modules). `--env NAME` adds one. `--env-all` passes everything but variables of the
+  login (`HOME`, `SSH_...`, `SLURM_...`) and those whose names hint at a secret, which it lists.
+
+## What `tidemill run` does with events
+
+- `--events N` numbers them. `--each FILE` takes the lines of a file; of `NAME.csv` and `NAME.tsv` the rows, whose
+  columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value
+  by value; with a table each row takes part in all combinations. Event k is row k, from 0.
+- An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `--fail-fast`
+  stops at the first failed event. `run` and `submit` retry a failed event twice; `run` does not retry a single event.
+- **Exit status**: that of the command for a single event (128 + N for signal N); for several 0 if all are done, else 1.
+  Errors of Tidemill itself have the codes above.
+- A name is used once. `tidemill run --resume NAME` goes on with a campaign: it follows one that runs, and runs what
+  failed or was not done of one that has ended. What is done is never run again.
+- Ctrl-C cancels the job, and waits until what is done is delivered; a second one leaves at once. `tidemill attach
+  NAME` follows a campaign that was left; `tidemill wait NAME` waits in a script. The server and site that `run` has
+  started go on; `tidemill up --stop` ends them.
+- What no site can ever run (99 cores, a GPU that no site has) is refused, with the most that would fit.
+
+## What `tidemill run` leaves
+
+- `DIR/CAMPAIGN` (`./tidemill-out/CAMPAIGN`) holds each `--output` under its own name: `--output hits-{event}.root`
+  gives `hits-0.root`, `hits-1.root`, ... Where the name does not tell events apart, the number of the event is put
+  before the suffix: `out.txt` gives `out-0.txt`. `{seed}`, `{line}` and columns are filled in, too.
+- From 4,097 events on, or with `--pack tar`, each output is one plain tar archive with a member for each event.
+- `--output plots/` and `--output 'hist*.root'` come as tar archives, `plots.tar` and `hist.tar`, of each event.
+- `manifest-JOB.json` beside them lists files, checksums, events and seeds.
+- What the command prints is kept as output `stdout`, in one tar archive for several events (`--pack files`: a file for
+  each), unless `--no-keep-stdout` is given. A single event prints it as well, so `tidemill run -- CMD` can be used like
+  `CMD`; `tidemill job logs JOB --event N` prints that of any event.
+- What `run` itself writes for a job (stdin, rows, packed directories) is in `inputs/CAMPAIGN` of the home, until
+  `tidemill clean` finds it a month later.
+
+## In the shell
+
+`tidemill completion bash|zsh|fish` prints a script that completes verbs, options, and the jobs, campaigns, sites and
+applications that your server knows. `tidemill man VERB` shows a manual page; `tidemill man --to ~/.local/share/man`
+writes all of them for `man`. Both are made from the parsers, like this page.
 """
 
 

@@ -20,6 +20,7 @@ from tidemill import clock
 from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
+from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL
@@ -191,6 +192,14 @@ class Client:
     def campaign(self, name: str) -> CampaignRow:
         """One campaign: its jobs by state, events, usage and failures."""
         return self.get(f"/v1/campaigns/{name}", CampaignRow)
+
+    def activity(self, campaign: str) -> Activity:
+        """What the payloads of a campaign did over time, in intervals of whole seconds."""
+        return self.get(f"/v1/campaigns/{campaign}/activity", Activity)
+
+    def job_activity(self, job: int) -> Activity:
+        """The same of a job of 200 events or more; without intervals for a smaller one."""
+        return self.get(f"/v1/jobs/{job}/activity", Activity)
 
     def campaigns(self, *, archived: bool = False) -> list[CampaignRow]:
         """The newest 1,000 campaigns, newest first; `archived`: of those that have left the database."""

@@ -1,4 +1,5 @@
-"""Delivered outputs, read where they lie: members of plain tar bundles, or whole files. Knows no server.
+"""Delivered outputs, read where they lie: members of plain tar bundles, files of a directory, or whole files. Knows no
+server.
 
 A bundle of an `each` output is a plain tar archive: one member per range, whose name ends in the events it holds.
 """
@@ -17,8 +18,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.files import replaced
+from tidemill.model.intervals import IntervalSet
 from tidemill.wire.api import JobOutput, OutputRow
 
 CHUNK_BYTES = 1 << 20
@@ -53,6 +55,13 @@ def members(job: int, output: OutputRow) -> Iterator[Member]:
     """The members of a delivered output, one in memory at a time. Raises SiteError if it cannot be read."""
     path = local_path(output)
     try:
+        if is_directory(output):
+            for each in files_of(job, output):
+                yield Member(
+                    job=job, output=output.name, name=each.name, first=each.first, count=each.count,
+                    data=(path / each.name).read_bytes(),
+                )  # fmt: skip
+            return
         if not _is_bundle(path):
             data = path.read_bytes()
             yield Member(job=job, output=output.name, name=path.name, first=None, count=None, data=data)
@@ -85,6 +94,13 @@ def listing(job: int, output: OutputRow) -> Iterator[Listed]:
     """The files of a delivered output; reads headers only. Raises SiteError if it cannot be read."""
     path = local_path(output)
     try:
+        if is_directory(output):
+            for each in files_of(job, output):
+                yield Listed(
+                    job=job, output=output.name, name=each.name, first=each.first, count=each.count,
+                    size_bytes=each.size_bytes,
+                )  # fmt: skip
+            return
         if not _is_bundle(path):
             size = path.stat().st_size
             yield Listed(job=job, output=output.name, name=path.name, first=None, count=None, size_bytes=size)
@@ -117,6 +133,14 @@ def copy_members(
     for each in chosen:
         path = local_path(each.output)
         try:
+            if is_directory(each.output):
+                for listed in files_of(each.job, each.output):
+                    if listed.name == name or (event is not None and listed.holds(event)):
+                        final = target / (f"{each.job}-{listed.name}" if several else listed.name)
+                        with (path / listed.name).open("rb") as content:
+                            _copy(content, final, source=path / listed.name)
+                        copies.append(final)
+                continue
             if not _is_bundle(path):
                 continue
             with tarfile.open(path, "r:") as bundle:
@@ -278,23 +302,98 @@ def events_of(name: str) -> tuple[int | None, int | None]:
     return (first, last - first + 1) if last >= first else (None, None)
 
 
+class DirectoryFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of an output that was delivered as a directory, as the manifest lists it."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    first: int
+    count: int
+
+    def holds(self, event: int) -> bool:
+        """Whether it is of this event."""
+        return self.first <= event < self.first + self.count
+
+
+class _ManifestMember(msgspec.Struct, frozen=True):
+    first: int
+    count: int
+
+
+class _ManifestFile(msgspec.Struct, frozen=True):
+    output: str
+    file: str
+    size_bytes: int
+    sha256: str
+    members: list[_ManifestMember]
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    files: list[_ManifestFile]
+
+
+def is_directory(output: OutputRow) -> bool:
+    """Whether an output is a directory of files."""
+    return output.url.endswith("/")
+
+
+def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
+    """The files of an output that is a directory, in event order, as its manifest lists them. Raises SiteError."""
+    folder = local_path(output)
+    path = folder / f"manifest-{job}.json"
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
+    except (OSError, *UNDECODABLE) as error:
+        raise SiteError(
+            f"failed to read the manifest of output `{output.name}` of job {job} at `{path}`: {error}",
+            hint="is its file system mounted here, and has nobody moved it?",
+            transient=False,
+        ) from error
+    events = IntervalSet.parse(output.events) if output.events else None
+    found = [
+        DirectoryFile(
+            name=each.file, size_bytes=each.size_bytes, sha256=each.sha256,
+            first=each.members[0].first, count=each.members[0].count,
+        )
+        for each in manifest.files
+        if each.output == output.name and each.members
+    ]  # fmt: skip
+    found = [each for each in found if events is None or events.touches(each.first, each.first + each.count)]
+    return sorted(found, key=lambda each: each.first)
+
+
 def copy_output(output: OutputRow, target: Path) -> Path:
-    """Copy a delivered output into a directory and verify its checksum; the copy's path.
+    """Copy an output that is one file into a directory and verify its checksum; the copy's path.
 
     The copy is seen under its name only when it is whole. Raises SiteError.
     """
     source = local_path(output)
-    final = target / source.name
+    return _copy_verified(source, target / source.name, output.sha256)
+
+
+def copy_outputs(job: int, output: OutputRow, target: Path) -> list[Path]:
+    """Copy an output, all its files if it is a directory of files, as `copy_output` does; the copies' paths."""
+    if not is_directory(output):
+        return [copy_output(output, target)]
+    source = local_path(output)
+    return [
+        _copy_verified(source / each.name, target / each.name, each.sha256) for each in files_of(job, output)
+    ]
+
+
+def _copy_verified(source: Path, final: Path, sha256: str) -> Path:
     digest = hashlib.sha256()
+    target = final.parent
     try:
         target.mkdir(parents=True, exist_ok=True)
         with source.open("rb") as read, replaced(final, durable=False) as write:  # `source` stays where it is
             while piece := read.read(CHUNK_BYTES):
                 digest.update(piece)
                 write.write(piece)
-            if digest.hexdigest() != output.sha256:
+            if digest.hexdigest() != sha256:
                 raise SiteError(
-                    f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {output.sha256}",
+                    f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {sha256}",
                     hint="somebody changed or damaged it",
                     transient=False,
                 )

@@ -80,7 +80,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         doc("Slurm: how far our jobs stand behind others'; none = not at all"),
     ] = 1_000_000
     launcher: Annotated[
-        Literal["auto", "srun", "mpiexec", "fork"],
+        Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
         doc("What starts a command on several nodes; `auto` = the batch system's own, else mpiexec"),
     ] = "auto"
     cores_per_node: Annotated[

@@ -64,7 +64,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the site's staff approved. `arguments` are templates: `{event}` `{first_event}` `{last_event}` `{events}`
-    `{seed}` `{line}` `{cores}` `{input.NAME}` and parameters `{NAME}`; each becomes exactly one argument."""
+    `{seed}` `{line}` `{column.K}` (field K of the line, between tabs, from 0) `{cores}` `{input.NAME}` and parameters
+    `{NAME}`; each becomes exactly one argument."""
 
     name: str  #: what jobs call it
     version: str = "1"  #: measured times and profiles are kept for each

@@ -6,6 +6,7 @@ to be fixed.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -236,6 +237,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = (
         ""  #: a `FaultKind` where it is not the one of the class; what this version does not know is ignored
     )
+
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+
+
+def cause_of(evidence: Evidence) -> str:
+    """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
+    # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not.
+    kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
+    message = _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", evidence.message.strip())
+    lines = evidence.stderr_tail.strip().splitlines()
+    last = _NUMBER.sub("N", lines[-1].strip()[:200]) if lines else ""
+    return message if not last or last in message else f"{message}: {last}"
 
 
 def fault_of(evidence: Evidence) -> FaultKind:

@@ -41,6 +41,13 @@ class OutputKind(StrEnum):
     MERGE = "merge"
 
 
+class Pack(StrEnum):
+    """How the parts of an output of kind `each` are delivered: in one tar archive, or each as a file of its own."""
+
+    TAR = "tar"
+    FILES = "files"
+
+
 class Deliver(StrEnum):
     """When the outputs of a job are delivered: what is done whenever the job ends, or only once it is complete."""
 
@@ -124,6 +131,28 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kind: OutputKind = OutputKind.EACH  #: how parts of ranges become the job's
     url: str | None = None  #: where it is delivered to
     merge: str | None = None  #: for kind `merge`
+    #: of kind `each`: `files` delivers each part as a file named after `path`, at most 100,000; none = one tar archive
+    pack: Pack | msgspec.UnsetType = msgspec.UNSET
+
+
+STRESS_REASON = "stress test: "
+"""Begins the reason for which a stress test cancels the rest of a level's job: why the level ended follows."""
+
+
+class PlannedLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A level of a stress test before it runs."""
+
+    title: str  #: as tables name it
+    level: int  #: payloads at the same time
+    site: str = ""  #: empty = where the server sends it
+
+
+class StressLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which level of a stress test a job is: a page shows all levels of a run together. `number`: from 1."""
+
+    run: str  #: identifier of the run
+    number: int
+    planned: list[PlannedLevel]  #: all levels of the run
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,8 +182,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: so many of its events run at the same time at most, all at one site and each a payload of its own; none = as many
     #: as there are slots
     at_once: int | msgspec.UnsetType = msgspec.UNSET
+    stress: StressLevel | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  #: the level of a stress test that it is; none = of none
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
+    #: image in which `command` runs: a directory, a file, or `NAME@sha256:...`; legal on a person's own site
+    container: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def running_max(self) -> int | None:

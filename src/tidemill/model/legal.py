@@ -36,6 +36,9 @@ URL_CHARACTERS_MAX = 4_096
 TEXT_CHARACTERS_MAX = 32_768
 """Of one value of a parameter, and of one variable."""
 
+STRESS_LEVELS_MAX = 500  #: of a run of a stress test, over all sites
+STRESS_TITLE_CHARACTERS_MAX = 200
+
 ARGUMENTS_MAX = 10_000
 ARGUMENT_CHARACTERS_MAX = 131_071
 """What execve(2) takes as one argument (MAX_ARG_STRLEN, 32 pages, with the closing NUL)."""
@@ -76,7 +79,41 @@ def spec_fault(spec: JobSpec) -> Fault | None:
         return Fault(f"`retries` must be 0 to {RETRIES_MAX} and `failed_max` 0 to {EVENTS_MAX}")
     if spec.at_once is not msgspec.UNSET and not 1 <= spec.at_once <= EVENTS_MAX:
         return Fault(f"`at_once` is {shown(spec.at_once)}, legal is 1 to {EVENTS_MAX}")
-    return _names_fault(spec) or _places_fault(spec) or _texts_fault(spec) or _resources_fault(spec.resources)
+    return (
+        _names_fault(spec)
+        or _places_fault(spec)
+        or _texts_fault(spec)
+        or _stress_fault(spec)
+        or _container_fault(spec)
+        or _resources_fault(spec.resources)
+    )
+
+
+def _stress_fault(spec: JobSpec) -> Fault | None:
+    of = spec.stress
+    if of is msgspec.UNSET:
+        return None
+    if not is_name(of.run):
+        return Fault(f"`{shown(of.run)}` is no name of a stress test's run", "letters, digits and `._+-`")
+    if not 1 <= of.number <= len(of.planned) <= STRESS_LEVELS_MAX:
+        levels = f"{len(of.planned)} levels, at most {STRESS_LEVELS_MAX}"
+        return Fault(f"level {shown(of.number)} of a stress test of {levels}")
+    texts = [text for each in of.planned for text in (each.title, each.site)]
+    if any(len(each) > STRESS_TITLE_CHARACTERS_MAX or _CONTROL.search(each) for each in texts):
+        return Fault(
+            f"a level's name holds control characters or more than {STRESS_TITLE_CHARACTERS_MAX} characters"
+        )
+    return None
+
+
+def _container_fault(spec: JobSpec) -> Fault | None:
+    if spec.container is msgspec.UNSET:
+        return None
+    if spec.app is not None:
+        return Fault("`container` is given for an application", "its file names the image; give `command`")
+    if len(spec.container) > URL_CHARACTERS_MAX or _CONTROL.search(spec.container) or not spec.container:
+        return Fault(f"`container` is `{shown(spec.container)}`", "name a path, or NAME@sha256:DIGEST")
+    return None
 
 
 def is_name(text: str) -> bool:

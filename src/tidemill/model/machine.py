@@ -107,6 +107,15 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grace_s: float = 0.0
 
 
+class JobCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """All jobs of a machine in figures, anybody's. None = the batch system does not show it."""
+
+    submitted: int | None = None  #: ever submitted; starts again at 0 now and then
+    ended: int | None = None  #: ever ended; starts again with `submitted`
+    waiting: int | None = None  #: now
+    running: int | None = None  #: now
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All of it at `at_s`. What could not be seen is said in `hidden`, in words for people."""
 
@@ -117,11 +126,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reservations: list[Reservation] = []
     partitions: list[Partition] = []
     plan_age_s: float | None = None  #: since the scheduler last planned, None = unknown
+    iteration_s: float = 0.0  #: without an event the scheduler looks at the queue so often; 0 = not told
     is_order_known: bool = True  #: False: the order of `queued` is a guess; any of them may start first
     are_others_hidden: bool = False  #: others' jobs are not shown, nor which idle nodes are kept for them
     hidden: list[
         str
     ] = []  #: such as `others' jobs (PrivateData=jobs)`: then the plan without us cannot be known
+
+    counts: JobCounts | None = None  #: taken before anything else; None = see `BatchSystem.glance`
 
     @property
     def tells_plan(self) -> bool:

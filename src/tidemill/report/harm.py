@@ -9,9 +9,16 @@ import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.harvest.account import records as r
-from tidemill.harvest.account.harm import PLANS_MAX, Totals, add
+from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, wait_of
+from tidemill.harvest.simulation.outcome import change, delay
+from tidemill.harvest.simulation.promise import PromiseState, class_verdict
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
 
 DAY_S = 86400.0
+CANNOT_KNOW = (
+    "An estimate: there is no run without us to compare with. It counts how long jobs stood behind our nodes; it knows "
+    "neither those that moved back in the queue because of that, nor those that started earlier."
+)
 
 
 class YieldAct(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +47,40 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[YieldAct]
 
 
+class ClassHarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Regular jobs of a class of size, of length (by the walltime that they asked for), or of both.
+
+    Means of what they waited (`wait_s`) and of our part of it (`share_s`), which is `share_of_wait` of all that they
+    waited; `..low` and `..high` are 95 % bounds over the jobs, None with a single one. `uncertainty_s`: mean of what
+    single estimates may be wrong by. `verdict`: against the promise (`harvest.simulation.promise`), as if the estimate
+    were the truth.
+    """
+
+    size: str
+    length: str
+    jobs: int
+    delayed: int
+    wait_s: float
+    share_s: float
+    share_low_s: float | None
+    share_high_s: float | None
+    share_of_wait: float | None
+    share_of_wait_low: float | None
+    share_of_wait_high: float | None
+    uncertainty_s: float
+    verdict: PromiseState
+
+
 class Harm(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `unreadable`: lines that are no records (a crash may tear one)."""
 
     jobs: list[Delay]
     totals: Totals
     unreadable: int
+    by_size: list[ClassHarm] = []
+    by_length: list[ClassHarm] = []
+    by_size_and_length: list[ClassHarm] = []
+    note: str = CANNOT_KNOW
 
 
 def read_records(directory: Path, since_s: float | None = None) -> tuple[list[r.AnyRecord], int]:
@@ -104,7 +139,67 @@ def harm(
         if job in (None, name) and plans[names[-1]].at_s >= since_s:
             acts = [_act(plan, plans, cancels) for plan in names[:PLANS_MAX]]
             jobs.append(_waiting(name, acts, now_s))
-    return Harm(jobs=jobs, totals=totals, unreadable=unreadable)
+    nodes = max((plan.nodes for plan in plans.values()), default=0)
+    sizes, lengths, both = by_class(started, nodes)
+    return Harm(
+        jobs=jobs,
+        totals=totals,
+        unreadable=unreadable,
+        by_size=sizes,
+        by_length=lengths,
+        by_size_and_length=both,
+    )
+
+
+def by_class(
+    started: Iterable[r.RegularStarted], nodes: int
+) -> tuple[list[ClassHarm], list[ClassHarm], list[ClassHarm]]:
+    """Jobs by size, by length, and by both. `nodes`: of the machine, for records that do not tell."""
+    sizes: dict[tuple[str, str], list[r.RegularStarted]] = {}
+    lengths: dict[tuple[str, str], list[r.RegularStarted]] = {}
+    both: dict[tuple[str, str], list[r.RegularStarted]] = {}
+    for each in started:
+        size, length = kind_of(each, nodes=nodes)
+        sizes.setdefault((size, ""), []).append(each)
+        lengths.setdefault(("", length), []).append(each)
+        both.setdefault((size, length), []).append(each)
+    return _classes(sizes), _classes(lengths), _classes(both)
+
+
+def _classes(found: dict[tuple[str, str], list[r.RegularStarted]]) -> list[ClassHarm]:
+    order_of_size = {name: k for k, name in enumerate((*SIZES, UNKNOWN, ""))}
+    order_of_length = {name: k for k, name in enumerate((*LENGTHS, UNKNOWN, ""))}
+    keys = sorted(found, key=lambda key: (order_of_size[key[0]], order_of_length[key[1]]))
+    known = [size for size, length in keys if size in SIZES and not length]
+    return [_class(key, found[key], is_largest=not key[1] and key[0] == (known or [""])[-1]) for key in keys]
+
+
+def _class(key: tuple[str, str], records: list[r.RegularStarted], *, is_largest: bool) -> ClassHarm:
+    jobs = len(records)
+    waits, shares = [wait_of(each) for each in records], [each.share_s for each in records]
+    without = [wait_s - share_s for wait_s, share_s in zip(waits, shares, strict=True)]
+    part, later = change(waits, shares), delay([0.0] * jobs, shares)
+    verdict = class_verdict(change(without, waits), later, is_largest=is_largest)
+    return ClassHarm(
+        size=key[0],
+        length=key[1],
+        jobs=jobs,
+        delayed=sum(share_s > 0 for share_s in shares),
+        wait_s=sum(waits) / jobs,
+        share_s=later.mean,
+        share_low_s=None if later.low is None else max(0.0, later.low),
+        share_high_s=later.high,
+        share_of_wait=_part(part.mean),
+        share_of_wait_low=_part(part.low),
+        share_of_wait_high=_part(part.high),
+        uncertainty_s=sum(each.uncertainty_s for each in records) / jobs,
+        verdict=verdict,
+    )
+
+
+def _part(change_of_ratio: float | None) -> float | None:
+    """A relative change from waits to our shares, as a share."""
+    return None if change_of_ratio is None else max(0.0, 1.0 + change_of_ratio)
 
 
 def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canceled]]) -> YieldAct:

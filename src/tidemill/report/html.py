@@ -10,6 +10,7 @@ from tidemill import __version__, clock
 from tidemill.charts.bars import Bar, bars, shares
 from tidemill.charts.time import area
 from tidemill.model.failure import POLICY
+from tidemill.model.figures.activity import Course
 from tidemill.model.quantities import (
     bytes_text,
     count_text,
@@ -38,11 +39,12 @@ STATES = {
 }
 
 
-def page(data: ReportData) -> str:
-    """The page."""
+def page(data: ReportData, *, more: str = "") -> str:
+    """The page. `more`: parts of the caller's own, as HTML, behind the first figures."""
     parts = [
         _facts(data),
         _progress(data),
+        more,
         _campaigns(data.campaigns),
         _efficiency(data.campaigns),
         _failures(data.failures),
@@ -149,23 +151,49 @@ def _progress(data: ReportData) -> str:
 
 
 def _over_time(line: Timeline) -> str:
-    total, sums = 0.0, []
-    for value in line.events:
+    told = [_KNOWN]
+    if line.known < line.events:
+        told.append(
+            f"Times are known of {count_text(line.known)} of {count_text(line.events)} events: others were done "
+            "before this version, or in a retry that started again."
+        )
+    if line.partial:
+        told.append("Only the newest campaigns are drawn.")
+    notes = f'<p class="soft">{escape(" ".join(told))}</p>'
+    return (over_time(line.course) if line.course is not None and line.known else "") + notes
+
+
+_KNOWN = (
+    "From the times at which payloads started and ended on their nodes. An event counts when its payload, or its part "
+    "of one, has ended."
+)
+
+
+def over_time(found: Course) -> str:
+    """Figures of events and payloads over time."""
+    total, sums = 0, []
+    for value in found.done:
         total += value
         sums.append(total)
-    note = " (newest jobs only)" if line.partial else ""
-    rates = [value / line.bin_s for value in line.events]
-    drawn = [
-        ("Events done, sum" + note, "events done over time", sums),
-        ("Events per second", "events per second over time", rates),
-        ("Jobs running at once", "jobs running over time", line.slots),
+    rates = [value / found.bin_s for value in found.done]
+    every = f"{found.bin_s} s" if found.bin_s < 60 else duration_text(found.bin_s)
+    drawn: list[tuple[str, str, Sequence[float]]] = [
+        ("Events done, sum", "events done over time", sums),
+        (f"Events per second, by {every}", "events per second over time", rates),
+        ("Payloads running, on average", "payloads running over time", found.busy[: found.busy_until]),
+        ("CPUs kept busy, on average", "CPUs kept busy over time", found.cpu[: found.busy_until]),
     ]
-    figures = [
-        figure(caption, area(values, start_us=line.start_us, bin_s=line.bin_s, title=title, text=short_text))
+    if any(found.failed):
+        drawn.insert(2, (f"Failures, by {every}", "failures over time", found.failed))
+    start_us = found.start_s * 1_000_000
+    return "".join(
+        figure(
+            caption,
+            area(values, start_us=start_us, bin_s=found.bin_s, title=title, text=short_text),
+        )
         for caption, title, values in drawn
-    ]
-    told = "A job's events are spread evenly between its start and its end."
-    return "".join(figures) + f'<p class="soft">{told}</p>'
+        if values
+    )
 
 
 def _campaigns(rows: Sequence[CampaignRow]) -> str:
@@ -402,7 +430,7 @@ def table(
     head = "".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
+        + "".join(f'<td class="{kind}">{code(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
         + "</tr>"
         for row in rows
     )

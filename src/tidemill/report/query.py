@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -10,16 +9,19 @@ import msgspec
 from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
-from tidemill.model.failure import FailureClass, next_step
-from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow
+from tidemill.model.failure import FailureClass, cause_of, next_step
+from tidemill.model.figures.activity import Course, counted, course
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
+from tidemill.wire.http import NotFoundError
 
-JOBS_MAX = 20_000  #: newest jobs that the timeline is made of
+JOBS_MAX = 20_000  #: newest jobs of a data frame
+CAMPAIGNS_MAX = 200  #: newest campaigns that the timeline is made of
+LATE_S = 15.0  #: what payloads did is known at the server at the latest so long after they ended, unless a site is away
 FAILURES_MAX = 10_000
 ALLOCATIONS_MAX = 1_000
 BINS = 72
 EXAMPLES_MAX = 5
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 class CauseGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +36,13 @@ class CauseGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Events per bin of `bin_s` seconds from `start_us` on. A job's events count evenly between its start and end."""
+    """What happened when, of payloads that ended. `known`: events done in all that time; `events`: done of all
+    campaigns at any time, so that a report says what it does not show."""
 
-    start_us: int
-    bin_s: float
-    events: list[float]
-    slots: list[float]  #: jobs running, on average over the bin
-    partial: bool  #: there were more jobs than JOBS_MAX
+    course: Course | None
+    known: int
+    events: int
+    partial: bool  #: there were more campaigns than CAMPAIGNS_MAX
 
 
 class ReportData(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +76,6 @@ def gather(
     campaigns = [row for row in found if _overlaps(row, since_us, until_us)]
     if not campaigns:
         raise JobError("there is no campaign to report on", hint="`tidemill jobs` lists what there is")
-    jobs = list(client.jobs(campaign=campaign, limit=JOBS_MAX))
     failures = client.failures(campaign=campaign, limit=FAILURES_MAX)
     started = [row.first_started_us for row in campaigns if row.first_started_us is not None]
     first_us = max(min(started), since_us or 0) if started else since_us
@@ -86,46 +87,40 @@ def gather(
         server_version=client.health().version,
         campaigns=campaigns,
         failures=group_failures(_within(each, since_us, until_us) for each in failures),
-        timeline=timeline(jobs, since_us=since_us, until_us=until_us, now_us=clock.now_us()),
+        timeline=timeline(client, campaigns, since_us=since_us, until_us=until_us),
         allocations=[
             each
             for each in client.allocations(limit=ALLOCATIONS_MAX)
             if (first_us is None or each.at_us >= first_us) and (until_us is None or each.at_us <= until_us)
-        ],
-        sites=client.sites(),
-        wards=client.wards(),
+        ]
+        if campaign is None
+        else [],
+        sites=client.sites() if campaign is None else [],
+        wards=client.wards() if campaign is None else [],
     )
 
 
 def timeline(
-    jobs: Sequence[JobRow], *, since_us: int | None, until_us: int | None, now_us: int
+    client: Client, campaigns: Sequence[CampaignRow], *, since_us: int | None, until_us: int | None
 ) -> Timeline | None:
-    """Events and running jobs over time; None if nothing has run."""
-    spans = [
-        (row.started_us, max(row.ended_us or now_us, row.started_us + 1), row.events_done)
-        for row in jobs
-        if row.started_us is not None
-    ]
-    if not spans:
+    """What happened over time in these campaigns; None if nothing has run, or the server is too old to know."""
+    shown = [row for row in campaigns if row.first_started_us is not None][:CAMPAIGNS_MAX]
+    try:
+        found = [client.activity(row.name) for row in shown]
+    except NotFoundError:  # of the route: a server of an older version
         return None
-    start = max(min(first for first, _, _ in spans), since_us or 0)
-    end = min(max(last for _, last, _ in spans), until_us or now_us)
-    if end <= start:
-        return None
-    step = max((end - start) / BINS, 1.0)
-    events = [0.0] * BINS
-    running = [0.0] * BINS
-    for first, last, count in spans:
-        low = max(0, int((first - start) / step))
-        high = min(BINS - 1, int((last - start) / step))
-        for k in range(low, high + 1):
-            overlap = min(last, start + (k + 1) * step) - max(first, start + k * step)
-            if overlap > 0:
-                events[k] += count * overlap / (last - first)
-                running[k] += overlap / step
-    return Timeline(
-        start_us=start, bin_s=step / 1e6, events=events, slots=running, partial=len(jobs) >= JOBS_MAX
+    runs = any(row.states.get(each) for row in shown for each in ("WAITING", "RUNNING"))
+    drawn = course(
+        found,
+        bins_max=BINS,
+        since_s=None if since_us is None else since_us / 1e6,
+        until_s=None if until_us is None else until_us / 1e6,
+        open_at_s=clock.now_us() / 1e6 - LATE_S if runs else None,
     )
+    return Timeline(
+        course=drawn, known=counted(found), events=sum(row.events_done for row in shown),
+        partial=len(campaigns) > CAMPAIGNS_MAX,
+    ) if shown else None  # fmt: skip
 
 
 def group_failures(rows: Iterable[FailureRow | None]) -> list[CauseGroup]:
@@ -133,7 +128,7 @@ def group_failures(rows: Iterable[FailureRow | None]) -> list[CauseGroup]:
     groups: dict[tuple[FailureClass, str], list[FailureRow]] = {}
     for row in rows:
         if row is not None:
-            groups.setdefault((row.evidence.failure, cause_of(row)), []).append(row)
+            groups.setdefault((row.evidence.failure, cause_of(row.evidence)), []).append(row)
     made = [_group(failure, cause, members) for (failure, cause), members in groups.items()]
     return sorted(made, key=lambda group: (-group.count, group.failure, group.cause))
 
@@ -148,17 +143,6 @@ def _group(failure: FailureClass, cause: str, members: list[FailureRow]) -> Caus
         examples=examples,
         next_step=next_step(failure, job=examples[0].job, event=examples[0].event),
     )
-
-
-def cause_of(row: FailureRow) -> str:
-    """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
-    evidence = row.evidence
-    # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not.
-    kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
-    message = _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", evidence.message.strip())
-    lines = evidence.stderr_tail.strip().splitlines()
-    last = _NUMBER.sub("N", lines[-1].strip()[:200]) if lines else ""
-    return message if not last or last in message else f"{message}: {last}"
 
 
 def _within(row: FailureRow, since_us: int | None, until_us: int | None) -> FailureRow | None:

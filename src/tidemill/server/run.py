@@ -41,9 +41,9 @@ from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.server.notices.addressees import Addressees
 from tidemill.server.pair import ActiveParts, PairedRole
-from tidemill.server.web.entrance import VISIT, Visit
 from tidemill.server.web.routes import Website
-from tidemill.server.web.sessions import Sessions
+from tidemill.server.web.visits.entrance import VISIT, Visit
+from tidemill.server.web.visits.sessions import Sessions
 from tidemill.wire.credentials import read_key
 
 DATABASE = "tidemill.db"

@@ -7,7 +7,7 @@ that is decided here looks at that time: the horizon.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tidemill.stress import level, window
@@ -28,7 +28,8 @@ ALWAYS_MIN = 5  #: payloads after which one that always fails is not given more
 
 class Seen(NamedTuple):
     """What is known of a level. `delay_s`: how late the server hears of ends; `nodes`, `nodes_top`: the site's, now and
-    the most during this level; `exhausted`: every submitted event has ended; `guards`: guards that are over."""
+    the most during this level; `exhausted`: every submitted event has ended; `guards`: guards that are over; `sums`:
+    what the site's own figures say against it."""
 
     payloads: Sequence[Payload]
     submitted_s: float
@@ -38,6 +39,7 @@ class Seen(NamedTuple):
     nodes_top: int = 0
     exhausted: bool = False
     guards: Sequence[str] = ()
+    sums: Sequence[str] = ()
 
 
 class SteadyWindow(NamedTuple):
@@ -49,12 +51,13 @@ class SteadyWindow(NamedTuple):
 
 class StopRun(NamedTuple):
     """The run ends. `job`: the payload is to blame; else the site or something outside. `waits`: events may wait for
-    something that the server knows."""
+    something that the server knows. `everywhere`: no other site gets more either."""
 
     reason: str
     job: bool = False
     unreached: bool = False
     waits: bool = False
+    everywhere: bool = False
 
 
 def horizon_s(plan: Plan, seen: Seen) -> float:
@@ -64,44 +67,88 @@ def horizon_s(plan: Plan, seen: Seen) -> float:
 
 
 def decide(plan: Plan, step: StressStep, seen: Seen) -> SteadyWindow | StopRun | None:
-    """The next act; None = go on."""
-    trouble = _trouble(plan, seen)
-    if trouble is not None:
-        return trouble
+    """The next act for a level; None = go on."""
+    return decide_together(plan, [(step, seen)])[0]
+
+
+def decide_together(
+    plan: Plan, levels: Sequence[tuple[StressStep, Seen]]
+) -> list[SteadyWindow | StopRun | None]:
+    """The next act for each of the levels that run at the same time, one at each site; None = go on.
+
+    Their window is the same: it begins when all sites have reached their levels.
+    """
+    ends: list[SteadyWindow | StopRun | None] = [_trouble(plan, seen) for _, seen in levels]
+    known: dict[int, tuple[float, float]] = {}
+    for k, (step, seen) in enumerate(levels):
+        if ends[k] is None:
+            since = _known(plan, step, seen)
+            if isinstance(since, StopRun):
+                ends[k] = since
+            elif since is not None:
+                known[k] = since
+    going = [k for k, end in enumerate(ends) if end is None]
+    if going and len(known) == len(going):
+        for k, held in _held(plan, {k: (*levels[k], known[k]) for k in known}).items():
+            ends[k] = held
+    for k in going:
+        if ends[k] is None and levels[k][1].exhausted:
+            ends[k] = _exhausted(plan, *levels[k])
+    return ends
+
+
+def _known(plan: Plan, step: StressStep, seen: Seen) -> tuple[float, float] | StopRun | None:
+    """From when until when a level is known to run; None = it has not been reached yet."""
     horizon = horizon_s(plan, seen)
     settle = median([each.wall_s for each in seen.payloads])
-    known = [each for each in seen.payloads if each.start_s < horizon]
-    reached = window.reached_s(known, step.level, tolerance=plan.tolerance, for_s=settle) if settle else None
+    before = [each for each in seen.payloads if each.start_s < horizon]
+    reached = window.reached_s(before, step.level, tolerance=plan.tolerance, for_s=settle) if settle else None
     if reached is not None and reached + settle <= horizon:
-        held = _held(plan, step, seen, (reached + settle, horizon))
-        if held is not None:
-            return held
-    elif horizon - seen.submitted_s > plan.ramp_up_s:
+        return reached + settle, horizon
+    if horizon - seen.submitted_s > plan.ramp_up_s:
         return StopRun(_unreached(plan, step, seen, horizon), unreached=True, waits=True)
-    if seen.exhausted:
-        reason = (
-            f"all events of level {step.level} ended before it was held for {plan.hold_s:g} s: "
-            f"an event takes less than `event_s` = {plan.payload.event_s:g} s; measured: "
-            f"{settle:.3g} s per payload"
-        )
-        return StopRun(reason, job=True)
     return None
 
 
+def _exhausted(plan: Plan, step: StressStep, seen: Seen) -> StopRun:
+    usual_s = median([each.wall_s for each in seen.payloads])
+    return StopRun(
+        f"all events of level {step.level} ended before it was held for {plan.hold_s:g} s: "
+        f"an event takes less than `event_s` = {plan.payload.event_s:g} s; measured: {usual_s:.3g} s per payload",
+        job=True,
+    )
+
+
 def _held(
-    plan: Plan, step: StressStep, seen: Seen, known: tuple[float, float]
-) -> SteadyWindow | StopRun | None:
-    """The first window with the level's mean. It may begin as late as a level may be reached; None = not known yet."""
-    sums, last = level.Integral(level.running(seen.payloads)), known[1] - plan.hold_s
-    latest = max(known[0], seen.submitted_s + plan.ramp_up_s)
-    start, nearest = known[0], 0.0
+    plan: Plan, levels: Mapping[int, tuple[StressStep, Seen, tuple[float, float]]]
+) -> Mapping[int, SteadyWindow | StopRun]:
+    """The first window with the means of all levels. It may begin as late as a level may be reached; empty = not known
+    yet. Where there is none, those end that missed it most often."""
+    sums = {k: level.Integral(level.running(seen.payloads)) for k, (_, seen, _) in levels.items()}
+    start = max(known[0] for _, _, known in levels.values())
+    last = min(known[1] for _, _, known in levels.values()) - plan.hold_s
+    latest = max([start, *(seen.submitted_s + plan.ramp_up_s for _, seen, _ in levels.values())])
+    best: dict[int, tuple[float, float]] = {}  # distance from the level, mean
+    missed = dict.fromkeys(levels, 0)
     while start <= min(last, latest):
-        mean = sums.mean(start, start + plan.hold_s)
-        if abs(mean / step.level - 1) <= plan.tolerance:
-            return SteadyWindow(start, start + plan.hold_s)
-        nearest = min(nearest, mean, key=lambda each: abs(each - step.level))
+        off = 0
+        for k, (step, _, _) in levels.items():
+            mean = sums[k].mean(start, start + plan.hold_s)
+            away = abs(mean / step.level - 1)
+            best[k] = min(best.get(k, (away, mean)), (away, mean))
+            missed[k] += away > plan.tolerance
+            off += away > plan.tolerance
+        if not off:
+            return dict.fromkeys(levels, SteadyWindow(start, start + plan.hold_s))
         start += max(plan.hold_s / SHIFTS, 1e-3)
-    return StopRun(_unheld(plan, step, nearest, seen), unreached=True) if last > latest else None
+    if last <= latest:
+        return {}
+    most = max(missed.values())
+    return {
+        k: StopRun(_unheld(plan, step, best[k][1], seen), unreached=True)
+        for k, (step, seen, _) in levels.items()
+        if missed[k] == most
+    }
 
 
 def _unheld(plan: Plan, step: StressStep, mean: float, seen: Seen) -> str:
@@ -140,6 +187,8 @@ def _unreached(plan: Plan, step: StressStep, seen: Seen, horizon: float) -> str:
 def _trouble(plan: Plan, seen: Seen) -> StopRun | None:
     if seen.guards:
         return StopRun(f"a guard of the test says stop: {'; '.join(seen.guards)}")
+    if seen.sums:
+        return StopRun("; ".join(seen.sums))
     if seen.nodes_top and seen.nodes <= (1 - plan.stop.nodes_lost_share) * seen.nodes_top:
         return StopRun(f"the site has {seen.nodes} of {seen.nodes_top} nodes left")
     failed = [each for each in seen.payloads if each.failure]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidemill.client import Client
 from tidemill.stress.run import Series
+from tidemill.wire.api import SiteRow
 from tidemill.wire.http import NotFoundError
 from tidemill.wire.monitoring import NodePoint, SampleReply
 
@@ -64,7 +65,7 @@ class NodeSource:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def look(self, site: str) -> None:
+    def look(self, rows: Sequence[SiteRow]) -> None:
         """Nothing to note: the server holds samples."""
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:

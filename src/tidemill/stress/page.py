@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from html import escape
 
+from tidemill.charts.axes import Axis, ceiling, nice_step
 from tidemill.charts.bars import Bar, bars
+from tidemill.charts.histogram import Panel, Steps, histogram
 from tidemill.charts.points import Point, points
 from tidemill.charts.time import area
-from tidemill.report.html import document, figure, section, table
+from tidemill.report.html import code, document, figure, section, table
 from tidemill.stress.analysis import Analysis, Figures, StepResult
 from tidemill.stress.knee import Knee
 from tidemill.stress.run import Run
-from tidemill.stress.statistics import Estimate
+from tidemill.stress.statistics import Estimate, mean_sd
+from tidemill.stress.window import counted
 
 NODES_SHOWN = 60
+LEVELS_DRAWN = 8  #: of a histogram: as many as there are colours
+BINS = 50  #: of a histogram, at most about
+PAYLOADS_MIN = 10  #: for a histogram
 SERIES_SHOWN = 40
 RELOAD_S = 30  #: while the run goes on
 HEADS = [
@@ -39,22 +47,26 @@ def page(run: Run, found: Analysis) -> str:
             table(HEADS, [row(each) for each in found.steps], right=range(2, len(HEADS)), whole=(0, 1)),
         ),
         _curves(run, found),
+        _distributions(run),
+        _sites(found),
         _nodes(found),
         _saturated(run, found),
         _held(run, found),
         _series(run),
         _filter(found),
+        _remarks(run),
     ]
     made_us = run.ended_us or round(1e6 * max((each.end_s for each in run.steps), default=0.0))
-    return document(
-        f"stress test {run.plan.name}", f"run {run.id}, {_state(run)}", "\n".join(body),
+    whole = document(
+        f"Stress test {run.plan.name}", f"run {run.id}, {_state(run)}", "\n".join(body),
         made_us=made_us, reload_s=0 if run.ended_us else RELOAD_S,
     )  # fmt: skip
+    return whole.replace("<main>", '<main class="broad">', 1)
 
 
 def _state(run: Run) -> str:
     if run.stopped:
-        return f"stopped: {run.stopped}"
+        return "stopped before its end"
     count = f"{len(run.steps)} {'level' if len(run.steps) == 1 else 'levels'}"
     return count if run.ended_us else f"{count} so far; the run goes on"
 
@@ -98,7 +110,7 @@ def advice(found: Analysis) -> list[str]:
 def _advice(run: Run, found: Analysis) -> str:
     lines = [f"the run stopped: {run.stopped}"] if run.stopped else []
     lines += advice(found)
-    return section("Result", "".join(f"<p>{escape(each[:1].upper() + each[1:])}.</p>" for each in lines))
+    return section("Result", "".join(f"<p>{code(each[:1].upper() + each[1:])}.</p>" for each in lines))
 
 
 def _curves(run: Run, found: Analysis) -> str:
@@ -123,15 +135,84 @@ def _two(here: list[tuple[int, Figures]], where: str, against: str, knee: Knee |
         line = [(0.0, 0.0), (at, knee.before * at), (float(top), knee.before * at + knee.after * (top - at))]
     rate = [Point(x, of.events_s.value, of.events_s.low, of.events_s.high) for x, of in here]
     cpu = [Point(x, of.cpu_wall.value, of.cpu_wall.low, of.cpu_wall.high) for x, of in here]
-    drawn = points(rate, title="events/s", text="{:.4g}".format, band=band, line=line)
+    drawn = points(rate, labels=(against, "events/s"), text="{:.4g}".format, band=band, line=line)
     shade = "; shaded: the knee's interval" if band else ""
     return [
         figure(f"{where}events/s of all payloads against {against}{shade}", drawn),
         figure(
             f"{where}CPU/wall against {against}",
-            points(cpu, title="CPU/wall", text=lambda y: f"{100 * y:.0f} %"),
+            points(cpu, labels=(against, "CPU/wall"), text=lambda y: f"{100 * y:.0f} %"),
         ),
     ]
+
+
+def _distributions(run: Run) -> str:
+    """CPU/wall and events/wall of the payloads that count, as histograms: a step line for each level."""
+    drawn = []
+    for site in dict.fromkeys(each.step.site for each in run.steps):
+        rows = [each for each in run.steps if each.step.site == site and each.status == "measured"]
+        done = {
+            each.step.title: [
+                one for one in counted(each.payloads, each.start_s, each.end_s).payloads if one.events
+            ]
+            for each in rows[-LEVELS_DRAWN:]
+        }
+        cpu = {name: [100 * one.cpu_s / one.wall_s for one in found] for name, found in done.items()}
+        events = {name: [one.events / one.wall_s for one in found] for name, found in done.items()}
+        for what, values in (("CPU/wall of a payload / %", cpu), ("Events/wall of a payload / s⁻¹", events)):
+            if sum(map(len, values.values())) >= PAYLOADS_MIN:
+                where = f"{site}: " if site else ""
+                drawn.append(
+                    figure(f"{where}{what.partition(' /')[0]}, payloads that count", _steps(what, values))
+                )
+    return section("Distributions", "".join(drawn)) if drawn else ""
+
+
+def _steps(label: str, values: dict[str, list[float]]) -> str:
+    """Histograms on common bins; values at the upper edge belong to the last bin."""
+    every = [value for found in values.values() for value in found]
+    span = max(every) - min(every)
+    step = nice_step((span if span > 1e-6 * max(every) else max(every) or 1.0) / BINS)
+    first = math.floor(min(every) / step)
+    bins = max(1, math.ceil(max(every) / step) - first)
+    series = []
+    for k, (name, found) in enumerate(values.items()):
+        counts = Counter(min(bins - 1, math.floor(value / step) - first) for value in found)
+        mean, sd = mean_sd(found)
+        key = f"{name}: {mean:.3g} ± {sd:.2g}"
+        series.append(
+            Steps(key, k, [(first + i) * step for i in range(bins + 1)], [counts[i] for i in range(bins)])
+        )
+    top = ceiling(max(max(each.values) for each in series))
+    panel = Panel(Axis(first * step, (first + bins) * step, label), Axis(0, top, "Payloads"), series, 200)
+    return histogram([panel], head="Tidemill", title=label, note="mean ± standard deviation")
+
+
+def _sites(found: Analysis) -> str:
+    """The sites of one test side by side: what each reached, and its knee or slots."""
+    if len({each.step.site for each in found.steps}) < 2:
+        return ""
+    rows = []
+    for site in dict.fromkeys(each.step.site for each in found.steps):
+        here = [(each.step, each.figures) for each in found.steps if each.step.site == site and each.figures]
+        stopped = next((each for each in found.steps if each.step.site == site and not each.figures), None)
+        why = f"level {stopped.step.level}: {stopped.reason or stopped.status}" if stopped else "-"
+        if not here:
+            rows.append([site, "-", "-", "-", "-", why])
+            continue
+        step, top = max(here, key=lambda each: each[1].events_s.value)
+        knee, slots = found.knees.get(site), found.slots.get(site)
+        advice = f"{knee.recommended} payloads" if knee else f"{slots[0]} slots per node" if slots else "-"
+        rows.append([
+            site, within(top.events_s), str(step.slots or step.level), f"{100 * top.cpu_wall_mean:.1f} %", advice, why,
+        ])  # fmt: skip
+    heads = ["site", "most events/s", "at", "CPU/wall there", "recommended", "stopped at"]
+    return section("Sites side by side", table(heads, rows, right=(1, 2, 3), whole=(0,)))
+
+
+def _remarks(run: Run) -> str:
+    rows = [[each.step.title, remark] for each in run.steps for remark in each.remarks]
+    return section("Remarks", table(["level", "remark"], rows, whole=(0,))) if rows else ""
 
 
 def _nodes(found: Analysis) -> str:

@@ -6,6 +6,7 @@ The file is TOML; a site keeps it under version control. Every wrong value is re
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from tidemill import config
 from tidemill.config.keys import Duration
 from tidemill.errors import ConfigError
 from tidemill.model.job import NAME_PATTERN, JobSpec, Resources
+from tidemill.model.legal import STRESS_LEVELS_MAX
 
 LEVELS_MAX = 50
 PASSES_MAX = 10
@@ -22,6 +24,9 @@ LEVEL_MAX = 100_000
 OUTSIDE_MAX = 50
 HOLD_PER_EVENT_MIN = 3.0
 """A window shorter than so many events loses most payloads to the filter."""
+
+HARM_S = 300.0
+"""A broker that yields costs a regular job about a second: this is what some hundred of them wait, or one for long."""
 
 PLACEMENTS = ("core", "pair", "domain")
 
@@ -56,20 +61,28 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class StopPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a run stops by itself. Shares are 0 to 1."""
+    """When a run stops at a site by itself. Shares are 0 to 1.
+
+    `io_budget`: when the site reports that an area was over its I/O budget (`[[io]]`) during a level. `harm_s`: when
+    regular jobs have waited longer because of Tidemill during a level, in seconds over all jobs.
+    """
 
     failed_share: float = 0.2
     failed_min: int = 20  #: payloads that must have ended before the share counts
     nodes_lost_share: float = 0.5
+    io_budget: bool = True
+    harm_s: float = HARM_S
 
 
 class GuardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Prometheus query whose value stops the run when it is above a limit: harm to others, an I/O budget."""
+    """A Prometheus query whose value stops the run when it is above a limit, such as the load of a file server. With
+    `site` it stops the run at that site only."""
 
     title: str
     url: str
     query: str
     above: float
+    site: str | None = None
 
 
 class OutsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,6 +112,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ramp_down_s: Duration = 60.0
     tolerance: float = 0.05
     sites: list[str] = []
+    together: bool = False  #: all sites run a level at the same time; else one site after the other
     running_max: int | None = None
     seed: int = 1
     scan: ScanPlan | None = None
@@ -143,7 +157,14 @@ def digest(plan: Plan) -> str:
 
 def check(plan: Plan, source: str) -> None:
     """Raises ConfigError that says what is wrong with a test."""
-    for wrong in (_of_payload(plan), _of_levels(plan), _of_times(plan), _of_stops(plan), _of_scan(plan)):
+    for wrong in (
+        _of_payload(plan),
+        _of_sites(plan),
+        _of_levels(plan),
+        _of_times(plan),
+        _of_stops(plan),
+        _of_scan(plan),
+    ):
         if wrong:
             raise ConfigError(f"{source}: {wrong}")
 
@@ -158,8 +179,20 @@ def _of_payload(plan: Plan) -> str:
         return "`payload` must have either `app` or `command`"
     if not 0.01 <= payload.event_s <= 86_400:
         return f"`payload.event_s` is {payload.event_s}, legal is 0.01 to 86400 seconds"
+    return ""
+
+
+def _of_sites(plan: Plan) -> str:
     if len(set(plan.sites)) < len(plan.sites):
         return "`sites` names a site twice"
+    if plan.together and len(plan.sites) < 2:
+        return "`together` runs a level at several sites at the same time: `sites` must name two or more"
+    for guard in plan.guard:
+        if guard.site is not None and guard.site not in plan.sites:
+            return f"guard `{guard.title}` is for site `{guard.site}`, which `sites` does not name"
+    planned = len(plan.levels) * max(1, len(plan.sites))
+    if planned > STRESS_LEVELS_MAX:
+        return f"`levels` and `sites` make {planned} levels, at most {STRESS_LEVELS_MAX}"
     return ""
 
 
@@ -198,6 +231,8 @@ def _of_stops(plan: Plan) -> str:
         return "`stop.failed_share` must be above 0 and at most 1, `stop.failed_min` at least 1"
     if not 0 < stop.nodes_lost_share <= 1:
         return "`stop.nodes_lost_share` must be above 0 and at most 1"
+    if not stop.harm_s >= 0:
+        return f"`stop.harm_s` is {stop.harm_s}, legal is 0 or more seconds"
     if len(plan.guard) + len(plan.prometheus) > OUTSIDE_MAX:
         return f"more than {OUTSIDE_MAX} queries to Prometheus"
     for title, url in [(each.title, each.url) for each in plan.guard] + [
@@ -224,8 +259,11 @@ def _of_scan(plan: Plan) -> str:
         return f"`scan.passes` is {scan.passes}, legal is 1 to {PASSES_MAX}"
     if not 0 <= scan.gain_percent < 100:
         return f"`scan.gain_percent` is {scan.gain_percent}, legal is 0 to below 100"
-    if not scan_steps(plan):
+    planned = len(scan_steps(plan))
+    if not planned:
         return f"no entry of `scan.slots` fits on {scan.node_cores} cores with these placements"
+    if planned > STRESS_LEVELS_MAX:
+        return f"`scan` and `sites` make {planned} levels, at most {STRESS_LEVELS_MAX}"
     return ""
 
 
@@ -233,11 +271,27 @@ def steps(plan: Plan) -> list[StressStep]:
     """The steps of `stress run`: every level at every site."""
     if not plan.levels:
         raise ConfigError("the test has no `levels`", hint="`tidemill stress scan` runs its table `scan`")
-    pairs = [(site, level) for site in plan.sites or [""] for level in plan.levels]
-    return [
-        StressStep(number, site, level, cores=plan.payload.cores)
-        for number, (site, level) in enumerate(pairs, 1)
-    ]
+    return _at_sites(plan, [StressStep(0, "", level, cores=plan.payload.cores) for level in plan.levels])
+
+
+def _at_sites(plan: Plan, levels: Sequence[StressStep]) -> list[StressStep]:
+    """These levels at each site: one site after the other, or level by level where the sites run together."""
+    sites = plan.sites or [""]
+    if plan.together:
+        rows = [(site, level) for level in levels for site in sites]
+    else:
+        rows = [(site, level) for site in sites for level in levels]
+    return [level._replace(number=number, site=site) for number, (site, level) in enumerate(rows, 1)]
+
+
+def rounds(plan: Plan, steps: Sequence[StressStep]) -> list[list[StressStep]]:
+    """Steps that run at the same time: those of one level at all sites, or each alone."""
+    if not plan.together:
+        return [[each] for each in steps]
+    found: dict[StressStep, list[StressStep]] = {}
+    for each in steps:
+        found.setdefault(each._replace(number=0, site=""), []).append(each)
+    return list(found.values())
 
 
 def scan_steps(plan: Plan) -> list[StressStep]:
@@ -252,13 +306,12 @@ def scan_steps(plan: Plan) -> list[StressStep]:
         for slots in scan.slots
         if (cores := slot_cores(scan, placement, slots)) and cores * slots <= scan.node_cores
     ]
-    found: list[StressStep] = []
-    for site in plan.sites or [""]:
-        for pass_ in range(1, scan.passes + 1):
-            for placement, slots, cores in fitting if pass_ % 2 else reversed(fitting):
-                number = len(found) + 1
-                found.append(StressStep(number, site, slots * scan.nodes, slots, placement, cores, pass_))
-    return found
+    levels = [
+        StressStep(0, "", slots * scan.nodes, slots, placement, cores, pass_)
+        for pass_ in range(1, scan.passes + 1)
+        for placement, slots, cores in (fitting if pass_ % 2 else reversed(fitting))
+    ]
+    return _at_sites(plan, levels)
 
 
 def slot_cores(scan: ScanPlan, placement: str, slots: int) -> int:

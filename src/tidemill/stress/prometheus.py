@@ -14,6 +14,7 @@ from tidemill.errors import SiteError
 from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 from tidemill.stress.plan import GuardPlan, OutsidePlan
 from tidemill.stress.run import Series
+from tidemill.wire.api import SiteRow
 
 ASK_S = 20.0
 BYTES_MAX = 16_000_000
@@ -44,8 +45,8 @@ class PrometheusSource:
     def __init__(self, queries: Sequence[OutsidePlan]) -> None:
         self._queries = queries
 
-    def look(self, site: str) -> None:
-        """Nothing to note: Prometheus keeps what it has seen."""
+    def look(self, rows: Sequence[SiteRow]) -> None:
+        """Nothing to note: Prometheus keeps its samples."""
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
         """Every series of every query, in an interval. Raises SiteError that names the server and the query."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from tidemill.stress.payloads import Payload
 from tidemill.stress.plan import Plan, StressStep
+from tidemill.wire.api import SiteRow
 
 FORMAT = 1
 Mode = Literal["run", "scan"]
@@ -27,8 +29,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 class SeriesSource(Protocol):
     """Where time series come from: nodes' monitors, caches, Prometheus. One that has none returns no series."""
 
-    def look(self, site: str) -> None:
-        """Called every moment while a level runs: sources of which only the present is known take note of it."""
+    def look(self, rows: Sequence[SiteRow]) -> None:
+        """Called every few seconds while a level runs, with all sites as the server shows them: sources that know only
+        the present take note of it."""
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
         """The series of an interval, of a site or (empty) of all. Raises TidemillError where there is no answer."""
@@ -50,8 +53,8 @@ class StepRun(msgspec.Struct, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """A run. `stopped`: why it ended before its last step; `exit_code`: what the command ended with. `open_campaign`:
-    the campaign whose jobs may still be there."""
+    """A run. `stopped`: why steps are missing; `exit_code`: what the command ended with. `open_campaigns`: campaigns
+    whose jobs may still be there."""
 
     id: str
     mode: Mode
@@ -61,7 +64,7 @@ class Run(msgspec.Struct, kw_only=True):
     started_us: int
     ended_us: int = 0
     steps: list[StepRun] = []
-    open_campaign: str = ""
+    open_campaigns: list[str] = []
     stopped: str = ""
     exit_code: int = 0
     format: int = FORMAT

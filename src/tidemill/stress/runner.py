@@ -1,38 +1,31 @@
 """Runs a stress test: submits each level, watches it, takes its window, and leaves no jobs behind.
 
-The campaign of a level is written down before it is submitted. Whoever goes on with a run that was killed cancels that
-campaign first and starts its level again.
+The campaign of a level is written down before it is submitted. A run that goes on after a kill cancels that campaign
+first and starts its level again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.model.job import STRESS_REASON, PlannedLevel
 from tidemill.stress import holding, prometheus, store
-from tidemill.stress.holding import Seen, SteadyWindow, StopRun
-from tidemill.stress.payloads import Payload, taken
-from tidemill.stress.plan import GuardPlan, StressStep
+from tidemill.stress.holding import Seen, StopRun
+from tidemill.stress.plan import GuardPlan, StressStep, rounds
 from tidemill.stress.run import Run, SeriesSource, StepRun
-from tidemill.stress.submission import LevelSubmission, all_ended
+from tidemill.stress.running_level import RunningLevel, all_ended
+from tidemill.wire.api import SiteRow
 from tidemill.wire.http import NotFoundError
 
 POLL_S_MIN, POLL_S_MAX = 0.1, 2.0
-GUARD_S = 15.0
+GUARD_S, SITES_S = 15.0, 3.0
+REASON_CHARACTERS_MAX = 200
 EXIT_JOB, EXIT_SITE = 1, 3
 Say = Callable[[str], None]
-
-
-class HeldLevel(NamedTuple):
-    """How a level ended."""
-
-    payloads: list[Payload]
-    end: SteadyWindow | StopRun
-    waits: str = ""  #: what the level's job waits for
 
 
 class Runner:
@@ -43,80 +36,82 @@ class Runner:
     ) -> None:
         self._client, self._run, self._directory = client, run, directory
         self._sources, self._say = sources, say
+        self._guards = _Guards(run.plan.guard)
+        self._sites = _Sites(client)
 
     def work(self, steps: Sequence[StressStep]) -> Run:
-        """Run the steps; the run, which is saved after each. What interrupts it leaves no jobs, and can go on later."""
+        """Run the steps; the run, which is saved after each. What interrupts it leaves no jobs, and can go on later.
+
+        A site at which a level could not be measured gets no further levels; the other sites go on.
+        """
         run = self._run
         run.stopped, run.exit_code, run.ended_us = "", 0, 0
         self._cancel_open("an interrupted stress test goes on")
-        measured = [each for each in run.steps if each.status == "measured"]
-        run.steps = measured
-        known = {each.step.number for each in measured}
-        for step in steps:
-            if step.number in known:
+        run.steps = [each for each in run.steps if each.status == "measured"]
+        known = {each.step.number for each in run.steps}
+        stopped: dict[str, str] = {}  # reason by site
+        planned = [PlannedLevel(title=each.title, level=each.level, site=each.site) for each in steps]
+        for together in rounds(run.plan, steps):
+            now = [each for each in together if each.number not in known and each.site not in stopped]
+            if not now or "*" in stopped:
                 continue
-            self._step(step)
-            if run.stopped:
-                break
+            for level in self._round(now, planned):
+                if isinstance(level.end, StopRun):
+                    stopped["*" if level.end.everywhere else level.step.site] = level.record.reason
+                    run.exit_code = max(run.exit_code, EXIT_JOB if level.end.job else EXIT_SITE)
+            run.stopped = _stopped(stopped, many=len(run.plan.sites) > 1)
+            store.save(self._directory, run)
+            if not run.stopped:  # else the caller shows how it ended
+                store.finish(self._directory, run)
         run.steps.sort(key=lambda each: each.step.number)
         run.ended_us = clock.now_us()
         store.save(self._directory, run)
         return run
 
-    def _step(self, step: StressStep) -> None:
+    def _round(self, steps: Sequence[StressStep], planned: list[PlannedLevel]) -> list[RunningLevel]:
+        """Run these steps at the same time; how they ended."""
         run = self._run
-        campaign = f"stress-{run.id}-{step.number}-{clock.now_us():x}"
-        run.open_campaign = campaign
+        levels = [RunningLevel(self._client, run, each, planned) for each in steps]
+        run.open_campaigns = [each.record.campaign for each in levels]
         store.save(self._directory, run)
-        self._say(f"level {step.title}: submitting campaign `{campaign}`")
-        record = StepRun(step=step, campaign=campaign, submitted_s=clock.now_us() / 1e6)
         try:
-            held = self._hold(step, record)
+            for each in levels:
+                self._say(f"level {each.step.title}: submitting campaign `{each.record.campaign}`")
+                each.start()
+            self._hold(levels)
         finally:  # also when a person or a signal interrupts it
-            self._cancel_open("the level is over")
-        record.payloads = held.payloads
-        if isinstance(held.end, SteadyWindow):
-            record.status = "measured"
-            record.start_s, record.end_s = held.end
-            self._take_series(record)
-            self._say(f"level {step.title}: held for {run.plan.hold_s:g} s")
-        else:
-            record.status = "not reached" if held.end.unreached else "stopped"
-            record.reason = run.stopped = held.end.reason + held.waits
-            run.exit_code = EXIT_JOB if held.end.job else EXIT_SITE
-        run.steps.append(record)
-        store.save(self._directory, run)
-        if not run.stopped:  # else the caller shows how it ended
-            store.finish(self._directory, run)
+            why = {each.record.campaign: each.why(run.plan.hold_s) for each in levels}
+            self._cancel_open("it was interrupted", why)
+        for each in levels:
+            if each.record.status == "measured":
+                self._take_series(each.record)
+                self._say(f"level {each.step.title}: held for {run.plan.hold_s:g} s")
+            run.steps.append(each.record)
+        return levels
 
-    def _hold(self, step: StressStep, record: StepRun) -> HeldLevel:
-        plan = self._run.plan
-        submission = LevelSubmission(self._client, plan, step, record.campaign)
-        submission.start()
-        times = _Times(self._client)
-        guards, nodes = _Guards(plan.guard), _Nodes(self._client, step.site)
-        pause = min(POLL_S_MAX, max(POLL_S_MIN, plan.payload.event_s / 10))
-        while True:
+    def _hold(self, levels: Sequence[RunningLevel]) -> None:
+        """Watch levels until each has ended: all have their window, or a reason to stop."""
+        pause = min(POLL_S_MAX, max(POLL_S_MIN, self._run.plan.payload.event_s / 10))
+        while going := [each for each in levels if each.end is None]:
+            rows = self._sites.now()
             for source in self._sources:
-                source.look(step.site)
-            payloads = times.read(submission.jobs)
-            now_s = clock.now_us() / 1e6
-            seen = Seen(
-                payloads,
-                record.submitted_s,
-                now_s,
-                nodes=nodes.now(),
-                nodes_top=nodes.top,
-                exhausted=submission.is_exhausted(),
-                guards=guards.over(),
-            )
-            end = holding.decide(plan, step, seen)
-            if end is not None:
-                waits = (
-                    submission.waits_for() if isinstance(end, StopRun) and end.unreached and end.waits else ""
-                )
-                return HeldLevel(payloads, end, waits)
-            clock.sleep_s(pause)
+                source.look(rows)
+            over = self._guards.over()
+            pairs: list[tuple[StressStep, Seen]] = []
+            for each in going:
+                each.look(rows)
+                pairs.append((each.step, each.seen(over.get("", []) + over.get(each.step.site, []))))
+            for each, end in zip(going, holding.decide_together(self._run.plan, pairs), strict=True):
+                each.end = end
+                if isinstance(end, StopRun) and over.get(""):
+                    each.end = end._replace(everywhere=True)
+                each.close()
+                if end is not None and len(levels) > 1 and isinstance(end, StopRun):
+                    self._say(f"level {each.step.title}: {each.record.reason}")
+                    reason = f"{STRESS_REASON}{each.record.reason}"[:REASON_CHARACTERS_MAX]
+                    self._client.cancel(campaign=each.record.campaign, reason=reason)
+            if any(each.end is None for each in levels):
+                clock.sleep_s(pause)
 
     def _take_series(self, record: StepRun) -> None:
         for source in self._sources:
@@ -124,82 +119,70 @@ class Runner:
                 record.series += source.series(record.step.site, record.start_s, record.end_s)
             except TidemillError as error:  # the payloads are measured all the same
                 record.remarks.append(error.message)
-                self._say(f"warning: {error.message}")
+        for remark in record.remarks:
+            self._say(f"warning: {remark}")
 
-    def _cancel_open(self, reason: str) -> None:
-        """Cancel what the open campaign still has, and wait until its jobs have ended, at most `ramp_down_s`."""
-        campaign = self._run.open_campaign
-        if not campaign:
-            return
-        deadline = clock.monotonic_s() + self._run.plan.ramp_down_s
-        try:
-            self._client.cancel(campaign=campaign, reason=f"stress test: {reason}")
-            while not all_ended(self._client.campaign(campaign)) and clock.monotonic_s() < deadline:
-                clock.sleep_s(POLL_S_MIN)
-        except NotFoundError:  # it was never submitted
-            pass
-        self._run.open_campaign = ""
-        store.save(self._directory, self._run)
+    def _cancel_open(self, reason: str, reasons: Mapping[str, str] | None = None) -> None:
+        """Cancel what the open campaigns still have, and wait until their jobs have ended, at most `ramp_down_s`."""
+        run = self._run
+        deadline = clock.monotonic_s() + run.plan.ramp_down_s
+        left = []
+        for campaign in run.open_campaigns:
+            try:
+                why = (reasons or {}).get(campaign) or reason
+                self._client.cancel(campaign=campaign, reason=f"{STRESS_REASON}{why}"[:REASON_CHARACTERS_MAX])
+                left.append(campaign)
+            except NotFoundError:  # it was never submitted
+                pass
+        while left and clock.monotonic_s() < deadline:
+            left = [each for each in left if not all_ended(self._client.campaign(each))]
+            clock.sleep_s(POLL_S_MIN if left else 0.0)
+        if run.open_campaigns:
+            run.open_campaigns = []
+            store.save(self._directory, run)
 
 
-class _Times:
-    """Reads payload times as they arrive."""
+def _stopped(reasons: Mapping[str, str], *, many: bool) -> str:
+    """Why steps are missing, in one line."""
+    return "; ".join(
+        f"at {site}: {reason}" if many and site not in ("", "*") else reason
+        for site, reason in reasons.items()
+    )
+
+
+class _Sites:
+    """All sites as the server shows them, asked for every SITES_S."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._after: dict[int, int] = {}
-        self._events: dict[int, int] = {}
-        self._payloads: list[Payload] = []
+        self._client, self._asked_s, self._rows = client, float("-inf"), list[SiteRow]()
 
-    def read(self, jobs: Mapping[int, int]) -> list[Payload]:
-        """All payloads so far of these jobs, given with their events. Jobs of which all is known are not asked for."""
-        new: list[Payload] = []
-        for job, events in jobs.items():
-            while self._events.get(job, 0) < events:
-                page = self._client.times(job, after=self._after.get(job, 0))
-                if not page.times:
-                    break
-                self._after[job] = page.next
-                self._events[job] = self._events.get(job, 0) + sum(each.count for each in page.times)
-                new += taken(page.times)
-        if new:
-            self._payloads = sorted([*self._payloads, *new], key=lambda each: each.start_s)
-        return self._payloads
-
-
-class _Nodes:
-    """How many nodes the site has, now and at most; sites are asked for every GUARD_S."""
-
-    def __init__(self, client: Client, site: str) -> None:
-        self._client, self._site, self.top = client, site, 0
-        self._asked_s, self._now = float("-inf"), 0
-
-    def now(self) -> int:
-        if clock.monotonic_s() - self._asked_s >= GUARD_S / 5:
+    def now(self) -> list[SiteRow]:
+        if clock.monotonic_s() - self._asked_s >= SITES_S:
             self._asked_s = clock.monotonic_s()
-            rows = [row for row in self._client.sites() if not self._site or row.name == self._site]
-            self._now = sum(int(row.capacity.get("nodes", 0)) for row in rows)
-            self.top = max(self.top, self._now)
-        return self._now
+            self._rows = self._client.sites()
+        return self._rows
 
 
 class _Guards:
-    """The test's guards. One that cannot be asked stops the run: nobody would see the harm."""
+    """The test's guards. One that cannot be asked stops the run: harm would go unseen."""
 
     def __init__(self, guards: Sequence[GuardPlan]) -> None:
         self._guards, self._asked_s = guards, float("-inf")
 
-    def over(self) -> list[str]:
+    def over(self) -> dict[str, list[str]]:
+        """What guards have against going on, by site; of all sites under an empty name."""
         if not self._guards or clock.monotonic_s() - self._asked_s < GUARD_S:
-            return []
+            return {}
         self._asked_s = clock.monotonic_s()
-        found = []
+        found: dict[str, list[str]] = {}
         for guard in self._guards:
             try:
-                found.append(prometheus.over(guard))
+                why = prometheus.over(guard)
             except SiteError as error:
-                found.append(error.message)
-        return [each for each in found if each]
+                why = error.message
+            if why:
+                found.setdefault(guard.site or "", []).append(why)
+        return found
 
 
 def check_sites(client: Client, run: Run, steps: Sequence[StressStep]) -> None:

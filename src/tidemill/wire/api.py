@@ -17,9 +17,10 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.trouble import Trouble
+from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples, StagingView
+from tidemill.wire.monitoring import AllocationSamples, RegularWaits, StagingView
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -127,7 +128,8 @@ class FailureRow(msgspec.Struct, kw_only=True):
 
 
 class OutputRow(msgspec.Struct, kw_only=True):
-    """One delivered file of a job."""
+    """One delivered file of a job; or a directory of files, whose URL ends with `/`: `sha256` is then that of the lines
+    `SHA256  NAME` of its files in event order, and the manifest in the directory lists them."""
 
     name: str
     url: str
@@ -454,6 +456,7 @@ class Capacity(msgspec.Struct, kw_only=True):
     )
     opens: bool = False  #: knows inputs with `read = "url"`; others get them as files
     limits: bool = False  #: keeps to `at_once` of a job, and knows `timed`; others get no job with `at_once`
+    packs: bool = False  #: knows `pack` of an output; others deliver tar archives
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
 
@@ -597,6 +600,7 @@ Report = (
     | AllocationReport
     | RanReport
     | TimesReport
+    | ActivityReport
     | LogReport
 )
 
@@ -720,6 +724,38 @@ class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     left: float
 
 
+class MoveSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Remote files that the agent moved since it started: `way` `in` to the site, or `out` of it."""
+
+    way: str
+    done: int
+    failed: int
+    bytes: int
+
+
+class AreaSums(msgspec.Struct, frozen=True, kw_only=True):
+    """An area of the site's I/O budget (`[[io]]`). `ops`, `bytes`: what counters of nodes saw since the agent started;
+    `over`: reports of pilots that the area was over its budget. A budget is None where the site sets none."""
+
+    area: str
+    ops: float
+    bytes: float
+    over: int
+    ops_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+class SiteSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of the agent since `since_us`, when it started, at `at_us`. `harm_s`: what regular jobs have waited
+    because of Tidemill, in seconds over all jobs; None = the agent does not see the queue of the machine."""
+
+    since_us: int
+    at_us: int
+    moves: list[MoveSums] = []
+    areas: list[AreaSums] = []
+    harm_s: float | None = None
+
+
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     """What people want to see of a site and no decision depends on. Bounded: VIEW_ROWS_MAX rows of a list, the newest;
     `tide`: minutes that no answered sync has told yet, at most TIDE_POINTS_MAX."""
@@ -739,6 +775,8 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     reads: list[ReadView] = []  #: of the jobs that were traced last
     samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
     staging: list[StagingView] = []
+    sums: SiteSums | None = None  #: None = of an agent that does not report them
+    waits: list[RegularWaits] = []  #: of other users, today
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):
@@ -757,12 +795,14 @@ class SyncRequest(msgspec.Struct, kw_only=True):
 
 
 class SyncReply(msgspec.Struct, kw_only=True):
-    """`acked`: reports up to this number are committed. `more`: the site should sync again at once."""
+    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`: the
+    server takes an ActivityReport; an older one would refuse the whole request."""
 
     acked: int
     orders: list[Order]
     more: bool
     now_us: int
+    activity: bool = False
 
 
 class SiteRow(msgspec.Struct, kw_only=True):
@@ -780,3 +820,4 @@ class SiteRow(msgspec.Struct, kw_only=True):
     leased_events: int
     remarks: list[str] = []  #: what its staff should mend in its files
     caches: list[CacheView] = []  #: without their datasets
+    sums: SiteSums | None = None  #: as the site reported them last

@@ -75,3 +75,17 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
     ms: int = 0
     square_ms: int = 0
     max_ms: int = 0
+
+
+class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """Regular jobs of a class that started today (UTC): seconds that they waited in all, and our estimated part of it.
+
+    `size`, `length`: a class of `model.figures.job_classes`, `unknown` where a record does not say.
+    """
+
+    size: str
+    length: str
+    jobs: int
+    delayed: int
+    wait_s: float
+    share_s: float

@@ -195,8 +195,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 
-    Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`;
-    `{{` and `}}` are braces.
+    Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{column.K}` `{cores}`
+    `{input.NAME}`; `{{` and `}}` are braces.
     """
 
     job: int

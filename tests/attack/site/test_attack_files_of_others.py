@@ -97,7 +97,7 @@ def test_anothers_outputs_are_no_inputs(site: Site) -> None:
         site.adas.as_uri(),
         str(way_in),
         str(out / "@eve" / ".." / "@ada" / site.adas.relative_to(out / "@ada")),
-        str(site.adas.parent / ".tidemill" / f"{site.ada}.json"),
+        str(site.adas.parent / f"manifest-{site.ada}.json"),
         str(site.persons),
     ]
     site.refused([*map(reading, urls), reading(str(lines), InputKind.EACH)])
@@ -120,10 +120,10 @@ def test_nothing_is_written_among_anothers_outputs(site: Site) -> None:
 
 def test_no_manifest_is_forged(site: Site) -> None:
     """It would make a file that is there already one that a later job may replace."""
-    place = site.it.home / "me" / ".tidemill"
-    named = [Output(name="hits", path="hits", url=str(place / "99.json"))]
+    place = site.it.home / "me" / "planted"
+    named = [Output(name="hits", path="hits", url=str(place / "manifest-99.json"))]
     spec = JobSpec(command=["/bin/sh", "-c", "echo x > hits"], outputs=named, retries=0)
-    site.refused([spec], why="lies in a directory `.tidemill`")
+    site.refused([spec], why="has the name of a manifest")
     assert not place.exists()
 
 

@@ -6,14 +6,22 @@ import msgspec
 from tests.contract.server_world import SIM, Site, World
 
 from tidemill.model.identity import LOCAL
+from tidemill.server.read import api_pages
 from tidemill.server.web import caches, hospital, jobs, sites
 from tidemill.server.web.query import AddressQuery
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import SiteView
+from tidemill.wire.api import AreaSums, MoveSums, SiteSums, SiteView
 from tidemill.wire.far import CacheFigures, CacheView, ReadView, RouteView
 
 HUGE = 10**400
 NEGATIVE = -(10**400)
+
+
+def sums(number: int) -> SiteSums:
+    return SiteSums(
+        since_us=number, at_us=number, moves=[MoveSums(way="w" * 9999, done=number, failed=number, bytes=number)] * 99,
+        areas=[AreaSums(area="a" * 9999, ops=1e300, bytes=0.0, over=number)] * 99, harm_s=1e300,
+    )  # fmt: skip
 
 
 def hostile(job: int, number: int) -> SiteView:
@@ -31,7 +39,9 @@ def hostile(job: int, number: int) -> SiteView:
         wait_us=number, wait_log2_us=[number] * 99,
     )  # fmt: skip
     route = RouteView(job=job, name="f", event=number, why="x" * 9999)
-    view = SiteView(caches=[cache] * 3, reads=[read] * 3, routes=[route] * 3, bad_nodes_total=number)
+    view = SiteView(
+        caches=[cache] * 3, reads=[read] * 3, routes=[route] * 3, bad_nodes_total=number, sums=sums(number)
+    )
     # as it comes over the wire
     decoded: SiteView = msgspec.json.decode(msgspec.json.encode(view), type=SiteView)
     return decoded
@@ -57,3 +67,24 @@ def test_pages_are_shown_whatever_numbers_a_site_sends(world: World) -> None:
     assert jobs.job(shown(f"/jobs/{job}", job=job), made)
     assert sites.listing(shown("/sites"), made)
     assert sites.nodes(shown("/nodes"), made)
+    for row in api_pages.site_rows(world.reader, set()):
+        if row.name == "honest":
+            assert row.sums is None
+            continue
+        found = row.sums
+        assert found is not None
+        assert abs(found.at_us) < 2**63
+        assert len(found.areas) <= 99
+        assert max(len(each.area) for each in found.areas) <= 500
+
+
+def test_sums_of_a_site_come_back_as_it_reported_them_last(world: World) -> None:
+    site = Site(world, "honest")
+    area = AreaSums(area="sw", ops=12.5, bytes=7.0, over=2, ops_per_s=2000.0)
+    for moved in (10, 20):
+        move = MoveSums(way="in", done=1, failed=0, bytes=moved)
+        site.sync(
+            view=SiteView(sums=SiteSums(since_us=1, at_us=moved, moves=[move], areas=[area], harm_s=3.5))
+        )
+    (row,) = api_pages.site_rows(world.reader, set())
+    assert row.sums == SiteSums(since_us=1, at_us=20, moves=[move], areas=[area], harm_s=3.5)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat (symbolic links to this).
+"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat, pbsdsh (links to this).
 
 There is no daemon: every command takes the lock of `$TIDEMILL_FAKE_PBS`, notes which jobs have ended, starts what fits,
 and does its work. Jobs are really run, each by a process of its own that keeps its limit. Outputs, messages and exit
@@ -7,6 +7,7 @@ statuses are those of OpenPBS 23.06 as recorded, with what is wrong in them: JSO
 numbers, and makes numbers of variables that look like one.
 
     $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues, preempt_order
+    $TIDEMILL_FAKE_PBS/no-scheduler  while it is there, nothing starts
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
     $TIDEMILL_FAKE_PBS/slow          seconds that every command takes, if it is there
     $TIDEMILL_FAKE_PBS/rstat         what `pbs_rstat -f` prints
@@ -16,9 +17,11 @@ numbers, and makes numbers of variables that look like one.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -47,7 +50,7 @@ from tests.fakes.pbs.server import (
     server,
     user,
 )
-from tests.fakes.pbs.told import array, as_json, as_text, attributes
+from tests.fakes.pbs.told import array, as_json, as_text, attributes, state_count
 
 # ---- commands ----
 
@@ -85,24 +88,30 @@ def check_server(words: list[str]) -> None:
 
 def qsub(words: list[str]) -> None:
     given, rest = options(words, "SojlrmqvNJAPWpk", "zVIXh")
-    if "J" in given and given.get("r") == ["n"]:
+    if "J" in given and given.get("r", ["y"])[-1] == "n":
         raise Failed(f"qsub:  cannot submit non-rerunable Array Job\n{USAGE}", 2)
     resources = dict(each.partition("=")[::2] for each in given.get("l", []))
     name = given.get("N", [Path(rest[0]).name])[0]
-    if len(name) > 236 or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+    if len(name) > 230:
+        raise Failed("qsub: Job name is too long ", 2)
+    if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
         raise Failed("qsub: illegal -N value", 2)
     count, *chunk = resources.get("select", "1:ncpus=1").split(":")
     wanted = dict(each.partition("=")[::2] for each in chunk)
     ncpus = int(wanted.pop("ncpus", 1))
     wanted.pop("mem", None)
     with server() as (state, config):
-        queue = given.get("q", ["workq"])[0]
+        queue = given.get("q", ["workq"])[-1]
         if queue not in config["queues"]:
             raise Failed("qsub: Unknown queue", 170)
-        if int(count) > len(config["nodes"]) or ncpus > max(config["nodes"].values()):
-            raise Failed("qsub: Job exceeds queue and/or server resource limits", 188)
+        if not count.isdecimal():
+            raise Failed("qsub: Illegal attribute or resource value Resource_List.select", 166)
+        if unknown := [
+            key for key in wanted if key not in config.get("resources", ()) and not has_feature(config, key)
+        ]:
+            raise Failed(f"qsub: Unknown resource: {unknown[0]}", 187)
         number = state["next"]
-        state["next"] += 1
+        state.update(next=number + 1, due=True)
         shutil.copy(rest[0], path("script", str(number)))
         variables = dict(pair.partition("=")[::2] for pair in given.get("v", [""])[0].split(",") if pair)
         plain = {
@@ -113,7 +122,7 @@ def qsub(words: list[str]) -> None:
             "qtime": time.time(), "state": "H" if "h" in given else "Q", "index": None, "parent": None,
         }  # fmt: skip
         if "J" in given:
-            first, last = given["J"][0].split("-")
+            first, last = given["J"][-1].split("-")
             if int(last) - int(first) >= int(config["server"].get("max_array_size", 10000)):
                 raise Failed("qsub: Array job exceeds server or queue size limit", 3)
             for index in range(int(first), int(last) + 1):
@@ -123,6 +132,10 @@ def qsub(words: list[str]) -> None:
         else:
             state["jobs"][str(number)] = {**plain, "key": str(number)}
             sys.stdout.write(f"{number}.{SERVER}\n")
+
+
+def has_feature(config: Config, key: str) -> bool:
+    return any(key in each for each in config.get("features", {}).values())
 
 
 def find(state: State, word: str) -> list[Job]:
@@ -216,6 +229,7 @@ def qstat(words: list[str]) -> None:
     with server() as (state, config):
         if "B" in given:
             plain = {"default_queue": "workq", "pbs_version": "23.06.06", "max_array_size": 10000}
+            plain["state_count"] = state_count(list(state["jobs"].values()))
             tell("Server", "Server: ", {SERVER: {**plain, **config["server"]}}, is_json=is_json)
         elif "Q" in given:
             tell("Queue", "Queue: ", config["queues"], is_json=is_json)
@@ -300,7 +314,45 @@ def pbs_rstat(words: list[str]) -> None:
         sys.stdout.write(file.read())
 
 
-COMMANDS = {each.__name__: each for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat)}
+def qmgr(words: list[str]) -> None:
+    """`list sched default state` alone."""
+    down = path("no-scheduler").exists()
+    sys.stdout.write(f"Sched default\n    state = {'down' if down else 'idle'}\n\n")
+
+
+def pbsdsh(words: list[str]) -> None:
+    """Each node of the job runs the command, which knows little of the job's variables; 0 whatever their statuses are.
+    TERM is passed on; USR1 ends this alone."""
+    given, command = options(words[: words.index("--")], "nh", "svo")[0], words[words.index("--") + 1 :]
+    hosts = path("nodefile", os.environ["PBS_JOBID"].partition(".")[0]).read_text().split()
+    passed = {
+        name: os.environ[name] for name in os.environ if name.startswith("PBS_") or name in ("PATH", "HOME")
+    }
+    started = []
+    for number, host in enumerate(hosts):
+        if given.get("n", [str(number)])[0] == str(number) and given.get("h", [host])[0] == host:
+            task = {
+                **passed,
+                "PBS_NODENUM": str(number),
+                "TIDEMILL_FAKE_PBS": os.environ["TIDEMILL_FAKE_PBS"],
+            }
+            started.append(subprocess.Popen(command, env=task))
+
+    def forward(number: int, _: object) -> None:
+        for each in started:
+            each.send_signal(number)
+
+    signal.signal(signal.SIGTERM, forward)
+    for number, each in enumerate(started):
+        status = each.wait()
+        if status:
+            sys.stderr.write(f"pbsdsh: task 0x{number:08} exit status {status}\n")
+
+
+COMMANDS = {
+    each.__name__: each
+    for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat, pbsdsh, qmgr)
+}
 NAME = Path(sys.argv[0]).name
 USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n\t[-N jobname] [-o path]\n       qsub --version"
 
@@ -309,10 +361,11 @@ def main() -> int:
     if sys.argv[1:2] == ["--run"]:
         run_job(sys.argv[2], sys.argv[3])
         return 0
-    for name in ("end", "limit", "nodefile", "signal", "delete", "script"):
+    for name in ("end", "limit", "nodefile", "signal", "delete", "script", "runs"):
         path(name).mkdir(exist_ok=True)
     try:
-        check_server(sys.argv)
+        if NAME != "pbsdsh":
+            check_server(sys.argv)
         COMMANDS[NAME](sys.argv[1:])
     except Failed as error:
         if str(error):

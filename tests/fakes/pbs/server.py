@@ -19,10 +19,12 @@ from typing import Any
 HERE = os.environ.get("TIDEMILL_FAKE_PBS", "")
 SERVER = "fake-pbs"
 KILL_DELAY_S = 1.0
+KILLED = 256 + 9  #: `Exit_status` of a job that KILL ended
 UNKNOWN, FINISHED, DENIED, INVALID = 153, 35, 159, 156
 AWAY = {"qstat": 255, "pbsnodes": 1}
 AWAY_OTHERS = 162
 EXPRESS = 150  #: `preempt_queue_prio`: jobs of such queues take nodes from others
+NEVER = "Can Never Run: Not enough total nodes available"
 OVER = "FX"
 """States of what has ended: an element of an array is X until the whole array has ended."""
 
@@ -76,26 +78,47 @@ def server() -> Iterator[tuple[State, Config]]:
         with path("config.json").open() as file:
             config = json.load(file)
         advance(state, config)
-        yield state, config
-        advance(state, config)
-        with path("state.new").open("w") as file:
-            json.dump(state, file)
-        path("state.new").replace(path("state.json"))
+        try:
+            yield state, config
+        finally:  # also what a command that fails has started stays started
+            advance(state, config)
+            with path("state.new").open("w") as file:
+                json.dump(state, file)
+            path("state.new").replace(path("state.json"))
 
 
 def advance(state: State, config: Config) -> None:
     for job in state["jobs"].values():
-        if job["state"] in "RS" and path("end", job["key"]).exists():
-            job["exit"] = int(path("end", job["key"]).read_text())
+        if job["state"] in "RS" and (is_dead(job) or path("end", job["key"]).exists()):
+            told = path("end", job["key"])
+            if told.exists() and time.time() - told.stat().st_mtime < config.get("end_s", 0):
+                continue  # the MoM has not looked yet
+            job["exit"] = int(told.read_text()) if told.exists() else KILLED
             finish(job)
+            state["due"] = True
     used = dict.fromkeys(config["nodes"], 0)
     for job in state["jobs"].values():
         if job["state"] == "R":
             take(job, used, config)
-    schedule(state, config, used)
+    # a cycle begins after an event, or when there was none for `scheduler_iteration`: not because somebody asks
+    iteration_s = float(config["server"].get("scheduler_iteration", 600))
+    is_due = state.get("due", True) or time.time() - state.get("cycle", 0) >= iteration_s
+    if is_due and not path("no-scheduler").exists():
+        state.update(due=False, cycle=time.time())
+        schedule(state, config, used)
     close_arrays(state)
     if config["server"].get("job_history_enable") != "True":
         state["jobs"] = {key: job for key, job in state["jobs"].items() if job["state"] != "F"}
+
+
+def is_dead(job: Job) -> bool:
+    """Whether the process that runs a job is gone, perhaps with the test's namespace: it holds a lock as it lives."""
+    try:
+        with path("runs", job["key"]).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def schedule(state: State, config: Config, used: dict[str, int]) -> None:
@@ -107,6 +130,9 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
                 take(job, used, config)
                 job["state"] = "R"
                 path("signal", f"{job['key']}@{int(signal.SIGCONT)}").touch()
+            continue
+        if job["nodes"] > len(config["nodes"]) or job["ncpus"] > max(config["nodes"].values()):
+            job["comment"] = NEVER
             continue
         free = [name for name in config["nodes"] if fits(job, name, used, config)]
         if len(free) < job["nodes"] and queue_priority(job, config) >= EXPRESS:
@@ -201,16 +227,17 @@ def start(job: Job) -> None:
         job["key"],
         job["script"],
     ]
-    runner = subprocess.Popen(
-        words,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        close_fds=True,
-    )
-    job["runner"] = runner.pid
+    with path("runs", job["key"]).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runner = subprocess.Popen(
+            words,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
     runner.returncode = 0  # nobody waits for it
 
 

@@ -121,3 +121,28 @@ def as_text(head: str, records: dict[str, Any]) -> str:
                 lines += ["\t" + line[at : at + 70] for at in range(79, len(line), 70)]
         lines.append("")
     return "\n".join(lines) + "\n"
+
+
+def state_count(jobs: list[Job]) -> str:
+    """The server's `state_count`: arrays count once, as their own state, and their elements do not."""
+    arrays: dict[str, list[Job]] = {}
+    states = []
+    for job in jobs:
+        if job["parent"]:
+            arrays.setdefault(job["parent"], []).append(job)
+        else:
+            states.append(job["state"])
+    for elements in arrays.values():
+        ended = [job["state"] in OVER for job in elements]
+        begun = any(job.get("stime") for job in elements)
+        states.append("F" if all(ended) else "B" if begun else elements[0]["state"])
+    names = {
+        "T": "Transit",
+        "Q": "Queued",
+        "H": "Held",
+        "W": "Waiting",
+        "R": "Running",
+        "E": "Exiting",
+        "B": "Begun",
+    }
+    return "".join(f"{name}:{states.count(state)} " for state, name in names.items())

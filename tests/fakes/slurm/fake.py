@@ -3,8 +3,8 @@ slow controllers and refusals. `fake.py STATE COMMAND WORDS...`; `install` puts 
 
 State: `delay_s` (each command takes so long), `refuse` (it prints this on stderr and fails), `warn` (only prints it),
 `user`, `jobs` (records), `crowd` ({"running", "waiting", "nodes"}: so many more of other users), `config` (lines of
-`scontrol show config`), `accounted` (lines of sacct), `allow` (what may be updated), `calls` (a file to which
-each call's words are appended).
+`scontrol show config`), `accounted` (lines of sacct), `allow` (what may be updated), `calls` (a
+file to which each call's words are appended), `sdiag_bytes` (sdiag prints so many, no counter).
 """
 
 from __future__ import annotations
@@ -194,10 +194,27 @@ def scontrol(state: State, words: list[str]) -> Iterator[str]:
         yield from state.get("config", ["AccountingStorageType = accounting_storage/none"])
 
 
+def elements(job: dict[str, Any]) -> int:
+    """How many jobs a record stands for."""
+    first, dash, last = job.get("elements", "").partition("%")[0].partition("-")
+    return int(last) - int(first) + 1 if dash else 1
+
+
 def sdiag(state: State, words: list[str]) -> list[str]:
-    """The last plan is 7 s old."""
-    del state, words
-    return [f"\tLast cycle when: Sat Nov 21 03:12:11 2026 ({int(time.time()) - 7})"]
+    """The last plan is 7 s old. The counters are those of the state's jobs; a `crowd` counts as come long ago."""
+    del words
+    jobs = state.get("jobs", [])
+    ended = {word: sum(job["state"] == word for job in jobs) for word in ("COMPLETED", "CANCELLED", "FAILED")}
+    if "sdiag_bytes" in state:
+        return ["#" * state["sdiag_bytes"]]
+    return [
+        f"Jobs submitted: {sum(elements(job) for job in jobs)}",
+        "Jobs started:   0",
+        f"Jobs completed: {ended['COMPLETED']}",
+        f"Jobs canceled:  {ended['CANCELLED']}",
+        f"Jobs failed:    {ended['FAILED']}",
+        f"\tLast cycle when: Sat Nov 21 03:12:11 2026 ({int(time.time()) - 7})",
+    ]
 
 
 def sacct(state: State, words: list[str]) -> list[str]:

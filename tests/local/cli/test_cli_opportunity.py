@@ -84,7 +84,8 @@ def test_the_report_agrees_with_simulate_on_the_same_log(logs: dict[str, Path], 
     report = document("report", "opportunity", str(logs[kind]), "--event-length", "5m,1h", *words)
 
     for event_s in (300.0, 3600.0):
-        simulated = document("simulate", str(logs[kind]), "--kind", kind, "--event-s", str(event_s), *words)
+        simulated = document("simulate", str(logs[kind]), "--event-s", str(event_s), *words)
+        assert simulated["parameters"]["kind"] == kind  # by its first lines
         assert report["idle_share"] == simulated["idle_share"]
         for each in report["found"]:
             if each["event_s"] == event_s:
@@ -97,6 +98,8 @@ def test_the_report_agrees_with_simulate_on_the_same_log(logs: dict[str, Path], 
                     "wait_change",
                     "wait_s",
                     "by_size",
+                    "by_length",
+                    "promise",
                 ):
                     assert each[key] == same[key], key
 

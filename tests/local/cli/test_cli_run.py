@@ -97,7 +97,8 @@ def test_ctrl_c_cancels_the_job(home: Home) -> None:
 
 def test_verbs_that_ask_answer_as_tables_and_as_json(home: Home) -> None:
     name = _campaign(home)
-    assert home.run("run", "--events", "3", "--name", name, "--", "sh", "-c", "exit {event}").returncode == 1
+    words = ["--events", "3", "--retries", "0", "--name", name]
+    assert home.run("run", *words, "--", "sh", "-c", "exit {event}").returncode == 1
     (row,) = home.data("jobs", "--campaign", name)
     job = str(row["id"])
     assert (row["state"], row["events_done"], row["events_failed"]) == ("PARTIAL", 1, 2)

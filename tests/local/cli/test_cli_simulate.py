@@ -55,6 +55,12 @@ def test_the_json_document_holds_every_figure_of_each_policy(log: Path, tmp_path
         assert nodes == sorted(nodes)
         assert sum(size["jobs"] for size in each["by_size"]) == 900
         assert all("wait_change" in size for size in each["by_size"])
+        for name in ("by_length", "by_limit"):
+            assert sum(length["jobs"] for length in each[name]) == 900
+        assert each["by_size_and_length"]
+        assert {size["verdict"] for size in each["by_size"]} <= {"kept", "broken", "unsure"}
+        assert set(each["promise"]) == {"verdict", "mean", "broken", "unsure"}
+        assert set(each["delay_s"]) == {"mean", "low", "high"}
         assert each["starts_per_h"] > 0
         assert each["cancels_per_h"] >= 0
         assert 0 < each["idle_share"] < 1
@@ -68,6 +74,10 @@ def test_without_json_it_prints_tables(log: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "USEFUL" in done.stdout
+    assert "run 1 h to 6 h" in done.stdout
+    assert (
+        "yield: promise not sure: no class waits more than 2 %" in done.stdout
+    )  # of a single pair nothing is sure
     assert "900 jobs on 256 nodes (MaxNodes of the header)" in done.stderr
 
 
@@ -76,10 +86,12 @@ def test_an_availability_log_is_replayed(tmp_path: Path) -> None:
     chance = Random(3)
     path.write_text("".join(f"{k * 1800},{chance.randint(10, 60)}\n" for k in range(200)))
 
-    done = simulate(str(path), "--kind", "availability", "--seeds", "2", "--jitter-s", "0", "--json")
+    done = simulate(str(path), "--seeds", "2", "--jitter-s", "0", "--json")
 
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["policies"]["yield"]
+    document = json.loads(done.stdout)
+    assert document["parameters"]["kind"] == "availability"  # by its first lines
+    found = document["policies"]["yield"]
     assert found["useful"] > 0.5
     assert found["wait_change"]["mean"] is None
     assert 0 < found["wait_s"] < 60
@@ -91,8 +103,19 @@ def test_what_is_no_log_is_a_usage_error_with_a_hint(tmp_path: Path, log: Path) 
     cut = tmp_path / "cut.swf.gz"
     cut.write_bytes(log.read_bytes()[:-30])
 
+    names = tmp_path / "sacct.txt"
+    names.write_text("JobID|JobName|State\n17|a|COMPLETED\n")
+    torn = tmp_path / "20260101"
+    torn.write_text("01/01/2026 00:00:01;E;1.pbs;user=u start=never end=1767225660\n")
+
     for words, message in (
         ((str(text),), "line 1"),
+        ((str(names),), "has no column `start`"),
+        (
+            (str(torn),),
+            "has no job that ran (1 line of 1 could not be read: record E of 1.pbs: start is `never`",
+        ),
+        ((str(log), "--partition", "debug"), "--partition needs a log of sacct or PBS"),
         ((str(cut),), "cut short"),
         ((str(tmp_path / "none.swf"),), "failed to read"),
         ((str(log), "--nodes", "16"), "on a machine of 16"),

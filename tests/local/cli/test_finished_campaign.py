@@ -93,7 +93,7 @@ def test_a_campaign_that_is_stopped_twice_runs_each_good_event_once_and_delivers
 ) -> None:
     it = Campaign(home, outside, f"stopped-{home.path.name}")
     with home.running(
-        "run", "--events", str(EVENTS), "--name", it.name, "--output", "out.txt", "--",
+        "run", "--events", str(EVENTS), "--retries", "0", "--name", it.name, "--output", "out.txt", "--",
         "sh", str(it.program), "{event}",
     ) as run:  # fmt: skip
         wait_for(lambda: len(it.lines("end")) > 100, home.logs)
@@ -134,7 +134,7 @@ def test_a_campaign_that_is_stopped_twice_runs_each_good_event_once_and_delivers
     assert {each.event for each in failures} == BAD
     assert all(each.evidence.stderr_tail == f"event {each.event} is broken\n" for each in failures)
 
-    manifests = list((home.work / "tidemill-out").rglob(f"{it.name}/.tidemill/{it.job}.json"))
+    manifests = list((home.work / "tidemill-out").rglob(f"{it.name}/manifest-{it.job}.json"))
     assert len(manifests) == 1
     assert not it.client.kept_outputs(job=it.job)
 
@@ -142,7 +142,7 @@ def test_a_campaign_that_is_stopped_twice_runs_each_good_event_once_and_delivers
 def test_one_failing_event_withholds_nothing_and_a_retry_runs_it_alone(home: Home, outside: Path) -> None:
     it = Campaign(home, outside, f"one-{home.path.name}")
     done = home.run(
-        "run", "--events", "40", "--name", it.name, "--output", "out.txt", "--",
+        "run", "--events", "40", "--pack", "tar", "--retries", "0", "--name", it.name, "--output", "out.txt", "--",
         "sh", str(it.program), "{event}",
     )  # fmt: skip
     assert done.returncode == 1
@@ -164,7 +164,7 @@ def test_one_failing_event_withholds_nothing_and_a_retry_runs_it_alone(home: Hom
 def test_fail_fast_stops_and_delivers_what_is_done(home: Home, outside: Path) -> None:
     it = Campaign(home, outside, f"fast-{home.path.name}")
     done = home.run(
-        "run", "--events", "400", "--fail-fast", "--name", it.name, "--output", "out.txt", "--",
+        "run", "--events", "400", "--fail-fast", "--retries", "0", "--name", it.name, "--output", "out.txt", "--",
         "sh", str(it.program), "{event}",
     )  # fmt: skip
     assert done.returncode == 1

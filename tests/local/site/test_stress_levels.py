@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.world import World, world
+from tests.worlds.home.world import SITE, TIDEMILL, World, world
 
 TEST = """
 name = "short"
@@ -26,9 +27,17 @@ event_s = 1.0
 BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.6"
 
 
+EXTRA = """monitor_interval_s = 1
+[[io]]
+name = "sw"
+prefixes = ["/sw"]
+ops_per_s = 2000
+"""
+
+
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
-    with world(nodes=2, cores=4, extra="monitor_interval_s = 1") as it:
+    with world(nodes=2, cores=4, extra=EXTRA) as it:
         yield it
 
 
@@ -65,6 +74,10 @@ def test_two_levels_are_held_and_measured_and_leave_no_jobs(site: World) -> None
         assert len(series["CPU in use"]["points"]) >= 5
         assert all(0 < value <= 1.01 for _, value in series["CPU in use"]["points"])
         assert each["remarks"] == []
+    (row,) = [each for each in site.client.sites() if each.name == "here"]
+    assert row.sums is not None
+    assert [(each.way, each.failed) for each in row.sums.moves] == [("in", 0), ("out", 0)]
+    assert [(each.area, each.ops_per_s, each.over) for each in row.sums.areas] == [("sw", 2000.0, 0)]
     (page,) = site.home.glob("me/two/*/page.html")
     assert "events/s of all payloads" in page.read_text()
     assert unended(site) == 0
@@ -97,7 +110,7 @@ def test_a_killed_run_goes_on_and_cancels_what_it_had_left(site: World) -> None:
         process.kill()
     assert unended(site) > 0
     (run,) = (site.home / "me" / "killed").iterdir()
-    left = json.loads((run / "run.json").read_text())["open_campaign"]
+    (left,) = json.loads((run / "run.json").read_text())["open_campaigns"]
     done = site.run("stress", "run", str(path), "--runs", "killed", "--resume", run.name, timeout_s=100)
     assert done.returncode == 0, done.stderr
     assert (
@@ -132,3 +145,32 @@ def test_the_gate_fails_against_a_better_run_and_passes_against_the_same(site: W
     assert told.returncode == 0, told.stderr
     assert "Stress tests" in (site.home / "me" / "r.html").read_text()
     assert len((site.home / "me" / "csv" / "stress.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_two_sites_hold_a_level_together_and_one_that_stops_leaves_the_other_alone(site: World) -> None:
+    there = site.home / "there"
+    (there / "apps").mkdir(parents=True, mode=0o700)
+    text = SITE.format(home=site.home, nodes=1, cores=2, extra="", yields="dead_after_s = 20")
+    (there / "site.toml").write_text(text.replace('"here"', '"there"'))
+    command = site.inside(["env", f"TIDEMILL_HOME={site.home}", *TIDEMILL, "site", "run", str(there)])
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
+        try:
+            site.wait_for(lambda: len(site.client.sites()) == 2, "the second site joins")
+            more = 'sites = ["here", "there"]\ntogether = true'
+            path = written(site, levels="[2, 4]", hold=8, ramp=20, more=more)
+            done = site.run("stress", "run", str(path), "--json", "--runs", "together", timeout_s=200)
+        finally:
+            agent.kill()
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert "at there: level 4 was not reached within 20 s" in done.stderr
+    steps = {each["step"][1] + str(each["step"][2]): each for each in json.loads(done.stdout)["steps"]}
+    assert {name: each["status"] for name, each in steps.items()} == {
+        "here2": "measured", "there2": "measured", "here4": "measured", "there4": "not reached",
+    }  # fmt: skip
+    one, other = (steps[name]["filter"] for name in ("here2", "there2"))
+    assert (one["start_s"], one["end_s"]) == (other["start_s"], other["end_s"])
+    assert min(each["counted"] for each in (one, other)) > 4
+    (page,) = site.home.glob("me/together/*/page.html")
+    assert "there: 4: level 4 was not reached" in page.read_text() or "at there: level 4" in page.read_text()
+    assert unended(site) == 0

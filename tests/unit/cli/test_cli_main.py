@@ -69,8 +69,8 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
 @pytest.mark.parametrize(
     ("words", "said", "hinted"),
     [
-        (["sumbit"], "has no verb `sumbit`", "did you mean `submit`?"),
-        (["job", "shwo", "1"], "has no verb `job shwo`", "did you mean `job show`?"),
+        (["sumbit"], "has no verb `sumbit`", "did you mean `tidemill submit`?"),
+        (["job", "shwo", "1"], "has no verb `job shwo`", "did you mean `tidemill job show`?"),
         (["job"], "needs one more word", "`job cancel`"),
         (["jobs", "--stat", "x"], "has no option `--stat`", "did you mean `--state`?"),
         (["jobs", "extra"], "has no use for `extra`", "--help"),
@@ -86,7 +86,7 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
             "there is no such variable",
             "NOT_SET_ANYWHERE=",
         ),
-        (["run", "--input", "no.txt", "--", "true"], "input `no.txt` is no file", "looked at"),
+        (["run", "--input", "no.txt", "--", "true"], "input `no.txt` does not exist", "looked for"),
         (["run", "--name", "a b", "--", "true"], "`a b` is no name", "letters"),
         (["submit"], "needs a job file, or --app", ""),
         (["jobs"], "no server is named", "tidemill up"),
@@ -155,8 +155,13 @@ def test_clean_removes_what_dead_processes_left_and_nothing_else(
     dead.mkdir(parents=True)
     alive.mkdir()
     log.write_text("old")
+    spooled, fresh = home / "inputs" / "old", home / "inputs" / "new"
+    spooled.mkdir(parents=True)
+    fresh.mkdir()
+    os.utime(spooled, (0, 0))
     assert main(["clean", "--dry-run"]) == 0
     assert dead.exists()
     assert main(["clean"]) == 0
     capsys.readouterr()
     assert (dead.exists(), alive.exists(), log.exists()) == (False, True, False)
+    assert (spooled.exists(), fresh.exists()) == (False, True)

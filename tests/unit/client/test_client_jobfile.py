@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,13 @@ def test_an_input_of_a_job_that_is_not_there_is_refused(tmp_path: Path) -> None:
     text = "campaign='zmumu'\nshares=2.0\n[[job]]\nname='a'\napp='x'\ninputs=[{name='e', url='job:b/out'}]\n"
     with pytest.raises(ConfigError, match="`b` is no job of this file"):
         submit_job_file(_Recorder(), load_job_file(_write(tmp_path, text)))  # type: ignore[arg-type]
+
+
+def test_a_record_is_inspected_once_whatever_the_number_of_jobs(tmp_path: Path) -> None:
+    path = _write(tmp_path, "".join(f'[[job]]\ncommand = ["true", "{k}"]\n' for k in range(200)))
+    load_job_file(path)
+    profile = cProfile.Profile()
+    assert len(profile.runcall(load_job_file, path).jobs) == 200
+    called = {name for _, _, name in pstats.Stats(profile).stats}  # type: ignore[attr-defined]
+    assert "check" in called
+    assert "type_info" not in called

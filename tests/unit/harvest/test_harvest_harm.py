@@ -9,7 +9,8 @@ import msgspec
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, Tracker, Yielded
 from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
-from tidemill.model.machine import Queued, Running, Snapshot
+from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength
+from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 DAY_S = 20_000 * 86400.0  #: midnight
 
@@ -33,6 +34,10 @@ def machine(at_s: float, *jobs: Queued | Running, hidden: list[str] | None = Non
     )
 
 
+def node(name: str) -> Node:
+    return Node(name=name, state=NodeState.BUSY, cores=64, memory_mb=1, cores_free=0)
+
+
 def yields(plan: str, snapshot: Snapshot, *jobs: str, idle: int = 0) -> list[Yielded]:
     situation = Situation(
         now_s=snapshot.at_s,
@@ -52,6 +57,21 @@ def looked(*, poll_s: float = 30) -> Tracker:
     tracker = Tracker(poll_s)
     assert tracker.look(machine(DAY_S, running("old", DAY_S - 50)), []) == []
     return tracker
+
+
+def test_what_stress_tests_stop_by_grows_while_a_job_waits_and_stays_when_it_has_started() -> None:
+    tracker = looked()
+    assert tracker.share_s == 0
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
+    tracker.look(first, yields("e1-4", first, "7"))
+    assert tracker.share_s == 10
+    second = machine(DAY_S + 60, queued("7", submitted_s=DAY_S + 20))
+    tracker.look(second, yields("e1-5", second, "7"))
+    assert tracker.share_s == 40
+    tracker.look(machine(DAY_S + 90, running("7", DAY_S + 65)), [])
+    assert tracker.share_s == 45
+    tracker.look(machine(DAY_S + 120, running("7", DAY_S + 65)), [])
+    assert tracker.share_s == 45
 
 
 def test_a_job_that_never_stood_behind_us_has_no_share() -> None:
@@ -79,6 +99,46 @@ def test_the_share_runs_from_submission_to_start() -> None:
     assert tracker.waiting == 0
     assert tracker.day(DAY_S + 90) == Totals(jobs=1, delayed=1, share_s=18, worst_s=18, worst_id="7")
     assert tracker.day(DAY_S + 86400) == Totals()
+
+
+def test_totals_of_a_day_are_kept_by_share_of_the_machine_and_requested_walltime() -> None:
+    nodes = [node(f"n{k}") for k in range(128)]
+    tracker = looked()
+    first = msgspec.structs.replace(
+        machine(DAY_S + 30, queued("7", width=2, submitted_s=DAY_S + 20)), nodes=nodes
+    )
+    tracker.look(first, yields("e1-4", first, "7"))
+    started = [running("7", DAY_S + 38, width=2), running("8", DAY_S + 50, width=128, ends_s=DAY_S + 90_000)]
+    later = msgspec.structs.replace(machine(DAY_S + 60, *started), nodes=nodes)
+    records = tracker.look(later, [])
+
+    assert [(each.limit_s, each.nodes) for each in records] == [(600, 128), (89_950, 128)]
+    assert tracker.day_classes(DAY_S + 60) == {
+        SizeAndLength("1/64", "1h"): ClassTotals(jobs=1, delayed=1, wait_s=18, share_s=18),
+        SizeAndLength("1", "longer"): ClassTotals(jobs=1),
+    }
+    assert tracker.day_classes(DAY_S + 86400) == {}
+
+    again = Tracker(30)
+    again.restore(records)
+    assert again.day_classes(DAY_S) == tracker.day_classes(DAY_S)
+
+
+def test_a_job_that_leaves_unseen_has_the_walltime_that_it_asked_for() -> None:
+    tracker = looked()
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
+    tracker.look(first, yields("e1-4", first, "7"))
+    (record,) = tracker.look(machine(DAY_S + 60), [])
+    assert record.limit_s == 600
+
+
+def test_totals_of_old_days_are_forgotten() -> None:
+    tracker = looked()
+    for day in range(9):
+        at_s = DAY_S + day * 86400 + 60
+        tracker.look(machine(at_s, running(f"j{day}", at_s - 5)), [])
+    assert tracker.day(DAY_S + 60) == Totals()
+    assert tracker.day(DAY_S + 8 * 86400).jobs == 1
 
 
 def test_a_job_that_waited_before_could_start_about_half_an_interval_ago() -> None:

@@ -309,8 +309,10 @@ def test_where_others_are_hidden_only_windows_count() -> None:
 
 
 def test_a_plan_that_leaves_no_gap_is_told_apart_from_one_that_is_not_known() -> None:
+    """Slurm says when it planned last, PBS only gives some jobs a start: one of these is enough to know of a plan."""
     planned = job(1, planned_s=NOW, planned_nodes=("n0",))
-    assert only(machine(node("n0"), queued=[planned])).planned_gaps is None
+    assert only(machine(node("n0"), queued=[job(1)])).planned_gaps is None
+    assert only(machine(node("n0"), queued=[planned])).planned_gaps == []
     assert only(machine(node("n0"), queued=[planned], plan_age_s=1.0)).planned_gaps == []
     assert only(machine(node("n0"), plan_age_s=1.0)).planned_gaps == [(1, 3600.0)]
 

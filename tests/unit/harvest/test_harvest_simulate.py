@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.simulation import availability, swf
 from tidemill.harvest.simulation.experiment import Study, results_of, run_all
-from tidemill.harvest.simulation.outcome import change, classes_of
+from tidemill.harvest.simulation.outcome import change, classes_of, digest
 from tidemill.harvest.simulation.simulator import SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
 from tidemill.report.tide import tide
@@ -130,7 +130,48 @@ def test_a_change_is_a_ratio_of_sums_with_bounds_of_student() -> None:
 def test_classes_cover_all_jobs_and_small_ones_join_their_neighbours() -> None:
     jobs = [Job(0, 1, 1, 1)] * 200 + [Job(0, 1, 64, 1)] * 150 + [Job(0, 1, 1000, 1)] * 3
 
-    assert [(c.nodes_min, c.nodes, c.jobs) for c in classes_of(jobs, 1024)] == [(1, 1, 200), (64, 1000, 153)]
+    sizes = classes_of(jobs, 1024).sizes
+    assert [(c.name, c.nodes_min, c.nodes, c.jobs) for c in sizes] == [
+        ("1/64", 1, 1, 200),
+        ("1", 64, 1000, 153),
+    ]
+
+
+def test_lengths_are_those_that_jobs_run_and_limits_those_that_they_asked_for() -> None:
+    jobs = [Job(0, 20, 1, 3600)] * 150 + [Job(0, 7200, 1, 7200)] * 120 + [Job(0, 90_000, 64, 90_000)] * 130
+    found = classes_of(jobs, 1024)
+
+    assert [(c.name, c.over_s, c.up_to_s, c.jobs) for c in found.lengths] == [
+        ("5min", 0.0, 300.0, 150), ("6h", 300.0, 21_600.0, 120), ("longer", 21_600.0, None, 130)
+    ]  # fmt: skip
+    assert [(c.name, c.jobs) for c in found.limits] == [("1h", 150), ("6h", 120), ("longer", 130)]
+    assert [(i, j, c.name, c.jobs) for i, j, c in found.both] == [
+        (0, 0, "1/64 5min", 150), (0, 1, "1/64 6h", 120), (1, 2, "1/16 longer", 130)
+    ]  # fmt: skip
+
+
+def test_each_job_counts_once_in_each_kind_of_class() -> None:
+    jobs = [Job(k, 20 + 40 * (k % 200), 1 + k % 40, 9000) for k in range(1000)]
+    classes = classes_of(jobs, 64)
+    waits = [float(job.width + job.run_s / 1000) for job in jobs]
+    found = digest(Tally(waits_s=waits), jobs, classes, cpu_s=0.0)
+
+    both = [each for _, _, each in classes.both]
+    everything = [*classes.sizes, *classes.lengths, *classes.limits, *both]
+    sums = [mean * each.jobs for mean, each in zip(found.waits_s[1:], everything, strict=True)]
+    ends = (len(classes.sizes), len(classes.sizes) + len(classes.lengths))
+    assert sum(sums[: ends[0]]) == pytest.approx(sum(waits))
+    assert sum(sums[ends[0] : ends[1]]) == pytest.approx(sum(waits))
+    for each, mean in zip(everything, found.waits_s[1:], strict=True):
+        if each in classes.limits:
+            continue
+        inside = [
+            wait
+            for wait, job in zip(waits, jobs, strict=True)
+            if each.nodes_min <= job.width <= each.nodes and each.over_s < job.run_s <= (each.up_to_s or 1e9)
+        ]
+        assert len(inside) == each.jobs
+        assert mean == pytest.approx(sum(inside) / len(inside))
 
 
 def test_falls_and_rises_of_free_nodes_become_jobs_that_leave_as_many_free(tmp_path: Path) -> None:

@@ -10,7 +10,16 @@ import pytest
 
 from tidemill.cli.main import main
 from tidemill.harvest.account.harm import Totals
-from tidemill.harvest.account.records import AnyRecord, Canceled, PlanMade, RegularStarted, encode, file_name
+from tidemill.harvest.account.records import (
+    AnyRecord,
+    Canceled,
+    PlanMade,
+    RegularStarted,
+    decode,
+    encode,
+    file_name,
+)
+from tidemill.harvest.simulation.promise import PromiseState
 from tidemill.report.harm import harm, read_records
 
 DAY_S = 20_000 * 86400.0  #: midnight of 2024-10-04
@@ -77,6 +86,60 @@ def test_each_job_has_its_wait_our_share_and_the_plans_and_cancels() -> None:
     assert (eight.state, eight.share_s, eight.evidence[0].canceled) == ("left", 40, [])
     assert (nine.id, nine.state, nine.could_start_s) == ("9", "waiting", DAY_S + 200)
     assert found.totals == Totals(jobs=3, delayed=2, share_s=52, worst_s=40, worst_id="8")
+
+
+def of_class(job: str, width: int, wait_s: float, share_s: float, **fields: Any) -> RegularStarted:
+    told = {"submitted_s": DAY_S + 500 - wait_s, "share_s": share_s, "limit_s": 600.0, "nodes": 1024}
+    return began(job, DAY_S + 500, "e1-1", width=width, **{**told, **fields})
+
+
+def test_classes_have_means_bounds_and_a_verdict() -> None:
+    small = [of_class(str(k), 4, 60.0, share_s) for k, share_s in enumerate((18.0, 22.0, 20.0, 24.0, 16.0))]
+    large = [of_class(f"{k}x", 900, 50_000.0, 10.0, limit_s=86_400.0) for k in range(3)]
+    found = harm([*small, *large])
+
+    (first, last) = found.by_size
+    assert (first.size, first.length, first.jobs, first.delayed) == ("1/64", "", 5, 5)
+    assert (first.wait_s, first.share_s) == (60, 20)
+    assert first.share_of_wait == pytest.approx(1 / 3)
+    # s = 3.162 of the five shares; 2.776 * 3.162 / sqrt(5)
+    assert first.share_low_s == pytest.approx(20 - 3.926, abs=1e-3)
+    assert first.share_high_s == pytest.approx(20 + 3.926, abs=1e-3)
+    assert first.verdict is PromiseState.BROKEN
+    assert (last.size, last.wait_s, last.share_s, last.verdict) == ("1", 50_000, 10, PromiseState.KEPT)
+    assert [(each.size, each.length, each.jobs) for each in found.by_length] == [
+        ("", "1h", 5),
+        ("", "longer", 3),
+    ]
+    assert [(each.size, each.length) for each in found.by_size_and_length] == [
+        ("1/64", "1h"),
+        ("1", "longer"),
+    ]
+
+
+def test_records_of_earlier_agents_count_as_of_unknown_length_on_the_machine_of_the_plans() -> None:
+    old = b'{"kind":"regular","at_s":1728000211.0,"id":"7","user":"ann","width":2,"submitted_s":1728000110.0,'
+    old += b'"could_start_s":null,"started_s":1728000210.0,"share_s":0.0,"uncertainty_s":30.0,"plans":[]}'
+    found = harm([plan("e1-1", DAY_S), decode(old)])
+
+    assert [(each.size, each.length) for each in found.by_size_and_length] == [("1/4", "unknown")]
+    assert [each.size for each in harm([decode(old)]).by_size] == ["unknown"]
+
+
+def test_the_verb_prints_classes_and_what_it_cannot_know(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["site", "harm", "--dir", str(site)]) == 0
+    told = capsys.readouterr()
+    assert "over 1/16, up to 1/4 of the machine" in told.out
+    assert "walltime unknown" in told.out
+    assert "there is no run without us" in told.err
+
+    assert main(["site", "harm", "--dir", str(site), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["size"] for each in document["by_size"]] == ["1/4"]
+    assert document["by_size"][0]["share_s"] == pytest.approx(52 / 3)
+    assert document["note"].startswith("An estimate")
 
 
 def test_one_job_or_a_time_can_be_asked_for() -> None:

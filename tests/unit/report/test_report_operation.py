@@ -8,6 +8,7 @@ import math
 import re
 import statistics
 import sys
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 from bench import year
 from bench.report_sums import differences
 
+from tidemill.report.operation import figures
 from tidemill.report.operation.figures import month_range, months_axis
 from tidemill.report.operation.gather import OperationReport, gather
 from tidemill.report.operation.page import months_of, page
@@ -373,3 +375,16 @@ def test_a_percentile_is_right_within_a_bin(values: list[float], share: float) -
     assert spread.quantile(share) == pytest.approx(exact, rel=0.04)
     assert sum(spread.bins.values()) == len(values)
     assert sum(each.number for each in spread.merged(6)) == len(values)
+
+
+def test_days_are_drawn_with_few_marks_and_the_newest_of_them_only(operation: OperationReport) -> None:
+    sheet = operation.sheets["days"]
+    assert sum(sheet.column("jobs")) == sum(operation.sheets["months"].column("jobs"))
+    assert sum(sheet.column("completed")) == sum(operation.sheets["months"].column("completed"))
+    drawing = figures.per_day(sheet)
+    assert "Jobs per day" in drawing
+    first = date(2026, 1, 30)
+    for number, most in ((1, 1), (13, 13), (30, 7), (90, 13), (400, 14)):
+        days = [first + timedelta(days=k) for k in range(number)]
+        marks = [name for _, name in figures.days_axis(days).marks]
+        assert 1 <= len(marks) <= most, (number, marks)

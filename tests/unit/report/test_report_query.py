@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.time import area, nice_ceiling
 from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.figures.activity import Changes, Span, activity, add, course
 from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
 from tidemill.report.html import page
-from tidemill.report.query import ReportData, group_failures, timeline
+from tidemill.report.query import ReportData, Timeline, group_failures
 from tidemill.report.tables import text_table
-from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, PayloadUsage, SiteRow
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, PayloadUsage, SiteRow
 from tidemill.wire.far import CacheFigures, CacheView
 
 NOW = 1_800_000_000_000_000
@@ -31,13 +33,6 @@ def _failure(
         node="n1",
     )
     return FailureRow(job=1, event=event, seed=event + 1, site="here", final=final, evidence=evidence)
-
-
-def _job(number: int, start: int | None, end: int | None, done: int) -> JobRow:
-    return JobRow(
-        id=number, campaign="c", name="", app="a", state="COMPLETED", site="here", events=done, events_done=done,
-        events_failed=0, events_leased=0, priority=0, created_us=0, started_us=start, ended_us=end, reason="",
-    )  # fmt: skip
 
 
 def _campaign(name: str) -> CampaignRow:
@@ -77,20 +72,41 @@ def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> N
     assert (first.cause, first.final, first.examples[0].event, second.cause) == ("often", 1, 2, "rare")
 
 
-def test_a_timeline_keeps_the_number_of_events() -> None:
-    jobs = [
-        _job(1, NOW, NOW + 10_000_000, 100),
-        _job(2, NOW + 3_000_000, NOW + 90_000_000, 7),
-        _job(3, None, None, 0),
-    ]
-    line = timeline(jobs, since_us=None, until_us=None, now_us=NOW + 100_000_000)
-    assert line is not None
-    assert sum(line.events) == pytest.approx(107)
-    assert sum(line.slots) * line.bin_s == pytest.approx(97)
+def _timeline(*ends_s: float, events: int | None = None) -> Timeline:
+    changes: Changes = {}
+    for end_s in ends_s:
+        end_us = NOW + int(end_s * 1_000_000)
+        add(changes, Span(end_us - 500_000, end_us, 500_000, 400_000), done=1)
+    drawn = course([activity(changes, 1)], bins_max=20)
+    return Timeline(course=drawn, known=len(ends_s), events=events or len(ends_s), partial=False)
 
 
-def test_nothing_that_ran_is_no_timeline() -> None:
-    assert timeline([_job(1, None, None, 0)], since_us=None, until_us=None, now_us=NOW) is None
+def test_an_idle_gap_is_a_gap_and_the_sum_stays_at_its_end() -> None:
+    text = page(_data(timeline=_timeline(*(k / 10 for k in range(6, 50)), *(15 + k / 10 for k in range(50)))))
+    rates = re.search(r"events per second over time.*?</svg>", text, re.DOTALL)
+    assert rates is not None
+    values = [float(each) for each in re.findall(r"UTC: ([\d.]+)", rates[0])]
+    assert values[6:15] == [0] * 9
+    assert set(values[1:5] + values[16:19]) == {10}
+    sums = re.search(r"events done over time.*?</svg>", text, re.DOTALL)
+    assert sums is not None
+    found = [int(each) for each in re.findall(r"UTC: ([\d,]+)<", sums[0])]
+    assert found[-1] == 94
+    assert found == sorted(found)
+
+
+def test_a_page_says_of_how_many_events_it_does_not_know_the_time() -> None:
+    assert "Times are known of 2 of 7 events" in page(_data(timeline=_timeline(1, 2, events=7)))
+    assert "Times are known of" not in page(_data(timeline=_timeline(1, 2)))
+
+
+def test_axes_of_counts_have_whole_numbers() -> None:
+    for top in (1, 2, 3, 5, 7, 12, 45, 99, 130):
+        ticks = re.findall(
+            r'text-anchor="end"[^>]*>([^<]+)<',
+            area([top], start_us=NOW, bin_s=1, title="t", text=str),
+        )
+        assert all(float(each) == int(float(each)) for each in ticks if ":" not in each), ticks
 
 
 def test_the_page_is_self_contained_and_escapes_what_payloads_wrote() -> None:
@@ -109,7 +125,7 @@ def test_the_page_of_everything_names_its_parts() -> None:
         site="here", name="tm-here-e1-1", batch_id="1", state="COMPLETED", nodes=1, cores=2, at_us=NOW, reason="idle",
         busy_us=99, slot_us=100,
     )  # fmt: skip
-    line = timeline([_job(1, NOW, NOW + 5_000_000, 10)], since_us=None, until_us=None, now_us=NOW)
+    line = _timeline(1, 2, 3)
     text = page(
         _data(
             allocations=[allocation], timeline=line, failures=group_failures([_failure(1, "x", final=True)])

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tidemill import clock
-from tidemill.cli.jobs.job import _state_text
+from tidemill.cli.jobs.job import state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
 from tidemill.model.job import JobSpec
@@ -26,12 +26,14 @@ from tidemill.server.core.site_views import TideSeries
 from tidemill.server.database.store import Store
 from tidemill.server.identity.access import Authenticator
 from tidemill.server.web import draw, text
-from tidemill.server.web.entrance import VISIT, Visit, is_forged, is_local
 from tidemill.server.web.query import AddressQuery, own_path, said, to, with_values
 from tidemill.server.web.render import Pages
 from tidemill.server.web.routes import Website
-from tidemill.server.web.sessions import Sessions, WebSession
+from tidemill.server.web.sites import wait_rows
+from tidemill.server.web.visits.entrance import VISIT, Visit, is_forged, is_local
+from tidemill.server.web.visits.sessions import Sessions, WebSession
 from tidemill.wire.api import ActionRequest, Attempt, FailureRow, JobRow, SubmitRequest
+from tidemill.wire.monitoring import RegularWaits
 
 SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US
@@ -272,9 +274,9 @@ def test_a_failure_of_a_job_that_goes_on_is_not_told_as_its_state() -> None:
     ):
         changed = msgspec.structs.replace(row, state=state)
         assert f"<small>{told}</small>" in jobs([changed], lambda _: "")
-        assert _state_text(changed) == f"{state}: {told}"
+        assert state_text(changed) == f"{state}: {told}"
     assert "failure" not in jobs([ROW], lambda _: "")
-    assert _state_text(ROW) == "RUNNING"
+    assert state_text(ROW) == "RUNNING"
 
 
 def test_drawings_are_well_formed_whatever_is_in_them_and_hold_no_style() -> None:
@@ -316,3 +318,25 @@ def test_a_layer_of_the_tide_is_as_high_as_its_nodes() -> None:
     regular, ours = re.findall(r'<path class="layer (\w+)" d="([^"]+)"', drawn)
     assert regular == ("regular", "M0.0 44.0V11.0H120.0V22.0H240.0V44.0H0.0Z")
     assert ours == ("ours", "M0.0 11.0V0.0H240.0V22.0H120.0V11.0H0.0Z")
+
+
+# ---- waits of other users --------------------------------------------------------------------------------------------
+
+
+def test_waits_are_shown_by_size_then_by_length_each_over_the_other() -> None:
+    found = [
+        RegularWaits(size="1/64", length="5min", jobs=30, delayed=3, wait_s=3_000, share_s=60),
+        RegularWaits(size="1/64", length="6h", jobs=10, delayed=0, wait_s=5_000, share_s=0),
+        RegularWaits(size="1", length="6h", jobs=2, delayed=2, wait_s=0, share_s=0),
+    ]
+    rows = wait_rows(found)
+
+    assert [(row.name, row.jobs, row.delayed) for row in rows] == [
+        ("up to 1/64 of the machine", 40, 3),
+        ("over 1/4, up to all of the machine", 2, 2),
+        ("asked for up to 5 min", 30, 3),
+        ("asked for 1 h to 6 h", 12, 2),
+    ]
+    assert (rows[0].wait_s, rows[0].ours_s, rows[0].share) == (200, 1.5, 60 / 8_000)
+    assert rows[1].share == 0
+    assert wait_rows([]) == []

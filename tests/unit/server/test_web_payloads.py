@@ -32,12 +32,13 @@ def steady(slots: int, until_s: float) -> list[PayloadTime]:
 def test_the_charts_show_the_number_that_ran_the_rate_the_share_of_cpu_and_of_failures() -> None:
     found = view(steady(4, 1600), at_once=4, now_us=1600 * S, is_over=True)
     assert found is not None
-    running, rate, cpu, failed = found.charts
+    running, rate, cpu, wall, setup, failed = found.charts
     assert (running.title, running.now, running.about) == (
         "Payloads that run", "4", "The thin line is what was asked for: 4",
     )  # fmt: skip
     assert 'class="member"' in running.drawing
     assert 0.6 < float(rate.now) < 0.76  # 4 payloads of 2 events in 10 s, 90 % of them
+    assert (wall.now, setup.now) == ("10 s", "0 s")
     assert (cpu.now, cpu.top, failed.top) == ("50 %", "100 %", "100 %")
     assert 5 < float(failed.now.split()[0]) < 15
     assert found.payloads == 240

@@ -8,6 +8,7 @@ import stat
 from argparse import Namespace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.cli.main import main
@@ -51,7 +52,25 @@ def test_a_run_comes_back_as_it_was_and_its_analysis_repeats(tmp_path: Path) -> 
     assert store.finish(tmp_path / "a", store.load(tmp_path / "a")) == first
     page = (tmp_path / "a" / "page.html").read_text()
     assert "<h2>Levels</h2>" in page
+    assert "CPU/wall of a payload, payloads that count" in page
+    assert "4: 80 ± " in page
+    assert "Sites side by side" not in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_sites_of_a_test_stand_side_by_side_with_what_stopped_one_of_them(tmp_path: Path) -> None:
+    both = run("a", 0.8)
+    (step,) = both.steps
+    there = msgspec.structs.replace(step, step=StressStep(2, "there", 4))
+    reason = "site there was over its I/O budget"
+    stopped = StepRun(step=StressStep(3, "there", 8), campaign="c", status="stopped", reason=reason)
+    stopped.remarks.append("a source did not answer")
+    both.steps = [msgspec.structs.replace(step, step=StressStep(1, "here", 4)), there, stopped]
+    store.finish(tmp_path, both)
+    page = (tmp_path / store.PAGE).read_text()
+    assert "<h2>Sites side by side</h2>" in page
+    assert f"level 8: {reason}" in page
+    assert "a source did not answer" in page
 
 
 def test_the_page_of_a_run_that_goes_on_says_so_and_is_read_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tidemill.errors import ConfigError
 from tidemill.stress import holding, plan
 from tidemill.stress.holding import Seen, SteadyWindow, StopRun
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan
+from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan, StressStep
 
 GOOD = """
 name = "levels"
@@ -57,11 +57,48 @@ def test_a_file_becomes_steps_for_each_site_and_level(tmp_path: Path) -> None:
         ),
         ("event_s = 12", "event_s = 12\n[stop]\nfailed_share = 2", "stop.failed_share"),
         ("hold_s", "hold", "unknown key `hold`"),
+        ("event_s = 12", "event_s = 12\n[stop]\nharm_s = -1", "`stop.harm_s` is -1.0, legal is 0 or more"),
+        ("[4, 8]", '[4, 8]\nsites = ["a"]\ntogether = true', "`sites` must name two or more"),
+        ("[4, 8]", '[4, 8]\nsites = ["a", "a"]', "names a site twice"),
+        (
+            "event_s = 12",
+            'event_s = 12\n[[guard]]\ntitle = "x"\nurl = "http://x"\nquery = "up"\nabove = 1\nsite = "b"',
+            "guard `x` is for site `b`, which `sites` does not name",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load(tmp_path, GOOD.replace(old, new))
+
+
+def test_sites_that_run_together_take_each_level_at_the_same_time(tmp_path: Path) -> None:
+    test = load(tmp_path, 'sites = ["a", "b"]\ntogether = true\n' + GOOD)
+    found = plan.steps(test)
+    assert [(each.number, each.site, each.level) for each in found] == [
+        (1, "a", 4), (2, "b", 4), (3, "a", 8), (4, "b", 8),
+    ]  # fmt: skip
+    assert [[each.title for each in each_round] for each_round in plan.rounds(test, found)] == [
+        ["a: 4", "b: 4"], ["a: 8", "b: 8"],
+    ]  # fmt: skip
+    alone = load(tmp_path, 'sites = ["a", "b"]\n' + GOOD)
+    assert [len(each) for each in plan.rounds(alone, plan.steps(alone))] == [1, 1, 1, 1]
+
+
+def test_a_scan_at_sites_that_run_together_keeps_their_passes_in_step() -> None:
+    scan = ScanPlan(node_cores=4, slots=[1, 2], passes=2)
+    payload = PayloadPlan(event_s=1, command=["x"])
+    test = Plan(name="s", payload=payload, scan=scan, sites=["a", "b"], together=True)
+    found = plan.rounds(test, plan.scan_steps(test))
+    assert [[(each.site, each.slots, each.pass_) for each in one] for one in found] == [
+        [("a", 1, 1), ("b", 1, 1)], [("a", 2, 1), ("b", 2, 1)], [("a", 2, 2), ("b", 2, 2)], [("a", 1, 2), ("b", 1, 2)],
+    ]  # fmt: skip
+
+
+def test_more_levels_than_a_run_may_have_are_refused(tmp_path: Path) -> None:
+    sites = str([f"s{k}" for k in range(300)]).replace("'", '"')
+    with pytest.raises(ConfigError, match="make 600 levels, at most 500"):
+        load(tmp_path, f"sites = {sites}\n" + GOOD)
 
 
 def test_a_scan_leaves_out_what_does_not_fit_on_a_node() -> None:
@@ -175,3 +212,37 @@ def test_events_that_run_out_say_what_to_mend() -> None:
     found = decide(ran(2, 50), 60, exhausted=True)
     assert isinstance(found, StopRun)
     assert "`event_s`" in found.reason
+
+
+OTHER = StressStep(2, "b", 4)
+
+
+def together(*looks: tuple[StressStep, Seen]) -> list[object]:
+    return list(holding.decide_together(TEST, list(looks)))
+
+
+def test_sites_together_have_one_window_that_begins_when_the_last_has_reached_its_level() -> None:
+    early, late = ran(2, 180), [each for each in ran(4, 180) if each.start_s >= 50]
+    assert together((STEP, Seen(early, 0.0, 150)), (OTHER, Seen(late, 0.0, 150))) == [None, None]
+    one, other = together((STEP, Seen(early, 0.0, 195)), (OTHER, Seen(late, 0.0, 195)))
+    assert one == other
+    assert isinstance(one, SteadyWindow)
+    assert one.start_s >= 60
+
+
+def test_a_site_that_stops_does_not_stop_the_others() -> None:
+    good, bad = Seen(ran(2, 140), 0.0, 150), Seen(ran(4, 140), 0.0, 150, sums=["over its I/O budget"])
+    assert together((STEP, good), (OTHER, bad)) == [SteadyWindow(10, 110), StopRun("over its I/O budget")]
+
+
+def test_of_sites_together_the_one_that_is_never_held_ends() -> None:
+    wave = [*ran(4, 40), *ran(1, 400)[4:]]
+    ends = together((STEP, Seen(ran(2, 400), 0.0, 420)), (OTHER, Seen(wave, 0.0, 420)))
+    assert ends[0] is None
+    assert isinstance(ends[1], StopRun)
+    assert "level 4 was reached, and not held" in ends[1].reason
+
+
+def test_what_the_site_itself_reports_stops_a_run_without_an_outside_server() -> None:
+    found = decide(ran(2, 50), 60, sums=["site here was over its I/O budget"])
+    assert found == StopRun("site here was over its I/O budget")

@@ -18,7 +18,7 @@ from tidemill import clock
 from tidemill.batch import processes
 from tidemill.batch.contract import Answer, Ending
 from tidemill.errors import SiteError
-from tidemill.model.machine import NodeState
+from tidemill.model.machine import JobCounts, NodeState
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 ACTIVE, QUEUED = AllocationState.ACTIVE, AllocationState.QUEUED
@@ -44,6 +44,13 @@ def bench_on(
 
 
 needs = pytest.mark.needs
+
+
+def shown(bench: Bench) -> JobCounts:
+    """What a glance shows now."""
+    counts = bench.batch.glance()
+    assert counts is not None
+    return counts
 
 
 def hold(bench: Bench, *shorts: str) -> Callable[[], None]:
@@ -88,6 +95,23 @@ def test_unknown_name_is_gone_and_known_ones_are_told_in_one_call(bench: Bench) 
     answers = bench.batch.status([bench.name("a"), bench.name("never")])
     assert answers[bench.name("a")].answer is Answer.FOUND
     assert answers[bench.name("never")].answer is Answer.GONE
+
+
+def test_a_glance_shows_arrivals_and_ends_by_one_query(bench: Bench) -> None:
+    if Can.GLANCE not in bench.world.can:
+        assert bench.batch.glance() is None
+        return
+    bench.until(lambda: shown(bench) == shown(bench), "the jobs of an earlier test have gone")
+    before, queries = shown(bench), bench.batch.calls.queries
+    bench.submit("a", "sleep 600")
+    bench.wait("a", ACTIVE)
+    asked = bench.batch.calls.queries
+    came = shown(bench)
+    assert bench.batch.calls.queries == asked + 1
+    assert bench.batch.calls.glances < bench.batch.calls.queries > queries
+    assert before != came
+    bench.batch.cancel([bench.name("a")])
+    bench.until(lambda: came != shown(bench), "the end shows")
 
 
 @needs(Can.FORGET)

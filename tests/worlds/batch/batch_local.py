@@ -18,7 +18,7 @@ from tidemill.config.site import LocalBatch
 class LocalWorld:
     """The daemon is ours, so nobody else has jobs in it."""
 
-    can = frozenset(Can) - {Can.AWAY, Can.FEATURES, Can.FOREIGN, Can.FORGET}
+    can = frozenset(Can) - {Can.AWAY, Can.FEATURES, Can.FOREIGN, Can.FORGET, Can.GLANCE}
     nodes = 2
     cores = 1
     short_s = 0.5

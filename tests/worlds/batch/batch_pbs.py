@@ -21,12 +21,15 @@ from tidemill.config.site import Cluster
 
 COMMANDS = Path(__file__).parents[2] / "fakes" / "pbs"
 CORES = 4
+END_S = 0.2
+"""Ends are noticed 8 to 12 s late by real MoMs, which look every 10 s: scaled, as KILL_DELAY_S of the fake."""
 
 
 class PbsWorld:
-    """Two nodes of four processors; no history of jobs, which is PBS's default."""
+    """Two nodes of four processors; no history of jobs, which is PBS's default. What can never run is taken, and waits
+    with a comment that says so."""
 
-    can = frozenset(Can) - {Can.CONTAIN, Can.EXCLUDE, Can.NODE_COUNTS, Can.START_BY}
+    can = frozenset(Can) - {Can.CONTAIN, Can.EXCLUDE, Can.NODE_COUNTS, Can.REFUSE, Can.START_BY}
     nodes = 2
     cores = CORES
     short_s = 4.0
@@ -43,8 +46,9 @@ class PbsWorld:
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         self.configure()
 
-    def configure(self, *, preempt_order: str = "", **server: str) -> None:
-        """Write the server's configuration. `preempt_order`, `S` or `D`: there is a queue `urgent` that preempts."""
+    def configure(self, *, preempt_order: str = "", end_s: float = END_S, **server: str) -> None:
+        """Write the server's configuration. `preempt_order`, `S` or `D`: there is a queue `urgent` that preempts.
+        `end_s`: so late the MoM notices ends."""
         config = {
             "nodes": {"n1": CORES, "n2": CORES},
             "features": {"n1": {"left": "True"}, "n2": {"right": "True"}},
@@ -55,11 +59,12 @@ class PbsWorld:
                    if preempt_order else {}),
             },
             "preempt_order": preempt_order,
+            "end_s": end_s,
         }  # fmt: skip
         (self.state / "config.json").write_text(json.dumps(config))
 
     def open(self) -> BatchSystem:
-        config = Cluster(calls_per_min_max=100_000, launcher="fork")
+        config = Cluster(calls_per_min_max=100_000)
         return PbsBatchSystem(self.directory, config, key=KEY)
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:

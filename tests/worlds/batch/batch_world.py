@@ -32,6 +32,7 @@ class Can(StrEnum):
     CONTAIN = "contain"  #: no process of an allocation survives it, whatever it did
     EXCLUDE = "exclude"
     FEATURES = "features"  #: the world's first node has one that the second has not: `BatchWorld.features`
+    GLANCE = "glance"  #: one short query shows counts of jobs
     FORGET = "forget"  #: files of what has ended are deleted when told
     FOREIGN = "foreign"  #: the world can plant jobs that are not ours
     NAMES = "names"  #: names that would break something are refused

@@ -65,11 +65,18 @@ class Home:
             self._up.wait()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def run(self, *words: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
+    def run(
+        self,
+        *words: str,
+        stdin: str = "",
+        timeout_s: float = WAIT_S,
+        env: dict[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*TIDEMILL, *words],
+            input=stdin,
             cwd=self.work,
-            env=self.env,
+            env={**self.env, **(env or {})},
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -91,7 +98,12 @@ class Home:
     def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """A `tidemill` that runs beside the test, killed if the test leaves it."""
         process = subprocess.Popen(
-            [*TIDEMILL, *words], cwd=self.work, env=self.env, stderr=subprocess.PIPE, text=True
+            [*TIDEMILL, *words],
+            cwd=self.work,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         with process:
             try:

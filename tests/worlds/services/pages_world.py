@@ -44,6 +44,7 @@ from tidemill.wire.api import (
     TransferView,
 )
 from tidemill.wire.far import CacheFigures, CacheView, ReadView
+from tidemill.wire.monitoring import RegularWaits
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0
@@ -322,7 +323,7 @@ class PagesWorld:
         self.titan.sync(
             view=SiteView(
                 tide=tide(512, phase=0.1), bad_nodes=[bad], bad_nodes_total=1, transfers=moving, transfers_total=2,
-                grants=grants, mode="run", caches=caches(now_us), reads=reads(self.long),
+                grants=grants, waits=regular_waits(), mode="run", caches=caches(now_us), reads=reads(self.long),
                 samples=[node_series.samples("tm-titan-7", NODES, until_us=now_us, slow=NODES[-1])],
             )
         )  # fmt: skip
@@ -384,7 +385,7 @@ class PagesWorld:
         grant = GrantView(account=EVIL, granted=1.0, used=0.0, open=0.0, left=1.0)
         view = SiteView(
             tide=tide(4, phase=0.3, minutes=30), bad_nodes=[bad], bad_nodes_total=1, transfers=[moving],
-            transfers_total=1, grants=[grant], mode=EVIL, waits_for=EVIL,
+            transfers_total=1, grants=[grant], waits=evil_waits(), mode=EVIL, waits_for=EVIL,
             caches=[
                 CacheView(
                     name=EVIL, url=EVIL, form=EVIL, state=EVIL, findings=[EVIL], believe=EVIL, since_us=2**62,
@@ -434,6 +435,25 @@ def caches(now_us: int) -> list[CacheView]:
         ),
         CacheView(name="region", url="root://cache.region.example:1094", state="other"),
     ]  # fmt: skip
+
+
+def regular_waits() -> list[RegularWaits]:
+    """Regular jobs of a day by class: small and short ones, and some that are large and long."""
+    return [
+        RegularWaits(size="1/64", length="5min", jobs=640, delayed=31, wait_s=38_400, share_s=192),
+        RegularWaits(size="1/64", length="6h", jobs=200, delayed=4, wait_s=400_000, share_s=40),
+        RegularWaits(size="1/4", length="longer", jobs=12, delayed=2, wait_s=240_000, share_s=60.5),
+        RegularWaits(size="unknown", length="unknown", jobs=3, delayed=0, wait_s=10, share_s=0),
+    ]
+
+
+def evil_waits() -> list[RegularWaits]:
+    """Classes that do not exist, and figures that are none."""
+    return [
+        RegularWaits(size=EVIL, length=EVIL, jobs=2**62, delayed=2**62, wait_s=1.0, share_s=1.0),
+        RegularWaits(size="1", length="1h", jobs=1, delayed=1, wait_s=1e300, share_s=-1.0),
+        RegularWaits(size="1", length="6h", jobs=2**62, delayed=2**62, wait_s=2.0**61, share_s=2.0**61),
+    ]
 
 
 def reads(job: int) -> list[ReadView]:

@@ -36,7 +36,7 @@ from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import AllocationState
 
 WORDS = (
@@ -158,6 +158,10 @@ class GridEngineBatchSystem:
         rows = [row for instance in instances for row in instance.rows] + waiting
         mine = {row.id for row in self._mine(rows)}
         return survey.compose(instances, waiting, reservations, mine=mine)
+
+    def glance(self) -> JobCounts | None:
+        """See the contract."""
+        return None  # `qstat -g c` shows slots, not jobs that wait
 
     def facts(self) -> Facts:
         """See the contract."""

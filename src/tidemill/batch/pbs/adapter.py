@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name
 from tidemill.batch.pbs import command, survey
 from tidemill.batch.pbs.deaths import Deaths
+from tidemill.batch.pbs.glance import ask_counts
 from tidemill.batch.pbs.replies import (
     Record,
     read_duration,
@@ -43,12 +45,16 @@ from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 HISTORY_EVERY_S = 30.0
 LOST_EVERY_S = 30.0
+SERVER_EVERY_S = 300.0
+"""Settings of a server, and schedulers that are down, are noticed after so long."""
+
 _QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
+_OVER = set("FX")
 _SUSPENDED = set("SU")  #: by the scheduler for another job, or because a workstation's user is back
 _log = Log("pbs")
 
@@ -56,7 +62,9 @@ _log = Log("pbs")
 class PbsBatchSystem:
     """See `batch/contract.py`."""
 
-    def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
+    def __init__(
+        self, directory: Path, config: Cluster, *, key: str, account: str = "", deaths: Deaths | None = None
+    ) -> None:
         self._config = config
         self._key = key
         self._account = account
@@ -70,9 +78,11 @@ class PbsBatchSystem:
             str, tuple[float, str]
         ] = {}  #: submissions without a number: when asked, and what was found
         self._asked_history_s = -HISTORY_EVERY_S
-        self._deaths = Deaths()
+        self._deaths = Deaths() if deaths is None else deaths
         self._name_chars_max: int | None = None
         self._server: Record | None = None
+        self._asked_server_s = 0.0
+        self._is_scheduled = True
 
     # ---- contract ----
 
@@ -88,7 +98,7 @@ class PbsBatchSystem:
                 return self._note(submission, found)
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
-            kind = detect(self._config.launcher)
+            kind = detect(self._config.launcher, own="pbsdsh" if shutil.which("pbsdsh") else "")
         place = ScriptDialect(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
         script = self._records.prepare(name, compose(submission, place), node_text(submission))
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
@@ -109,7 +119,7 @@ class PbsBatchSystem:
             job = found.get(name)
             if name in self._final:
                 answers[name] = self._final[name]
-            elif job is None or text_of(job, "job_state") in ("F", "X"):
+            elif job is None or text_of(job, "job_state") in _OVER:
                 answers[name] = self._left(name, job)
             else:
                 self._missing_since_s.pop(name, None)
@@ -175,15 +185,19 @@ class PbsBatchSystem:
         )
 
     def snapshot(self) -> Snapshot:
-        """See the contract: four queries, and once one for the server's settings."""
-        if self._server is None:
-            self._server = survey.ask_server(self._budget)
-        return survey.ask_snapshot(self._budget, self._server, is_ours=self._is_ours, user=self._user)
+        """See the contract: four queries, and now and then two for the server's settings and its scheduler."""
+        server = self._ask_server()
+        return survey.ask_snapshot(
+            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_scheduled
+        )
+
+    def glance(self) -> JobCounts | None:
+        """See the contract."""
+        return ask_counts(self._budget)
 
     def facts(self) -> Facts:
         """See the contract."""
-        self._server = survey.ask_server(self._budget)
-        return survey.compose_facts(self._server, self.snapshot())
+        return survey.compose_facts(self._ask_server(), self.snapshot())
 
     def output(self, name: str) -> Path:
         """See the contract."""
@@ -199,6 +213,17 @@ class PbsBatchSystem:
         self._records.forget(names, submissions)
 
     # ---- ours ----
+
+    def _ask_server(self) -> Record:
+        """The server's settings, asked for every SERVER_EVERY_S, and with them whether its scheduler is at work."""
+        now_s = clock.monotonic_s()
+        if self._server is None or now_s - self._asked_server_s >= SERVER_EVERY_S:
+            self._server = survey.ask_server(self._budget)
+            is_scheduled = survey.ask_scheduler(self._budget)
+            if is_scheduled != self._is_scheduled:
+                _log.warning("scheduler.changed", is_at_work=is_scheduled)
+            self._is_scheduled, self._asked_server_s = is_scheduled, now_s
+        return self._server
 
     def _is_ours(self, job: Record) -> bool:
         owner = text_of(job, "Job_Owner").partition("@")[0]
@@ -328,7 +353,10 @@ class PbsBatchSystem:
         keeps = self._server is not None and text_of(self._server, "job_history_enable") == "True"
         jobs = self._jobs(names, "-x") if keeps else {}
         for name in names:
-            ended = text_of(jobs.get(name, {}), "obittime")
+            job = jobs.get(name, {})
+            if job and text_of(job, "job_state") not in _OVER:
+                continue  # its end is not known yet
+            ended = text_of(job, "obittime")
             self._deaths.ended(name, read_time(ended, clock.now_s()) if ended else None)
         self.calls.death_s = self._deaths.death_s
 
@@ -356,7 +384,7 @@ class PbsBatchSystem:
             return False
         self._asked_history_s = now_s
         for name, job in self._jobs(names, "-x").items():
-            if text_of(job, "job_state") in ("F", "X"):
+            if text_of(job, "job_state") in _OVER:
                 self._final[name] = self._from_history(name, job)
         return True
 

@@ -29,7 +29,8 @@ DEATH_S_MIN, DEATH_S_MAX = 1.0, 120.0
 class Deaths:
     """Allocations that were canceled, until their ends are known, and how long the last ones took."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ripe_s: float = RIPE_S) -> None:
+        self._ripe_s = ripe_s
         self._canceled: dict[str, float] = {}
         self._seen: deque[float] = deque(maxlen=SEEN_MAX)
         self._asked_s = float("-inf")
@@ -45,7 +46,7 @@ class Deaths:
         """Those of which the history is to be asked now; then `ended` forgets each."""
         if len(self._seen) >= ENOUGH and now_s - self._asked_s < EVERY_S:
             return []
-        names = [name for name, at_s in self._canceled.items() if now_s - at_s >= RIPE_S][-ASKED_MAX:]
+        names = [name for name, at_s in self._canceled.items() if now_s - at_s >= self._ripe_s][-ASKED_MAX:]
         if names:
             self._asked_s = now_s
         return names

@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from tidemill.batch.pbs.replies import Record, read_duration, read_number, read_size_mb, text_of
+from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, text_of
 
 FORMULA_CHARS_MAX = 2000
 
@@ -61,7 +61,7 @@ def _terms(job: Record, queue: Record) -> dict[str, float]:
     for name in resources if isinstance(resources, dict) else ():
         text = text_of(job, "Resource_List", name)
         if name in ("mem", "vmem", "pmem", "pvmem"):
-            terms[name] = read_size_mb(text) * 1024.0
+            terms[name] = read_bytes(text) / 1024.0
         elif name in ("walltime", "cput", "pcput", "soft_walltime", "min_walltime", "max_walltime"):
             terms[name] = read_duration(text) or 0.0
         else:

@@ -141,12 +141,17 @@ def read_duration(text: str) -> float | None:
 
 def read_size_mb(text: str) -> int:
     """Megabytes of `527672488kb`; words are eight bytes; 0 for what is no size."""
+    return read_bytes(text) // 1_000_000
+
+
+def read_bytes(text: str) -> int:
+    """Bytes of `2gb`, 0 for what is no size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return 0
     unit = (match[2] or "b").lower()
     scale = _UNITS[unit[:-1]] * (_WORD_BYTES if unit.endswith("w") else 1)
-    return int(float(match[1]) * scale / 1e6)
+    return int(float(match[1]) * scale)
 
 
 def read_number(text: str) -> int:

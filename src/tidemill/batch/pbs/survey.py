@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
 from tidemill.batch.launch import describe
@@ -36,6 +38,7 @@ _ELEMENT = re.compile(r"\[\d+\]")
 _WAITING = ("Q", "H", "W", "T")
 _NEVER = ("limit", "can never run")
 """Words in the comment of a job that free nodes would not start, lower case."""
+_SCHEDULER = re.compile(r"(?m)^\s*state = (\w+)")
 _PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
 
 
@@ -45,8 +48,19 @@ def ask_server(budget: Budget) -> Record:
     return next(iter(servers.values()), {})
 
 
-def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], bool], user: str) -> Snapshot:
-    """Four queries: nodes, jobs, queues, reservations. Raises SiteError, ProtocolError."""
+def ask_scheduler(budget: Budget) -> bool:
+    """Whether the scheduler is at work, as far as is told. Only `qmgr` says so when it is down: jobs then wait without
+    a comment. Raises SiteError where the command could not be run."""
+    reply = budget.query(["qmgr", "-c", "list sched default state"], kind="")
+    match = _SCHEDULER.search(reply.output.decode(errors="replace")) if reply.status == 0 else None
+    return match is None or match[1] != "down"
+
+
+def ask_snapshot(
+    budget: Budget, server: Record, *, is_ours: Callable[[Record], bool], user: str, is_scheduled: bool = True
+) -> Snapshot:
+    """Four queries: nodes, jobs, queues, reservations. Queues of a scheduler that is away start nothing. Raises
+    SiteError, ProtocolError."""
     vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
     # as text: JSON makes numbers of variables that look like one, and our key may
     jobs = replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:")
@@ -54,6 +68,7 @@ def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], 
     reservations = read_reservations(
         budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")), user=user, now_s=clock.now_s()
     )
+    starts = is_scheduled and text_of(server, "scheduling") != "False"
     is_hidden = text_of(server, "query_other_jobs") == "False"
     now_s = float(clock.now_s())
     nodes = read_nodes(vnodes, queues)
@@ -80,7 +95,11 @@ def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], 
         running=running,
         queued=sorted(queued, key=_likely_order),
         reservations=reservations,
-        partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
+        partitions=[
+            msgspec.structs.replace(each, is_up=each.is_up and starts)
+            for each in read_partitions(queues, nodes, text_of(server, "default_queue"))
+        ],
+        iteration_s=read_duration(text_of(server, "scheduler_iteration")) or 0.0,
         is_order_known=False,
         are_others_hidden=is_hidden,
         hidden=[HIDDEN_JOBS] if is_hidden else [],
@@ -124,7 +143,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
             walltime_max_s=each.walltime_max_s,
             is_shared=each.is_shared,
             usable=each.is_up,
-            why_not="" if each.is_up else "not enabled or not started",
+            why_not="" if each.is_up else "not enabled, not started, or no scheduler is at work",
         )
         for each in seen.partitions
     ]

@@ -12,7 +12,16 @@ from tidemill.batch.slurm import document, text
 from tidemill.config.site import Cluster
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.log import Log
-from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
+from tidemill.model.machine import (
+    JobCounts,
+    Node,
+    NodeState,
+    Partition,
+    Queued,
+    Reservation,
+    Running,
+    Snapshot,
+)
 
 SETTINGS_S = 3600.0
 PARTITIONS_S = 600.0
@@ -40,10 +49,11 @@ class Survey:
     def snapshot(self, is_ours: IsOurs) -> Snapshot:
         """The machine now. Raises SiteError, ProtocolError."""
         at_s = float(clock.now_s())
+        told = self._ask("sdiag", kind="plan")  # first: what its counters do not show yet, the queue may
+        planned_s = text.plan_time(told)
         nodes = self.nodes()
         running, queued = self._jobs(is_ours, len(nodes))
         partitions = self.partitions()
-        planned_s = text.plan_time(self._ask("sdiag", kind="plan"))
         exclusive = {each.name for each in partitions if not each.is_shared}
         running = _whole(running, exclusive)
         return Snapshot(
@@ -55,7 +65,12 @@ class Survey:
             partitions=partitions,
             plan_age_s=None if planned_s is None else max(0.0, clock.now_s() - planned_s),
             hidden=self._hidden(nodes),
+            counts=text.counts(told),
         )
+
+    def glance(self) -> JobCounts | None:
+        """slurmctld's counters. It answers without a look at its jobs, so this costs the same for any queue."""
+        return text.counts(self._budget.glance(["sdiag"]))
 
     def nodes(self) -> list[Node]:
         """All nodes, each once; by text, since it tells every flag in every version, else by JSON (since 23.02)."""

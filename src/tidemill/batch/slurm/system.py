@@ -40,7 +40,7 @@ from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.files import write_durable
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 ENDED_MAX = 100_000
@@ -196,6 +196,10 @@ class SlurmBatchSystem:
     def snapshot(self) -> Snapshot:
         """See the contract."""
         return self._survey.snapshot(self._is_ours)
+
+    def glance(self) -> JobCounts | None:
+        """See the contract."""
+        return self._survey.glance()
 
     def facts(self) -> Facts:
         """See the contract."""

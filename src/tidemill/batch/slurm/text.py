@@ -20,7 +20,7 @@ from tidemill.batch.slurm.hostlist import expand, expand_elements
 from tidemill.batch.slurm.times import parse_span, parse_time
 from tidemill.batch.slurm.words import is_eligible, node_state, node_words
 from tidemill.errors import ProtocolError
-from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running
+from tidemill.model.machine import JobCounts, Node, NodeState, Partition, Queued, Reservation, Running
 from tidemill.model.number import whole
 
 RECORD, FIELD = "\x1e", "\x1f"
@@ -395,6 +395,19 @@ def plan_time(output: bytes) -> float | None:
     """When the scheduler last planned, of sdiag; None before the first time, or where it does not backfill."""
     match = _CYCLE.search(output.decode(errors="replace"))
     return float(match.group(1)) or None if match else None
+
+
+_COUNTERS = re.compile(r"^Jobs (submitted|completed|canceled|failed):\s*(\d{1,18})\s*$", re.MULTILINE)
+
+
+def counts(output: bytes) -> JobCounts | None:
+    """The jobs that slurmctld has counted since its last reset (midnight UTC, or a restart), of sdiag; None where it
+    does not print them."""
+    found = {name: int(value) for name, value in _COUNTERS.findall(output.decode(errors="replace"))}
+    if not {"submitted", "completed"} <= found.keys():
+        return None
+    submitted = found.pop("submitted")
+    return JobCounts(submitted=submitted, ended=sum(found.values()))
 
 
 def settings(output: bytes) -> dict[str, str]:

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 
 
-def follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
-    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
+def follow(
+    client: Client, sent: Submission, *, quiet: bool, cancels: bool = True
+) -> tuple[CampaignRow, bool]:
+    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself. Without `cancels` the first
+    one leaves it."""
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False
@@ -32,6 +35,9 @@ def follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRo
                 client.wait(sent, on_progress=look)
                 return client.campaign(sent.campaign), interrupted
             except KeyboardInterrupt:
+                if not cancels:
+                    _leave(sent)
+                    raise
                 if interrupted:
                     say(f"left; `tidemill outputs ls --campaign {sent.campaign}` shows what is delivered")
                     raise
@@ -56,7 +62,8 @@ def _leave(sent: Submission) -> None:
     first, more = sent.jobs[0], len(sent.jobs) - 1
     what = f"job {first}" + (f" and {more} more go on" if more else " goes on")
     say(
-        f"{what} at the server: `tidemill job show {first}` follows it, `tidemill job cancel {first}` ends it"
+        f"{what} at the server: `tidemill attach {sent.campaign}` follows it, `tidemill job cancel --campaign "
+        f"{sent.campaign}` ends it"
     )
 
 
@@ -90,12 +97,12 @@ def tell_failures(client: Client, job: JobDetail) -> None:
     """Print why a job ended without success: its failed events, the most frequent causes, and the next step."""
     from tidemill.report.query import group_failures
 
-    if job.row.reason:
+    groups = group_failures(client.failures(job=job.row.id, limit=1000))
+    if job.row.reason and (job.row.events > 1 or not groups):
         say(
             f"error: {job.row.reason}"
             + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
         )
-    groups = group_failures(client.failures(job=job.row.id, limit=1000))
     for group in groups[:3]:
         example = group.examples[0]
         where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"

@@ -1,22 +1,20 @@
-"""`tidemill job show|explain|cancel|retry|accept|discard|logs`: one job, or all of a campaign."""
+"""`tidemill job show|cancel|retry|accept|discard`: one job, or all of a campaign."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, define_raw, event_number
-from tidemill.cli.terminal import hint, pass_on, say, show, show_json, show_table
-from tidemill.errors import ConfigError, JobError, SiteError
+from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import ConfigError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.wire.api import FailureRow, JobDetail, JobRow
     from tidemill.wire.hospital import StayRow
 
-ROUTES_SHOWN = 10
 FAILURES_SHOWN = 5
-LOG_WAIT_S = 30
 
 
 def define_one(parser: Parser) -> None:
@@ -39,25 +37,6 @@ def define_retry(parser: Parser) -> None:
         action="store_true",
         help="wait for the end of the jobs named; Ctrl-C cancels them, and delivers what is done",
     )
-
-
-def define_logs(parser: Parser) -> None:
-    """Options of `job logs`."""
-    define_one(parser)
-    parser.add_argument(
-        "--event",
-        type=event_number,
-        metavar="N",
-        help="the payload that ran this event (default: the latest payload)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=count,
-        default=LOG_WAIT_S,
-        metavar="S",
-        help=f"seconds to wait for the site's answer (default: {LOG_WAIT_S})",
-    )
-    define_raw(parser)
 
 
 def show_job(args: Namespace) -> int:
@@ -87,14 +66,15 @@ def show_job(args: Namespace) -> int:
             right=(0, 3, 4, 5),
         )
     for stay in detail.stays:
-        show(f"ward         {_stay_text(stay)}")
+        show(f"ward         {stay_text(stay)}")
     _show_failures(detail.failures)
     for output in detail.outputs:
         show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
     return 0
 
 
-def _stay_text(stay: StayRow) -> str:
+def stay_text(stay: StayRow) -> str:
+    """A stay in a ward, for people."""
     from tidemill import clock
 
     what = f", with {stay.cure}" if stay.cure else ""
@@ -114,7 +94,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         ("job", f"{row.id}" + (f" ({row.name})" if row.name else "")),
         ("campaign", row.campaign),
         ("runs", what),
-        ("state", _state_text(row)),
+        ("state", state_text(row)),
         ("events", f"{count_text(row.events_done)} done, {count_text(row.events_failed)} failed"
          f" of {count_text(row.events)}"),
         ("site", row.site or "-"),
@@ -153,7 +133,8 @@ def is_acceptable(detail: JobDetail) -> bool:
     return kept is not None and not kept.under_way and detail.row.state in ("FAILED", "CANCELED")
 
 
-def _state_text(row: JobRow) -> str:
+def state_text(row: JobRow) -> str:
+    """The state, with the reason."""
     from tidemill.model.state import told_reason
 
     return row.state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
@@ -171,73 +152,6 @@ def _show_failures(failures: list[FailureRow]) -> None:
         show(
             f"             and {len(failures) - FAILURES_SHOWN} more: `tidemill errors --job {failures[0].job}`"
         )
-
-
-def explain(args: Namespace) -> int:
-    """Print the one cause that holds a job up, or how it ended."""
-    from tidemill.model.failure import POLICY, next_step
-
-    detail = client_of(args).job(args.job)
-    row = detail.row
-    last = detail.failures[0] if detail.failures else None
-    is_over = row.state == "COMPLETED" or detail.archived
-    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last and not is_over else None
-    if args.json:
-        show_json(
-            {
-                "job": row.id,
-                "state": row.state,
-                "reason": row.reason,
-                "waits_for": detail.waits_for,
-                "hint": detail.waits_hint or step,
-                "failure": last,
-                "routes": detail.routes,
-                "stays": detail.stays,
-            }
-        )
-        return 0
-    show(f"job {row.id} is {_state_text(row)}")
-    if detail.waits_for:
-        show(f"it waits for: {detail.waits_for}")
-    if detail.waits_hint:
-        show(f"to change it: {detail.waits_hint}")
-    for stay in detail.stays:
-        show(f"the hospital: {_stay_text(stay)}")
-    _show_events(detail)
-    _show_routes(detail)
-    if last is not None:
-        policy = POLICY[last.evidence.failure]
-        show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
-        if step is not None:
-            show(f"next step: {step}")
-            if detail.kept is not None and is_acceptable(detail):
-                show(
-                    f"or: `tidemill job accept {row.id}` delivers what is done; site {detail.kept.site} keeps events "
-                    f"{detail.kept.events}"
-                )
-        elif row.state == "COMPLETED":
-            show("nothing is to be done: what failed was run again, and every event is done")
-        else:
-            show("it is in the archive, and cannot be retried: submit the events that failed as a new job")
-    return 0
-
-
-def _show_events(detail: JobDetail) -> None:
-    leased, most = detail.row.events_leased, detail.spec.running_max
-    if leased:
-        show(f"{count_text(leased)} of its events are leased to a site now")
-    if most is not None:
-        show(f"at most {count_text(most)} of its events run at the same time, all at one site (`at_once`)")
-
-
-def _show_routes(detail: JobDetail) -> None:
-    """By which ways payloads read what they open."""
-    for each in detail.routes[:ROUTES_SHOWN]:
-        event = "" if each.event is None else f" of event {each.event}"
-        show(f"input {each.name}{event} is read {each.why}")
-    if len(detail.routes) > ROUTES_SHOWN:
-        more = len(detail.routes) - ROUTES_SHOWN
-        show(f"and {more} more inputs: `tidemill job explain --json {detail.row.id}`")
 
 
 def cancel(args: Namespace) -> int:
@@ -284,37 +198,10 @@ def _act(args: Namespace, verb: str, done: str, not_done: str) -> int:
     return 0
 
 
-def logs(args: Namespace) -> int:
-    """Print a payload's stdout and stderr to ours."""
-    client = client_of(args)
-    log = client.log(args.job, event=args.event, timeout_s=args.timeout)
-    if args.json:
-        show_json(log)
-        return 0
-    which = f"job {args.job}" + ("" if args.event is None else f", event {args.event}")
-    if log.pending:
-        raise SiteError(
-            f"the site has not sent the log of {which} within {args.timeout} s",
-            hint="is it up? `tidemill site status`",
-        )
-    if not log.found:
-        row = client.job(args.job).row
-        if row.events_done + row.events_failed == 0 and row.started_us is None:
-            raise JobError(f"no payload of {which} has run yet", hint=f"tidemill job explain {args.job}")
-        say(f"{which} wrote nothing, or its site has cleaned its log")
-        hint("a payload's empty stdout and stderr are not kept; `--keep-stdout` makes stdout an output")
-        return 0
-    pass_on([log.stdout], raw=args.raw)
-    pass_on([log.stderr], to_stderr=True, raw=args.raw)
-    return 0
-
-
 COMMANDS = {
     "job show": Command(define_one, show_job, "tidemill job show 7"),
-    "job explain": Command(define_one, explain, "tidemill job explain 7"),
     "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
     "job retry": Command(define_retry, retry, "tidemill job retry 7 8"),
     "job accept": Command(define_many, accept, "tidemill job accept 7"),
     "job discard": Command(define_many, discard, "tidemill job discard 7"),
-    "job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711"),
 }

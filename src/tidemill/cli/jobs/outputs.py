@@ -128,7 +128,7 @@ def _ls_files(found: list[Any], *, as_json: bool) -> int:
 
 def get(args: Namespace) -> int:
     """Copy outputs here. Checksums of whole outputs are verified on the way, those of files out of bundles are not."""
-    from tidemill.client.outputs import copy_members, copy_output
+    from tidemill.client.outputs import copy_members, copy_outputs
 
     if args.event is not None and args.file is not None:
         raise ConfigError("both --event and --file say which file is meant", hint="give one of them")
@@ -141,11 +141,11 @@ def get(args: Namespace) -> int:
         )
         raise JobError("there is no such output", hint=listed)
     if args.event is None and args.file is None:
-        copies = [copy_output(each.output, args.to) for each in chosen]
+        copies = [path for each in chosen for path in copy_outputs(each.job, each.output, args.to)]
     else:
         copies = copy_members(chosen, args.to, name=args.file, event=args.event)
         if not copies:
-            raise JobError("no bundle has such a file", hint="`tidemill outputs ls JOB --files` lists them")
+            raise JobError("no output has such a file", hint="`tidemill outputs ls JOB --files` lists them")
     if args.json:
         show_json([str(path) for path in copies])
         return 0

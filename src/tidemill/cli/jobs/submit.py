@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, duration, gpus, memory
-from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.cli.command.inputs import checked_url, split_input
+from tidemill.cli.jobs.dry_run import check_places, show_plan
+from tidemill.cli.terminal import hint, say, show_json, show_lines
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import count_text
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from tidemill.client.client import Client, Submission
     from tidemill.model.application import Parameter
-    from tidemill.model.job import Input, JobSpec, Resources
+    from tidemill.model.job import Input, Resources
     from tidemill.model.notification import Subscription
     from tidemill.wire.api import SiteApplication
 
@@ -30,7 +32,9 @@ def define(parser: Parser) -> None:
     parser.add_argument("--campaign", metavar="NAME", help="the jobs' campaign (default: a new one)")
     parser.add_argument("--wait", action="store_true", help="wait for the end; exit code 1 if a job failed")
     define_notify(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check everything that can be, submit nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print jobs, events, files, cost and end; submit nothing"
+    )
     one = parser.add_argument_group("one job of an application")
     one.add_argument("--app", metavar="NAME", help="the application, of `tidemill app list` (default: none)")
     one.add_argument("--events", type=count, default=1, metavar="N", help="number of events (default: 1)")
@@ -66,7 +70,7 @@ def define(parser: Parser) -> None:
         "--at-once",
         type=count,
         metavar="N",
-        help="so many events run at the same time at most (default: as many as there are slots)",
+        help="run at most N events at the same time (default: as many as there are slots)",
     )
     one.add_argument(
         "--after", action="append", default=[], metavar="JOB", help="run after this job or campaign"
@@ -76,8 +80,18 @@ def define(parser: Parser) -> None:
         type=_zero,
         default=RETRIES,
         metavar="N",
-        help=f"retries of an event (default: {RETRIES})",
+        help=f"retry a failed event up to N times (default: {RETRIES})",
     )
+    one.add_argument(
+        "--keep-stdout",
+        action=BooleanOptionalAction,
+        default=True,
+        help="keep what payloads in command mode print, as output `stdout` (default: --keep-stdout)",
+    )
+    _define_end(one)
+
+
+def _define_end(one: _ArgumentGroup) -> None:
     one.add_argument(
         "--deliver",
         choices=("done", "complete"),
@@ -89,7 +103,7 @@ def define(parser: Parser) -> None:
         type=_zero,
         default=0,
         metavar="N",
-        help="so many failed events are accepted (default: 0)",
+        help="accept up to N failed events (default: 0)",
     )
 
 
@@ -246,8 +260,10 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
         for index, job in enumerate(jobs):
             check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ")
     if args.dry_run:
-        say(f"`{args.file}` is sound: {count_text(sum(file.repeat))} jobs in {len(steps)} steps")
+        say(f"`{args.file}` is valid: {count_text(sum(file.repeat))} jobs in {len(steps)} steps")
+        show_plan(client, list(zip(jobs, file.repeat, strict=True)), as_json=args.json)
         return None
+    check_places(client, jobs, refuse=False)
     wants = [*file.notify, *wants_of(args)]
     return submit_job_file(client, msgspec.structs.replace(file, jobs=jobs, notify=wants), campaign=campaign)
 
@@ -277,16 +293,20 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         site=args.site,
         home=args.home_site or msgspec.UNSET,
         at_once=args.at_once or msgspec.UNSET,
+        keep_stdout=args.keep_stdout and _prints(args.app, offers),
     )
     check_offered(spec, offers)
     if args.dry_run:
-        say(f"`{args.app}` would get {_jobs_text(1, spec)}")
+        show_plan(client, [(spec, 1)], as_json=args.json)
         return None
+    check_places(client, [spec], refuse=False)
     return client.submit(spec, campaign=campaign, wishes=Wishes(notify=wants_of(args)))
 
 
-def _jobs_text(jobs: int, spec: JobSpec) -> str:
-    return f"{count_text(jobs)} job of {count_text(spec.events)} events"
+def _prints(app: str, offers: list[SiteApplication]) -> bool:
+    """Whether each event of an application has a stdout of its own that is not an output of it already."""
+    named = [each.app for each in offers if each.app.name == app]
+    return all(each.mode == "command" and "stdout" not in each.outputs for each in named)
 
 
 def default_output(client: Client) -> str | None:
@@ -306,9 +326,7 @@ def inputs_of(shared: list[str], each: list[str], *, opened: Sequence[str] = ())
     result = []
     for kind, texts in ((InputKind.SHARED, shared), (InputKind.EACH, each)):
         for text in texts:
-            name, separator, url = text.partition("=")
-            if not separator or "/" in name:
-                name, url = Path(text).name, text
+            name, url = split_input(text)
             read = ReadAs.URL if name in opened else msgspec.UNSET
             result.append(Input(name=name, url=checked_url(url), kind=kind, read=read))
     unknown = [name for name in opened if name not in {one.name for one in result}]
@@ -316,16 +334,6 @@ def inputs_of(shared: list[str], each: list[str], *, opened: Sequence[str] = ())
         named = ", ".join(f"`{one.name}`" for one in result) or "none"
         raise ConfigError(f"`--open {unknown[0]}` names no input", hint=f"inputs so far: {named}")
     return result
-
-
-def checked_url(url: str) -> str:
-    """A URL as it is; a path as absolute path. ConfigError if there is no such file."""
-    if ":" in url.partition("/")[0]:
-        return url
-    path = Path(url).expanduser().absolute()
-    if not path.is_file():
-        raise ConfigError(f"input `{url}` is no file", hint=f"looked at `{path}`")
-    return str(path)
 
 
 def _place(text: str | None, directory: Path) -> str | None:
@@ -363,14 +371,14 @@ def _tell(args: Namespace, sent: Submission) -> int:
     if args.json:
         show_json(sent)
         return 0
-    first, last = sent.jobs[0], sent.jobs[-1]
+    first, last = min(sent.jobs), max(sent.jobs)
     which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
     say(f"submitted {which} in campaign `{sent.campaign}`")
     if sent.remark:
         say(f"remark: {sent.remark}")
     hint(f"`tidemill top` shows how they run, `tidemill outputs ls --campaign {sent.campaign}` what came out")
-    for job in sent.jobs[:1000]:
-        show(str(job))
+    if sent.jobs:
+        show_lines("\n".join(map(str, sent.jobs)))
     return 0
 
 

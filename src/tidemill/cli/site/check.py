@@ -18,6 +18,7 @@ from tidemill.cli.site.node import binary_finding
 from tidemill.cli.terminal import say, say_lines, show, show_json, show_lines, show_table
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.files import write_durable
+from tidemill.site.nodes.planning import PROMISES, policy_of
 from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
 from tidemill.site.setup.finding import Finding
 
@@ -101,7 +102,7 @@ def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed
     hours = read.harvest.node_hours_max
     bounds = f"at most {read.nodes_max} nodes at a time, {f'{hours:g}' if hours else 'any number of'} node-hours in all"
     state = "enabled" if changed else "it was enabled already"
-    told = f"{state}: it submits jobs as you, {bounds}; nodes that others need are given back"
+    told = f"{state}: it submits jobs as you, {bounds}; {PROMISES[policy_of(read)]}"
     say_lines(wrapped("", told))
     short = [each for each in read.accounts if hours and each.node_hours < hours]
     for each in short:

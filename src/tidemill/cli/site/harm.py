@@ -10,10 +10,11 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, moment
 from tidemill.cli.site.directory import site_directory
 from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.model.figures.job_classes import UNKNOWN, length_bounds, length_text, size_text
 from tidemill.model.quantities import count_text, duration_text
 
 if TYPE_CHECKING:
-    from tidemill.report.harm import Delay, Harm, YieldAct
+    from tidemill.report.harm import ClassHarm, Delay, Harm, YieldAct
 
 NAMES_MAX = 5
 
@@ -61,6 +62,9 @@ def run(args: Namespace) -> int:
         if not delayed:
             say(f"nothing is known of job {args.job}: it has not started while the site's agent looked")
     _tell_totals(found)
+    if args.job is None and found.totals.jobs:
+        show("")
+        _tell_classes(found)
     return 0
 
 
@@ -109,6 +113,41 @@ def _tell_totals(found: Harm) -> None:
         show(f"{count_text(waiting)} more wait that could start without us, by the last records")
     if found.unreadable:
         say(f"{count_text(found.unreadable)} unreadable lines, such as a crash may leave")
+
+
+def _tell_classes(found: Harm) -> None:
+    """Waits by size, by length, and by both, then what the estimate cannot know."""
+    heads = ["JOBS THAT WANT", "JOBS", "DELAYED", "WAITED", "OURS", "95 %", "OF THE WAIT", "95 %", "PROMISE"]
+    rows = [_class_row(each) for each in (*found.by_size, *found.by_length, *found.by_size_and_length)]
+    show_table(heads, rows, right=tuple(range(1, 8)))
+    say(found.note)
+
+
+def _class_row(each: ClassHarm) -> list[str]:
+    return [
+        class_text(each),
+        count_text(each.jobs),
+        count_text(each.delayed),
+        duration_text(each.wait_s),
+        f"{each.share_s:.1f} s",
+        "-" if each.share_high_s is None else f"{each.share_low_s or 0.0:.1f} .. {each.share_high_s:.1f} s",
+        "-" if each.share_of_wait is None else f"{each.share_of_wait:.2%}",
+        "-"
+        if each.share_of_wait_high is None
+        else f"{each.share_of_wait_low or 0.0:.2%} .. {each.share_of_wait_high:.2%}",
+        each.verdict.text,
+    ]
+
+
+def class_text(each: ClassHarm) -> str:
+    """What jobs of a class want: a share of the machine, a walltime."""
+    parts = []
+    if each.size:
+        parts.append(size_text(each.size))
+    if each.length:
+        known = each.length != UNKNOWN
+        parts.append(length_text(*length_bounds(each.length)) if known else "walltime unknown")
+    return ", ".join(parts)
 
 
 def _at(at_s: float) -> str:

@@ -15,6 +15,7 @@ from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import ask, say, say_lines, show, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 from tidemill.files import write_durable
+from tidemill.site.nodes.planning import PROMISES, policy_of
 
 if TYPE_CHECKING:
     from tidemill.batch.contract import Facts
@@ -353,8 +354,7 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
         ]
     else:
         steps += [
-            ("mode", f"run: it submits jobs as you, {_bounds(read)}, on nodes that are idle, and gives them back when "
-             "others need them"),
+            ("mode", f"run: it submits jobs as you, {_bounds(read)}; {PROMISES[policy_of(read)]}"),
             ("stop", f"`tidemill site drain{where} --reason TEXT`, or make {stop_file}"),
             ("next", "`tidemill run -- hostname`" if is_default else start),
         ]  # fmt: skip

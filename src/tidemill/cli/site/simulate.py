@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,12 @@ from tidemill.errors import ConfigError
 from tidemill.harvest.plan.policies import Policy
 
 if TYPE_CHECKING:
-    from tidemill.harvest.simulation.experiment import Result, Study
+    from tidemill.harvest.simulation.experiment import ClassResult, Result, Study
+    from tidemill.harvest.simulation.outcome import MeanDelay
     from tidemill.harvest.simulation.swf import Trace
 
+KINDS = ("swf", "sacct", "pbs", "availability")
+PROBED_LINES = 20  #: a header of an availability log is shorter
 SIMULATED = [Policy.YIELD, Policy.PREEMPT, Policy.CAPPED, Policy.TITAN, Policy.WINDOWS]
 
 
@@ -39,7 +44,12 @@ def seconds(text: str) -> float:
 
 def define(parser: Parser) -> None:
     """Options of `simulate`."""
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="log of a machine, gzip or plain")
+    parser.add_argument(
+        "trace",
+        metavar="TRACE",
+        type=Path,
+        help="log of a machine, plain or gzip, or a directory of daily PBS logs",
+    )
     parser.add_argument(
         "--policy",
         action="append",
@@ -48,10 +58,14 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument(
         "--kind",
-        choices=["swf", "sacct", "pbs", "availability"],
-        default="swf",
+        choices=KINDS,
         help="`swf`: jobs, Standard Workload Format; `sacct`, `pbs`: accounting of Slurm or PBS; `availability`: lines "
-        "of time and free nodes (default: swf)",
+        "of time and free nodes (default: by its first lines)",
+    )
+    parser.add_argument(
+        "--partition",
+        metavar="NAME",
+        help="only jobs of this partition or queue of sacct or PBS (default: all)",
     )
     parser.add_argument(
         "--event-s",
@@ -116,6 +130,24 @@ def define_times(parser: Parser) -> None:
             name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
         )
     parser.add_argument(
+        "--glance-s",
+        type=seconds,
+        metavar="S",
+        help="least pause before a short query between two polls, 0 = none (default: poll-s / 6)",
+    )
+    parser.add_argument(
+        "--calls-per-min-max",
+        type=count,
+        default=30,
+        metavar="N",
+        help="commands of the batch system per minute, which set the pace of glances (default: 30)",
+    )
+    parser.add_argument(
+        "--no-headroom",
+        action="store_true",
+        help="leave no idle nodes for small jobs that are about to come (default: as many as they repay)",
+    )
+    parser.add_argument(
         "--lead-s",
         type=seconds,
         metavar="S",
@@ -147,21 +179,42 @@ def run(args: Namespace) -> int:
 
 
 def read(args: Namespace) -> Trace:
-    """The trace of the command line."""
-    if args.kind in ("sacct", "pbs"):
+    """The trace of the command line. Raises ConfigError."""
+    kind = args.kind or kind_of(args.trace)
+    if kind in ("sacct", "pbs"):
         from tidemill.accounting.log import LogKind, history_of
 
-        history = history_of(args.trace, kind=LogKind(args.kind))
+        history = history_of(args.trace, kind=LogKind(kind), partition=args.partition)
         for remark in history.remarks.sentences():
             say(remark)
         return history.trace(history.machine(args.nodes), len(history))
-    if args.kind == "availability":
+    if args.partition is not None:
+        raise ConfigError(
+            f"--partition needs a log of sacct or PBS: `{args.trace}` is read as {kind}",
+            hint="--kind sacct or --kind pbs if it is one",
+        )
+    if kind == "availability":
         from tidemill.harvest.simulation import availability
 
         return availability.read(args.trace, nodes=args.nodes)
     from tidemill.harvest.simulation import swf
 
     return swf.read(args.trace, nodes=args.nodes)
+
+
+def kind_of(path: Path) -> str:
+    """What a log is, by its first lines. Raises ConfigError if it cannot be read."""
+    from tidemill.accounting.lines import log_lines
+    from tidemill.accounting.log import LogKind, kind_of_file
+    from tidemill.accounting.records import Remarks
+    from tidemill.harvest.simulation.availability import is_sample
+
+    kind = kind_of_file(path)
+    if kind is not LogKind.SWF:
+        return str(kind)
+    lines = (line for _, line in islice(log_lines(path, Remarks()), PROBED_LINES))
+    records = [line for line in lines if line.strip() and line.lstrip()[0] not in "#;"]
+    return "availability" if any(is_sample(line) for line in records[:2]) else "swf"
 
 
 def study_of(args: Namespace, trace: Trace) -> Study:
@@ -180,6 +233,9 @@ def study_of(args: Namespace, trace: Trace) -> Study:
         event_s=args.event_s,
         startup_s=args.startup_s,
         poll_s=args.poll_s,
+        glance_s=args.glance_s,
+        calls_per_min_max=args.calls_per_min_max,
+        has_headroom=not args.no_headroom,
         lead_s=args.lead_s,
         is_aligned=not args.unaligned,
         cycle_s=args.cycle_s,
@@ -216,6 +272,7 @@ def notes_of(trace: Trace) -> list[str]:
 
 def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Result]) -> dict[str, Any]:
     """The JSON document."""
+    from tidemill.harvest.plan.pace import least_pause_s
     from tidemill.harvest.plan.phase import lead
 
     first = next(iter(results.values()))
@@ -233,10 +290,13 @@ def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Re
         "idle_share": first.idle_share,
         "seconds": sum(each.seconds for each in results.values()),
         "parameters": {
-            "kind": args.kind,
+            "kind": args.kind or kind_of(args.trace),
             "event_s": world.event_s,
             "startup_s": world.startup_s,
             "poll_s": world.poll_s,
+            "glance_s": least_pause_s(world.poll_s) if world.glance_s is None else world.glance_s,
+            "calls_per_min_max": world.calls_per_min_max,
+            "headroom": world.has_headroom,
             "lead_s": None if args.unaligned else lead(world.death_s) if args.lead_s is None else args.lead_s,
             "cycle_s": world.cycle_s,
             "death_s": world.death_s,
@@ -273,7 +333,18 @@ def draw(path: Path, study: Study, trace: Trace) -> None:
 
 def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None:
     """The figures as tables."""
-    heads = ["POLICY", "USEFUL", "SAME RUN", "OCCUPIED", "WAIT", "95 %", "STARTS/H", "CANCELS/H", "CPU S"]
+    heads = [
+        "POLICY",
+        "USEFUL",
+        "SAME RUN",
+        "OCCUPIED",
+        "WAIT",
+        "95 %",
+        "STARTS/H",
+        "CANCELS/H",
+        "CALLS/MIN",
+        "CPU S",
+    ]
     show_table(
         heads,
         [
@@ -286,34 +357,80 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
                 f"{signed(each.wait_change.low)} .. {signed(each.wait_change.high)}",
                 f"{each.starts_per_h:,.0f}",
                 f"{each.cancels_per_h:,.0f}",
+                f"{each.calls_per_min:.1f}",
                 f"{each.seconds:.1f}",
             ]
             for name, each in results.items()
         ],
         right=tuple(range(1, len(heads))),
     )
-    show("")
-    show_table(
-        ["POLICY", "NODES", "JOBS", "WAIT H", "WITHOUT US", "CHANGE", "95 %", "SLOWDOWN"],
-        [
-            [
-                name,
-                f"{size.nodes_min}-{size.nodes}",
-                f"{size.jobs:,}",
-                f"{size.wait_s / 3600:.2f}",
-                f"{size.wait_without_s / 3600:.2f}",
-                signed(size.wait_change),
-                f"{signed(size.low)} .. {signed(size.high)}",
-                signed(size.slowdown_change.mean),
-            ]
-            for name, each in results.items()
-            for size in each.by_size
-        ],
-        right=(2, 3, 4, 5, 6, 7),
-    )
+    for name, each in results.items():
+        show("")
+        print_classes(name, each)
     first = next(iter(results.values()))
     show("")
     show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {study.seeds} seeds")
+
+
+def print_classes(policy: str, found: Result) -> None:
+    """Waits by class of a policy, and the promise."""
+    from tidemill.harvest.simulation.promise import SENTENCE
+
+    moved = found.wait_change
+    jobs = sum(each.jobs for each in found.by_size)
+    total = [
+        *("all", f"{jobs:,}", f"{found.wait_without_s:,.0f} s", f"{found.wait_s:,.0f} s", signed(moved.mean)),
+        *(
+            f"{signed(moved.low)} .. {signed(moved.high)}",
+            *delay_texts(found.delay_s),
+            found.promise.mean.text,
+        ),
+    ]
+    groups: tuple[tuple[list[ClassResult], Callable[[ClassResult], str]], ...] = (
+        (found.by_size, nodes_text),
+        (found.by_length, lambda each: f"run {long_text(each)}"),
+        (found.by_limit, lambda each: f"asked for {long_text(each)}"),
+        (found.by_size_and_length, lambda each: f"{nodes_text(each)}, {long_text(each)}"),
+    )
+    rows = [class_row(text(each), each) for classes, text in groups for each in classes]
+    show_table(
+        [policy.upper(), "JOBS", "WAIT WITHOUT US", "WITH US", "CHANGE", "95 %", "LATER", "95 %", "PROMISE"],
+        [total, *rows],
+        right=tuple(range(1, 8)),
+    )
+    show(f"{policy}: promise {found.promise.verdict.text}: {SENTENCE}")
+
+
+def class_row(text: str, each: ClassResult) -> list[str]:
+    """A class as a row."""
+    return [
+        *(
+            text,
+            f"{each.jobs:,}",
+            f"{each.wait_without_s:,.0f}",
+            f"{each.wait_s:,.0f}",
+            signed(each.wait_change),
+        ),
+        *(f"{signed(each.low)} .. {signed(each.high)}", *delay_texts(each.delay_s), each.verdict.text),
+    ]
+
+
+def delay_texts(delay_s: MeanDelay) -> tuple[str, str]:
+    """Seconds and their interval."""
+    bounds = "-" if delay_s.low is None else f"{delay_s.low:+,.1f} .. {delay_s.high:+,.1f}"
+    return f"{delay_s.mean:+,.1f} s", bounds
+
+
+def nodes_text(each: ClassResult) -> str:
+    """A class of size."""
+    return f"{each.nodes_min}-{each.nodes} nodes"
+
+
+def long_text(each: ClassResult) -> str:
+    """A class of length."""
+    from tidemill.model.figures.job_classes import length_text
+
+    return length_text(each.over_s, each.up_to_s)
 
 
 def percent(value: float | None) -> str:

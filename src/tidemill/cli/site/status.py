@@ -274,6 +274,8 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
         (topic, f"{', '.join(modes)} (on nodes, since the agent's start)") for topic, modes in noted.items()
     ]
     lines += data_lines(samples)
+    if _one(samples, "tidemill_batch_glance_off"):
+        lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
     if causes:
         lines.append(("no more for", "; ".join(_cause_text(cause) for cause in causes)))

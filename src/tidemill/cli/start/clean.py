@@ -8,10 +8,14 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import SiteError
 from tidemill.model.quantities import bytes_text
+
+INPUTS_AGE_S = 30 * 86_400.0
+"""Stdin, lines and directories that `run` kept for its job; a job that is retried after a month is rare."""
 
 
 def define(parser: Parser) -> None:
@@ -39,8 +43,12 @@ def run(args: Namespace) -> int:
 
 
 def leftovers(home: Path) -> Iterator[Path]:
-    """Scratch directories of executors that are gone, logs that were moved aside, files of an `up` that is gone."""
+    """Scratch directories of executors that are gone, logs that were moved aside, files of an `up` that is gone, and
+    what `run` wrote for jobs of long ago."""
     from tidemill.client.home import up_runs
+
+    old_s = clock.now_us() / 1e6 - INPUTS_AGE_S
+    yield from (path for path in home.glob("inputs/*") if path.is_dir() and path.stat().st_mtime < old_s)
 
     for path in home.glob("executor/*-*"):
         pid = path.name.partition("-")[0]

@@ -176,10 +176,16 @@ def _analyse(number: int, job: int, output: str) -> JobSpec:
 
 def _report(client: Client, place: Path) -> ReportData:
     from tidemill.cli.jobs.report import write_html
+    from tidemill.report import muon_pairs
     from tidemill.report.query import gather
 
     data = gather(client)
-    write_html(place / "report.html", data)
+    name = data.campaigns[0].name
+    found = muon_pairs.read(sorted((place / "out" / name).glob("*.root")))
+    events = sum(each.events_done for each in client.jobs(campaign=name) if each.name.startswith("zmumu-"))
+    write_html(
+        place / "report.html", data, more="" if found is None else muon_pairs.part(found, events=events)
+    )
     return data
 
 
@@ -189,7 +195,7 @@ def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
     print_tables(data)
     say("")
     for path in sorted((place / "out").rglob("*")):
-        if path.is_file() and path.parent.name != ".tidemill" and not path.name.startswith("."):
+        if path.is_file() and not path.name.startswith((".", "manifest-")):
             say(f"    {_short(path)}  {bytes_text(path.stat().st_size)}")
     _tell_physics(place / "out" / data.campaigns[0].name)
     say(f"report: {_short(place / 'report.html')}")

@@ -3,53 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
-from tidemill.cli.jobs.follow import counts_text, follow, tell_failures
-from tidemill.cli.jobs.submit import check_width, checked_url, define_gpus, define_width, inputs_of
+from tidemill.cli.jobs.attach import attach
+from tidemill.cli.jobs.dry_run import check_places, show_plan
+from tidemill.cli.jobs.follow import follow
+from tidemill.cli.jobs.outcome import Telling, tell_outcome
+from tidemill.cli.jobs.submit import define_gpus, define_width
+from tidemill.cli.start.composing import RETRIES, CommandFiles, compose
 from tidemill.cli.start.up import define_credentials
-from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
-from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.model.quantities import bytes_text, duration_text, rate_text, ratio
+from tidemill.cli.terminal import say, stderr_is_terminal
+from tidemill.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidemill.client.client import Client, Submission
-    from tidemill.model.job import JobSpec, Output
-    from tidemill.wire.api import CampaignRow, JobOutput
+    from tidemill.client.client import Client
 
-PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-EVENT_S = 1.0  #: first guess of an event's duration, until measured
-RETRIES = 0
-LOG_S = 3.0  #: how long the site may take to send a single event's stderr
-LINES_MAX = 100_000_000
-LINE = "{line}"
 OUTPUT_DIR = Path("tidemill-out")
 
 
 def define(parser: Parser) -> None:
     """Options of `run`."""
     parser.usage = "tidemill run [OPTIONS] -- CMD [ARG ...]"
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--events", type=count, metavar="N", help="run CMD for N events, numbered from 0 (default: 1)"
-    )
-    which.add_argument(
-        "--each",
-        type=Path,
-        metavar="FILE",
-        help="one event for each line of FILE, told as {line} (default: none)",
-    )
+    _define_events(parser)
     parser.add_argument("--cores", type=count, default=1, metavar="C", help="cores of each CMD (default: 1)")
     parser.add_argument(
         "--memory",
         type=memory,
         metavar="SIZE",
-        help="memory of each CMD, `2GB` or MB (default: the site's, 2000 MB)",
+        help="memory of each CMD: `2G`, `500MB`, or MB (default: the site's, 2000 MB)",
     )
     define_gpus(parser)
     define_width(parser)
@@ -61,14 +45,13 @@ def define(parser: Parser) -> None:
         "--at-once",
         type=count,
         metavar="N",
-        help="so many CMDs run at the same time at most (default: as many as there are slots)",
+        help="run at most N CMDs at the same time (default: as many as there are slots)",
     )
     parser.add_argument(
         "--retries",
         type=_zero,
-        default=RETRIES,
         metavar="N",
-        help=f"retries of a failed event (default: {RETRIES})",
+        help=f"retry a failed event up to N times (default: {RETRIES}; 0 for a single event)",
     )
     bound = parser.add_mutually_exclusive_group()
     bound.add_argument(
@@ -81,18 +64,46 @@ def define(parser: Parser) -> None:
         "--fail-fast", action="store_true", help="stop at the first failed event (default: go on)"
     )
     _define_files(parser)
+    _define_environment(parser)
+    _define_campaign(parser)
     define_raw(parser)
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- CMD",
-        help="the command; {event} {seed} {line} {first_event} {last_event} {events} {cores} are filled in, "
-        "other braces stay",
+        help="the command; {event} {seed} {line} {first_event} {last_event} {events} {cores} and the names of columns "
+        "are filled in, other braces stay",
+    )
+
+
+def _define_events(parser: Parser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--events", type=count, metavar="N", help="run CMD for N events, numbered from 0 (default: 1)"
+    )
+    which.add_argument(
+        "--each",
+        type=Path,
+        metavar="FILE",
+        help="one event for each line of FILE, available as {line}; for each row of FILE.csv or FILE.tsv, whose first "
+        "line names the columns, available as {COLUMN}; `-` reads lines from stdin (default: none)",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="one event for each value, `mass=100,125,150` or `n=1..10`, available as {NAME}; repeatable: all "
+        "combinations",
+    )
+    parser.add_argument(
+        "--zip",
+        action="store_true",
+        help="take the lists of --sweep value by value (default: all combinations)",
     )
 
 
 def _define_files(parser: Parser) -> None:
-    parser.add_argument("--name", metavar="NAME", help="the campaign's name (default: CMD and the time)")
     parser.add_argument(
         "--keep-stdout",
         action=argparse.BooleanOptionalAction,
@@ -100,27 +111,66 @@ def _define_files(parser: Parser) -> None:
         help="keep what CMD prints, as output `stdout` (default: --keep-stdout)",
     )
     parser.add_argument(
+        "--no-stdin", action="store_true", help="give CMD no stdin (default: a single event gets all of it)"
+    )
+    parser.add_argument(
         "--output",
         action="append",
         default=[],
         metavar="PATH",
-        help="a file that CMD leaves; repeatable (default: none)",
+        help="a file that CMD leaves, such as hits-{event}.root; `DIR/` or 'hist*.root' as a tar archive; repeatable "
+        "(default: none)",
+    )
+    parser.add_argument(
+        "--pack",
+        choices=("files", "tar"),
+        metavar="HOW",
+        help="deliver each --output as `files`, one for each event, or as one `tar` archive (default: files up to "
+        "4,096 events, else tar)",
     )
     parser.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="[NAME=]FILE",
-        help="a file that CMD finds; repeatable",
+        help="a file, directory or pattern such as 'cards/*.dat' that CMD finds in its work directory; repeatable",
     )
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for CMD; repeatable"
-    )
-    define_credentials(parser)
     parser.add_argument(
         "--dir", type=Path, metavar="DIR",
         help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out; of a server by http or https, the site's place)",
     )  # fmt: skip
+
+
+def _define_environment(parser: Parser) -> None:
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for CMD; repeatable"
+    )
+    parser.add_argument(
+        "--env-all",
+        action="store_true",
+        help="pass all variables but those of this login and what may be secret (default: those that find software: "
+        "PATH, conda and virtual environments, ROOTSYS and the like)",
+    )
+    parser.add_argument(
+        "--container",
+        metavar="IMAGE",
+        help="run CMD in this image: a directory, a .sif file, or NAME@sha256:DIGEST (default: none)",
+    )
+    define_credentials(parser)
+
+
+def _define_campaign(parser: Parser) -> None:
+    parser.add_argument(
+        "--name", metavar="NAME", help="the campaign's name, not used before (default: CMD and the time)"
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="NAME",
+        help="go on with this campaign: follow it, or run what failed or was not done; takes no CMD (default: none)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print jobs, events, files, cost and end; submit nothing"
+    )
 
 
 def _zero(text: str) -> int:
@@ -128,141 +178,114 @@ def _zero(text: str) -> int:
 
 
 def run(args: Namespace) -> int:
-    """Submit, follow, tell."""
+    """Submit, follow, print how it ended."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.resume is not None:
+        return _resume(args, command)
     if not command:
         raise ConfigError("`tidemill run` needs a command", hint="tidemill run --events 10 -- ./prog {event}")
-    from msgspec import structs
-
     from tidemill.client.client import check_name, new_campaign
+    from tidemill.client.home import home_dir
 
     if args.name:
         check_name(args.name, "campaign")
     campaign = args.name or new_campaign(Path(command[0]).name)
-    spec = make_spec(args, command)
-    client = _client(args)
-    if args.dir is None and not client.place.address.startswith("http"):
-        spec = structs.replace(spec, output_dir=str(OUTPUT_DIR.absolute()))
-    sent = client.submit(spec, campaign=campaign)
-    # One event is as if its command ran here: without a terminal only its own output is told.
+    spool = CommandFiles(home_dir(args.home) / "inputs" / campaign, dry=args.dry_run)
+    if args.dry_run:
+        return _dry_run(args, command, campaign, spool)
+    is_far = _is_far(args)
+    if args.dir is None and not is_far:
+        args.dir = OUTPUT_DIR
+    if args.name:
+        _refuse_known(args, campaign)  # before anything is written under its name
+    try:
+        spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not is_far)
+        client = _client(args)
+        check_places(client, [spec], refuse=True)
+        sent = client.submit(spec, campaign=campaign)
+    except BaseException:
+        spool.drop()
+        raise
+    # One event is as if its command ran here: without a terminal only its own output is printed.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
     row, interrupted = follow(client, sent, quiet=quiet)
-    return _tell(args, client, sent, row=row, interrupted=interrupted)
+    return tell_outcome(client, sent.jobs[0], row, _telling(args)._replace(interrupted=interrupted))
 
 
-def make_spec(args: Namespace, command: list[str]) -> JobSpec:
-    """The job of a command line."""
-    from msgspec import UNSET
-
-    from tidemill.model.job import JobSpec, Resources
-
-    check_width(args)
-    each = [] if args.each is None else [str(args.each)]
-    inputs = inputs_of(args.input, [f"lines={checked_url(text)}" for text in each])
-    events = args.events or 1
-    if args.each is not None:
-        events = _count_lines(args.each)
-    elif any(LINE in word for word in command):
-        raise ConfigError("the command uses {line}, but no --each FILE gives lines")
-    timed = {} if args.wall is None else {"timeout_s": args.wall}
-    return JobSpec(
-        command=[
-            _executable(command[0]),
-            *(
-                _argument(word, staged={each.name for each in inputs} | set(args.output))
-                for word in command[1:]
-            ),
-        ],
-        events=events,
-        inputs=inputs,
-        outputs=[_output(path) for path in args.output],
-        output_dir=None if args.dir is None else str(args.dir.absolute()),
-        resources=Resources(
-            cores=args.cores,
-            memory_mb=args.memory,
-            devices=args.gpus,
-            event_s=EVENT_S,
-            nodes=args.nodes,
-            ranks=args.ranks,
-            **timed,
-        ),
-        retries=args.retries,
-        failed_max=_failed_max(args, events),
-        site=args.site,
-        keep_stdout=args.keep_stdout,
-        env=_environment(args.env),
-        at_once=args.at_once or UNSET,
+def _telling(args: Namespace) -> Telling:
+    return Telling(
+        as_json=args.json, raw=args.raw, failed_max=args.failed_max or 0, with_files=bool(args.output)
     )
 
 
-def _failed_max(args: Namespace, events: int) -> int:
-    """How many failed events stop the job: by default none, unless all of them fail."""
-    if args.fail_fast:
-        return 0
-    return events - 1 if args.failed_max is None else int(args.failed_max)
+def _resume(args: Namespace, command: list[str]) -> int:
+    """Go on with a campaign: retry what has ended without success, then follow all of it."""
+    from tidemill.cli.jobs.named import known_campaign
+    from tidemill.model.state import JOB_FINAL
 
-
-def _executable(word: str) -> str:
-    """The program as absolute path: the payload's work directory is not ours. Templates are left as they are."""
-    if "{" in word:
-        return word
-    found = shutil.which(word)
-    if found is None:
-        exists = Path(word).exists()
+    if command or args.name:
         raise ConfigError(
-            f"`{word}` is not executable" if exists else f"there is no program `{word}`",
-            hint=f"chmod +x {word}" if exists else "name it by its path, or put its directory on PATH",
+            "--resume goes on with the command that the campaign has, and takes no other",
+            hint=f"tidemill run --resume {args.resume}",
         )
-    return str(Path(found).absolute())
-
-
-def _argument(word: str, *, staged: set[str]) -> str:
-    """A relative path of a file that is here, as absolute path, so that `python prog.py {event}` finds its program.
-    Staged inputs, outputs, options and templates are left as they are: they name something else."""
-    if word in staged or word.startswith(("-", "/")) or "{" in word or not Path(word).is_file():
-        return word
-    if stderr_is_terminal():
-        say(f"`{word}` is passed as `{Path(word).absolute()}`")
-    return str(Path(word).absolute())
-
-
-def _output(path: str) -> Output:
-    import re
-
-    from tidemill.model.job import Output
-
-    if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise ConfigError(
-            f"output `{path}` is outside the command's work directory", hint="write a relative path"
+    client = _client(args)
+    name = known_campaign(client, args.resume)
+    rows = list(client.jobs(campaign=name))
+    again = [row.id for row in rows if row.state in JOB_FINAL and row.state != "COMPLETED"]
+    if again:
+        reply = client.retry(again, reason="run --resume")
+        say(
+            f"running again what failed or was not done of {reply.changed} job{'' if reply.changed == 1 else 's'}"
         )
-    name = (
-        re.sub(r"[^A-Za-z0-9._+-]", "-", re.sub(r"\{[a-z_]+\}", "", Path(path).name)).strip("-._+")
-        or "output"
-    )
-    return Output(name=name, path=path)
+    elif all(row.state == "COMPLETED" for row in rows):
+        say(f"campaign `{name}` is complete: nothing is left to run")
+    return attach(client, name, [], _telling(args)._replace(with_files=True), cancels=True)
 
 
-def _count_lines(path: Path) -> int:
+def _dry_run(args: Namespace, command: list[str], campaign: str, spool: CommandFiles) -> int:
+    """Check everything, print what would happen; starts and writes nothing."""
+    from tidemill.client.client import Client
+    from tidemill.client.home import find_server
+
+    if args.dir is None and not _is_far(args):
+        args.dir = OUTPUT_DIR
+    spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not _is_far(args))
+    found = find_server(args.server, secret_file=args.secret_file, home=args.home)
+    client = None
+    if found is not None:
+        client = Client(args.server, secret_file=args.secret_file, home=args.home)
+        if args.name:
+            _refuse_known(args, campaign)
+        check_places(client, [spec], refuse=True)
+    show_plan(client, [(spec, 1)], as_json=args.json)
+    return 0
+
+
+def _is_far(args: Namespace) -> bool:
+    """Whether the server is one by http or https, whose sites need not read files of this machine."""
+    from tidemill.client.home import find_server
+
+    found = find_server(args.server, secret_file=args.secret_file, home=args.home)
+    return found is not None and found.address.startswith("http")
+
+
+def _refuse_known(args: Namespace, campaign: str) -> None:
+    """ConfigError if the campaign exists: its jobs and those of this command would be one."""
+    from tidemill.client.client import Client
+    from tidemill.client.home import find_server
+    from tidemill.wire.http import NotFoundError
+
+    if find_server(args.server, secret_file=args.secret_file, home=args.home) is None:
+        return
     try:
-        with path.open("rb") as file:
-            lines = sum(1 for _ in file)
-    except OSError as error:
-        raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
-    if not 1 <= lines <= LINES_MAX:
-        raise ConfigError(f"`{path}` has {lines} lines, it must have 1 to {LINES_MAX:,}")
-    return lines
-
-
-def _environment(extra: list[str]) -> dict[str, str]:
-    env = {name: os.environ[name] for name in PASSED if name in os.environ}
-    for text in extra:
-        name, separator, value = text.partition("=")
-        if not separator and name not in os.environ:
-            raise ConfigError(
-                f"--env {name}: there is no such variable here", hint=f"write --env {name}=VALUE"
-            )
-        env[name] = value if separator else os.environ[name]
-    return env
+        row = Client(args.server, secret_file=args.secret_file, home=args.home).campaign(campaign)
+    except NotFoundError:
+        return
+    states = ", ".join(f"{number} {state}" for state, number in sorted(row.states.items()))
+    raise ConfigError(
+        f"campaign `{campaign}` exists: {row.events_done} of {row.events} events done ({states})",
+        hint=f"`tidemill run --resume {campaign}` goes on with it; another --name starts a new one",
+    )
 
 
 def _client(args: Namespace) -> Client:
@@ -317,58 +340,10 @@ def _refuse_observing(home: Path) -> None:
         )
 
 
-def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow, interrupted: bool) -> int:
-    job = client.job(sent.jobs[0])
-    outputs = list(client.outputs(job=job.row.id))
-    good = job.row.state == "COMPLETED" or (
-        job.row.state == "PARTIAL" and job.row.events_failed <= (args.failed_max or 0)
-    )
-    if args.json:
-        show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
-        return 0 if good else 1
-    if job.row.events == 1:
-        _print_stdout(outputs, raw=args.raw)
-        if good:  # a failure's last words are told with it
-            pass_on([client.log(job.row.id, timeout_s=LOG_S).stderr], to_stderr=True, raw=args.raw)
-    wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
-    rate = rate_text(ratio(job.row.events_done, wall_s))
-    if job.row.events > 1 or not good:
-        say(f"{counts_text(job.row)}, {duration_text(wall_s)}, {rate} events/s")
-    if outputs and (job.row.events > 1 or args.output):
-        for each in outputs:
-            say(f"    {_place(each)}  {bytes_text(each.output.size_bytes)}")
-    if not good and not interrupted:
-        tell_failures(client, job)
-    elif not good:
-        hint(f"`tidemill job retry {sent.jobs[0]}` runs the rest; what is done stays done")
-    return 0 if good else 1
-
-
-def _place(each: JobOutput) -> str:
-    from tidemill.client.outputs import local_path
-
-    try:
-        path = local_path(each.output)
-        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-    except TidemillError:
-        return each.output.url
-
-
-def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
-    """Print a single event's stdout: `run` is then as good as the command itself. Of a site elsewhere, whose files
-    cannot be read here, say where it is."""
-    from tidemill.client.outputs import members
-
-    for each in outputs:
-        if each.output.name != "stdout":
-            continue
-        try:
-            pass_on((member.data for member in members(each.job, each.output)), raw=raw)
-        except (SiteError, ConfigError):
-            size = bytes_text(each.output.size_bytes)
-            hint(f"its stdout ({size}) cannot be read here: it is at `{each.output.url}`, at its site")
-
-
 COMMANDS = {
-    "run": Command(define, run, "tidemill run --events 1000 -- ./prog --seed {seed} --out hits-{event}.root")
+    "run": Command(
+        define,
+        run,
+        "tidemill run --events 1000 --output hits-{event}.root -- ./prog {seed} hits-{event}.root",
+    )
 }

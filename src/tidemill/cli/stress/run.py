@@ -50,10 +50,10 @@ def scan(args: Namespace) -> int:
 
 def _work(args: Namespace, mode: Mode) -> int:
     from tidemill.stress import plan, store
-    from tidemill.stress.cache_series import CacheSource
     from tidemill.stress.node_series import NodeSource
     from tidemill.stress.prometheus import PrometheusSource
     from tidemill.stress.runner import Runner, check_sites
+    from tidemill.stress.site_sums import CacheSource, SumsSource
 
     test = plan.load(args.file)
     steps = plan.scan_steps(test) if mode == "scan" else plan.steps(test)
@@ -63,7 +63,10 @@ def _work(args: Namespace, mode: Mode) -> int:
     directory = args.runs / record.id
     client = client_of(args)
     check_sites(client, record, steps)
-    sources: list[SeriesSource] = [NodeSource(client), CacheSource(client), PrometheusSource(test.prometheus)]
+    sources: list[SeriesSource] = [
+        NodeSource(client), CacheSource(), SumsSource(), PrometheusSource(test.prometheus),
+    ]  # fmt: skip
+    say(f"the server's page `/stress/{record.id}` shows the run")
     was = signal.signal(signal.SIGTERM, _interrupted)
     try:
         Runner(client, record, directory, sources=sources, say=say).work(steps)

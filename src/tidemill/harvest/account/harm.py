@@ -13,6 +13,7 @@ import msgspec
 
 from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted, file_name
 from tidemill.harvest.plan.situation import Decision, Situation
+from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength, length_class, size_class
 from tidemill.model.machine import Queued, Running, Snapshot
 
 PLANS_MAX = 20
@@ -20,6 +21,10 @@ PLANS_MAX = 20
 
 WATCHED_MAX = 100_000
 """Jobs that wait and to which we yielded; beyond that the oldest are forgotten."""
+
+
+DAYS_MAX = 3
+"""Days of totals that are kept: today's are shown, and clocks may differ about midnight."""
 
 
 class Yielded(msgspec.Struct, frozen=True):
@@ -51,6 +56,7 @@ class _Watched(msgspec.Struct):
     earlier_s: float = 0.0
     user: str = ""
     width: int = 0
+    limit_s: float | None = None
     submitted_s: float | None = None
     free_s: float | None = None
 
@@ -78,6 +84,8 @@ class Tracker:
         self._running: set[str] | None = None
         self._looked_s: float | None = None
         self._days: dict[str, Totals] = {}
+        self._seen_s = 0.0  #: our part of the waits of regular jobs that started since this tracker began
+        self._classes: dict[str, dict[SizeAndLength, ClassTotals]] = {}
 
     def restore(self, records: Iterable[AnyRecord]) -> None:
         """Take up what an earlier agent has written, the oldest first: the last days will do."""
@@ -108,11 +116,24 @@ class Tracker:
         self._looked_s = snapshot.at_s
         for record in started:
             self._count(record)
+            self._seen_s += record.share_s
         return started
+
+    @property
+    def share_s(self) -> float:
+        """Our part of the waits of regular jobs since this tracker began, those included that waited at the last poll.
+        It falls where a job turns out to wait for another reason."""
+        if self._looked_s is None:
+            return 0.0
+        return self._seen_s + sum(each.share_s(self._looked_s) for each in self._watched.values())
 
     def day(self, at_s: float) -> Totals:
         """The totals of the day (UTC) that holds this time."""
         return self._days.get(file_name(at_s), Totals())
+
+    def day_classes(self, at_s: float) -> dict[SizeAndLength, ClassTotals]:
+        """The same by class of size and length."""
+        return self._classes.get(file_name(at_s), {})
 
     @property
     def waiting(self) -> int:
@@ -149,6 +170,8 @@ class Tracker:
                     share_s=share_s,
                     uncertainty_s=watched.uncertainty_s,
                     plans=watched.plans,
+                    limit_s=job.ends_s - job.started_s,
+                    nodes=len(snapshot.nodes),
                 )
             )
         return records
@@ -170,6 +193,8 @@ class Tracker:
                     share_s=watched.share_s(snapshot.at_s),
                     uncertainty_s=watched.uncertainty_s + snapshot.at_s - (self._looked_s or snapshot.at_s),
                     plans=watched.plans,
+                    limit_s=watched.limit_s,
+                    nodes=len(snapshot.nodes),
                 )
             )
         return records
@@ -188,6 +213,7 @@ class Tracker:
                 if watched is None:
                     watched = self._watched[name] = self._first(job, now_s)
                 watched.user, watched.width, watched.submitted_s = job.user, job.width, job.submitted_s
+                watched.limit_s = job.walltime_s
                 _add(watched.plans, each.plan)
             idle, blocked = each.situation.idle, set(each.decision.yields_to)
             if self._watched:
@@ -213,6 +239,13 @@ class Tracker:
     def _count(self, record: RegularStarted) -> None:
         name = file_name(record.at_s)
         self._days[name] = add(self._days.get(name, Totals()), record)
+        by_class = self._classes.setdefault(name, {})
+        kind = kind_of(record)
+        by_class[kind] = add_class(by_class.get(kind, ClassTotals()), record)
+        while len(self._days) > DAYS_MAX:
+            oldest = min(self._days)
+            del self._days[oldest]
+            self._classes.pop(oldest, None)
 
 
 def add(totals: Totals, record: RegularStarted) -> Totals:
@@ -224,6 +257,30 @@ def add(totals: Totals, record: RegularStarted) -> Totals:
         share_s=totals.share_s + record.share_s,
         worst_s=record.share_s if worst else totals.worst_s,
         worst_id=record.id if worst else totals.worst_id,
+    )
+
+
+def kind_of(record: RegularStarted, *, nodes: int = 0) -> SizeAndLength:
+    """The class of a job by size and by the walltime that it asked for; `nodes`: of the machine, where it is not told.
+
+    By what it asked for, because that is known when it starts, and because scheduler and broker act on nothing else.
+    """
+    return SizeAndLength(size_class(record.width, record.nodes or nodes), length_class(record.limit_s))
+
+
+def wait_of(record: RegularStarted) -> float:
+    """Seconds that a job waited, at least our share: more is not known of a job whose submission is not."""
+    end_s = record.at_s if record.started_s is None else record.started_s
+    return max(record.share_s, 0.0 if record.submitted_s is None else end_s - record.submitted_s)
+
+
+def add_class(totals: ClassTotals, record: RegularStarted) -> ClassTotals:
+    """The totals of a class with one more job."""
+    return ClassTotals(
+        jobs=totals.jobs + 1,
+        delayed=totals.delayed + (record.share_s > 0),
+        wait_s=totals.wait_s + wait_of(record),
+        share_s=totals.share_s + record.share_s,
     )
 
 

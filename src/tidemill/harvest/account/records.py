@@ -74,6 +74,7 @@ class RegularStarted(Record, frozen=True, kw_only=True, tag="regular"):
 
     `could_start_s`: when it could first have started without us, None = we never stood in its way; `share_s`: our
     estimated part of its wait, right within `uncertainty_s`; `plans`: those that yielded to it, the evidence.
+    `limit_s`: the walltime that it asked for, and `nodes`: those of the machine; earlier agents wrote neither.
     """
 
     id: str
@@ -85,6 +86,8 @@ class RegularStarted(Record, frozen=True, kw_only=True, tag="regular"):
     share_s: float
     uncertainty_s: float
     plans: list[str] = []
+    limit_s: float | None = None
+    nodes: int = 0
 
 
 AnyRecord = PlanMade | Submitted | Shortened | Canceled | RegularStarted

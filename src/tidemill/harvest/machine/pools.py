@@ -80,10 +80,9 @@ def cut(
         _pool(
             group,
             queues[id(group)],
-            now_s=snapshot.at_s,
+            snapshot=snapshot,
             stairway=(blind, stairways.get(id(group))),
             backlog=backlog,
-            is_order_known=snapshot.is_order_known,
         )
         for group in usable
     ]
@@ -385,10 +384,9 @@ def _pool(
     group: _Group,
     queue: list[Waiting],
     *,
-    now_s: float,
+    snapshot: Snapshot,
     stairway: tuple[bool, list[tuple[int, float]] | None],
     backlog: Backlog,
-    is_order_known: bool,
 ) -> Pool:
     """The pool of a group, with the limits still open. `stairway`: whether it is all that is known of the plan."""
     blind, steps = stairway
@@ -401,7 +399,7 @@ def _pool(
         partitions=group.kind.partitions,
         features=group.kind.features,
         situation=Situation(
-            now_s=now_s,
+            now_s=snapshot.at_s,
             nodes=group.size,
             idle=group.idle,
             busy=[Busy(width, end_s) for end_s, width in sorted(group.busy.items())],
@@ -410,7 +408,7 @@ def _pool(
             holdings=holdings,
             backlog=backlog,
             limits=Limits(nodes_max=0, allocations_max=0),
-            is_order_known=is_order_known,
+            is_order_known=snapshot.is_order_known,
             knows_plan=not blind,
             windows=(steps or []) if blind else [],
             planned_gaps=None if blind else steps,

@@ -143,12 +143,12 @@ def play(
     than are free; the others keep the order that they are given in.
     """
     if not is_order_known:
-        starts = startable(profile, queue)
-        begin, first = profile.times[0], {id(job) for job in starts}
-        for job in starts:
+        possible = startable(profile, queue)
+        begin, first = profile.times[0], {id(job) for job in possible}
+        for job in possible:
             profile.take(job.width, begin, begin + job.walltime_s)
         rest = [job for job in queue if id(job) not in first]
-        return Outlook(starts, play(profile, rest, reservations).planned)
+        return Outlook(possible, play(profile, rest, reservations).planned)
     starts: list[Waiting] = []
     planned: list[tuple[Waiting, float]] = []
     begin = profile.times[0]

@@ -105,6 +105,7 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     windows: list[
         tuple[int, float]
     ] = []  #: staircase (nodes, seconds) of idle nodes where the plan is hidden or PBS's own
+    headroom: int = 0  #: idle nodes that are left for small jobs to come (`harvest.plan.headroom`)
 
 
 class CancelHolding(msgspec.Struct, frozen=True, gc=False):

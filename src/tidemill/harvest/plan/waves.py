@@ -20,6 +20,7 @@ class Binding(StrEnum):
     NOTHING = ""
     IDLE = "idle"
     REGULAR = "regular"
+    HEADROOM = "headroom"
     PAYBACK = "payback"
     BACKLOG = "backlog"
     NODES = "nodes"
@@ -35,7 +36,8 @@ class Binding(StrEnum):
 SENTENCES: dict[Binding, str] = {
     Binding.NOTHING: "nothing holds back more",
     Binding.IDLE: "no node is idle",
-    Binding.REGULAR: "all idle nodes are about to be used by regular jobs",
+    Binding.REGULAR: "all idle nodes are kept for regular jobs that may start there",
+    Binding.HEADROOM: "the idle nodes are kept for small jobs that are about to come",
     Binding.PAYBACK: "the gaps are too short to pay back a start",
     Binding.BACKLOG: "there is no work for more nodes",
     Binding.NODES: "the limit of nodes is reached (`nodes_max`)",

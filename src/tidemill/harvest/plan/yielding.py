@@ -45,7 +45,8 @@ def yields(situation: Situation) -> Decision:
     cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
     shortens = make_way(held, profile, limits.death_s)
     leave(profile, held, shortens, limits.death_s)
-    idle = max(0, min(situation.idle - needed, profile.free[0]))
+    spare = max(0, min(situation.idle - needed, profile.free[0]))
+    idle = max(0, spare - situation.headroom)
     dropped, waiting = review(profile, situation)
     running = (sum(each.left * each.width for each in held), sum(each.left for each in held))
     submits, binding = wave(
@@ -54,6 +55,8 @@ def yields(situation: Situation) -> Decision:
         room_of(situation, running=running, waiting=waiting),
         idle=min(idle, max(0, profile.free[0])),
     )
+    if binding is Binding.IDLE and spare > idle:
+        binding = Binding.HEADROOM
     if binding is Binding.ALLOCATIONS:
         unfilled = min(idle, profile.free[0]) - sum(each.width * each.count for each in submits)
         changed = {each.key for each in shortens}

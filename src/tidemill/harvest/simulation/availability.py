@@ -51,6 +51,15 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
     )
 
 
+def is_sample(line: str) -> bool:
+    """Whether a line of a file is a time and a number of free nodes, and nothing else."""
+    words = line.replace(",", " ").split()
+    try:
+        return len(words) == 2 and seconds_of(words[0]) >= 0 and float(words[1]) >= 0
+    except (ValueError, OverflowError):
+        return False
+
+
 def samples_of(path: Path) -> list[tuple[int, int, int]]:
     """(time, free nodes, line) of each line, times from 0."""
     samples: list[tuple[int, int, int]] = []

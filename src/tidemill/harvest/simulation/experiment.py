@@ -7,18 +7,30 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.simulation.outcome import (
+    JobClass,
+    JobClasses,
+    MeanDelay,
     RelativeChange,
     RunSummary,
-    SizeClass,
     change,
     classes_of,
+    delay,
     digest,
     share,
+)
+from tidemill.harvest.simulation.promise import (
+    Judged,
+    Promise,
+    PromiseState,
+    class_verdict,
+    mean_verdict,
+    promise_of,
 )
 from tidemill.harvest.simulation.simulator import HOUR_S, SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
@@ -49,20 +61,29 @@ class SeedRuns(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, list[RunSummary]]
 
 
-class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of `nodes_min` to `nodes` nodes: change of their mean wait, with 95 % bounds, and of their slowdown."""
+class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of a class: how their mean wait changes, relatively (`low` and `high`: 95 %) and in seconds (`delay_s`).
 
+    `name` is the class of size, of length, or both (`model.figures.job_classes`); `over_s` and `up_to_s` (None = no
+    bound) are the bounds of length, of run times or, in `by_limit`, of requests.
+    """
+
+    name: str
     nodes: int
     nodes_min: int
+    over_s: float
+    up_to_s: float | None
     jobs: int
     wait_change: float | None
     low: float | None
     high: float | None
+    delay_s: MeanDelay
     wait_s: float
     wait_without_s: float
     slowdown: float
     slowdown_without: float
     slowdown_change: RelativeChange
+    verdict: PromiseState
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +98,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     slowdown_change: RelativeChange
     wait_s: float
     wait_without_s: float
-    by_size: list[SizeResult]
+    by_size: list[ClassResult]
     starts_per_h: float
     cancels_per_h: float
+    calls_per_min: float  #: commands of the batch system: glances, polls, actions
+    headroom: float | None  #: node-seconds that were kept idle for small jobs, of the idle ones without us
     idle_share: float | None
     seconds: float
     pairs: int
+    delay_s: MeanDelay
+    by_length: list[ClassResult]
+    by_limit: list[ClassResult]
+    by_size_and_length: list[ClassResult]
+    promise: Promise
 
 
 def replicas_for(jobs: int) -> int:
@@ -126,7 +154,7 @@ def run_seed(study: Study, seed: int) -> SeedRuns:
 
 
 def timed(
-    world: World, jobs: Sequence[Job], classes: Sequence[SizeClass], *, name: str, policy: Policy | None
+    world: World, jobs: Sequence[Job], classes: JobClasses, *, name: str, policy: Policy | None
 ) -> RunSummary:
     """One run and its CPU seconds."""
     began = time.process_time()
@@ -161,7 +189,7 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
     """The figures of one policy."""
     with_us = [run for each in runs for run in each.policies[policy.value]]
     without = [run for each in runs for run in each.without[: len(each.policies[policy.value])]]
-    classes = classes_of(study.jobs, study.world.nodes)
+    by = PairedWaits(without, with_us).results(classes_of(study.jobs, study.world.nodes))
     idle_s = sum(run.idle_s for run in without)
     useful_s = sum(run.useful_s for run in with_us)
     bounds = change([run.idle_s for run in without], [run.useful_s for run in with_us])
@@ -176,33 +204,93 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
         slowdown_change=change([run.slowdowns[0] for run in without], [run.slowdowns[0] for run in with_us]),
         wait_s=mean([run.waits_s[0] for run in with_us]),
         wait_without_s=mean([run.waits_s[0] for run in without]),
-        by_size=[size_result(each, k + 1, without, with_us) for k, each in enumerate(classes)],
+        by_size=by.sizes,
         starts_per_h=sum(run.starts for run in with_us) / hours,
         cancels_per_h=sum(run.cancels for run in with_us) / hours,
+        calls_per_min=sum(run.calls for run in with_us) / hours / 60,
+        headroom=share(sum(run.kept_s for run in with_us), idle_s),
         idle_share=share(idle_s, sum(run.capacity_s for run in without)),
         seconds=sum(run.cpu_s for run in [*with_us, *without]) / len(runs),
         pairs=len(with_us),
+        delay_s=by.delay_s,
+        by_length=by.lengths,
+        by_limit=by.limits,
+        by_size_and_length=by.both,
+        promise=by.promise,
     )
 
 
-def size_result(
-    size: SizeClass, k: int, without: Sequence[RunSummary], with_us: Sequence[RunSummary]
-) -> SizeResult:
-    """The figures of one class; `k` is its place in the lists of a digest."""
-    waits = change([run.waits_s[k] for run in without], [run.waits_s[k] for run in with_us])
-    return SizeResult(
-        nodes=size.nodes,
-        nodes_min=size.nodes_min,
-        jobs=size.jobs,
-        wait_change=waits.mean,
-        low=waits.low,
-        high=waits.high,
-        wait_s=mean([run.waits_s[k] for run in with_us]),
-        wait_without_s=mean([run.waits_s[k] for run in without]),
-        slowdown=mean([run.slowdowns[k] for run in with_us]),
-        slowdown_without=mean([run.slowdowns[k] for run in without]),
-        slowdown_change=change([run.slowdowns[k] for run in without], [run.slowdowns[k] for run in with_us]),
-    )
+class ClassResults(NamedTuple):
+    """The classes of a policy, and its verdict."""
+
+    sizes: list[ClassResult]
+    lengths: list[ClassResult]
+    limits: list[ClassResult]
+    both: list[ClassResult]
+    delay_s: MeanDelay
+    promise: Promise
+
+
+class PairedWaits:
+    """The waits of all pairs, place by place of their digests."""
+
+    def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary]) -> None:
+        self._without, self._with_us = without, with_us
+
+    def results(self, classes: JobClasses) -> ClassResults:
+        """All classes, in the order of a digest."""
+        largest = classes.sizes[-1]
+        both = [each for _, _, each in classes.both]
+        everything = [*classes.sizes, *classes.lengths, *classes.limits, *both]
+        found = [self._result(each, k, is_largest=each is largest) for k, each in enumerate(everything, 1)]
+        lengths = len(classes.sizes)
+        limits = lengths + len(classes.lengths)
+        rest = limits + len(classes.limits)
+        judged = [
+            Judged(
+                name=f"limit {each.name}" if limits <= k < rest else each.name,
+                verdict=each.verdict,
+                belongs=k < limits,
+            )
+            for k, each in enumerate(found)
+        ]
+        moved, later = self._change(0)
+        return ClassResults(
+            sizes=found[:lengths],
+            lengths=found[lengths:limits],
+            limits=found[limits:rest],
+            both=found[rest:],
+            delay_s=later,
+            promise=promise_of(mean_verdict(moved, later), judged),
+        )
+
+    def _change(self, k: int) -> tuple[RelativeChange, MeanDelay]:
+        before, after = [run.waits_s[k] for run in self._without], [run.waits_s[k] for run in self._with_us]
+        return change(before, after), delay(before, after)
+
+    def _result(self, of: JobClass, k: int, *, is_largest: bool) -> ClassResult:
+        moved, later = self._change(k)
+        without, with_us = self._without, self._with_us
+        return ClassResult(
+            name=of.name,
+            nodes=of.nodes,
+            nodes_min=of.nodes_min,
+            over_s=of.over_s,
+            up_to_s=of.up_to_s,
+            jobs=of.jobs,
+            wait_change=moved.mean,
+            low=moved.low,
+            high=moved.high,
+            delay_s=later,
+            wait_s=mean([run.waits_s[k] for run in with_us]),
+            wait_without_s=mean([run.waits_s[k] for run in without]),
+            slowdown=mean([run.slowdowns[k] for run in with_us]),
+            slowdown_without=mean([run.slowdowns[k] for run in without]),
+            slowdown_change=change(
+                [run.slowdowns[k] for run in without], [run.slowdowns[k] for run in with_us]
+            ),
+            verdict=class_verdict(moved, later, is_largest=is_largest),
+        )
 
 
 def mean(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""What runs with and without us say together: shares, relative changes with bounds, classes of job size. Pure.
+"""What runs with and without us say together: shares, relative changes with bounds, classes of jobs. Pure.
 
 A pair is a run without us and one with us on the same jittered workload. A relative change is a ratio of sums over all
 pairs, not a mean of ratios: waits are chaotic, and a mean of ratios would be too high by the variance of its
@@ -9,15 +9,17 @@ Techniques, 3rd edition, section 6.4).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from tidemill.harvest.simulation.simulator import Tally
+from tidemill.harvest.simulation.simulator import Tally, calls_of
 from tidemill.harvest.simulation.swf import Job
+from tidemill.model.figures.job_classes import LENGTHS, LENGTHS_S, SIZES, size_edges
 
-CLASS_SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
-"""Classes of jobs end at these shares of the machine."""
 CLASS_JOBS_MIN = 100
 """A smaller class joins its neighbour: its mean wait would say nothing."""
 SLOWDOWN_RUN_S_MIN = 10.0
@@ -61,16 +63,34 @@ STUDENT = (
 """97.5 % of Student's t for 1 to 30 degrees of freedom."""
 
 
-class SizeClass(msgspec.Struct, frozen=True):
-    """Jobs of `nodes_min` to `nodes` nodes."""
+class JobClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of `nodes_min` to `nodes` nodes that are longer than `over_s` and at most `up_to_s` (None = no bound).
 
+    `name`: as `model.figures.job_classes` has it; of classes that were joined, the upper one's.
+    """
+
+    name: str
+    jobs: int
     nodes_min: int
     nodes: int
-    jobs: int
+    over_s: float = 0.0
+    up_to_s: float | None = None
+
+
+class JobClasses(msgspec.Struct, frozen=True, kw_only=True):
+    """The classes of a workload, ascending, by size, by run time and by limit, and those of both size and run time.
+
+    `both` has (place among `sizes`, place among `lengths`, class); one with few jobs is left out.
+    """
+
+    sizes: list[JobClass]
+    lengths: list[JobClass]
+    limits: list[JobClass]
+    both: list[tuple[int, int, JobClass]]
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in sums. Lists have one entry for all jobs, then one for each class."""
+    """A run in sums. Lists have one entry for all jobs, then one for each class: sizes, lengths, limits, both."""
 
     idle_s: float
     capacity_s: float
@@ -78,6 +98,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     useful_s: float
     starts: int
     cancels: int
+    calls: float  #: commands of the batch system
+    kept_s: float  #: node-seconds left idle as headroom
     waits_s: list[float]  #: means
     slowdowns: list[float]  #: means
     cpu_s: float
@@ -91,36 +113,109 @@ class RelativeChange(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
 
 
-def classes_of(jobs: Sequence[Job], nodes: int) -> list[SizeClass]:
-    """Classes by share of the machine, ascending, none of them nearly empty."""
-    widths = sorted(job.width for job in jobs)
-    groups: list[list[int]] = []
+class MeanDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """How many seconds longer jobs wait in the mean, with 95 % bounds; None where a single pair tells no bounds."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def classes_of(jobs: Sequence[Job], nodes: int) -> JobClasses:
+    """The classes of a workload, none of them nearly empty."""
+    everything = sorted(job.width for job in jobs)
+    widths = (everything[0], everything[-1]) if everything else (0, 0)
+    sizes = [
+        JobClass(name=SIZES[last], jobs=len(group), nodes_min=group[0], nodes=group[-1])
+        for _, last, group in joined(everything, size_edges(nodes))
+    ]
+    lengths = _lengths([job.run_s for job in jobs], widths)
+    counts = Counter(_places(job, sizes, lengths) for job in jobs)
+    both = [
+        (
+            i,
+            j,
+            JobClass(
+                name=f"{sizes[i].name} {lengths[j].name}",
+                jobs=count,
+                nodes_min=sizes[i].nodes_min,
+                nodes=sizes[i].nodes,
+                over_s=lengths[j].over_s,
+                up_to_s=lengths[j].up_to_s,
+            ),
+        )
+        for (i, j), count in sorted(counts.items())
+        if count >= CLASS_JOBS_MIN
+    ]
+    limits = _lengths([job.limit_s for job in jobs], widths)
+    return JobClasses(sizes=sizes, lengths=lengths, limits=limits, both=both)
+
+
+def joined(values: Sequence[float], edges: Sequence[float]) -> list[tuple[int, int, list[Any]]]:
+    """Ascending values in groups that end at the edges, a nearly empty one joined with its neighbour.
+
+    Of each: the places of its first and of its last edge, and the values.
+    """
+    merged: list[tuple[int, int, list[Any]]] = []
     begin = 0
-    for share in CLASS_SHARES:
-        edge = max(1, int(nodes * share))
-        group = [width for width in widths[begin:] if width <= edge]
-        begin += len(group)
-        if group:
-            groups.append(group)
-    merged: list[list[int]] = []
-    for group in groups:
-        if merged and (len(group) < CLASS_JOBS_MIN or len(merged[-1]) < CLASS_JOBS_MIN):
-            merged[-1] += group
+    for place, edge in enumerate(edges):
+        end = bisect_right(values, edge)
+        group = list(values[begin:end])
+        begin = max(begin, end)
+        if not group:
+            continue
+        if merged and min(len(group), len(merged[-1][2])) < CLASS_JOBS_MIN:
+            first, _, before = merged[-1]
+            merged[-1] = (first, place, before + group)
         else:
-            merged.append(group)
-    return [SizeClass(group[0], group[-1], len(group)) for group in merged]
+            merged.append((place, place, group))
+    return merged
 
 
-def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, cpu_s: float) -> RunSummary:
+def _lengths(values: Sequence[int], widths: tuple[int, int]) -> list[JobClass]:
+    found = joined(sorted(values), LENGTHS_S)
+    return [
+        JobClass(
+            name=LENGTHS[last],
+            jobs=len(group),
+            nodes_min=widths[0],
+            nodes=widths[1],
+            over_s=LENGTHS_S[found[k - 1][1]] if k else 0.0,
+            up_to_s=None if math.isinf(LENGTHS_S[last]) else LENGTHS_S[last],
+        )
+        for k, (_, last, group) in enumerate(found)
+    ]
+
+
+def _places(job: Job, sizes: Sequence[JobClass], lengths: Sequence[JobClass]) -> tuple[int, int]:
+    return _place(job.width, [each.nodes for each in sizes]), _place(job.run_s, _ends(lengths))
+
+
+def _place(value: float, edges: Sequence[float]) -> int:
+    return min(bisect_left(edges, value), len(edges) - 1)
+
+
+def _ends(lengths: Sequence[JobClass]) -> list[float]:
+    return [math.inf if each.up_to_s is None else each.up_to_s for each in lengths]
+
+
+def digest(tally: Tally, jobs: Sequence[Job], classes: JobClasses, *, cpu_s: float) -> RunSummary:
     """A run in sums; `jobs` in the order of `tally.waits_s`."""
-    waits = [0.0] * (len(classes) + 1)
-    slowdowns = [0.0] * (len(classes) + 1)
-    counts = [0] * (len(classes) + 1)
-    edges = [each.nodes for each in classes]
+    sizes = [each.nodes for each in classes.sizes]
+    lengths, limits = _ends(classes.lengths), _ends(classes.limits)
+    first_length = 1 + len(sizes)
+    first_limit = first_length + len(lengths)
+    first_both = first_limit + len(limits)
+    both = {(i, j): first_both + k for k, (i, j, _) in enumerate(classes.both)}
+    number = first_both + len(classes.both)
+    waits, slowdowns, counts = [0.0] * number, [0.0] * number, [0] * number
     for job, wait_s in zip(jobs, tally.waits_s, strict=True):
         slowdown = max(1.0, (wait_s + job.run_s) / max(job.run_s, SLOWDOWN_RUN_S_MIN))
-        k = 1 + next(k for k, edge in enumerate(edges) if job.width <= edge)
-        for index in (0, k):
+        i, j = bisect_left(sizes, job.width), bisect_left(lengths, job.run_s)
+        places = [0, 1 + i, first_length + j, first_limit + bisect_left(limits, job.limit_s)]
+        if (i, j) in both:
+            places.append(both[i, j])
+        for index in places:
             waits[index] += wait_s
             slowdowns[index] += slowdown
             counts[index] += 1
@@ -131,10 +226,24 @@ def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, c
         useful_s=tally.useful_s,
         starts=tally.starts,
         cancels=tally.cancels,
+        calls=calls_of(tally),
+        kept_s=tally.kept_s,
         waits_s=[total / max(1, count) for total, count in zip(waits, counts, strict=True)],
         slowdowns=[total / max(1, count) for total, count in zip(slowdowns, counts, strict=True)],
         cpu_s=cpu_s,
     )
+
+
+def delay(before: Sequence[float], after: Sequence[float]) -> MeanDelay:
+    """How many seconds more `after` is than `before`, paired."""
+    number = len(before)
+    differences = [y - x for x, y in zip(before, after, strict=True)]
+    mean = sum(differences) / number
+    if number < 2:
+        return MeanDelay(mean=mean, low=None, high=None)
+    variance = sum((each - mean) ** 2 for each in differences) / (number - 1)
+    half = student(number - 1) * math.sqrt(variance / number)
+    return MeanDelay(mean=mean, low=mean - half, high=mean + half)
 
 
 def change(before: Sequence[float], after: Sequence[float]) -> RelativeChange:

@@ -15,7 +15,9 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from tidemill.harvest.plan.phase import lead
+from tidemill.harvest.plan.headroom import Headroom, small_width
+from tidemill.harvest.plan.pace import POLL_CALLS, QUIET_POLLS, GlancePace
+from tidemill.harvest.plan.phase import REACTION_S, glance_offsets, lead
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.profile import EVER, FreeNodes, play
 from tidemill.harvest.plan.situation import (
@@ -34,6 +36,7 @@ from tidemill.harvest.simulation.swf import Job
 HOUR_S = 3600.0
 ANNOUNCED_S = 7 * 86400.0
 """An outage is known to scheduler and broker so long before; longer jobs than that are drained for nowhere."""
+PUNCTUAL_S = 1e-3
 END_REGULAR, END_OURS, FREED, OUTAGE = range(4)
 
 
@@ -45,6 +48,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     event_s: float = 300.0
     startup_s: float = 120.0
     poll_s: float = 30.0
+    glance_s: float | None = None  #: least pause before a glance; None = as the agent has it, 0 = no glances
+    calls_per_min_max: float = 30.0  #: as `cluster.calls_per_min_max`
+    has_headroom: bool = True
     lead_s: float | None = None  #: a poll acts so long before a backfill cycle; None = `death_s` + 1
     is_aligned: bool = True  #: False: polls and cycles have nothing to do with each other
     cycle_s: float = 30.0
@@ -64,6 +70,10 @@ class Tally(msgspec.Struct, kw_only=True):
     useful_s: float = 0.0
     starts: int = 0
     cancels: int = 0
+    glances: float = 0.0  #: commands, until the horizon; those at which nothing has changed are counted, too
+    polls: float = 0.0
+    actions: int = 0
+    kept_s: float = 0.0  #: node-seconds that were left idle as headroom, at most
     waits_s: list[float] = []  #: of each job, in the order of the workload
     tide: list[tuple[float, int, int]] = []  #: (time, nodes of regular jobs, nodes of ours), if asked for
 
@@ -93,7 +103,7 @@ class SimulatedMachine:
         self.next_poll_s = EVER
         self.next_cycle_s = EVER
         self.cycle_phase_s = chance.random() * world.cycle_s
-        lead_s = lead(world.death_s) if world.lead_s is None else world.lead_s
+        self.lead_s = lead_s = lead(world.death_s) if world.lead_s is None else world.lead_s
         unrelated_s = chance.random() * world.poll_s
         self.poll_phase_s = self.cycle_phase_s - lead_s if world.is_aligned else unrelated_s
         self.now_s = 0.0
@@ -114,6 +124,15 @@ class SimulatedMachine:
         self.limits = limits_of(world)
         self.backlog = Backlog(node_s=1e18, nodes_max=world.nodes, event_s=world.event_s)
         self.tally = Tally(waits_s=[0.0] * len(jobs))
+        self.pace = GlancePace(
+            poll_s=world.poll_s, calls_per_min_max=world.calls_per_min_max, glance_s=world.glance_s
+        )
+        self.headroom = Headroom()
+        self.kept = 0
+        self.arrived: list[tuple[str, int]] = []
+        self.looked_s = 0.0
+        self.is_glance = False
+        self.glance_every_s: float | None = None
         self.keep_tide = False
         for start, end in world.outages:
             self._push(start, OUTAGE, 1)
@@ -132,20 +151,24 @@ class SimulatedMachine:
                 self._advance(horizon)
                 break
             self._advance(at)
-            changed = False
+            changed = is_news = False
             while self.events and self.events[0][0] <= at:
-                self._happen(*heappop(self.events)[2:])
+                _, _, kind, argument = heappop(self.events)
+                self._happen(kind, argument)
                 changed = True
+                is_news |= kind == END_REGULAR and bool(self.queue)
             while come < count and jobs[come].submit_s <= at:
                 job = jobs[come]
                 self.queue.append(Waiting(str(come), job.width, job.limit_s, job.submit_s))
+                if self.policy is Policy.YIELD:
+                    self.arrived.append((str(come), job.width))
                 come += 1
-                changed = True
+                changed = is_news = True
             if changed:
                 self._main_pass()
-                self._arm()
+                self._arm(is_news=is_news)
             if self.next_poll_s <= at:
-                self._poll()
+                self._look()
             if self.next_cycle_s <= at:
                 self._cycle()
         self._finish()
@@ -165,17 +188,78 @@ class SimulatedMachine:
             tally.idle_s += spent * (self.world.nodes - self.regular)
             tally.capacity_s += spent * self.world.nodes
             tally.held_s += spent * self.ours
+            tally.kept_s += spent * min(self.kept, self.idle)
+            if self.glance_every_s is not None and self.ours:
+                tally.glances += spent / self.glance_every_s
         self.now_s = at_s
 
-    def _arm(self) -> None:
-        """Something has changed: the next cycle and the next poll will look at it."""
+    def _arm(self, *, is_news: bool = False) -> None:
+        """Something has changed: the next cycle and the next poll will look at it; `is_news`: a glance, too."""
         now = self.now_s
         if self.next_cycle_s == EVER:
             self.next_cycle_s = after(now, self.world.cycle_s, self.cycle_phase_s)
         if self.policy is not None:
-            self.next_poll_s = min(self.next_poll_s, after(now, self.world.poll_s, self.poll_phase_s))
+            self._arm_look(now, is_news=is_news)
         if self.keep_tide:
             self.tally.tide.append((now, self.regular, self.ours))
+
+    def _arm_look(self, now_s: float, *, is_news: bool) -> None:
+        """The next glance or poll after a change, whichever comes first."""
+        at_s = after(now_s, self.world.poll_s, self.poll_phase_s)
+        is_glance = False
+        if self.policy is Policy.YIELD:
+            self.glance_every_s = self.pace.glance_s(now_s, holds=self.ours > 0)
+            if self.glance_every_s is not None and is_news:
+                glance_at_s = self._reaction_at_s(now_s + REACTION_S, self.glance_every_s)
+                is_glance = glance_at_s < at_s - PUNCTUAL_S
+                at_s = glance_at_s if is_glance else at_s
+        if at_s < self.next_poll_s:
+            self.next_poll_s, self.is_glance = at_s, is_glance
+
+    def _reaction_at_s(self, now_s: float, pause_s: float) -> float:
+        """When the next glance has led to something, as `phase.until_glance` has it."""
+        world = self.world
+        if world.is_aligned:
+            offsets = glance_offsets(pause_s, cycle_s=world.cycle_s, lead_s=self.lead_s)
+            if offsets:
+                return min(after(now_s, world.cycle_s, self.cycle_phase_s + each) for each in offsets)
+        return after(now_s, pause_s, self.poll_phase_s)
+
+    def _look(self) -> None:
+        """A glance that shows a change, and the poll that it may cause; or a poll at its own time."""
+        now, tally = self.now_s, self.tally
+        if self.policy is not Policy.YIELD:
+            self._poll()
+            return
+        quiet = int((now - self.looked_s) // (self.world.poll_s * QUIET_POLLS))
+        is_counted = now < self.world.horizon_s and not self.out
+        tally.polls += quiet if is_counted else 0
+        self.looked_s = now
+        if self.is_glance:
+            self.pace.changed(now)
+        if self.is_glance and not self.pace.react(now):
+            self.next_poll_s = EVER
+            self._arm_look(now, is_news=True)
+            return
+        if not self.is_glance:
+            self.pace.polled(now)
+        tally.polls += is_counted
+        self._poll()
+
+    def _learn(self, decision: Decision) -> None:
+        """What has come since the last look: how many small jobs that could start, how many that need nodes of ours."""
+        arrived, self.arrived = self.arrived, []
+        if not arrived:
+            return
+        waiting = {job.id for job in self.queue}
+        yielded = frozenset(decision.yields_to)
+        could = yielded.union(decision.ready)
+        widest = small_width(self.world.nodes)
+        self.pace.needed(self.now_s, sum(name in yielded for name, _ in arrived))
+        wanted = sum(
+            width for name, width in arrived if width <= widest and (name in could or name not in waiting)
+        )
+        self.headroom.note(self.now_s, wanted)
 
     def _happen(self, kind: int, argument: int) -> None:
         if kind == END_REGULAR:
@@ -347,7 +431,13 @@ class SimulatedMachine:
         """The broker looks, decides and acts."""
         self.next_poll_s = EVER
         assert self.policy is not None
-        decision = decide(self.situation(), self.policy)
+        situation = self.situation()
+        decision = decide(situation, self.policy)
+        if self.policy is Policy.YIELD:
+            self._learn(decision)
+            self.kept = situation.headroom
+            if self.now_s < self.world.horizon_s:
+                self.tally.actions += commands_of(decision)
         acted = self._cancel(decision)
         for change in decision.shorten:
             cohort = self.cohorts[change.key]
@@ -409,6 +499,18 @@ class SimulatedMachine:
             holdings=[self._holding(each) for each in self.cohorts.values()],
             backlog=self.backlog,
             limits=limits,
+            headroom=self._headroom(),
+        )
+
+    def _headroom(self) -> int:
+        world = self.world
+        if self.policy is not Policy.YIELD or not world.has_headroom:
+            return 0
+        return self.headroom.nodes(
+            self.now_s,
+            free=world.nodes - self.regular,
+            look_s=self.glance_every_s or world.poll_s,
+            death_s=world.death_s,
         )
 
     def _holding(self, cohort: Cohort) -> Holding:
@@ -462,6 +564,16 @@ def limits_of(world: World) -> Limits:
 def with_starts(limits: Limits, left: int) -> Limits:
     """The same limits with the starts that this hour still allows."""
     return msgspec.structs.replace(limits, starts_left=max(0, left))
+
+
+def commands_of(decision: Decision) -> int:
+    """Commands that carry out a decision: one cancels all, one for each end and for each array."""
+    return bool(decision.cancel) + len({each.ends_s for each in decision.shorten}) + len(decision.submit)
+
+
+def calls_of(tally: Tally) -> float:
+    """Commands of a run, until the horizon."""
+    return tally.glances + POLL_CALLS * tally.polls + tally.actions
 
 
 def ends_of(each: Busy) -> float:

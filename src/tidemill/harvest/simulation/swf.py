@@ -165,7 +165,7 @@ def parsed(path: Path, number: int, text: str) -> tuple[Raw | None, str]:
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{where} is no record of the Standard Workload Format: `{text[:80]}`",
-            hint="a record has 18 numbers; --kind availability reads lines of time and free nodes",
+            hint="a record has 18 numbers; a dump of sacct begins with its header, a record of PBS with a date",
         ) from None
     if len(values) < FIELDS_MIN:
         raise ConfigError(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidemill.config.addressee import Channel
 from tidemill.model.failure import FailureClass
+from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.model.metrics.nodes import FAMILIES, QUANTITIES
 from tidemill.model.state import AllocationState, JobState
 
@@ -50,12 +51,14 @@ _SITE = Label(most=SITES_MAX, about="the site's name")
 _AREA = Label(most=AREAS_MAX, about="an area of `[[io]]`")
 _CACHE = Label(most=VIEWS_MAX, about="a cache of `[[caches]]`")
 _NODES = Label(("idle", "regular", "ours", "other"))
+_SIZES = Label(SIZES, about="share of the machine, at most")
+_LENGTHS = Label(LENGTHS, about="requested walltime, at most")
 _ALLOCATIONS = Label(tuple(str(each) for each in AllocationState))
 _CHANNEL = Label(tuple(str(each) for each in Channel))
 _CAUSES = Label(
     (
-        "idle", "regular", "payback", "backlog", "nodes", "allocations", "waiting", "starts", "submits", "width",
-        "grant", "hidden", "failed_starts", "wide", "stopped", "contested",
+        "idle", "regular", "headroom", "payback", "backlog", "nodes", "allocations", "waiting", "starts", "submits",
+        "width", "grant", "hidden", "failed_starts", "wide", "stopped", "contested",
     ),
     about="what binds",
 )  # fmt: skip
@@ -64,7 +67,7 @@ AGENT: dict[str, Metric] = {
     "tidemill_info": Metric("gauge", "Always 1; the agent's version", {"version": Label(most=1)}),
     "tidemill_epoch": Metric("gauge", "Number of the agent's term"),
     "tidemill_batch_calls_total": Metric(
-        "counter", "Commands of the batch system that we ran", {"kind": Label(("query", "action"))}
+        "counter", "Commands of the batch system that we ran", {"kind": Label(("query", "glance", "action"))}
     ),
     "tidemill_batch_failures_total": Metric("counter", "Commands that failed"),
     "tidemill_batch_slow_total": Metric("counter", "Replies that took over cluster.slow_s, or a rate limit"),
@@ -72,6 +75,15 @@ AGENT: dict[str, Metric] = {
     "tidemill_batch_seconds_total": Metric("counter", "Seconds that commands took"),
     "tidemill_batch_last_seconds": Metric("gauge", "Seconds that the last query took"),
     "tidemill_batch_interval_factor": Metric("gauge", "Polls are so many times rarer than configured"),
+    "tidemill_batch_glance_seconds": Metric(
+        "gauge",
+        "Pause before a glance at the counts of jobs; 0 = none: nothing is held, or it is not offered",
+    ),
+    "tidemill_batch_glance_off": Metric(
+        "gauge",
+        "1 while glances are off: the batch system shows no counts of jobs, or the query for them fails",
+    ),
+    "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept for small jobs to come, at most"),
     "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = others' jobs", {"state": _NODES}),
     "tidemill_allocations": Metric("gauge", "Allocations that the site's log knows", {"state": _ALLOCATIONS}),
     "tidemill_starts_total": Metric("counter", "Allocations that we asked for"),
@@ -83,6 +95,15 @@ AGENT: dict[str, Metric] = {
         "gauge", "Our estimated part of the waits of regular jobs since 0 h UTC"
     ),
     "tidemill_harm_today_jobs": Metric("gauge", "Regular jobs since 0 h UTC whose wait was partly ours"),
+    "tidemill_regular_today_jobs": Metric(
+        "gauge", "Regular jobs that started since 0 h UTC", {"size": _SIZES, "length": _LENGTHS}
+    ),
+    "tidemill_regular_today_wait_seconds": Metric(
+        "gauge", "What they waited, in all", {"size": _SIZES, "length": _LENGTHS}
+    ),
+    "tidemill_regular_today_harm_seconds": Metric(
+        "gauge", "Our estimated part of what they waited", {"size": _SIZES, "length": _LENGTHS}
+    ),
     "tidemill_grant_node_seconds": Metric(
         "gauge",
         "What an account's grant holds, in seconds of one node",

@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.model.quantities import ratio
 from tidemill.report.harm import Harm
 from tidemill.report.operation.failures import FailureKey
-from tidemill.report.operation.jobs import SUMS, JobSums
+from tidemill.report.operation.jobs import OF_DAY, SUMS, JobSums
 from tidemill.report.operation.machine import HOUR_US, AllocationMonth, BackfillMonth, SiteMonth
 from tidemill.report.operation.sheet import Column, Sheet, Value, count, share, text
 
@@ -49,6 +49,16 @@ def months(jobs: JobSums) -> Sheet:
         Column("read", "TB"), Column("written", "TB"),
     )  # fmt: skip
     return Sheet("months", "Core-hours, jobs and events per month and site", about, columns, rows)
+
+
+def days(jobs: JobSums) -> Sheet:
+    """Jobs and events per day and site."""
+    rows: list[tuple[Value, ...]] = [
+        (day, site or "-", *values) for (day, site), values in sorted(jobs.days.items())
+    ]
+    columns = (text("day"), text("site"), *(count(name) for name in OF_DAY))
+    about = "By the day, in UTC, on which a job ended; one that still runs, on which it started."
+    return Sheet("days", "Jobs and events per day and site", about, columns, rows)
 
 
 def sites(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
@@ -296,3 +306,25 @@ def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
         Column("median_delay", "s"), Column("worst_delay", "s"), text("worst_job"),
     )  # fmt: skip
     return Sheet("waits", "Waits of others", about, columns, rows)
+
+
+def wait_classes_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
+    """The same by size and by length of the jobs."""
+    rows = [
+        (
+            directory.parent.name, each.size or "all", each.length or "all", each.jobs, each.delayed,
+            each.wait_s, each.share_s, each.share_low_s, each.share_high_s, each.share_of_wait,
+        )
+        for directory, harm in found
+        for each in (*harm.by_size, *harm.by_length, *harm.by_size_and_length)
+    ]  # fmt: skip
+    about = (
+        "Jobs of other users by their share of the machine (at most) and the walltime that they asked for (at most): "
+        "what they waited, and which part of it was Tidemill's, as means with 95 % bounds. An estimate: there is no "
+        "run without Tidemill to compare with."
+    )
+    columns = (
+        text("site"), text("size"), text("length"), count("jobs"), count("delayed"), Column("wait", "s"),
+        Column("delay", "s"), Column("delay_low", "s"), Column("delay_high", "s"), share("share_of_wait"),
+    )  # fmt: skip
+    return Sheet("wait_classes", "Waits of others by class", about, columns, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from tidemill.charts.axes import Axis, ceiling, scale_of
@@ -17,6 +17,7 @@ from tidemill.report.operation.sheet import Sheet
 
 SITES_MAX = 7  #: drawn one by one; the others together
 MARKS_MAX = 13
+DAYS_MAX = 400  #: drawn one by one
 EVERY = (1, 2, 3, 6, 12, 24, 60, 120)  #: months from mark to mark
 UNITS = {"core_hours": "core-hours", "jobs": "jobs", "events_done": "events"}
 
@@ -165,6 +166,47 @@ def failures(sheet: Sheet, rate: Sheet | None, months: Sequence[str]) -> str:
         title="failures by class per month, and the share of jobs that failed",
         note=note,
     )
+
+
+def per_day(sheet: Sheet) -> str:
+    """Jobs that completed and jobs that failed on each of the newest DAYS_MAX days, of all sites."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for day, completed, failed in zip(
+        sheet.column("day"), sheet.column("completed"), sheet.column("failed"), strict=True
+    ):
+        counts[day][0] += completed
+        counts[day][1] += failed
+    last = date.fromisoformat(max(counts))
+    number = min(DAYS_MAX, (last - date.fromisoformat(min(counts))).days + 1)
+    days = [last - timedelta(days=k) for k in reversed(range(number))]
+    rows = [counts.get(day.isoformat(), [0, 0]) for day in days]
+    scale, power = scale_of(max((sum(row) for row in rows), default=0))
+    series = [
+        Steps(name, colour, range(number + 1), [row[k] / scale for row in rows], kind="stack")
+        for k, (name, colour) in enumerate((("completed", 0), ("failed", 2)))
+    ]
+    top = ceiling(max((sum(row) for row in rows), default=0) / scale)
+    y = Axis(0, top, "Jobs per day" + (f" / {power}" if power else ""))
+    note = f"{days[0]} to {days[-1]}"
+    return histogram(
+        [Panel(days_axis(days), y, series, 200)], head="Tidemill", title="jobs by day and outcome", note=note
+    )
+
+
+def days_axis(days: Sequence[date]) -> Axis:
+    """Days, one bin each. Names stand at days, at Mondays or at the first days of months, so that they are few."""
+    if len(days) <= MARKS_MAX:
+        marks = [(k + 0.5, f"{day:%d %b}") for k, day in enumerate(days)]
+    elif len(days) <= 7 * MARKS_MAX:
+        every = 7 * -(-len(days) // (7 * MARKS_MAX // 2))
+        marks = [
+            (k + 0.5, f"{day:%d %b}") for k, day in enumerate(days) if (day.toordinal() - 1) % every == 0
+        ]
+    else:
+        firsts = [(k, day) for k, day in enumerate(days) if day.day == 1]
+        marks = [(float(k), f"{day:%b}\n{day:%Y}" if k == firsts[0][0] or day.month == 1 else f"{day:%b}")
+                 for k, day in firsts]  # fmt: skip
+    return Axis(0, len(days), marks=marks)
 
 
 def of_jobs(spread: Spread, *, label: str, head: str, is_estimate: bool, colour: int) -> str:

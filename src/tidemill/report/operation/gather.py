@@ -55,6 +55,7 @@ def gather(
     waited = waits(harvest, source)
     made = [
         accounts.months(jobs),
+        accounts.days(jobs),
         accounts.sites(jobs, held),
         accounts.calendar_years(jobs, held),
         accounts.backfill_sheet(machine, held),
@@ -73,6 +74,7 @@ def gather(
         accounts.nodes_sheet(quarantine(source)),
         stress.sheet(tests),
         accounts.waits_sheet(waited),
+        accounts.wait_classes_sheet(waited),
     ]
     sheets = {each.name: each for each in made if each.rows}
     return OperationReport(source, jobs, failures, machine, held, waited, sheets, tests)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidemill import clock
 from tidemill.report.operation.moments import BINS_PER_DECADE, PieceSums, Spread
 from tidemill.report.operation.source import ReportFiles, pieces_of
 
@@ -31,6 +32,8 @@ ESTIMATED = {
     "opens": "", "closes": "", "metadata_ok": "", "metadata_failed": "",
 }  # fmt: skip
 """Quantities of a job that are estimated: its payloads times what traced payloads of its application did."""
+OF_DAY = ("jobs", "completed", "failed", "events_done")
+DAY_US = 86_400_000_000
 SETUP, EVENT = "setup", "event"
 
 
@@ -59,6 +62,9 @@ class JobSums:
     def __init__(self, traces: dict[tuple[str, str], TraceFigures]) -> None:
         self.traces = traces  #: by site and application
         self.sums: dict[JobKey, list[int]] = defaultdict(lambda: [0] * len(SUMS))
+        self.days: dict[tuple[str, str], list[int]] = defaultdict(
+            lambda: [0] * len(OF_DAY)
+        )  #: by day and site
         self.times: dict[tuple[str, str, str], Spread] = defaultdict(
             Spread
         )  #: by quantity, application, site
@@ -78,6 +84,7 @@ class JobSums:
 
         table = _prepared(table)
         self._add_sums(table)
+        self._add_days(table)
         ran = table.filter(pc.and_(pc.greater(table["payloads"], 0), pc.is_valid(table["started_us"])))
         if not ran.num_rows:
             return
@@ -97,6 +104,25 @@ class JobSums:
         columns = [found[f"{name}_sum"].to_pylist() for name in SUMS]
         for month, site, app, state, *values in zip(months, *rest, *columns, strict=True):
             line = self.sums[JobKey(f"{month // 12:04d}-{month % 12 + 1:02d}", site or "", app, state)]
+            for k, value in enumerate(values):
+                line[k] += int(value or 0)
+
+    def _add_days(self, table: Any) -> None:
+        import pyarrow.compute as pc
+
+        table = _with(table, {
+            "day": pc.divide(table["at_us"], DAY_US),
+            "completed": pc.equal(table["state"], "COMPLETED").cast("int64"),
+            "failed": pc.equal(table["state"], "FAILED").cast("int64"),
+        })  # fmt: skip
+        found = table.group_by(["day", "site"], use_threads=False).aggregate(
+            [(name, "sum") for name in OF_DAY]
+        )
+        columns = [found[f"{name}_sum"].to_pylist() for name in OF_DAY]
+        for at, site, *values in zip(
+            found["day"].to_pylist(), found["site"].to_pylist(), *columns, strict=True
+        ):
+            line = self.days[clock.utc_text(at * DAY_US)[:10], site or ""]
             for k, value in enumerate(values):
                 line[k] += int(value or 0)
 
@@ -161,6 +187,13 @@ def _merge(into: Spread, more: Spread) -> None:
     into.put(None, more.zeros)
     for index, count in more.bins.items():
         into.put(index, count)
+
+
+def _with(table: Any, columns: dict[str, Any]) -> Any:
+    """The table with more columns."""
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    return table
 
 
 def _within(table: Any, source: ReportFiles) -> Any:

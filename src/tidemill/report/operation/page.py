@@ -33,6 +33,7 @@ def page(operation: OperationReport) -> str:
         ("Backfill", _backfill(operation)),
         ("Allocations", _plain(operation, "allocations")),
         ("Failures", _failures(operation)),
+        ("Jobs by day", _days(operation)),
         ("I/O per job", _io(operation)),
         ("Set-up and event times", _times(operation)),
         ("Staging times against nodes", _staging(operation)),
@@ -163,6 +164,17 @@ def _failures(operation: OperationReport) -> str:
     return body + sheet_table(Sheet("failures", sheet.title, sheet.about, columns, rows)) + _known(counts)
 
 
+def _days(operation: OperationReport) -> str:
+    sheet = operation.sheets.get("days")
+    if sheet is None or (not any(sheet.column("completed")) and not any(sheet.column("failed"))):
+        return ""
+    words = (
+        "Jobs that completed and jobs that failed, by the day (UTC) on which they ended; "
+        f"at most {figures.DAYS_MAX} days."
+    )
+    return captioned(words, figures.per_day(sheet)) + "<p>The table is in <code>days.csv</code>.</p>"
+
+
 def _known(counts: Iterable[tuple[str, str]]) -> str:
     """A line on what words mean, of those that occur."""
     known = {str(each) for each in FailureClass} | {str(each) for each in FaultKind} | {"unreadable"}
@@ -285,7 +297,7 @@ def _waits(operation: OperationReport) -> str:
         if drawn is not None:
             words = f"{directory.parent.name}: how long jobs of other users waited because nodes were ours."
             body += captioned(words, drawn)
-    return body + sheet_table(sheet)
+    return body + sheet_table(sheet) + _plain(operation, "wait_classes")
 
 
 def _plain(operation: OperationReport, name: str, *, rows_max: int | None = None) -> str:

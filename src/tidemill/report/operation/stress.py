@@ -72,7 +72,7 @@ def curves(found: Sequence[Analysis]) -> list[tuple[str, str]]:
                 words = (
                     f"{run.id}{where}: events/s of all payloads against the {against}, with 95 % intervals."
                 )
-                drawn.append((words, points(here, title="events/s", text="{:.4g}".format)))
+                drawn.append((words, points(here, labels=(against, "events/s"), text="{:.4g}".format)))
     return drawn
 
 

@@ -13,8 +13,9 @@ from tidemill import clock
 from tidemill.accounting.history import History, Machine
 from tidemill.accounting.idle import HOUR_S, Idle, busy_of_tide, idle_of
 from tidemill.accounting.times import LogClock
-from tidemill.harvest.simulation.experiment import Result, SizeResult, Study, results_of, run_all, tide_of
+from tidemill.harvest.simulation.experiment import ClassResult, Result, Study, results_of, run_all, tide_of
 from tidemill.harvest.simulation.outcome import RelativeChange
+from tidemill.harvest.simulation.promise import Promise
 
 MONTH_H = 365.25 * 24 / 12
 """Hours of a mean month."""
@@ -44,10 +45,12 @@ class Harvestable(msgspec.Struct, frozen=True, kw_only=True):
     wait_change: RelativeChange
     wait_s: float
     wait_without_s: float
-    by_size: list[SizeResult]
+    by_size: list[ClassResult]
     starts_per_h: float
     cancels_per_h: float
     pairs: int
+    by_length: list[ClassResult]
+    promise: Promise
 
 
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +139,8 @@ def _harvestable(policy: str, event_s: float, result: Result, node_h: float, pri
         starts_per_h=result.starts_per_h,
         cancels_per_h=result.cancels_per_h,
         pairs=result.pairs,
+        by_length=result.by_length,
+        promise=result.promise,
     )
 
 

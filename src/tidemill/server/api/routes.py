@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.model.figures.activity import Activity
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.archive import lookup
@@ -19,7 +20,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.hospital import downtimes
-from tidemill.server.read import api_pages, archived, hospital, samples, web_pages
+from tidemill.server.read import activity, api_pages, archived, hospital, samples, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -220,6 +221,16 @@ def _times(call: Call) -> TimesPage:
     return payload_times.page(call.session, call.at["job"], after=call.query.after)
 
 
+def _campaign_activity(call: Call) -> Activity:
+    row = _campaign(call)
+    return activity.of_campaign(call.session, call.dispatcher.rules.archive, row)
+
+
+def _job_activity(call: Call) -> Activity:
+    rights.check_jobs(call.session, call.identity, Act.READ, [call.at["job"]])
+    return activity.of_job(call.session, call.dispatcher.rules.archive, call.at["job"])
+
+
 def _failures(call: Call) -> FailurePage:
     query, own = _own_query(call), call.own(Act.READ)
     if own is not None and query.job is None and query.campaign is None:
@@ -358,6 +369,10 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/jobs/{job:int}/times", "When and where payloads of a timed job ran", TimesQuery, None, TimesPage,
         _times, Act.READ,
     ),
+    Route(
+        "GET", "/v1/jobs/{job:int}/activity", "What payloads of a job of 200 events or more did over time",
+        NoQuery, None, Activity, _job_activity, Act.READ,
+    ),
     Route("GET", "/v1/jobs/{job:int}/log", "Stdout and stderr of a payload", LogQuery, None, None, None, Act.LOG),
     Route(
         "POST", "/v1/cancel", "Cancel jobs or a campaign", NoQuery, ActionRequest, ActionReply,
@@ -378,6 +393,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/campaigns", "Campaigns, newest first", PageQuery, None, list[CampaignRow], _campaigns, Act.READ),
     Route("GET", "/v1/campaigns/{name:str}", "One campaign", NoQuery, None, CampaignRow, _campaign, Act.READ),
+    Route(
+        "GET", "/v1/campaigns/{name:str}/activity", "What payloads of a campaign did over time", NoQuery, None,
+        Activity, _campaign_activity, Act.READ,
+    ),
     Route("GET", "/v1/failures", "Failures, newest first", OfCampaignQuery, None, FailurePage, _failures, Act.READ),
     Route("GET", "/v1/outputs", "Delivered files, newest first", OfCampaignQuery, None, OutputPage, _outputs, Act.READ),
     Route(

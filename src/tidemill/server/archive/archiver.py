@@ -51,6 +51,7 @@ WRITE_S_MAX = (
 PAUSE_S = 600.0  #: between looks for campaigns that may leave
 REST_MIN_S = 0.002
 JOIN_S = 10.0  #: a file system that hangs does not hold the server up
+ACTIVE = 100  #: jobs whose activity is in memory at a time
 NAP_S = 10.0  #: longest pause between two steps of one batch
 _OF_JOBS = (
     "delete_jobs_leases", "delete_jobs_failures", "delete_jobs_outputs", "delete_jobs_deps", "delete_jobs_needs",
@@ -58,7 +59,7 @@ _OF_JOBS = (
 )  # fmt: skip
 _OF_CAMPAIGNS = (
     "delete_campaign_counts", "delete_campaign_kinds", "delete_campaign_failures", "delete_campaign_subscriptions",
-    "delete_campaign_needs", "delete_campaigns",
+    "delete_campaign_needs", "delete_campaign_activity", "delete_campaign_activity_steps", "delete_campaigns",
 )  # fmt: skip
 _JOB_URL = b'"job:'
 _LOG = log.Log("archive")
@@ -333,6 +334,7 @@ def chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[
     for rows in _campaigns(session, batch, CANDIDATES):
         out.write("campaigns", [[*each[:19], *_sums(session, each[0])] for each in rows])
         for each in rows:
+            write_activity(session, out, each[0], each[1])
             after = 0
             while found := _members(session, each[0], after, CHUNK):
                 ids += found
@@ -344,6 +346,17 @@ def chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[
                     break
     if ids:
         yield ids
+
+
+def write_activity(session: Session, out: BatchWriter, campaign: int, name: str) -> None:
+    """Write what happened in a campaign and its larger jobs over time, some jobs at a time."""
+    after = -1
+    while jobs := [
+        each for (each,) in session.rows("active_jobs", campaign=campaign, after=after, limit=ACTIVE)
+    ]:
+        rows = session.rows("activity_of_campaign", campaign=campaign, first=jobs[0], last=jobs[-1])
+        out.write("activity", [(name, *each) for each in rows])
+        after = jobs[-1]
 
 
 def _sums(session: Session, campaign: int) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The archive's files: one set of Parquet tables for each batch of campaigns, in a directory for each month.
 
-    ARCHIVE/2026-07/00000012-jobs.parquet       also -campaigns, -leases, -failures, -outputs, -stays
+    ARCHIVE/2026-07/00000012-jobs.parquet       also -campaigns, -leases, -failures, -outputs, -stays, -activity
     ARCHIVE/2026-07/operation-hours.parquet     also -allocations, -grants, -caches, -quarantine, -staging, -traces
 
 A set is written beside, synced and renamed; the database says which sets are complete (`archive_batches`). What sites
@@ -30,6 +30,7 @@ COLUMNS: dict[str, str] = {
     "failures": "job campaign:word event seed site:word final evidence:json",
     "outputs": "job campaign:word number name:text url:text size_bytes sha256:text events:text",
     "stays": "job number ward:word cure:word why:word admitted_us outcome:word site:word ended_us",
+    "activity": "campaign:word job step_s at done failed busy_us cpu_us longest_us",
 }
 """Columns of each table and their types; a number without. `word`: text that repeats; `json`: bytes of it."""
 OPERATION: dict[str, str] = {
@@ -53,9 +54,9 @@ OPERATION_KEYS = {
     "traces": 3,
 }
 """The first columns of such a table that name a record: a later one of the same name replaces it."""
-VERSION = 2  #: of the tables; in the metadata of each file since version 2
+VERSION = 3  #: of the tables; in the metadata of each file since version 2
 _VERSION_KEY = b"tidemill.archive"
-_SINCE = {"stays": 2}  #: version that brought a table
+_SINCE = {"stays": 2, "activity": 3}  #: version that brought a table
 _LOCK = threading.Lock()  #: one reader at a time: a page of the archive is rare, and takes some memory
 
 
@@ -78,15 +79,26 @@ class Archive:
         return self.directory / month / f"{batch:08d}-{table}.parquet"
 
     def rows(
-        self, month: str, batch: int, table: str, *, key: str, values: Sequence[int | str]
+        self,
+        month: str,
+        batch: int,
+        table: str,
+        *,
+        key: str,
+        values: Sequence[int | str],
     ) -> list[dict[str, Any]]:
         """The rows of a table whose `key` is one of the values, in the file's order. Raises SiteError."""
+        return self.matching(month, batch, table, [(key, "in", list(values))])
+
+    def matching(
+        self, month: str, batch: int, table: str, wanted: list[tuple[str, str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The rows for which all of some conditions hold, as pyarrow's `filters` has them. Raises SiteError."""
         path = self.path(month, batch, table)
         try:
             with _LOCK:
                 import pyarrow.parquet
 
-                wanted = [(key, "in", list(values))]
                 found = pyarrow.parquet.read_table(path, filters=wanted, use_threads=False, pre_buffer=False)
                 rows: list[dict[str, Any]] = found.to_pylist()
                 return rows

@@ -464,6 +464,7 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
             named = job_input(each.url)
             if named is not None:
                 asking[named[0]].append(job)
+    _without_containers(work, site, jobs, found)
     if not asking:
         return found
     outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
@@ -471,15 +472,38 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = msgspec.structs.replace(_told(found[job.id].spec, outputs), cure=found[job.id].cure)
-        bad = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
+        bad = _unreadable(told)
         if bad:
             del found[job.id]
-            text = f"input `{bad[0]}`: that job has delivered no such output"
+            text = f"input `{bad[0][0]}`: {bad[0][1]}"
             job.site = job.site or job.pin
             ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
         else:
             found[job.id] = told
     return found
+
+
+def _without_containers(work: UnitOfWork, site: Site, jobs: list[StoredJob], found: dict[int, _Told]) -> None:
+    """Fail the jobs in containers that the site, of an older version, would run outside of them."""
+    if site.capacity and site.capacity.packs:
+        return
+    for job in {each.id: each for each in jobs}.values():
+        if job.id in found and found[job.id].spec.container is not msgspec.UNSET:
+            del found[job.id]
+            text = f"site {site.name} is of an older version, which runs no commands in containers"
+            ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
+
+
+def _unreadable(told: _Told) -> list[tuple[str, str]]:
+    """Inputs that are other jobs' outputs and cannot be had, each with the reason."""
+    missing = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
+    directories = [
+        each.url for each in told.spec.inputs if each.name in told.from_jobs and each.url.endswith("/")
+    ]
+    return [(url, "that job has delivered no such output") for url in missing] + [
+        (url, 'its files lie in a directory, and an input is one file: give that output `pack = "tar"`')
+        for url in directories
+    ]
 
 
 def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _Told:
@@ -489,13 +513,19 @@ def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _T
     spec, cure = work.spec(job), _cure(work, site, job)
     if not (site.capacity and site.capacity.limits):
         spec = msgspec.structs.replace(spec, timed=msgspec.UNSET, at_once=msgspec.UNSET)
-    if spec.deliver is not msgspec.UNSET or spec.home is not msgspec.UNSET:  # only the server asks for them
-        spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET)
+    if any(
+        each is not msgspec.UNSET for each in (spec.deliver, spec.home, spec.stress)
+    ):  # the server's alone
+        spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET, stress=msgspec.UNSET)
     if cure is not None:
         spec = cures.cured_spec(spec, work.memory.wards[job.ward], site, work.memory.kinds[job.kind])
     if not opens and any(each.read is not msgspec.UNSET for each in spec.inputs):
         inputs = [msgspec.structs.replace(each, read=msgspec.UNSET) for each in spec.inputs]
         spec = msgspec.structs.replace(spec, inputs=inputs)
+    packs = site.capacity is not None and site.capacity.packs
+    if not packs and any(each.pack is not msgspec.UNSET for each in spec.outputs or ()):
+        outputs = [msgspec.structs.replace(each, pack=msgspec.UNSET) for each in spec.outputs or ()]
+        spec = msgspec.structs.replace(spec, outputs=outputs)
     return _Told(spec, cure=cure)
 
 

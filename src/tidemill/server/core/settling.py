@@ -15,6 +15,7 @@ from tidemill import log
 from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import payload_times, traces
+from tidemill.server.audit.activities import Reported
 from tidemill.server.core import ending, matching
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
@@ -31,6 +32,7 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.server.hospital import records
+from tidemill.wire.activity import ActivityReport
 from tidemill.wire.api import (
     AllocationReport,
     DeliveredReport,
@@ -62,6 +64,7 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
     work.load(of_jobs)
     work.load_leases(of_jobs)
     open_jobs: dict[int, None] = {}
+    activities = Reported()
     for report in reports:
         match report:
             case DoneReport() | FailureReport() | ReleaseReport():
@@ -76,15 +79,16 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
                 traces.keep_ran(work, site, report)
             case TimesReport():
                 payload_times.keep(work, site, report)
+            case ActivityReport():
+                activities.take(work, site, report)
             case LogReport():
                 work.session.run(
                     "answer_log_request", id=report.request, site=site.id, found=int(report.found),
                     stdout=report.stdout.encode(), stderr=report.stderr.encode(),
                 )  # fmt: skip
-    for number in open_jobs:
-        job = work.jobs.get(number)
-        if job is not None:
-            ending.settle(work, job)
+    activities.keep(work)
+    for job in [work.jobs[number] for number in open_jobs if number in work.jobs]:
+        ending.settle(work, job)
 
 
 def _apply_lease(work: UnitOfWork, site: Site, report: DoneReport | FailureReport | ReleaseReport) -> None:

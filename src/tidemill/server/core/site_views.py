@@ -9,10 +9,19 @@ from typing import Any
 
 import msgspec
 
+from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import TIDE_POINTS_MAX, VIEW_ROWS_MAX, BadNode, SiteView, TidePoint, TransferView
+from tidemill.wire.api import (
+    TIDE_POINTS_MAX,
+    VIEW_ROWS_MAX,
+    BadNode,
+    SiteSums,
+    SiteView,
+    TidePoint,
+    TransferView,
+)
 from tidemill.wire.far import CacheFigures, CacheView, RouteView
 
 MINUTES_KEPT = 31 * 1_440
@@ -52,6 +61,10 @@ def within_range(value: Any) -> Any:
         changed = {name: within_range(getattr(value, name)) for name in value.__struct_fields__}
         return msgspec.structs.replace(value, **changed)
     return value
+
+
+def _is_amount(seconds: float) -> bool:
+    return math.isfinite(seconds) and 0 <= seconds <= NUMBER_MAX
 
 
 def _legal(point: TidePoint) -> bool:
@@ -101,7 +114,28 @@ def _bounded(view: SiteView) -> SiteView:
             for each in view.reads[:VIEW_ROWS_MAX]
         ],
         staging=[msgspec.structs.replace(each, way=_short(each.way)) for each in view.staging[:VIEW_ROWS_MAX]],
+        sums=None if view.sums is None else _sums(view.sums),
+        waits=[
+            each
+            for each in view.waits[:VIEW_ROWS_MAX]
+            if each.size in SIZES and each.length in LENGTHS and each.jobs > 0 and _is_amount(each.wait_s)
+            and _is_amount(each.share_s)
+        ],
     )  # fmt: skip
+
+
+def _sums(sums: SiteSums) -> SiteSums:
+    """Numbers that are not finite would break the JSON of every reader."""
+    areas = [
+        msgspec.structs.replace(each, area=_short(each.area))
+        for each in sums.areas[:VIEW_ROWS_MAX]
+        if all(
+            math.isfinite(value or 0.0) for value in (each.ops, each.bytes, each.ops_per_s, each.bytes_per_s)
+        )
+    ]
+    harm_s = sums.harm_s if sums.harm_s is not None and math.isfinite(sums.harm_s) else None
+    moves = [msgspec.structs.replace(each, way=_short(each.way)) for each in sums.moves[:VIEW_ROWS_MAX]]
+    return SiteSums(since_us=sums.since_us, at_us=sums.at_us, moves=moves, areas=areas, harm_s=harm_s)
 
 
 def _cache(each: CacheView) -> CacheView:

@@ -73,7 +73,8 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     site_records.keep(work, site)
     orders = pending + work.new_orders(site.id)
     told = orders[: fitting(orders)]
-    return SyncReply(acked=site.acked, orders=told, more=more or len(told) < len(orders), now_us=work.now_us)
+    more = more or len(told) < len(orders)
+    return SyncReply(acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True)
 
 
 def fitting(orders: list[Order]) -> int:

@@ -406,7 +406,7 @@ def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
 
 def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True) -> list[SiteRow]:
     """Sites that have joined. `silent`: those that have not been heard for a while. Leased events are counted over all
-    running jobs: without `counts_leased` they are 0, and no caches are shown."""
+    running jobs: without `counts_leased` they are 0, and neither caches nor sums are shown."""
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
@@ -424,6 +424,7 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site), caches=caches.get(site.id, []),
+            sums=views[site.id][1].sums if site.id in views else None,
         )
         for site in sites(session)
         if site.capacity is not None

@@ -10,11 +10,13 @@ import msgspec
 
 from tidemill.errors import SiteError
 from tidemill.model.failure import Evidence
+from tidemill.model.figures.activity import Activity
 from tidemill.model.job import JobSpec
 from tidemill.model.state import JobState
 from tidemill.server.archive import lookup
 from tidemill.server.archive.lookup import ArchivedPlace
 from tidemill.server.archive.parquet import Archive
+from tidemill.server.audit import activities
 from tidemill.server.database.store import Session, row
 from tidemill.server.read.listing import LOOK, ROUNDS, TOP, Filter
 from tidemill.wire.api import (
@@ -84,6 +86,16 @@ def job(session: Session, archive: Archive, number: int) -> JobDetail | None:
         outputs=[_output(each).output for each in _rows(archive, place, "outputs", [number])],
         waits_for=None, waits_hint=None, remark=own["remark"], archived=True,
     )  # fmt: skip
+
+
+def activity(archive: Archive, place: ArchivedPlace, number: int = 0) -> Activity:
+    """What happened in an archived campaign (0) or one of its larger jobs over time; nothing of a batch that an older
+    version wrote. Raises SiteError."""
+    if not archive.path(place.month, place.batch, "activity").exists():
+        return Activity()
+    wanted = [("campaign", "==", place.campaign), ("job", "==", number)]
+    rows = archive.matching(place.month, place.batch, "activity", wanted)
+    return activities.of_rows(rows)
 
 
 def jobs(session: Session, archive: Archive, filters: Filter, *, before: int | None, limit: int) -> JobPage:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.errors import did_you_mean
-from tidemill.model.devices import devices_text
+from tidemill.model.devices import devices_text, with_shares
+from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, nearest, options_text
 from tidemill.model.job import JobSpec
 from tidemill.model.trouble import Trouble
 from tidemill.server.core import breakers, matching
@@ -215,18 +216,35 @@ def _asked(cause: Cause, joined: list[Site], kind: JobKind) -> str:
 
 
 def _too_large(sites: list[Site], kind: JobKind) -> str:
-    """What no slot has: the largest slot of each of these sites next to it."""
-    asked = f"{kind.cores or 1} cores, {kind.memory_mb or 'any'} MB"
-    asked += f", {devices_text(kind.devices)}" if kind.devices else ""
-    slots = []
-    for site in sites[:SITES_NAMED_MAX]:
+    """What no slot has: the largest slot of each of these sites next to it, and the most that would fit."""
+    devices = {name: number for name, number in kind.devices.items() if number}
+    asked = SlotNeed(kind.cores or 1, kind.memory_mb, devices)
+    text = f"asked: {kind.cores or 1} cores, {kind.memory_mb or 'any'} MB"
+    text += f", {devices_text(devices)}" if devices else ""
+    slots, shown = [], []
+    for site in sites:
         capacity = site.capacity
         if capacity is not None:
+            slots.append(
+                LargestSlot(
+                    site.name,
+                    capacity.slot_cores_max,
+                    capacity.slot_memory_mb_max,
+                    with_shares(capacity.devices),
+                )
+            )
             has = f"{capacity.slot_cores_max} cores, {capacity.slot_memory_mb_max} MB"
-            has += f", {devices_text(capacity.devices)}" if kind.devices or capacity.devices else ""
-            slots.append(has if len(sites) == 1 else f"{site.name} {has}")
-    more = len(sites) - SITES_NAMED_MAX
-    return f"asked: {asked}; largest slot: {'; '.join(slots)}" + (f"; {more} more sites" if more > 0 else "")
+            has += f", {devices_text(capacity.devices)}" if devices or capacity.devices else ""
+            shown.append(has if len(sites) == 1 else f"{site.name} {has}")
+    more = len(shown) - SITES_NAMED_MAX
+    text += f"; largest slot: {'; '.join(shown[:SITES_NAMED_MAX])}" + (
+        f"; {more} more sites" if more > 0 else ""
+    )
+    near = nearest(asked, slots)
+    if near is None:
+        return text
+    slot, amount = near
+    return f"{text}; the most that fits: {amount_text(amount)} at {slot.site}, {options_text(amount, asked)}"
 
 
 def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.model.failure import cause_of
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import JOB_STATES
@@ -15,7 +17,16 @@ from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, archived, listing
 from tidemill.server.read.listing import TOP
-from tidemill.wire.api import PAGE_MAX, AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
+from tidemill.wire.api import (
+    PAGE_MAX,
+    AllocationRow,
+    CampaignRow,
+    Counts,
+    FailurePage,
+    FailureRow,
+    JobRow,
+    SiteView,
+)
 
 CAMPAIGN_SORTS = ("newest", "name", "jobs", "open", "failed", "time", "ended")
 OFFSET_MAX = 100_000
@@ -249,6 +260,25 @@ def delivered(
 def _is_place(text: str) -> bool:
     pieces = text.split(".")
     return len(pieces) == 2 and all(each.isdecimal() and each.isascii() and len(each) < 19 for each in pieces)
+
+
+class LikeFailures(NamedTuple):
+    """Failures of one class and cause: the newest, and the others."""
+
+    newest: FailureRow
+    others: list[FailureRow]
+
+
+def alike(failures: Sequence[FailureRow]) -> list[LikeFailures]:
+    """Failures, newest first, with those that differ in numbers only as one group."""
+    found: dict[tuple[str, str], LikeFailures] = {}
+    for each in failures:
+        key = (str(each.evidence.failure), cause_of(each.evidence))
+        if key in found:
+            found[key].others.append(each)
+        else:
+            found[key] = LikeFailures(each, [])
+    return list(found.values())
 
 
 class LogText(NamedTuple):

@@ -228,3 +228,43 @@ SELECT id, jobs FROM campaigns WHERE id {in:ids} AND batch = 0 AND last_ended_us
 -- name: campaign_of_jobs
 -- Numbers of the campaigns of jobs.
 SELECT DISTINCT kinds.campaign FROM jobs JOIN kinds ON kinds.id = jobs.kind WHERE jobs.id {in:ids};
+
+-- name: activity_steps
+-- The length of a campaign's (job = 0) or job's intervals, and how many rows they may have by now.
+SELECT step_s, lines FROM activity_steps WHERE campaign = :campaign AND job = :job;
+
+-- name: set_activity_steps many(campaign bigint, job bigint, step_s bigint, lines bigint)
+-- The same changes.
+INSERT INTO activity_steps (campaign, job, step_s, lines) SELECT v.campaign, v.job, v.step_s, v.lines FROM v WHERE true
+ON CONFLICT (campaign, job) DO UPDATE SET step_s = excluded.step_s, lines = excluded.lines;
+
+-- name: add_activity many(campaign bigint, job bigint, at bigint, done bigint, failed bigint, busy_us bigint, cpu_us bigint, longest_us bigint)
+-- Something more happened in an interval.
+INSERT INTO activity (campaign, job, at, done, failed, busy_us, cpu_us, longest_us) SELECT v.campaign, v.job, v.at, v.done, v.failed, v.busy_us, v.cpu_us, v.longest_us FROM v WHERE true
+ON CONFLICT (campaign, job, at) DO UPDATE SET done = activity.done + excluded.done, failed = activity.failed + excluded.failed, busy_us = activity.busy_us + excluded.busy_us, cpu_us = activity.cpu_us + excluded.cpu_us,
+longest_us = CASE WHEN excluded.longest_us > activity.longest_us THEN excluded.longest_us ELSE activity.longest_us END;
+
+-- name: activity_of
+-- What happened in a campaign (job = 0) or job, by interval.
+SELECT at, done, failed, busy_us, cpu_us, longest_us FROM activity WHERE campaign = :campaign AND job = :job ORDER BY at;
+
+-- name: delete_activity
+-- What happened in a campaign or job is written again in longer intervals.
+DELETE FROM activity WHERE campaign = :campaign AND job = :job;
+
+-- name: activity_of_campaign
+-- What happened in a campaign and its larger jobs, with the lengths of the intervals.
+SELECT activity.job, activity_steps.step_s, activity.at, activity.done, activity.failed, activity.busy_us, activity.cpu_us, activity.longest_us
+FROM activity JOIN activity_steps ON activity_steps.campaign = activity.campaign AND activity_steps.job = activity.job WHERE activity.campaign = :campaign AND activity.job >= :first AND activity.job <= :last ORDER BY activity.job, activity.at;
+
+-- name: active_jobs
+-- The next jobs of a campaign of which is known what happened when; 0 is the campaign itself.
+SELECT job FROM activity_steps WHERE campaign = :campaign AND job > :after ORDER BY job LIMIT :limit;
+
+-- name: delete_campaign_activity
+-- Campaigns leave the database: what happened in them.
+DELETE FROM activity WHERE campaign {in:ids};
+
+-- name: delete_campaign_activity_steps
+-- The same.
+DELETE FROM activity_steps WHERE campaign {in:ids};

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.identity import Act
-from tidemill.server.read import api_pages, web_pages
+from tidemill.server.read import activity, api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.web import progress, stress
+from tidemill.server.web.progress import ProgressCounts, ProgressView
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import CampaignRow, FailureRow
 
@@ -49,9 +51,10 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
     examples = {each.evidence.failure: {"job": each.job, "event": each.event} for each in reversed(failures)}
     return made.show(
-        ask, "campaign.html", row=row, examples=examples, newest=newest, failures=failures, files=files,
-        policy=POLICY, living=living,
-        ended=ended, rate=events_per_s(row, ask.now_us), after=web_pages.reached(ask.session),
+        ask, "campaign.html", row=row, examples=examples, newest=newest,
+        failures=web_pages.alike(failures), files=files,
+        policy=POLICY, living=living, level=stress.run_of(row.name),
+        ended=ended, progress=_progress(ask, row, living), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={
             "cancel": living > 0 and ask.may(Act.CANCEL, owner=row.owner),
@@ -60,10 +63,10 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     )  # fmt: skip
 
 
-def events_per_s(row: CampaignRow, now_us: int) -> float | None:
-    """Events done per second since the first start; None before there is one."""
-    if row.first_started_us is None or not row.events_done:
-        return None
-    settled = row.events_done + row.events_failed >= row.events
-    until_us = row.last_ended_us if settled and row.last_ended_us else now_us
-    return row.events_done / max(1e-6, (until_us - row.first_started_us) / 1e6)
+def _progress(ask: PageRequest, row: CampaignRow, living: int) -> ProgressView:
+    found = activity.of_campaign(ask.session, ask.dispatcher.rules.archive, row)
+    counts = ProgressCounts(
+        row.events, row.events_done, row.events_failed, row.first_started_us,
+        None if living or row.last_ended_us is None else row.last_ended_us, row.usage,
+    )  # fmt: skip
+    return progress.view(found, counts, ask.now_us)

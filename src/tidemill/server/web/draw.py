@@ -31,7 +31,8 @@ _ATTEMPT = {"ACTIVE": "main", "SETTLED": "good", "RELEASED": "soft", "LOST": "ba
 def tide(found: TideSeries, title: str) -> Markup:
     """Nodes over time in four layers, with axes."""
     top = _top(found)
-    up = "".join(f"<span>{top * (4 - k) / 4:,.4g}</span>" for k in range(5))
+    ticks = [top * (4 - k) / 4 for k in range(5)]
+    up = "".join(f"<span>{each:,.0f}</span>" if each == int(each) else "<span></span>" for each in ticks)
     lines = [f'<path class="grid" d="M0 {25 * k}H{WIDTH}"/>' for k in range(5)]
     drawn = stretched(WIDTH, 100, [*_layers(found, top, Frame(0, 0, WIDTH, 100)), *lines])
     axis = _axis(found.start * 60.0, found.step * 60 * len(found.points))

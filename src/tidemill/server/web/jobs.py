@@ -11,9 +11,11 @@ from tidemill.model.state import JobState
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import api_pages, archived, web_pages
+from tidemill.server.read import activity, api_pages, archived, web_pages
 from tidemill.server.read.listing import Filter, Sort
-from tidemill.server.web import payloads
+from tidemill.server.web import files, payloads, progress
+from tidemill.server.web.files import Download
+from tidemill.server.web.progress import ProgressCounts
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import ActionRequest, JobDetail
@@ -84,8 +86,14 @@ def job(ask: PageRequest, made: Pages) -> str:
         ran = payloads.view(
             times, at_once=detail.spec.running_max, now_us=ask.now_us, is_over=row.ended_us is not None
         )
+    found = activity.of_job(ask.session, ask.dispatcher.rules.archive, row.id)
+    counts = ProgressCounts(
+        row.events, row.events_done, row.events_failed, row.started_us, row.ended_us, detail.usage
+    )
     return made.show(
-        ask, "job.html", ran=ran, job=detail, row=row, owner=owner, policy=POLICY, last=last,
+        ask, "job.html", ran=ran, progress=progress.view(found, counts, ask.now_us),
+        job=detail, row=row, owner=owner, policy=POLICY, last=last,
+        failures=web_pages.alike(detail.failures),
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
@@ -96,6 +104,7 @@ def job(ask: PageRequest, made: Pages) -> str:
             "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
+        gets=[files.may_download(ask.identity, each.url) for each in detail.outputs],
         has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
     )  # fmt: skip
 
@@ -114,6 +123,17 @@ def _owner(ask: PageRequest, act: Act, number: int) -> str:
     if owner is None:
         raise rights.missing_job(number)
     return owner
+
+
+def download(ask: PageRequest) -> Download:
+    """`/jobs/ID/files/N`: the N-th delivered file. Raises ForbiddenError, MissingError."""
+    detail, _ = _detail(ask)
+    number = ask.at["number"]
+    if number >= len(detail.outputs):
+        raise MissingError(
+            f"job {detail.row.id} has {len(detail.outputs)} delivered files, there is no {number}"
+        )
+    return files.opened(ask.identity, detail.row.id, detail.outputs[number])
 
 
 def log(ask: PageRequest, made: Pages) -> str:

@@ -6,7 +6,7 @@ the charts end while the job runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -18,7 +18,12 @@ from tidemill.wire.api import PayloadTime
 
 STEPS = 40
 STEP_S_MIN = 1.0
+RUNNING = "Payloads that run"
+HEADROOM = 1.05  #: above a level, so that its line is not the edge
 LATE_S = 2.0  #: what comes later than that after its end is missing at the charts' right edge for a moment
+
+
+Text = Callable[[float], str]
 
 
 class PayloadChart(NamedTuple):
@@ -29,6 +34,13 @@ class PayloadChart(NamedTuple):
     drawing: Markup
     top: str
     now: str
+
+
+class AskedLevels(NamedTuple):
+    """Levels, as lines beside the number that runs, and what they are."""
+
+    lines: Sequence[TimeLine]
+    about: str
 
 
 class PayloadView(NamedTuple):
@@ -44,6 +56,7 @@ class _Step(NamedTuple):
 
     running: list[float]
     wall: list[float]
+    setup: list[float]
     cpu: list[float]
     events: list[int]
     failed: list[int]
@@ -54,56 +67,85 @@ def view(
     times: Sequence[PayloadTime], *, at_once: int | None, now_us: int, is_over: bool
 ) -> PayloadView | None:
     """The view of a job's latest payloads; None before any is known. `at_once`: the level that is asked for."""
-    known = [each for each in times if 0 < each.started_us < each.ended_us]
+    known = valid(times)
     if not known:
         return None
-    longest_s = max(each.ended_us - each.started_us for each in known) / 1e6
     begin = min(each.started_us for each in known) / 1e6
-    last = max(each.ended_us for each in known) / 1e6
-    end = last if is_over else max(begin + STEP_S_MIN, min(last, now_us / 1e6 - LATE_S - longest_s))
-    step_s = max(STEP_S_MIN, (end - begin) / STEPS)
-    sums = _sums(known, begin, step_s, max(1, int((end - begin) / step_s)))
-    middles = [begin + (k + 0.5) * step_s for k in range(len(sums.running))]
+    end = known_until_s(known, now_us=now_us, is_over=is_over)
     span = (begin, max(end, begin + STEP_S_MIN))
-
-    def drawn(
-        title: str, about: str, values: Sequence[float | None], level: float | None, percent: bool
-    ) -> PayloadChart:
-        points = [(at, value) for at, value in zip(middles, values, strict=True) if value is not None]
-        top = nice_ceiling(max([*(value for _, value in points), level or 0.0, 0.01]))
-        if percent:
-            top = max(1.0, top)
-        members = [] if level is None else [TimeLine("asked for", [(span[0], level), (span[1], level)])]
-        mean = sum(value for _, value in points) / len(points) if points else 0.0
-        picture = lines(
-            members,
-            TimeLine(title, points),
-            span=span,
-            top=top,
-            title=f"{title}: mean {_text(mean, percent)}",
-        )
-        return PayloadChart(title, about, Markup(picture), _text(top, percent), _text(mean, percent))
-
+    members = [] if at_once is None else [TimeLine("asked for", [(each, float(at_once)) for each in span])]
     asked = "" if at_once is None else f"The thin line is what was asked for: {at_once}"
-    charts = [
-        drawn("Payloads that run", asked, [each / step_s for each in sums.running], at_once, percent=False),
-        drawn(
-            "Events per second",
-            "Of all payloads together",
-            [each / step_s for each in sums.events],
-            None,
-            percent=False,
-        ),
-        drawn("CPU/wall", "Of the payloads that ended", _shares(sums.cpu, sums.wall), None, percent=True),
-        drawn(
-            "Failed", "Part of the payloads that ended", _shares(sums.failed, sums.ended), None, percent=True
-        ),
-    ]
+    charts = drawn(known, span, AskedLevels(members, asked), until_s=span[1], steps=STEPS)
     return PayloadView(charts, clock_marks(span[0], span[1] - span[0]), len(known))
 
 
+def valid(times: Sequence[PayloadTime]) -> list[PayloadTime]:
+    """Without those of clocks that stepped."""
+    return [each for each in times if 0 < each.started_us < each.ended_us]
+
+
+def known_until_s(known: Sequence[PayloadTime], *, now_us: int, is_over: bool) -> float:
+    """Until when it is known what ran: while it goes on, up to the longest payload ago."""
+    begin = min(each.started_us for each in known) / 1e6
+    last = max(each.ended_us for each in known) / 1e6
+    if is_over:
+        return last
+    longest_s = max(each.ended_us - each.started_us for each in known) / 1e6
+    return max(begin + STEP_S_MIN, min(last, now_us / 1e6 - LATE_S - longest_s))
+
+
+def drawn(
+    known: Sequence[PayloadTime], span: tuple[float, float], asked: AskedLevels, *, until_s: float, steps: int
+) -> list[PayloadChart]:
+    """The charts of payloads on an axis of `steps` steps, one for each quantity; lines end at `until_s`."""
+    step_s = max(STEP_S_MIN, (span[1] - span[0]) / steps)
+    sums = _sums(known, span[0], step_s, max(1, int((until_s - span[0]) / step_s)))
+    middles = [span[0] + (k + 0.5) * step_s for k in range(len(sums.running))]
+    levels = [value for line in asked.lines for _, value in line.points]
+
+    def chart(
+        title: str, about: str, values: Sequence[float | None], text: Text, *, percent: bool = False
+    ) -> PayloadChart:
+        points = [(at, value) for at, value in zip(middles, values, strict=True) if value is not None]
+        beside = list(asked.lines) if title == RUNNING else []
+        top = nice_ceiling(
+            max([*(value for _, value in points), *(HEADROOM * each for each in levels if beside), 0.01])
+        )
+        if percent:
+            top = max(1.0, top)
+        mean = sum(value for _, value in points) / len(points) if points else 0.0
+        picture = lines(
+            beside, TimeLine(title, points), span=span, top=top, title=f"{title}: mean {text(mean)}"
+        )
+        return PayloadChart(title, about, Markup(picture), text(top), text(mean))
+
+    ended = "Of the payloads that ended"
+    return [
+        chart(RUNNING, asked.about, [each / step_s for each in sums.running], figure_text),
+        chart(
+            "Events per second",
+            "Of all payloads together",
+            [each / step_s for each in sums.events],
+            figure_text,
+        ),
+        chart("CPU/wall", ended, _shares(sums.cpu, sums.wall), _percent, percent=True),
+        chart("Wall time", f"{ended}, mean", _seconds(sums.wall, sums.ended), _duration),
+        chart("Set-up", f"{ended}, mean before the first event", _seconds(sums.setup, sums.ended), _duration),
+        chart(
+            "Failed",
+            "Part of the payloads that ended",
+            _shares(sums.failed, sums.ended),
+            _percent,
+            percent=True,
+        ),
+    ]
+
+
 def _sums(times: Sequence[PayloadTime], begin: float, step_s: float, steps: int) -> _Step:
-    sums = _Step([0.0] * steps, [0.0] * steps, [0.0] * steps, [0] * steps, [0] * steps, [0] * steps)
+    zeros = [0.0] * steps
+    sums = _Step(
+        zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy(), [0] * steps, [0] * steps, [0] * steps
+    )
     for each in times:
         start, end = (each.started_us / 1e6 - begin) / step_s, (each.ended_us / 1e6 - begin) / step_s
         for k in range(int(start), min(steps - 1, int(end)) + 1):
@@ -111,6 +153,7 @@ def _sums(times: Sequence[PayloadTime], begin: float, step_s: float, steps: int)
         k = int(end)
         if k < steps:
             sums.wall[k] += each.wall_us
+            sums.setup[k] += each.setup_us
             sums.cpu[k] += each.user_us + each.system_us
             sums.events[k] += 0 if each.failure else each.count
             sums.failed[k] += bool(each.failure)
@@ -122,5 +165,13 @@ def _shares(parts: Sequence[float], wholes: Sequence[float]) -> list[float | Non
     return [part / whole if whole else None for part, whole in zip(parts, wholes, strict=True)]
 
 
-def _text(value: float, percent: bool) -> str:
-    return f"{100 * value:.3g} %" if percent else figure_text(value)
+def _seconds(sums_us: Sequence[float], counts: Sequence[float]) -> list[float | None]:
+    return [sum_us / 1e6 / count if count else None for sum_us, count in zip(sums_us, counts, strict=True)]
+
+
+def _duration(value: float) -> str:
+    return f"{value:.3g} s"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g} %"

@@ -21,12 +21,12 @@ from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
-from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites
-from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
+from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites, stress
 from tidemill.server.web.live import Hub
 from tidemill.server.web.query import AddressQuery, own_path, with_values
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.server.web.sessions import Sessions
+from tidemill.server.web.visits.entrance import VISIT, Entrance, Visit, is_local, set_cookie
+from tidemill.server.web.visits.sessions import Sessions
 from tidemill.wire.api import ErrorReply
 
 FORM_BYTES_MAX = 64 * 1024
@@ -58,6 +58,7 @@ PAGES = (
     Page("/jobs/{job:int}/log/{number:int}", jobs.log),
     Page("/campaigns", campaigns.listing),
     Page("/campaigns/{name:str}", campaigns.campaign),
+    Page("/stress/{run:str}", stress.page),
     Page("/failures", home.failures),
     Page("/sites", sites.listing),
     Page("/sites/{name:str}", sites.site),
@@ -94,7 +95,7 @@ class Website:
         return [
             *(self._page(each) for each in PAGES),
             *(self._deed(each) for each in DEEDS),
-            *self._login(), self._live(), self._static(),
+            *self._login(), self._live(), self._static(), self._download(),
         ]  # fmt: skip
 
     def before(self, app: Any, guard: Any) -> Entrance:
@@ -238,6 +239,19 @@ class Website:
             return Response(found.content, media_type=found.media, headers=headers)
 
         return _route("/static/{name:str}", "GET", handle)
+
+    def _download(self) -> Handler:
+        async def handle(request: BoundedRequest) -> Response:
+            ask = self._ask(request, _visit(request))
+            found = await self.api.read(lambda session: jobs.download(ask(session)))
+            headers = {
+                "Content-Disposition": f'attachment; filename="{found.name}"', "Content-Length": str(found.size_bytes),
+                "Cache-Control": "no-store",
+            }  # fmt: skip
+            media = "application/octet-stream"
+            return StreamingResponse(found.pieces(), media_type=media, headers=headers)
+
+        return _route("/jobs/{job:int}/files/{number:int}", "GET", handle)
 
     def error(self, request: BoundedRequest, error: Exception) -> Response:
         """An error as a page for people, as JSON for all else."""

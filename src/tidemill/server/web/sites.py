@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemill.errors import did_you_mean
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, length_bounds, length_text, size_text
 from tidemill.model.identity import Act
 from tidemill.model.state import AllocationState
 from tidemill.server.core import site_views
@@ -15,6 +17,7 @@ from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import AppOffer, BadNode, DrainRequest, SiteRow, SiteView, TransferView
+from tidemill.wire.monitoring import RegularWaits
 
 SPANS = {"24h": 1_440, "1h": 60, "6h": 360, "7d": 7 * 1_440, "30d": 30 * 1_440}
 SPAN_ORDER = ("1h", "6h", "24h", "7d", "30d")
@@ -31,6 +34,36 @@ class SiteCard(NamedTuple):
     seen_us: int
     tide: site_views.TideSeries | None
     shares: tuple[float, float, float, float]
+
+
+class WaitRow(NamedTuple):
+    """Regular jobs of a class that started today: means in seconds; `share`: our estimated part of what they waited."""
+
+    name: str
+    jobs: int
+    delayed: int
+    wait_s: float
+    ours_s: float
+    share: float
+
+
+def wait_rows(found: Sequence[RegularWaits]) -> list[WaitRow]:
+    """The classes of size, then those of length, each over the other; without jobs none."""
+    rows = []
+    for size in SIZES:
+        rows.append(_wait_row(size_text(size), [each for each in found if each.size == size]))
+    for length in LENGTHS:
+        name = f"asked for {length_text(*length_bounds(length))}"
+        rows.append(_wait_row(name, [each for each in found if each.length == length]))
+    return [row for row in rows if row.jobs]
+
+
+def _wait_row(name: str, found: Sequence[RegularWaits]) -> WaitRow:
+    jobs = sum(each.jobs for each in found)
+    wait_s, share_s = sum(each.wait_s for each in found), sum(each.share_s for each in found)
+    number = max(1, jobs)
+    part = share_s / wait_s if wait_s > 0 else 0.0
+    return WaitRow(name, jobs, sum(each.delayed for each in found), wait_s / number, share_s / number, part)
 
 
 def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[SiteCard]:
@@ -84,7 +117,8 @@ def site(ask: PageRequest, made: Pages) -> str:
         allocations = page.rows
     return made.show(
         ask, "site.html", site=card, row=card.row, view=card.view, span=span, spans=SPAN_ORDER,
-        sees=sees, allocations=allocations, can_drain=ask.may(Act.DRAIN), after=web_pages.reached(ask.session),
+        sees=sees, allocations=allocations, waits=wait_rows(card.view.waits), can_drain=ask.may(Act.DRAIN),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 

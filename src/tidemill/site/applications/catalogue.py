@@ -395,17 +395,19 @@ def _told(container: Container) -> str:
     return f"{container.runtime.value}: {container.image}"
 
 
-def adhoc(command: list[str], *, path: str | None) -> Approved:
-    """An ad-hoc command as an application of its own. Raises JobError where its program is not found."""
+def adhoc(command: list[str], *, path: str | None, container: Container | None = None) -> Approved:
+    """An ad-hoc command as an application of its own; in a container its program is the image's. Raises JobError where
+    the program is not found."""
     if not command or "\0" in "".join(command):
         raise JobError("the command is empty" if not command else "the command holds a NUL character")
-    program = shutil.which(command[0], path=path)
+    program = command[0] if container is not None else shutil.which(command[0], path=path)
     if program is None:
         raise JobError(f"there is no program `{command[0]}`", hint="name it by its absolute path")
     app = Application(
         name="command",
-        executable=str(Path(program).absolute()),
+        executable=program if container is not None else str(Path(program).absolute()),
         arguments=command[1:],
+        container=container,
         nodes_max=NODES_MAX,
         ranks_max=RANKS_MAX,
     )

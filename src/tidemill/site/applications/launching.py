@@ -36,7 +36,9 @@ class Launching(msgspec.Struct, frozen=True):
 def find_launcher(config: SiteConfig) -> str:
     """`srun`, `mpich`, `openmpi`, or empty where there is nothing that connects ranks."""
     try:
-        kind = detect(config.cluster.launcher, own="srun" if config.batch == "slurm" else "")
+        wanted = config.cluster.launcher
+        # pbsdsh starts processes on nodes, but connects no ranks: mpiexec does, by pbsdsh
+        kind = detect("auto" if wanted == "pbsdsh" else wanted, own="srun" if config.batch == "slurm" else "")
     except ConfigError as error:
         _log.warning("launcher.absent", reason=error.message, hint=error.hint)
         return ""

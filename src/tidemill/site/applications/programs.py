@@ -26,6 +26,7 @@ from tidemill.model.far import OPENED
 from tidemill.model.job import JobSpec, Output, OutputKind, Width
 from tidemill.model.parameter import check_value
 from tidemill.model.width import check_allowed, check_asked, check_place
+from tidemill.site.applications.adhoc_containers import adhoc_container
 from tidemill.site.applications.approval import runtime_of
 from tidemill.site.applications.catalogue import Applications, Approved, adhoc
 from tidemill.site.applications.compatibility import may_trace
@@ -109,7 +110,11 @@ class Preparer:
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
         """The program of a job. Raises JobError (class `dispatch`), SiteError where a file system fails briefly."""
         name = spec.app if spec.app is not None else "\0" + (spec.command or [""])[0]
-        shape = _encode(spec.command) if spec.app is None else b""
+        shape = (
+            _encode([spec.command, None if spec.container is msgspec.UNSET else spec.container])
+            if spec.app is None
+            else b""
+        )
         if spec.app is not None:
             self._refresh(spec.app)
         mark = self._traced_mark(spec)
@@ -227,12 +232,16 @@ class Preparer:
                 "this site runs approved applications only, no commands",
                 hint=did_you_mean("", self._applications.by_name),
             )
-        key = tuple(spec.command or ())
+        image = _image(spec)
+        key = (image, *(spec.command or ()))
         known = self._commands.get(key)
         if known is None:
             if len(self._commands) >= COMMANDS_MAX:
                 self._commands.clear()
-            known = self._commands[key] = adhoc([*key], path=os.environ.get("PATH"))
+            container = adhoc_container(image, self._config)[0] if image else None
+            known = self._commands[key] = adhoc(
+                [*(spec.command or ())], path=os.environ.get("PATH"), container=container
+            )
         return known
 
     def _make(self, spec: JobSpec, approved: Approved, measured_s: float | None) -> Program:
@@ -277,7 +286,7 @@ class Preparer:
             pass_env=[],
             images=images,
             files=self._applications.approved_files(approved),
-            wrap=self._wrap(app),
+            wrap=self._wrap(app, adhoc=spec.app is None),
             setup=setup_of(app, self._applications.site_dir.absolute()),
             trace_first=False,
             trace_every=0,
@@ -338,11 +347,14 @@ class Preparer:
             start_bytes={area: read * width.ranks for area, read in program.start_bytes.items()},
         )
 
-    def _wrap(self, app: Application) -> list[str]:
+    def _wrap(self, app: Application, *, adhoc: bool) -> list[str]:
         if app.container is None:
             return []
         try:
-            runtime = runtime_of(app.container, self._config)
+            if adhoc:
+                runtime = adhoc_container(app.container.image, self._config)[1]
+            else:
+                runtime = runtime_of(app.container, self._config)
             return wrap_words(app, runtime, namespaces=self._config.isolation != "off")
         except ConfigError as error:
             raise UnfitError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
@@ -350,7 +362,7 @@ class Preparer:
     def _named(self, approved: Approved, *, adhoc: bool) -> NamedPaths:
         """What the application's slot shows. A command is its submitter's: nothing follows from it."""
         if adhoc:
-            return NamedPaths(show=[], write=[], may_mount=False)
+            return NamedPaths(show=[], write=[], may_mount=approved.app.container is not None)
         places = places_of(self._config, self._applications.site_dir)
         return named_paths(approved.app, self._config, approved.templates, places)
 
@@ -504,6 +516,11 @@ def _chunk_max(app: Application, templates: list[Template]) -> int:
 def _given(*values: T | None) -> T | None:
     """The first that is given, if any."""
     return next((value for value in values if value is not None), None)
+
+
+def _image(spec: JobSpec) -> str:
+    """The image in which a command runs; empty for none."""
+    return "" if spec.container is msgspec.UNSET else spec.container
 
 
 def _first(*values: T | None) -> T:

@@ -22,6 +22,8 @@ INPUTS = "inputs"
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 _INPUT = re.compile(r"input\.[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_COLUMN = re.compile(r"column\.[0-9]{1,4}")
+"""A field of the event's line, between tabs."""
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ class Template(msgspec.Struct, frozen=True):
 
 def is_slot_template(name: str) -> bool:
     """Whether the slot fills it in."""
-    return name in SLOT_TEMPLATES or _INPUT.fullmatch(name) is not None
+    return name in SLOT_TEMPLATES or bool(_INPUT.fullmatch(name) or _COLUMN.fullmatch(name))
 
 
 def check_templates(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tidemill import clock
 from tidemill.log import Log
-from tidemill.site.data.owners import MANIFESTS
 from tidemill.transfer.file import APART
 
 OUTPUT_AGE_S = 86400.0
@@ -24,7 +23,7 @@ ENTRIES_MAX = 1_000_000
 
 _TEMPORARY = re.compile(r"\..+\.(tmp|link)")
 _PARTIAL = re.compile(r"\..+\.\d+\.(part|[0-9a-f]{8}\.tmp)")
-"""A delivery's own: `.NAME.JOB.part`, `.JOB.json.PID.HEX.tmp`."""
+"""A delivery's own: `.NAME.JOB.part`, `.manifest-JOB.json.PID.HEX.tmp`."""
 
 _log = Log("stage")
 
@@ -38,7 +37,7 @@ def sweep_leftovers(stage: Path, outputs: Path, *, started_us: int) -> int:
     places = [outputs, *owners]
     old_us = clock.now_us() - int(OUTPUT_AGE_S * 1e6)
     removed = _sweep([*jobs, *departures], _TEMPORARY, _linked_us, started_us)
-    removed += _sweep([*places, *(each / MANIFESTS for each in places)], _PARTIAL, _written_us, old_us)
+    removed += _sweep(places, _PARTIAL, _written_us, old_us)
     if removed:
         _log.info("leftovers.removed", files=removed)
     return removed

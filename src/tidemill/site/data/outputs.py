@@ -1,11 +1,12 @@
 """Kept parts become the files a job owes: joined, verified, durable, and only then visible under their names.
 
-    each     one part: the file itself; more: a plain tar, members in event order
+    each     one part: the file itself; more: a plain tar, members in event order; with `pack = "files"` a file for
+             each part, named as the output's path says (see `part_names`)
     concat   the parts' bytes in event order
     merge    the file that the merge step made
 
 Outputs that name no place go to their owner's directory (see `owners`). An output whose URL is remote is built below
-SITE/stage/out and moved there whole (see `moves`), bundles as one file. Beside local ones stands `.tidemill/JOB.json`,
+SITE/stage/out and moved there whole (see `moves`), bundles as one file. Beside local ones stands `manifest-JOB.json`,
 written before the files appear: what belongs to the job, with checksums, seeds and failed events. A file that no
 manifest of this site claims is never overwritten. Works in the agent's helper threads, which wait for no remote place:
 `deliver` raises MovesPendingError then, and is called again.
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -26,11 +28,12 @@ import msgspec
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError
 from tidemill.files import read_bounded, sync, sync_directory, write_durable
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.model.job import InputKind, JobSpec, Output, OutputKind, Pack
 from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, read_chunks
+from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
 from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.owners import MANIFEST_BYTES_MAX, MANIFESTS, OwnedPlaces
+from tidemill.site.data.owners import MANIFEST_BYTES_MAX, OwnedPlaces, is_manifest_name, manifest_path
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
@@ -39,6 +42,9 @@ from tidemill.wire.api import OutputRow
 from tidemill.wire.node import OutputRef
 
 COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
+LINES_BYTES_MAX = 256 << 20
+"""As crates/slot reads them."""
+
 LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
 
@@ -92,7 +98,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`.tidemill/JOB.json`."""
+    """`manifest-JOB.json`."""
 
     job: int
     campaign: str
@@ -159,9 +165,7 @@ class Deliverer:
             for output in delivery.outputs:
                 if output.name in rows:
                     continue
-                built = self._build(delivery, output, copying)
-                if built is not None:
-                    made.append(built)
+                self._build(delivery, output, copying, made)
             known = self._claim(delivery, made)
             for temporary, target, _ in made:
                 _publish(temporary, target, known[target])
@@ -172,14 +176,10 @@ class Deliverer:
         finally:
             for temporary, _, _ in made:
                 temporary.unlink(missing_ok=True)
-        for _, target, file in made:
-            rows[file.output] = OutputRow(
-                name=file.output,
-                url=target.as_uri(),
-                size_bytes=file.size_bytes,
-                sha256=file.sha256,
-                events=_events_of([part for part, _ in _refs(delivery, file.output)]),
-            )
+        for output in delivery.outputs:
+            files = [(target, file) for _, target, file in made if file.output == output.name]
+            if files:
+                rows[output.name] = _row(delivery, output, files)
         if self._departures is not None:
             self._departures.clean(delivery.job)
         return [rows[output.name] for output in delivery.outputs if output.name in rows]
@@ -250,33 +250,58 @@ class Deliverer:
         return folder + (name if place.startswith(LITERAL_ROOTS) else quote(name))
 
     def _build(
-        self, delivery: OutputDelivery, output: Output, copying: _Copying
-    ) -> tuple[Path, Path, File] | None:
-        """Write an output under a temporary name; None where no event left one."""
+        self,
+        delivery: OutputDelivery,
+        output: Output,
+        copying: _Copying,
+        made: list[tuple[Path, Path, File]],
+    ) -> None:
+        """Write an output under temporary names, which are added to `made`; nothing where no event left one."""
         refs = list(_refs(delivery, output.name))
+        if _is_spread(delivery, output):
+            folder = self._folder(delivery, output)
+            names = part_names(output.path, self._parts(delivery, output, refs))
+            for (part, ref), name in zip(refs, names, strict=True):
+                target = self._confine(folder / name, delivery.owner)
+                member = _member(delivery, part, ref, "")
+                made.append(self._written(delivery, output, target, [member], lambda path, part=part, ref=ref: (  # type: ignore[misc]
+                    copying.write_joined(path, [(part, ref)], None)
+                )))  # fmt: skip
+            return
         if not refs and output.name not in delivery.merged:
-            return None
+            return
         is_tar = _is_tar(delivery, output)
-        target = self._target(delivery, output)
+        members = [
+            _member(delivery, part, ref, _member_name(output, part) if is_tar else "") for part, ref in refs
+        ]
+        made.append(
+            self._written(
+                delivery,
+                output,
+                self._target(delivery, output),
+                members,
+                lambda path: copying.write(path, output, is_tar=is_tar),
+            )
+        )
+
+    def _written(
+        self,
+        delivery: OutputDelivery,
+        output: Output,
+        target: Path,
+        members: list[OutputMember],
+        write: Callable[[Path], None],
+    ) -> tuple[Path, Path, File]:
+        """A file of an output under a temporary name beside its own."""
         self._make_directory(target.parent)
         self._confine(target, delivery.owner)  # no directory of it has become a link meanwhile
         temporary = target.with_name(f".{target.name}.{delivery.job}.part")
         try:
-            copying.write(temporary, output, is_tar=is_tar)
+            write(temporary)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         size, digest = _measure(temporary)
-        members = [
-            OutputMember(
-                first=part.first,
-                count=part.count,
-                seed=seed(delivery.seed_base, part.first),
-                name=_member_name(output, part) if is_tar else "",
-                sha256=ref.sha256,
-            )
-            for part, ref in refs
-        ]
         file = File(
             output=output.name,
             kind=output.kind.value,
@@ -287,6 +312,39 @@ class Deliverer:
             delivery=delivery.number,
         )
         return temporary, target, file
+
+    def _folder(self, delivery: OutputDelivery, output: Output) -> Path:
+        """Where the files of an output's parts go: the directory that its URL names, else one of its own."""
+        if output.url is not None:
+            place = local_path(output.url)
+            return place if output.url.endswith("/") else place.parent
+        folder, name = self._plain(delivery, output)
+        return Path(folder) / name
+
+    def _parts(
+        self, delivery: OutputDelivery, output: Output, refs: list[tuple[KeptPart, OutputRef]]
+    ) -> Parts:
+        """What the names of an output's parts are made of."""
+        lines: list[str] | None = None
+        each = next((one for one in delivery.spec.inputs if one.kind is InputKind.EACH), None)
+        if (each is not None and "{line}" in output.path) or "{column." in output.path:
+            lines = None if each is None else self._lines(each.url, delivery.owner)
+        return Parts(
+            events=delivery.spec.events,
+            parts=[(part.first, part.count) for part, _ in refs],
+            seeds=[seed(delivery.seed_base, part.first) for part, _ in refs],
+            lines=lines,
+        )
+
+    def _lines(self, url: str, owner: str) -> list[str] | None:
+        """The lines of an `each` input that lies here; None where they cannot be read: names then hold the event."""
+        if is_remote(url) or ":" in url.partition("/")[0]:
+            return None
+        path = Path(os.path.realpath(local_path(url)))
+        if self._places.of(owner).fault(path, path) is not None:
+            return None
+        content = read_bounded(path, LINES_BYTES_MAX)
+        return None if content is None else content.decode(errors="replace").split("\n")
 
     def _target(self, delivery: OutputDelivery, output: Output) -> Path:
         folder, name = self._numbered(delivery, output)
@@ -317,8 +375,9 @@ class Deliverer:
 
     def _named(self, delivery: OutputDelivery, output: Output) -> str:
         """The name that an output has in a directory."""
-        plain = output.path.replace("{", "").replace("}", "")
+        plain = re.sub(r"[-_.]?\{[^{}]*\}", "", output.path)
         ending = ".tar" if _is_tar(delivery, output) else "".join(Path(plain).suffixes[-2:])
+        ending = "" if _is_spread(delivery, output) else ending  # the name of a directory
         if output.url is not None:
             name = f"{delivery.job}-{output.name}"
         else:
@@ -335,8 +394,8 @@ class Deliverer:
         real = Path(os.path.realpath(path.parent)) / path.name
         if path.name in ("", ".", ".."):
             fault: SiteError | None = _no_name(path)
-        elif MANIFESTS in real.parts:  # a manifest says which files a job may replace
-            fault = SiteError(f"`{path}` lies in a directory `{MANIFESTS}`", hint="those hold manifests only")
+        elif is_manifest_name(path.name):  # a manifest says which files a job may replace
+            fault = SiteError(f"`{path}` has the name of a manifest", hint="give the output another name")
         else:
             fault = self._places.of(owner).fault(real, path)
         if fault is not None:
@@ -361,7 +420,7 @@ class Deliverer:
         for _, target, file in made:
             folders.setdefault(target.parent, []).append(file)
         for folder, files in folders.items():
-            path = folder / MANIFESTS / f"{delivery.job}.json"
+            path = manifest_path(folder, delivery.job)
             before = _read_manifest(path)
             ours = {(each.output, each.file): each.sha256 for each in before.files} if before else {}
             for file in files:
@@ -405,9 +464,9 @@ class _Copying:
         if is_tar:
             self._write_tar(path, output, refs)
         elif merged is not None:
-            self._write_joined(path, [(self._delivery.parts[0], merged[1])], merged[0])
+            self.write_joined(path, [(self._delivery.parts[0], merged[1])], merged[0])
         else:
-            self._write_joined(path, refs, None)
+            self.write_joined(path, refs, None)
 
     def verify(self, output: str) -> None:
         """Read all parts of an output. Raises DamagedError, CanceledError."""
@@ -415,7 +474,8 @@ class _Copying:
             for _ in _verified(self._fleets / part.fleet / "bundle", part, ref):
                 self._check()
 
-    def _write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
+    def write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
+        """Write parts one after another. Raises DamagedError, SiteError, CanceledError."""
         path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
         with path.open("xb") as file:  # never through a link
             sparse = SparseFile(file)
@@ -486,6 +546,42 @@ def _is_tar(delivery: OutputDelivery, output: Output) -> bool:
     return output.kind is OutputKind.EACH and delivery.spec.events > 1
 
 
+def _is_spread(delivery: OutputDelivery, output: Output) -> bool:
+    """Whether each part becomes a file of its own. Remote places get one archive, and so do too many parts."""
+    if output.kind is not OutputKind.EACH or output.pack is not Pack.FILES:
+        return False
+    return delivery.spec.events <= PART_FILES_MAX and not is_remote(
+        output.url or delivery.spec.output_dir or ""
+    )
+
+
+def _member(delivery: OutputDelivery, part: KeptPart, ref: OutputRef, name: str) -> OutputMember:
+    first = seed(delivery.seed_base, part.first)
+    return OutputMember(first=part.first, count=part.count, seed=first, name=name, sha256=ref.sha256)
+
+
+def _row(delivery: OutputDelivery, output: Output, files: list[tuple[Path, File]]) -> OutputRow:
+    """What is reported of an output: its file, or the directory of its files."""
+    events = _events_of([part for part, _ in _refs(delivery, output.name)])
+    target, file = files[0]
+    if not _is_spread(delivery, output):
+        return OutputRow(
+            name=output.name,
+            url=target.as_uri(),
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
+            events=events,
+        )
+    listed = "".join(f"{each.sha256}  {each.file}\n" for _, each in files)
+    return OutputRow(
+        name=output.name,
+        url=target.parent.as_uri() + "/",
+        size_bytes=sum(each.size_bytes for _, each in files),
+        sha256=hashlib.sha256(listed.encode()).hexdigest(),
+        events=events,
+    )
+
+
 def _earlier(
     before: JobManifest | None, delivery: OutputDelivery, done: IntervalSet, files: list[File]
 ) -> list[File]:
@@ -527,7 +623,9 @@ def _verified(bundle: Path, part: KeptPart, ref: OutputRef) -> Iterator[bytes]:
 
 
 def _member_name(output: Output, part: KeptPart) -> str:
-    plain = Path(output.path.replace("{", "").replace("}", "")).name
+    plain = (
+        re.sub(r"[-_.]?\{[^{}]*\}", "", Path(output.path).name) or output.name
+    )  # `hits-{event}.root` -> hits.root
     stem, dot, suffix = plain.partition(".")
     last = part.first + part.count - 1
     events = f"{part.first:09}" if part.count == 1 else f"{part.first:09}-{last:09}"

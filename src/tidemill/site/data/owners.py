@@ -12,6 +12,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +26,19 @@ from tidemill.files import read_bounded
 from tidemill.site.data.routing import Opening
 from tidemill.transfer.file import APART, Roots
 
-MANIFESTS = ".tidemill"
+_MANIFEST = re.compile(r"manifest-\d{1,20}\.json")
 MANIFEST_BYTES_MAX = 1 << 30
 _NAME_CHARACTERS_MAX = 120
+
+
+def manifest_path(folder: Path, job: int) -> Path:
+    """The manifest of a job's files in a directory of outputs: beside them, where people look."""
+    return folder / f"manifest-{job}.json"
+
+
+def is_manifest_name(name: str) -> bool:
+    """Whether a file of that name is a manifest, which says what a job may replace: no output may be called so."""
+    return _MANIFEST.fullmatch(name) is not None
 
 
 class Reader(NamedTuple):
@@ -102,7 +113,7 @@ def directory_name(owner: str) -> str:
 
 def _is_delivered(path: Path, job: int) -> bool:
     """Whether the manifest of a job claims the file."""
-    content = read_bounded(path.parent / MANIFESTS / f"{job}.json", MANIFEST_BYTES_MAX)
+    content = read_bounded(manifest_path(path.parent, job), MANIFEST_BYTES_MAX)
     if content is None:
         return False
     try:

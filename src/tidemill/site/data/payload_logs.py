@@ -16,6 +16,12 @@ from tidemill.wire.node import IndexEntry
 
 LOG_BYTES_MAX = 1 << 20
 FETCHES_MAX = 8
+STDOUT = "stdout"
+"""The log, and the output of a job that keeps its stdout."""
+
+CUT_BY_PILOT = (
+    "[the pilot keeps the first and the last part: `log_bytes_max` of the application, 64 KiB by default]"
+)
 
 SETTLE_S, AGAIN_S = 1.0, 0.1
 """The record of a failed payload can be here before its log: it is looked for again, for so long and so often."""
@@ -71,8 +77,10 @@ def _outcome(request: int, search: Future[tuple[LogFetched, bool]]) -> tuple[Log
 
 def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool]:
     """The newest log of the payload that ran the event (of the job, where no event is named), and whether that is all
-    there will be: its outputs or logs are in a bundle. Reads whole indexes."""
+    there will be: its outputs or logs are in a bundle. A stdout that was kept as an output is its log, too. Reads whole
+    indexes."""
     found: dict[str, tuple[Path, IndexEntry]] = {}
+    kept: dict[str, tuple[Path, IndexEntry]] = {}
     is_settled = False
     for fleet in fleets:  # newest first
         for bundle in bundles(fleet / "bundle"):
@@ -81,8 +89,11 @@ def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool
                     is_settled = True
                     if entry.kind == "log":
                         found[entry.name] = (bundle, entry)
-        if found:
+                    elif (entry.kind, entry.name) == ("output", STDOUT):
+                        kept[STDOUT] = (bundle, entry)
+        if found or kept:
             break
+    found = {**kept, **found}
     texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
     log = LogFetched(
         request=order.request,
@@ -109,11 +120,35 @@ def _holds(entry: IndexEntry, event: int | None) -> bool:
 
 
 def _text(bundle: Path, entry: IndexEntry) -> str:
-    content = b""
+    """The text of a log, its middle left out where it is longer than LOG_BYTES_MAX; the text says so."""
+    text = _Ends(LOG_BYTES_MAX)
     try:  # its index may say that it is larger than this machine's memory
         for piece in read_chunks(bundle.parent, member_of(bundle.name, entry)):
-            content += piece[: LOG_BYTES_MAX - len(content)]
+            text.add(piece)
     except TidemillError as error:
         return f"[not readable: {error.message}]"
-    text = content.decode(errors="replace")
-    return text + ("\n[cut by the pilot: it keeps the first and the last part]\n" if entry.truncated else "")
+    return text.text() + (f"\n{CUT_BY_PILOT}\n" if entry.truncated else "")
+
+
+class _Ends:
+    """The first and the last half of `limit` bytes of a text, whatever its length."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._length = 0
+
+    def add(self, piece: bytes) -> None:
+        """Append bytes."""
+        self._length += len(piece)
+        room = self._half - len(self._head)
+        self._head += piece[:room]
+        self._tail += piece[room:]
+        del self._tail[: -self._half]
+
+    def text(self) -> str:
+        """Both ends; a line between them says how many bytes are left out."""
+        left_out = self._length - len(self._head) - len(self._tail)
+        note = f"\n... {left_out} bytes left out ...\n".encode() if left_out else b""
+        return (bytes(self._head) + note + bytes(self._tail)).decode(errors="replace")

@@ -74,8 +74,12 @@ class SiteData:
 
     def figures(self) -> DataFigures:
         """What the cache holds and did, and what was moved. One stat for each copy."""
+        return self.stage.figures(self.moved())
+
+    def moved(self) -> list[tuple[str, int, int, int]]:
+        """What was moved since the agent's start: (way, done, failed, bytes)."""
         counts = self._moves.counts.items()
-        return self.stage.figures([(way.value, each.done, each.failed, each.bytes) for way, each in counts])
+        return [(way.value, each.done, each.failed, each.bytes) for way, each in counts]
 
     @property
     def under_way(self) -> list[Future[Any]]:

@@ -7,7 +7,8 @@ from tidemill.site.link.replies import OrderIntake
 from tidemill.site.link.sync import Sync
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
-from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SiteView, SyncRequest
+from tidemill.wire.activity import ActivityReport
+from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, Report, SiteView, SyncRequest
 
 
 class Exchange:
@@ -18,17 +19,24 @@ class Exchange:
         self.sync = Sync(site.config)
         self.intake = OrderIntake(site.log, site.config, denials)
         self._has_asked = False  #: for work, with the last request
+        self._takes_activity: bool | None = (
+            None  #: whether the server knows ActivityReport; None = it has not answered
+        )
 
     def take(self) -> bool:
         """Take the server's answer over into the log, if it has come; whether it changed anything."""
         reply = self.sync.take()
-        return reply is not None and self.intake.take(reply)
+        if reply is None:
+            return False
+        self._takes_activity = reply.activity
+        return self.intake.take(reply)
 
     def is_due(self, capacity: Capacity) -> bool:
         """Whether to send a request now: it is time, results wait, or the server has more and this site has room."""
-        is_pressing = bool(self._site.state.reports) or (
-            _wants(capacity) and (self.sync.more or not self._has_asked)
-        )
+        reports = self._site.state.reports
+        if self._takes_activity is False:
+            reports = understood(reports[:REPORTS_MAX], takes_activity=False)
+        is_pressing = bool(reports) or (_wants(capacity) and (self.sync.more or not self._has_asked))
         return self.sync.is_due(presses=is_pressing)
 
     def send(self, capacity: Capacity, *, offers: list[AppOffer] | None, view: SiteView | None) -> None:
@@ -44,7 +52,7 @@ class Exchange:
                 epoch=site.epoch.number,
                 host=site.epoch.owner.host,
                 version=__version__,
-                reports=state.reports[:REPORTS_MAX],
+                reports=understood(state.reports[:REPORTS_MAX], takes_activity=self._takes_activity),
                 have=state.have,
                 offers=offers,
                 capacity=capacity,
@@ -52,6 +60,17 @@ class Exchange:
                 view=view,
             )
         )
+
+
+def understood(reports: list[Report], *, takes_activity: bool | None) -> list[Report]:
+    """Those of the reports that the server knows: an older one gets no ActivityReport. Before its first answer those
+    in front of the first of them, so that nothing is left out of the order."""
+    if takes_activity:
+        return reports
+    if takes_activity is None:
+        at = next((k for k, each in enumerate(reports) if isinstance(each, ActivityReport)), len(reports))
+        return reports[:at]
+    return [each for each in reports if not isinstance(each, ActivityReport)]
 
 
 def _wants(capacity: Capacity) -> bool:

@@ -1,8 +1,8 @@
 """The calls to the batch system, one after the other beside the agent's loop: a slow controller holds up nothing.
 
-At most one call is under way: a poll (one status of all our allocations, one snapshot), actions (cancel, shorten,
-submit, in this order), or the deletion of a few old files. What a call does outside is durable in the site's log before
-it starts, and the epoch is checked before every single action. Nothing here decides.
+At most one call is under way: a poll (one status of all our allocations, one snapshot), a glance, actions (cancel,
+shorten, submit, in this order), or the deletion of a few old files. What a call does outside is durable in the site's
+log before it starts, and the epoch is checked before every single action. Nothing here decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, BatchSystem, Status
 from tidemill.errors import TidemillError
-from tidemill.model.machine import Snapshot
+from tidemill.model.machine import JobCounts, Snapshot
 from tidemill.site.state.epoch import SupersededError
 
 
@@ -59,7 +59,14 @@ class Unreachable(msgspec.Struct, frozen=True):
     error: TidemillError
 
 
-Answered = PollAnswer | ActionsDone | FilesRemoved | Unreachable
+class Glanced(msgspec.Struct, frozen=True, kw_only=True):
+    """What a glance showed. `counts` None = nothing; `error`: why it failed."""
+
+    counts: JobCounts | None = None
+    error: TidemillError | None = None
+
+
+Answered = PollAnswer | Glanced | ActionsDone | FilesRemoved | Unreachable
 
 
 class BatchCalls:
@@ -80,6 +87,10 @@ class BatchCalls:
     def poll(self, names: Collection[str], *, machine: bool) -> None:
         """Ask for the state of these allocations and, with `machine`, of the whole machine."""
         self._start(lambda: _poll(self.batch, list(names), machine))
+
+    def glance(self) -> None:
+        """Ask whether jobs have come or ended."""
+        self._start(lambda: _glance(self.batch))
 
     def act(self, acts: Actions) -> None:
         """Do these actions. They must be durable in the site's log."""
@@ -125,6 +136,13 @@ def _poll(batch: BatchSystem, names: list[str], machine: bool) -> PollAnswer | U
     except TidemillError as error:
         return Unreachable(error)
     return PollAnswer(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
+
+
+def _glance(batch: BatchSystem) -> Glanced:
+    try:
+        return Glanced(counts=batch.glance())
+    except TidemillError as error:
+        return Glanced(error=error)
 
 
 def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> FilesRemoved:

@@ -124,6 +124,7 @@ class CapacityMeter:
             keeps=True,
             opens=True,
             limits=True,
+            packs=True,
             near=near(config.endpoints),
             holds=self._holdings.now(),
         )

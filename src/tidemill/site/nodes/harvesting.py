@@ -18,8 +18,10 @@ from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import Tracker, Yielded
 from tidemill.harvest.plan import phase
+from tidemill.harvest.plan.pace import GlancePace
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
+from tidemill.model.state import AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
 from tidemill.site.fleet.workload import Demand
@@ -30,10 +32,12 @@ from tidemill.site.nodes.batch_calls import (
     ActionsDone,
     BatchCalls,
     FilesRemoved,
+    Glanced,
     PollAnswer,
     Unreachable,
 )
 from tidemill.site.nodes.evictions import Eviction, Silence, doomed, late, suspended
+from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
@@ -89,7 +93,11 @@ class Harvesting:
         self.calls = BatchCalls(batch, site.epoch.check, inline=machine.is_local)
         self._policy = policy_of(config)
         self._interval_s = poll_s_of(config)
+        self.glances = Glances(
+            GlancePace(poll_s=self._interval_s, calls_per_min_max=config.cluster.calls_per_min_max)
+        )
         self._last_poll_s: float | None = None
+        self._has_seen_change = False  #: a glance has shown one, and a poll is to follow at once
         self._hurries = False
         self._wanted = False  #: as of the last tick
         self._has_new_work = False  #: work has come since the last poll
@@ -148,11 +156,18 @@ class Harvesting:
         changed = self._take()
         if was_busy:  # its answer is decided on before the next poll, also where polls outlast the pause
             return changed
-        if is_due:
-            self._last_poll_s = clock.monotonic_s()
+        now_s = clock.monotonic_s()
+        if is_due or self._has_seen_change:
+            self._last_poll_s = now_s
+            self.glances.polling(now_s, at_once=self._has_seen_change)
+            self._has_seen_change = False
             self._hurries = self._has_new_work = False
             names = [a.name for a in self.book.watched(clock.now_us())]
             self.calls.poll(names, machine=self.machine.reads_snapshots)
+            changed |= self._take()
+        elif self._is_glance_due(now_s):
+            self.glances.glancing(now_s)
+            self.calls.glance()
             changed |= self._take()
         self._tidy()
         return changed
@@ -196,9 +211,41 @@ class Harvesting:
                 pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_poll_s + pause_s
 
+    @property
+    def _holds(self) -> bool:
+        return any(a.state is AllocationState.ACTIVE for a in self.book.living)
+
+    @property
+    def glance_s(self) -> float | None:
+        """The pause before a glance now; None = there is none."""
+        if self._policy is not Policy.YIELD:
+            return None
+        return self.glances.pause_s(clock.monotonic_s(), holds=self._holds)
+
+    def _is_glance_due(self, now_s: float) -> bool:
+        if self._policy is not Policy.YIELD or self._last_poll_s is None or self._is_fresh:
+            return False
+        return self.glances.is_due(now_s, holds=self._holds, until=self._until_glance)
+
+    def _until_glance(self, pause_s: float) -> float:
+        """From a look to the next glance, in step with the scheduler's cycle where that is seen."""
+        snapshot, harvest = self.machine.snapshot, self._config.harvest
+        age_s = None
+        if snapshot is not None and snapshot.plan_age_s is not None:
+            age_s = snapshot.plan_age_s + max(0.0, clock.now_us() / 1e6 - snapshot.at_s)
+        return phase.until_glance(
+            pause_s * self.calls.batch.calls.interval_factor,
+            plan_age_s=age_s,
+            cycle_s=harvest.cycle_s or CYCLE_S,
+            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
+        )
+
     def _pause_s(self) -> float:
-        """From the last poll to the next: the interval, in step with the scheduler's cycle where that is seen."""
+        """From the last poll to the next: the interval, in step with the scheduler's cycle where that is seen; longer
+        while glances show no change."""
         pause_s = self._interval_s * self.calls.batch.calls.interval_factor
+        if self._policy is Policy.YIELD:
+            pause_s *= self.glances.poll_factor(clock.monotonic_s(), holds=self._holds)
         snapshot, harvest = self.machine.snapshot, self._config.harvest
         if snapshot is None or self._policy is Policy.DEMAND:
             return pause_s
@@ -224,6 +271,9 @@ class Harvesting:
                 self._untidy = answer.error.message
                 _log.warning("leftovers.stay", reason=answer.error.message)
             return False
+        if isinstance(answer, Glanced):
+            self._has_seen_change = self.glances.take(answer, clock.monotonic_s())
+            return False
         if isinstance(answer, ActionsDone):
             self._note(answer)
             return True
@@ -239,6 +289,10 @@ class Harvesting:
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
         self.machine.death_s = self.calls.batch.calls.death_s
         if answer.snapshot is not None:
+            self.glances.polled(answer.snapshot.counts)
+            self.glances.is_queue_empty = not any(
+                job.eligible and not job.ours for job in answer.snapshot.queued
+            )
             self.machine.take(answer.snapshot)
             self._is_fresh = True
         return changed
@@ -266,9 +320,11 @@ class Harvesting:
         self._is_fresh = False
         began_s = clock.monotonic_s()
         starts = self._starts(contested)
+        self.machine.look_s = self.glance_s or self._interval_s
         plans = self.machine.plans(self._log.pool.state, demand, starts, self._policy)
         self.counts.plans += 1
         self.counts.plan_seconds += clock.monotonic_s() - began_s
+        self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
         self._tell([*(plan.waits_for for plan in plans), wide.waits_for])
         self.causes = planning.causes_of(plans, wide_waits=bool(wide.waits_for))
@@ -423,6 +479,10 @@ class Harvesting:
 
     def _note(self, acted: ActionsDone) -> None:
         self.book.note(acted)
+        self.glances.acted(
+            submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),
+            canceled=len(acted.acts.cancel),
+        )
         if acted.ends_s:
             by_plan: dict[str, dict[str, float]] = {}
             for name, end_s in acted.ends_s.items():

@@ -6,7 +6,7 @@ The embedded batch system is one pool without others, for which no snapshot is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,11 +21,12 @@ from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import layout_of
 from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.machine.windows import partitions
-from tidemill.harvest.plan.patience import Patience
+from tidemill.harvest.plan.headroom import Headrooms
+from tidemill.harvest.plan.patience import CYCLES, Patience
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Limits
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import NodeState, Running, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.applications.gpus import slot_devices
 from tidemill.site.applications.launching import Launching, find_launcher
@@ -57,12 +58,16 @@ class SiteMachine:
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
         self._policy = planning.policy_of(config)
+        self.look_s = planning.poll_s_of(config)  #: usual pause between two looks at the machine
         self.death_s = 0.0  #: as the batch system has it measured; 0 = not yet
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
         self.snapshot: Snapshot | None = None
         self.patience = Patience()
+        self.headrooms = Headrooms()
+        self.headroom = 0  #: nodes left idle by the last plans, at most
+        self._yielded: frozenset[str] = frozenset()
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
         if self.reads_snapshots:
@@ -143,7 +148,14 @@ class SiteMachine:
         ready: list[str] = []
         layouts = [layout_of(snapshot, pool) for pool in pools]
         pools = [foreseen(*both, snapshot.queued) for both in zip(pools, layouts, strict=True)]
+        if policy is Policy.YIELD:
+            pools = [self._with_headroom(pool) for pool in pools]
+            self.headroom = sum(pool.situation.headroom for pool in pools)
         decided = decide_each(pools, lambda situation: decide(situation, policy))
+        if policy is Policy.YIELD:
+            running = {job.id: job for job in snapshot.running if not job.ours}
+            for pool, decision in decided:
+                self.headrooms.learn(pool.name, pool.situation, decision, present=present(pool, running))
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
             ready += decision.ready
             groups = [
@@ -154,9 +166,23 @@ class SiteMachine:
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
             decision = planning.for_others(plan.decision, self.snapshot)
             plans.append(msgspec.structs.replace(plan, decision=decision))
-        for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
+        # nodes that came back start no cycle in PBS: a job may wait for the next one by itself
+        cycle_s = limits.cycle_s + self.snapshot.iteration_s / CYCLES
+        for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=cycle_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
+
+    def _with_headroom(self, pool: Pool) -> Pool:
+        kept = self.headrooms.nodes(pool.name, pool.situation, look_s=self.look_s)
+        if not kept:
+            return pool
+        return msgspec.structs.replace(pool, situation=msgspec.structs.replace(pool.situation, headroom=kept))
+
+    def newly_yielded(self, plans: Sequence[Named]) -> int:
+        """How many regular jobs need nodes of ours that did not at the last plan."""
+        before = self._yielded
+        self._yielded = frozenset(name for plan in plans for name in plan.decision.yields_to)
+        return len(self._yielded - before)
 
     def asks(self, plan: Named, fleet: str) -> list[AllocationRequest]:
         """What a plan submits: see `planning.submissions_of`."""
@@ -325,6 +351,13 @@ class SiteMachine:
             memory_mb=cluster.memory_mb_per_node or 0,
             features=tuple(features),
         )
+
+
+def present(pool: Pool, running: Mapping[str, Running]) -> dict[str, int]:
+    """The regular jobs of a pool that run, by their widths."""
+    return {
+        name: job.width for name, job in running.items() if job.nodes and not pool.nodes.isdisjoint(job.nodes)
+    }
 
 
 def _is_wide(state: SiteState, allocation: Allocation) -> bool:

@@ -57,6 +57,16 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
     hour: int = 0
 
 
+PROMISES = {
+    Policy.YIELD: "nodes that others need are given back",
+    Policy.PREEMPT: "the scheduler takes nodes that others need",
+    Policy.CAPPED: "its jobs end before the next planned start, and none is ended early",
+    Policy.WINDOWS: "it uses idle nodes that no waiting job could use, and keeps them until its jobs end",
+    Policy.DEMAND: "its jobs wait in the queue and run to their end as anybody's",
+}
+"""What each policy promises to others, for people."""
+
+
 def policy_of(config: SiteConfig) -> Policy:
     """The policy that the configuration names, or the batch system's."""
     if config.harvest.policy is not None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidemill.batch.launch import MISPLACED_WORDS
 from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.site.state.site_state import UndonePiece
@@ -57,6 +58,9 @@ _NODE = re.compile(
     re.IGNORECASE,
 )
 _LAUNCHER = re.compile(r"^(?:/usr/bin/)?env: \W?([^\s:'‘’`\"]+)\W?: No such file or directory", re.MULTILINE)  # noqa: RUF001
+
+
+_MISPLACED = re.compile(re.escape(MISPLACED_WORDS) + r"[^\n]{0,300}")
 
 
 class RetryVerdict(msgspec.Struct, frozen=True):
@@ -136,6 +140,9 @@ def explain(record: Failed, failure: FailureClass) -> tuple[FailureClass, str]:
     if record.exit_status == NOT_FOUND and absent is not None:
         why = f"there is no `{absent[1]}` on the first node: set PATH in the application's environment"
         return FailureClass.DISPATCH, f"{why}, or `cluster.launcher` of the site"
+    misplaced = _MISPLACED.search(text)
+    if misplaced is not None:
+        return FailureClass.BATCH, misplaced[0].removeprefix("tidemill: ")
     if failure is not FailureClass.PAYLOAD:
         return failure, record.message
     lost = _NODE.search(text)

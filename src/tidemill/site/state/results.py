@@ -16,6 +16,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
 from tidemill.site.state import site_state as s
+from tidemill.site.state.activities import Activities
 from tidemill.site.state.failures import (
     FAR_EVENTS_MAX,
     FRUITLESS_MAX,
@@ -59,6 +60,7 @@ class BatchOfRecords:
         self._plain: dict[int, tuple[s.SiteJob, IntervalSet, PayloadUsage]] = {}
         self._ran = Ran()
         self._times = Times(self._jobs, fleet.pilot_nodes)
+        self._activities = Activities()
         self._far: FarTrouble | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             node.Done: self._done,
@@ -86,6 +88,8 @@ class BatchOfRecords:
             self._settlement.report(report)
         for timed in self._times.reports():
             self._settlement.report(timed)
+        for activity in self._activities.reports():
+            self._settlement.report(activity)
         for job, events, usage in self._plain.values():
             told = usage
             for first, end in events:
@@ -106,6 +110,7 @@ class BatchOfRecords:
         if taken is None:
             taken = self._plain[job.id] = (job, IntervalSet(), PayloadUsage())
         undone = job.open.within(first, end)
+        self._activities.done(job, record, sum(until - at for at, until in undone))
         for at, until in undone:
             self._settlement.close(job, at, until)
             job.done.add(at, until)
@@ -116,7 +121,9 @@ class BatchOfRecords:
 
     def _done_with_outputs(self, job: s.SiteJob, record: node.Done) -> None:
         first, end = record.first, record.first + record.count
-        if not job.open.covers(first, end):
+        is_whole = job.open.covers(first, end)
+        self._activities.done(job, record, record.count if is_whole else 0)
+        if not is_whole:
             self._again(job, self._free(job, first, end))
             return
         _succeeded(job, first, end)
@@ -131,6 +138,7 @@ class BatchOfRecords:
         if job is None:
             return
         first, end = record.first, record.first + record.count
+        self._activities.failed(job, record)
         if record.grant not in job.grants:
             return  # taken back already: those events are granted again or done
         self._ungrant(job, record.grant, first, end)

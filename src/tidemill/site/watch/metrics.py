@@ -7,7 +7,7 @@ agent. Every sample carries the site's name: several agents may be on one host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tidemill import __version__, clock
 from tidemill.batch.contract import CommandCounts
@@ -15,6 +15,7 @@ from tidemill.errors import SiteError
 from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState
@@ -87,6 +88,9 @@ class MetricsFile:
             Sample("tidemill_sync_failures_total", sync.failed),
             Sample("tidemill_reports_waiting", len(state.reports)),
             *_of_calls(harvesting.calls.batch.calls),
+            Sample("tidemill_batch_glance_seconds", harvesting.glance_s or 0),
+            Sample("tidemill_batch_glance_off", float(bool(harvesting.glances.why_not))),
+            Sample("tidemill_headroom_nodes", machine.headroom),
             *_of_machine(machine.snapshot),
             *_of_state(state, harvesting.counts),
             *_of_ledger(machine.ledger),
@@ -99,14 +103,28 @@ class MetricsFile:
             *self._shown.nodes.samples(),
         ]
         if machine.reads_snapshots:
-            totals = harvesting.harm.day(clock.now_us() / 1e6)
+            now_s = clock.now_us() / 1e6
+            totals = harvesting.harm.day(now_s)
             samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
             samples.append(Sample("tidemill_harm_today_jobs", totals.delayed))
+            samples += of_waits(harvesting.harm.day_classes(now_s))
         return samples
 
 
+def of_waits(classes: Mapping[SizeAndLength, ClassTotals]) -> Iterator[Sample]:
+    """What regular jobs waited today, by class; records that do not say of which are left out."""
+    for size in SIZES:
+        for length in LENGTHS:
+            totals = classes.get(SizeAndLength(size, length), ClassTotals())
+            labels = (("size", size), ("length", length))
+            yield Sample("tidemill_regular_today_jobs", totals.jobs, labels)
+            yield Sample("tidemill_regular_today_wait_seconds", totals.wait_s, labels)
+            yield Sample("tidemill_regular_today_harm_seconds", totals.share_s, labels)
+
+
 def _of_calls(calls: CommandCounts) -> Iterator[Sample]:
-    yield Sample("tidemill_batch_calls_total", calls.queries, (("kind", "query"),))
+    yield Sample("tidemill_batch_calls_total", calls.queries - calls.glances, (("kind", "query"),))
+    yield Sample("tidemill_batch_calls_total", calls.glances, (("kind", "glance"),))
     yield Sample("tidemill_batch_calls_total", calls.actions, (("kind", "action"),))
     yield Sample("tidemill_batch_failures_total", calls.failures)
     yield Sample("tidemill_batch_slow_total", calls.slow)

@@ -28,13 +28,17 @@ from tidemill.site.watch.staging_times import StagingTimes
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
+    AreaSums,
     BadNode,
     GrantView,
+    MoveSums,
+    SiteSums,
     SiteView,
     TidePoint,
     TransferView,
 )
 from tidemill.wire.far import RouteView
+from tidemill.wire.monitoring import RegularWaits
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0
@@ -114,7 +118,8 @@ class Views:
         self._machine, self._data = harvesting.machine, data
         self._granting, self._deliveries = harvesting.fleets.granting, data.deliveries
         self._tide = TideSamples()
-        self.staging = StagingTimes(clock.now_us())
+        self._since_us = clock.now_us()
+        self.staging = StagingTimes(self._since_us)
         self._next_sample_s = 0.0
         self._next_view_s = 0.0
         self._sent: SiteView | None = None
@@ -170,9 +175,11 @@ class Views:
             caches=self._caches.views()[:VIEW_ROWS_MAX],
             reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
             staging=self.staging.views()[:VIEW_ROWS_MAX],
+            sums=self._sums(),
+            waits=list(self._waits())[:VIEW_ROWS_MAX],
         )  # fmt: skip
         samples = self._nodes.take()
-        if view == self._received and not samples:
+        if not samples and self._received is not None and _timeless(view) == _timeless(self._received):
             return None
         self._sent = view
         return msgspec.structs.replace(view, samples=samples)
@@ -208,12 +215,46 @@ class Views:
                     why=why[:TEXT_MAX],
                 )  # fmt: skip
 
+    def _sums(self) -> SiteSums:
+        io = self._harvesting.fleets.io
+        areas = [
+            AreaSums(
+                area=area, ops=io.observed[area, "ops"], bytes=io.observed[area, "bytes"],
+                over=io.over[area, "ops"] + io.over[area, "bytes"], ops_per_s=ops_per_s, bytes_per_s=bytes_per_s,
+            )
+            for area, (ops_per_s, bytes_per_s) in io.budgets.items()
+        ]  # fmt: skip
+        moves = [
+            MoveSums(way=way, done=done, failed=failed, bytes=moved)
+            for way, done, failed, moved in self._data.moved()
+        ]
+        return SiteSums(
+            since_us=self._since_us, at_us=clock.now_us(), moves=moves, areas=areas[:VIEW_ROWS_MAX],
+            harm_s=round(self._harvesting.harm.share_s, 1) if self._machine.reads_snapshots else None,
+        )  # fmt: skip
+
     def _grants(self) -> Iterator[GrantView]:
         for line in self._machine.ledger.lines:
             yield GrantView(
                 account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
                 open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
             )  # fmt: skip
+
+    def _waits(self) -> Iterator[RegularWaits]:
+        """Of today's regular jobs, by class."""
+        if self._machine.reads_snapshots:
+            today = self._harvesting.harm.day_classes(clock.now_us() / 1e6)
+            for kind, totals in sorted(today.items()):
+                yield RegularWaits(
+                    size=kind.size, length=kind.length, jobs=totals.jobs, delayed=totals.delayed,
+                    wait_s=totals.wait_s, share_s=totals.share_s,
+                )  # fmt: skip
+
+
+def _timeless(view: SiteView) -> SiteView:
+    """A view without the time of its sums: it says nothing new by that alone."""
+    sums = None if view.sums is None else msgspec.structs.replace(view.sums, at_us=0)
+    return msgspec.structs.replace(view, sums=sums)
 
 
 def _inputs(job: int, spec: JobSpec, tries: int, waits_for: str) -> TransferView:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.batch.launch import MISPLACED, MISPLACED_WORDS
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.failure import FailureClass
@@ -188,6 +189,13 @@ def test_a_lost_node_and_an_absent_launcher_are_no_fault_of_the_payload() -> Non
     assert failure is FailureClass.DISPATCH
     assert "no `srun` on the first node" in message
     assert explain(failed(lost), FailureClass.WALLTIME)[0] is FailureClass.WALLTIME
+
+
+def test_ranks_that_are_not_on_their_nodes_are_a_failure_of_the_batch_system() -> None:
+    words = f"{MISPLACED_WORDS}: 8 of them are on n1, where 2 should be"
+    failure, message = explain(failed(f"{words}\n{words}\n", status=MISPLACED), FailureClass.PAYLOAD)
+    assert failure is FailureClass.BATCH
+    assert message == words.removeprefix("tidemill: ")
 
 
 def test_what_env_says_here_is_understood() -> None:

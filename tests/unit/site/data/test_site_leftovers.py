@@ -34,7 +34,7 @@ def test_leftovers_of_the_stage_go_at_the_start_and_those_among_outputs_when_the
         make(stage / "out" / "9" / "hist"),
         make(stage / "files" / ".in-0123.0123456789ab.part"),
         make(outputs / ".9-hist.root.9.part"),
-        make(outputs / ".tidemill" / ".9.json.4711.0badcafe.tmp"),
+        make(outputs / ".manifest-9.json.4711.0badcafe.tmp"),
         make(outputs / ".mine.tmp"),
         make(outputs / "run.9.part"),
     ]
@@ -48,7 +48,7 @@ def test_old_parts_of_deliveries_go_with_their_temporary_manifests(tmp_path: Pat
     outputs = tmp_path / "out"
     names = (
         ".9-hist.root.9.part",
-        ".tidemill/.9.json.4711.0badcafe.tmp",
+        ".manifest-9.json.4711.0badcafe.tmp",
         "@ada/.8-x.8.part",
         "@ada/8-x",
         "run.9.part",

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tidemill.client.outputs import members
 from tidemill.errors import JobError
-from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack
 from tidemill.site.data.outputs import (
     BrokenMerge,
     CanceledError,
@@ -101,10 +102,10 @@ def test_concat_joins_parts_in_event_order_with_a_manifest(place: Place) -> None
     assert path.read_text() == lines(*range(8))
     assert rows[0].url == path.as_uri()
     assert rows[0].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    manifest = msgspec.json.decode((path.parent / ".tidemill" / "7.json").read_bytes(), type=JobManifest)
+    manifest = msgspec.json.decode((path.parent / "manifest-7.json").read_bytes(), type=JobManifest)
     assert manifest.failed == "8-9"
     assert [(m.first, m.count, m.seed) for m in manifest.files[0].members] == [(0, 4, 101), (4, 4, 105)]
-    assert sorted(each.name for each in path.parent.iterdir()) == [".tidemill", "7-hits.txt"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["7-hits.txt", "manifest-7.json"]
 
 
 def test_each_becomes_a_tar_of_members_named_by_events(place: Place) -> None:
@@ -194,7 +195,7 @@ def test_each_owner_has_a_directory_that_no_other_reaches(place: Place) -> None:
     rows = place.deliverer.deliver(place.delivery(parts, done="0-3", owner="ada"))
     theirs = place.base / "@ada" / "c"
     assert rows[0].url == (theirs / "7-hits.txt").as_uri()
-    manifest = msgspec.json.decode((theirs / ".tidemill" / "7.json").read_bytes(), type=JobManifest)
+    manifest = msgspec.json.decode((theirs / "manifest-7.json").read_bytes(), type=JobManifest)
     assert manifest.owner == "ada"
     inside = (str(place.base), str(theirs), str(place.base / "@eve" / ".." / "@ada"))
     for owner in ("eve", "", "myself"):
@@ -208,11 +209,15 @@ def test_each_owner_has_a_directory_that_no_other_reaches(place: Place) -> None:
 
 def test_nothing_is_delivered_as_a_manifest(place: Place, tmp_path: Path) -> None:
     """It would say that another file is this job's, to be replaced."""
-    for where in (tmp_path / "data" / ".tidemill", place.base / "@eve" / "x" / ".tidemill" / "y"):
-        delivery = place.delivery(place.parts((0, 4)), done="0-3", owner="eve", output_dir=str(where))
-        with pytest.raises(JobError, match="lies in a directory"):
-            place.deliverer.deliver(delivery)
-        assert not where.exists()
+    for url in (tmp_path / "data" / "manifest-9.json", place.base / "@eve" / "x" / "manifest-7.json"):
+        delivery = place.delivery(place.parts((0, 4)), done="0-3", owner="eve")
+        named = Output(name="hits", path="hits.txt", kind=OutputKind.CONCAT, url=str(url))
+        with pytest.raises(JobError, match="has the name of a manifest"):
+            place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[named]))
+        assert not url.exists()
+    spread = Output(name="hits", path="manifest-{event}.json", pack=Pack.FILES)
+    with pytest.raises(JobError, match="has the name of a manifest"):
+        place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[spread]))
 
 
 def sparse_parts(place: Place, *sizes: int) -> list[KeptPart]:
@@ -283,7 +288,7 @@ def test_a_later_delivery_joins_the_first_under_one_manifest_and_leaves_its_file
     assert (row.url, row.events) == ((folder / second).as_uri(), "4-7")
     after = (folder / name).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    manifest = msgspec.json.decode((folder / ".tidemill" / "7.json").read_bytes(), type=JobManifest)
+    manifest = msgspec.json.decode((folder / "manifest-7.json").read_bytes(), type=JobManifest)
     assert [(file.file, file.delivery) for file in manifest.files] == [(name, 1), (second, 2)]
     assert [(m.first, m.count) for file in manifest.files for m in file.members] == [(0, 4), (4, 4)]
     assert (manifest.done, manifest.failed) == ("0-7", "8-9")
@@ -292,7 +297,7 @@ def test_a_later_delivery_joins_the_first_under_one_manifest_and_leaves_its_file
 def test_the_manifest_of_another_campaign_is_not_joined(place: Place) -> None:
     parts = place.parts((0, 4), (4, 4))
     place.deliverer.deliver(place.delivery(parts[:1], done="0-3"))
-    path = place.base / "c" / ".tidemill" / "7.json"
+    path = place.base / "c" / "manifest-7.json"
     other = msgspec.structs.replace(
         msgspec.json.decode(path.read_bytes(), type=JobManifest), campaign="another"
     )
@@ -386,7 +391,7 @@ def test_a_later_delivery_keeps_away_from_outputs_that_are_called_like_it(place:
 
 
 def test_no_output_replaces_what_another_one_of_its_job_has_left(place: Place) -> None:
-    path = place.base / "c" / ".tidemill" / "7.json"
+    path = place.base / "c" / "manifest-7.json"
     place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3"))
     manifest = msgspec.json.decode(path.read_bytes(), type=JobManifest)
     files = [msgspec.structs.replace(each, output="other") for each in manifest.files]
@@ -406,3 +411,66 @@ def test_places_of_later_deliveries_differ_from_all_others(delivery: int) -> Non
         assert len(found) == len(names)
         assert not found & earlier
         earlier |= found
+
+
+# ---- each part a file of its own -----------------------------------------------------------------------------------
+
+
+def spread(place: Place, delivery: OutputDelivery, path: str, *, url: str | None = None) -> OutputDelivery:
+    """The delivery with its output as files of a directory."""
+    outputs = [Output(name="hits", path=path, pack=Pack.FILES, url=url)]
+    return msgspec.structs.replace(delivery, outputs=outputs)
+
+
+def test_parts_become_files_of_their_own_in_a_directory_with_one_row_and_a_manifest(place: Place) -> None:
+    plain = place.delivery(place.parts((4, 1), (0, 1)), done="0,4")
+    (row,) = place.deliverer.deliver(spread(place, plain, "hits-{event}.txt"))
+    folder = place.base / "c" / "7-hits"
+    assert (row.url, row.events, row.size_bytes) == (folder.as_uri() + "/", "0,4", 16)
+    assert {each.name for each in folder.iterdir()} == {"hits-0.txt", "hits-4.txt", "manifest-7.json"}
+    assert (folder / "hits-4.txt").read_text() == lines(4)
+    sums = [hashlib.sha256(lines(event).encode()).hexdigest() for event in (0, 4)]
+    listed = f"{sums[0]}  hits-0.txt\n{sums[1]}  hits-4.txt\n"
+    assert row.sha256 == hashlib.sha256(listed.encode()).hexdigest()
+    assert [each.data.decode() for each in members(7, row)] == [lines(0), lines(4)]
+    assert place.deliverer.deliver(spread(place, plain, "hits-{event}.txt")) == [row], (
+        "repeated, it is the same"
+    )
+
+
+def test_a_later_delivery_adds_its_files_and_reads_as_its_own_events(place: Place) -> None:
+    first = spread(place, place.delivery(place.parts((0, 1)), done="0"), "out.txt")
+    (before,) = place.deliverer.deliver(first)
+    second = spread(place, place.delivery(place.parts((0, 1), (2, 1)), done="0,2"), "out.txt")
+    (after,) = place.deliverer.deliver(msgspec.structs.replace(second, fresh="2", number=2))
+    assert (before.url, before.events, after.events) == (after.url, "0", "2")
+    folder = place.base / "c" / "7-hits"
+    assert {each.name for each in folder.glob("*.txt")} == {"out-0.txt", "out-2.txt"}
+    assert [each.name for each in members(7, before)] == ["out-0.txt"]
+    assert [each.name for each in members(7, after)] == ["out-2.txt"]
+
+
+def test_a_file_of_somebody_else_is_not_replaced_by_a_part(place: Place, tmp_path: Path) -> None:
+    place.base.mkdir(exist_ok=True)
+    theirs = place.base / "hits-0.txt"
+    theirs.write_text("precious")
+    plain = place.delivery(place.parts((0, 1), (1, 1)), done="0-1")
+    with pytest.raises(JobError, match="exists already and is not this job's"):
+        place.deliverer.deliver(spread(place, plain, "hits-{event}.txt", url=f"{place.base}/"))
+    assert theirs.read_text() == "precious"
+    assert [each.name for each in place.base.glob("*.txt")] == ["hits-0.txt"]
+
+
+def test_files_are_named_by_the_lines_of_their_events(place: Place, tmp_path: Path) -> None:
+    table = tmp_path / "data" / "lines"
+    table.write_text("\t125\tup\n\t91\tdown\n")
+    plain = place.delivery(place.parts((0, 1), (1, 1)), done="0-1", events=2)
+    spec = msgspec.structs.replace(
+        plain.spec, inputs=[Input(name="lines", url=str(table), kind=InputKind.EACH)]
+    )
+    delivery = spread(place, msgspec.structs.replace(plain, spec=spec), "m{column.1}-{column.2}.txt")
+    place.deliverer.deliver(delivery)
+    assert {each.name for each in (place.base / "c" / "7-hits").glob("*.txt")} == {
+        "m125-up.txt",
+        "m91-down.txt",
+    }

@@ -70,12 +70,12 @@ class Outputs:
         self.before = self.base / "c" / "3-hits"
         self.input = home / "data" / "card"
         for job, path in enumerate((self.ada, self.eve, self.before, self.input), 1):
-            (path.parent / ".tidemill").mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(path.name)
             manifest = (
                 f'{{"job": {job}, "campaign": "c", "files": [{{"output": "hits", "file": "{path.name}"}}]}}'
             )
-            (path.parent / ".tidemill" / f"{job}.json").write_text(manifest)
+            (path.parent / f"manifest-{job}.json").write_text(manifest)
         self.home = home
         self.staged = 0
 
@@ -141,7 +141,7 @@ def test_an_output_that_the_server_names_is_read_if_its_manifest_says_the_same(o
     for path, job in (
         (outputs.ada, 2),
         (outputs.before, 1),
-        (outputs.base / "@ada" / "c" / ".tidemill" / "1.json", 1),
+        (outputs.base / "@ada" / "c" / "manifest-1.json", 1),
     ):
         with pytest.raises(SiteError, match=f"an output of job {job}, cannot be read here") as caught:
             outputs.read("eve", str(path), job=job)

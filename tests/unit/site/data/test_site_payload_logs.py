@@ -12,7 +12,7 @@ import pytest
 from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.node.framed import frame
-from tidemill.site.data.payload_logs import LogFetches, find_log
+from tidemill.site.data.payload_logs import LOG_BYTES_MAX, LogFetches, find_log
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.served_site import HelperPools, ServedSite, open_pools
@@ -36,23 +36,35 @@ def keep(fleet: Path, kind: str, name: str, text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "stderr", "is_settled"),
+    ("members", "texts", "is_settled"),
     [
-        ([], "", False),  # the record of a failure can be here before its log
-        ([("log", "stderr", b"warning\n")], "warning\n", True),
-        ([("output", "stdout", b"42\n")], "", True),  # it printed no log, and outputs come with all logs
+        ([], ("", ""), False),  # the record of a failure can be here before its log
+        ([("log", "stderr", b"warning\n")], ("", "warning\n"), True),
+        ([("output", "hits", b"42\n")], ("", ""), True),  # it printed no log, and outputs come with all logs
+        ([("output", "stdout", b"42\n")], ("42\n", ""), True),  # kept as an output, it is a log as well
     ],
 )
 def test_a_log_is_final_once_a_bundle_knows_of_its_event(
-    tmp_path: Path, members: list[tuple[str, str, bytes]], stderr: str, is_settled: bool
+    tmp_path: Path, members: list[tuple[str, str, bytes]], texts: tuple[str, str], is_settled: bool
 ) -> None:
     fleet = tmp_path / "e1-1"
     for kind, name, text in members:
         keep(fleet, kind, name, text)
     order = FetchLogOrder(n=1, request=3, job=7, event=0)
     fetched, settled = find_log(order, [fleet])
-    assert (fetched.request, fetched.found, fetched.stderr, settled) == (3, bool(stderr), stderr, is_settled)
+    assert (fetched.request, fetched.found, settled) == (3, any(texts), is_settled)
+    assert (fetched.stdout, fetched.stderr) == texts
     assert not find_log(msgspec.structs.replace(order, job=8), [fleet])[1]
+
+
+def test_a_long_stdout_is_shown_at_both_ends_with_what_is_left_out_between(tmp_path: Path) -> None:
+    fleet = tmp_path / "e1-1"
+    keep(fleet, "output", "stdout", b"first\n" + b"x" * (5 << 20) + b"\nlast\n")
+    fetched, _ = find_log(FetchLogOrder(n=1, request=3, job=7, event=0), [fleet])
+    assert fetched.stdout.startswith("first\n")
+    assert fetched.stdout.endswith("\nlast\n")
+    assert f"\n... {(5 << 20) + 12 - LOG_BYTES_MAX} bytes left out ...\n" in fetched.stdout
+    assert len(fetched.stdout) < LOG_BYTES_MAX + 100
 
 
 class _Searched(NamedTuple):

@@ -121,9 +121,15 @@ def test_starts_in_an_hour_are_bounded_where_others_use_the_machine() -> None:
 
 def test_each_batch_system_has_its_policy_and_its_pause() -> None:
     policies = {
-        batch: policy_of(msgspec.structs.replace(CONFIG, batch=batch)) for batch in ("local", "slurm", "pbs")
+        batch: policy_of(msgspec.structs.replace(CONFIG, batch=batch))
+        for batch in ("local", "slurm", "pbs", "gridengine")
     }
-    assert policies == {"local": Policy.DEMAND, "slurm": Policy.YIELD, "pbs": Policy.WINDOWS}
+    assert policies == {
+        "local": Policy.DEMAND,
+        "slurm": Policy.YIELD,
+        "pbs": Policy.YIELD,
+        "gridengine": Policy.WINDOWS,
+    }
     told = msgspec.structs.replace(CLUSTER, harvest=Harvest(policy="capped", poll_s=7))
     assert (policy_of(told), poll_s_of(told)) == (Policy.CAPPED, 7)
     assert (poll_s_of(CONFIG), poll_s_of(CLUSTER)) == (CONFIG.batch_poll_s, 30)

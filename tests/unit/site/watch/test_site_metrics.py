@@ -7,10 +7,12 @@ from pathlib import Path
 
 import draw_metrics
 
+from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
 from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
+from tidemill.site.watch.metrics import of_waits
 from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.wire.node import Done, Ended, Failed, Started
 
@@ -137,3 +139,18 @@ def test_a_start_on_a_node_with_another_clock_is_not_believed() -> None:
     costs, mine = Costs(10.0), running()
     costs.heard([started(3), done(0, 0, 20)], {"a": mine})
     assert costs.startup_s == 10.0
+
+
+def test_waits_of_regular_jobs_are_exported_by_class_and_only_by_classes_that_exist() -> None:
+    classes = {
+        SizeAndLength("1/64", "5min"): ClassTotals(jobs=3, delayed=2, wait_s=90.0, share_s=20.0),
+        SizeAndLength("unknown", "unknown"): ClassTotals(jobs=9),
+    }
+    samples = list(of_waits(classes))
+    text = render(samples)
+
+    assert 'tidemill_regular_today_jobs{size="1/64",length="5min"} 3' in text
+    assert 'tidemill_regular_today_wait_seconds{size="1/64",length="5min"} 90' in text
+    assert 'tidemill_regular_today_harm_seconds{size="1/64",length="5min"} 20' in text
+    assert 'tidemill_regular_today_jobs{size="1",length="longer"} 0' in text
+    assert len(samples) == 3 * len(SIZES) * len(LENGTHS)

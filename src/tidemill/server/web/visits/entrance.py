@@ -15,7 +15,7 @@ from tidemill import clock, log
 from tidemill.model.identity import Via
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.access import Authenticator
-from tidemill.server.web.sessions import Sessions, WebSession
+from tidemill.server.web.visits.sessions import Sessions, WebSession
 from tidemill.wire.api import ErrorReply
 
 VISIT = "tidemill.visit"  #: in the ASGI scope of a page: a `Visit`
@@ -23,7 +23,7 @@ FORGED = "a page of another host sent this request\n"
 PAGES = frozenset(
     {
         "", "jobs", "campaigns", "sites", "applications", "allocations", "transfers", "failures", "nodes", "search",
-        "caches", "hospital", "login", "logout", "live", "static",
+        "caches", "hospital", "stress", "login", "logout", "live", "static",
     }
 )  # fmt: skip
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})

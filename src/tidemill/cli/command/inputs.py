@@ -1,0 +1,115 @@
+"""Inputs as they are typed: files, URLs, patterns such as `data/*.root`, directories, names with spaces."""
+
+from __future__ import annotations
+
+import glob
+import re
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemill.errors import ConfigError, SiteError
+
+if TYPE_CHECKING:
+    from tidemill.model.job import Input
+
+MATCHES_MAX = 1_000
+"""Inputs of a job, as `model.legal` has it."""
+
+_PATTERN = re.compile(r"[*?\[]")
+_UNFIT = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+class TypedInputs(NamedTuple):
+    """`links`: (name of an input, name that the command knows it by), where a file's own name cannot be the name of an
+    input; `directories`: (name of an input, directory) to be packed into an archive of that name."""
+
+    inputs: list[Input]
+    links: list[tuple[str, str]]
+    directories: list[tuple[str, Path]]
+
+    @property
+    def names(self) -> set[str]:
+        """What a command may call them."""
+        return {each.name for each in self.inputs} | {known for _, known in self.links}
+
+
+def typed_inputs(texts: Sequence[str]) -> TypedInputs:
+    """Inputs of `run`: `FILE`, `URL`, `NAME=FILE`, `PATTERN` or `DIRECTORY`. Raises ConfigError."""
+    from tidemill.model.job import Input
+
+    found = TypedInputs([], [], [])
+    for text in texts:
+        name, url = split_input(text)
+        for each, place in _matches(name, url):
+            fit = _fit(each, {one.name for one in found.inputs})
+            path = Path(place).expanduser()
+            if ":" not in place.partition("/")[0] and path.is_dir():
+                archive = f"{fit}.tar"
+                found.directories.append((archive, path.absolute()))
+                found.inputs.append(Input(name=archive, url=str(path.absolute())))
+                continue
+            found.inputs.append(Input(name=fit, url=checked_url(place)))
+            if fit != each:
+                found.links.append((fit, each))
+    if len(found.inputs) > MATCHES_MAX:
+        raise ConfigError(
+            f"there are {len(found.inputs)} inputs, a job may have {MATCHES_MAX}",
+            hint="`--input DIRECTORY` brings a directory as one input; `--each LIST` gives each event its own file",
+        )
+    return found
+
+
+def split_input(text: str) -> tuple[str, str]:
+    """Name and place of `NAME=PLACE` or `PLACE`; an existing file whose name holds `=` is a place."""
+    name, separator, url = text.partition("=")
+    if separator and "/" not in name and ":" not in name and not Path(text).exists():
+        return name, url
+    return Path(text.rstrip("/")).name, text
+
+
+def _matches(name: str, url: str) -> list[tuple[str, str]]:
+    """(name, place) of what a pattern stands for, or of the one place."""
+    if ":" in url.partition("/")[0] or not _PATTERN.search(url) or Path(url).exists():
+        return [(name, url)]
+    paths = sorted(path for path in glob.glob(str(Path(url).expanduser())) if Path(path).is_file())  # noqa: PTH207
+    if not paths:
+        raise ConfigError(
+            f"no file matches `{url}`", hint=f"looked in `{Path(url).expanduser().absolute().parent}`"
+        )
+    return [(Path(path).name, path) for path in paths]
+
+
+def _fit(name: str, taken: set[str]) -> str:
+    """A name that an input may have, like the file's; different from others."""
+    fit = _UNFIT.sub("-", name).lstrip("._+-")[:90] or "input"
+    number = 2
+    plain = fit
+    while fit in taken:
+        fit = f"{plain}-{number}"
+        number += 1
+    return fit
+
+
+def checked_url(url: str) -> str:
+    """A URL as it is; a path as absolute path. ConfigError if there is no such file."""
+    if ":" in url.partition("/")[0]:
+        return url
+    path = Path(url).expanduser().absolute()
+    if not path.exists():
+        raise ConfigError(f"input `{url}` does not exist", hint=f"looked for `{path}`")
+    if not path.is_file():
+        raise ConfigError(f"input `{url}` is not a regular file", hint=f"looked at `{path}`")
+    return str(path)
+
+
+def pack_directory(directory: Path, archive: Path) -> int:
+    """Write a directory, under its own name, as a tar archive; its size. Raises SiteError."""
+    try:
+        with tarfile.open(archive, "w:", format=tarfile.PAX_FORMAT) as tar:
+            tar.add(directory, arcname=directory.name)
+        return archive.stat().st_size
+    except (OSError, tarfile.TarError) as error:
+        archive.unlink(missing_ok=True)
+        raise SiteError(f"failed to pack `{directory}` into `{archive}`: {error}", transient=False) from error

@@ -1,0 +1,37 @@
+"""A command with what has to be done around it in its work directory, as one command of a shell. Pure.
+
+The shell's text holds nothing of a command: that follows as its arguments, and reaches the program word by word.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SHELL = "/bin/sh"
+
+
+class Around(NamedTuple):
+    """`stdin`: the input that CMD reads; `links`: (name of an input, name that CMD knows it by); `unpacked`: inputs
+    that are tar archives of a directory; `packed`: (archive, words of its paths, with patterns for the shell)."""
+
+    stdin: str = ""
+    links: Sequence[tuple[str, str]] = ()
+    unpacked: Sequence[str] = ()
+    packed: Sequence[tuple[str, str]] = ()
+
+
+def wrapped(command: list[str], around: Around) -> list[str]:
+    """The command itself where nothing has to be done, else a shell that does it and ends as the command did."""
+    if around == Around():
+        return command
+    steps = [f"ln -s {shlex.quote(name)} {shlex.quote(known)} || exit 125" for name, known in around.links]
+    steps += [f"tar -xf {shlex.quote(name)} || exit 125" for name in around.unpacked]
+    start = '"$@"' + (f" < {shlex.quote(around.stdin)}" if around.stdin else "")
+    if not around.packed:
+        steps.append(f"exec {start}")
+        return [SHELL, "-c", "; ".join(steps), "tidemill-run", *command]
+    steps += [start, "status=$?", '[ "$status" = 0 ] || exit "$status"']
+    steps += [f"tar -cf {shlex.quote(archive)} -- {paths} || exit 125" for archive, paths in around.packed]
+    return [SHELL, "-c", "; ".join(steps), "tidemill-run", *command]

@@ -1,0 +1,170 @@
+"""What a submission would be: whether any site can run it, and its jobs, events, files, cost and end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemill.cli.terminal import say, show, show_json
+from tidemill.errors import ConfigError
+from tidemill.model.quantities import count_text, duration_text, figure_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.model.job import JobSpec
+    from tidemill.wire.api import SiteApplication, SiteRow
+
+FITS_SHOWN = 3
+
+
+class SitePower(NamedTuple):
+    """A site as an estimate needs it: cores that it works with, and the measured seconds per event by application."""
+
+    name: str
+    cores: int
+    event_s: dict[str, float]
+
+
+class SubmissionPlan(NamedTuple):
+    """What a submission comes to; None = not known before its first events have run."""
+
+    jobs: int
+    events: int
+    files: int
+    archives: int
+    core_h: float | None
+    core_h_max: float | None  #: if every event took as long as `--wall` allows
+    wall_s: float | None
+    sites: list[str]
+
+
+def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> None:
+    """What no site of now can ever run is named, with the nearest that fits: refused, or only remarked on."""
+    sites = _sites(client)
+    offers = client.applications() if sites and any(spec.app is not None for spec in specs) else []
+    seen: list[str] = []
+    for spec in specs:
+        misfit = misfit_of(spec, sites, offers)
+        if misfit is None or misfit[0] in seen:
+            continue
+        if refuse:
+            raise ConfigError(misfit[0], hint=misfit[1])
+        seen.append(misfit[0])
+        if len(seen) <= FITS_SHOWN:
+            say(f"remark: {misfit[0]}: it waits for a site that can; {misfit[1]}")
+
+
+def misfit_of(
+    spec: JobSpec, sites: Sequence[SiteRow], offers: Sequence[SiteApplication]
+) -> tuple[str, str] | None:
+    """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. Pure."""
+    from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
+    from tidemill.model.devices import with_shares
+    from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, is_fit, nearest, options_text
+
+    if spec.resources.width is not None:  # the server and `job explain` know launchers and widths
+        return None
+    own = [each.app for each in offers if each.app.name == spec.app]
+    asked = SlotNeed(
+        spec.resources.cores or min((each.cores for each in own), default=DEFAULT_CORES),
+        spec.resources.memory_mb or min((each.memory_mb for each in own), default=DEFAULT_MEMORY_MB),
+        {kind: number for kind, number in (spec.resources.devices or {}).items() if number},
+    )
+    slots = [
+        LargestSlot(
+            each.name,
+            int(each.capacity.get("slot_cores_max", 0)),
+            int(each.capacity.get("slot_memory_mb_max", 0)),
+            with_shares(each.capacity.get("devices") or {}),
+        )
+        for each in sites
+        if each.capacity and (spec.site is None or spec.site == each.name)
+    ]
+    if not slots or any(is_fit(asked, slot) for slot in slots):
+        return None
+    near = nearest(asked, slots)
+    assert near is not None, "there are slots"
+    slot, amount = near
+    what = "the site" if spec.site is not None else "any site"
+    return (
+        f"no slot of {what} has {amount_text(asked)}",
+        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: {options_text(amount, asked)}",
+    )
+
+
+def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_json: bool) -> None:
+    """Print what a submission comes to; `jobs`: each with how often it is submitted."""
+    powers = []
+    for each in _sites(client) if client is not None else []:
+        cores = int(each.capacity.get("nodes", 0)) * int(each.capacity.get("slot_cores_max", 0))
+        powers.append(SitePower(each.name, cores, each.capacity.get("event_s") or {}))
+    offers = client.applications() if client is not None and any(spec.app for spec, _ in jobs) else []
+    plan = plan_of(jobs, powers, {each.app.name: each.app.event_s for each in offers})
+    if as_json:
+        show_json(plan._asdict())
+        return
+    show(f"jobs        {count_text(plan.jobs)}")
+    show(f"events      {count_text(plan.events)}")
+    archives = f" and {count_text(plan.archives)} archives" if plan.archives else ""
+    show(f"outputs     {count_text(plan.files)} files{archives}")
+    if plan.core_h is not None:
+        show(f"cost        about {figure_text(plan.core_h)} core-hours")
+    elif plan.core_h_max is not None:
+        show(f"cost        at most {figure_text(plan.core_h_max)} core-hours (--wall for each event)")
+    else:
+        show("cost        not known before the first events have run; `--wall T` bounds it")
+    if plan.wall_s is not None:
+        show(f"end         about {duration_text(plan.wall_s)} after the start, on {', '.join(plan.sites)}")
+    else:
+        show("end         not known yet")
+    say("nothing was submitted")
+
+
+def plan_of(
+    jobs: Sequence[tuple[JobSpec, int]], sites: Sequence[SitePower], offered_s: dict[str, float]
+) -> SubmissionPlan:
+    """What a submission comes to. `offered_s`: seconds per event that applications declare. Pure."""
+    from tidemill.model.application import DEFAULT_CORES
+    from tidemill.model.job import OutputKind, Pack
+
+    files = archives = number = events = 0
+    core_s: float | None = 0.0
+    core_s_max: float | None = 0.0
+    for spec, repeat in jobs:
+        number += repeat
+        events += repeat * spec.events
+        cores = spec.resources.cores or DEFAULT_CORES
+        measured = [site.event_s[spec.app] for site in sites if spec.app and site.event_s.get(spec.app)]
+        event_s = min(measured) if measured else offered_s.get(spec.app or "")
+        core_s = None if core_s is None or not event_s else core_s + repeat * spec.events * cores * event_s
+        wall_s = spec.resources.timeout_s
+        core_s_max = (
+            None if core_s_max is None or not wall_s else core_s_max + repeat * spec.events * cores * wall_s
+        )
+        for output in spec.outputs or ():
+            if output.kind is OutputKind.EACH and spec.events > 1 and output.pack is not Pack.FILES:
+                archives += repeat
+            else:
+                files += repeat * (spec.events if output.kind is OutputKind.EACH else 1)
+        if spec.keep_stdout and spec.events > 1:
+            archives += repeat
+        else:
+            files += repeat * spec.keep_stdout
+    cores_all = sum(site.cores for site in sites)
+    return SubmissionPlan(
+        jobs=number, events=events, files=files, archives=archives,
+        core_h=None if core_s is None else core_s / 3600,
+        core_h_max=None if core_s_max is None else core_s_max / 3600,
+        wall_s=core_s / cores_all if core_s and cores_all else None,
+        sites=[site.name for site in sites if site.cores],
+    )  # fmt: skip
+
+
+def _sites(client: Client) -> list[SiteRow]:
+    """The sites, as far as the server shows them to this submitter."""
+    from tidemill.wire.http import NotAllowedError
+
+    try:
+        return [each for each in client.sites() if each.state != "LOST"]
+    except NotAllowedError:
+        return []

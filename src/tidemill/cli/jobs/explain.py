@@ -1,0 +1,177 @@
+"""`tidemill job explain`: why a job waits, how it goes on, or how it ended; always with what to do."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, client_of
+from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text
+from tidemill.cli.terminal import show, show_json
+from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.wire.api import FailureRow, JobDetail
+
+ROUTES_SHOWN = 10
+OUTPUTS_SHOWN = 5
+AT_WORK = "running"
+"""The cause of a job that waits for nothing."""
+
+
+def explain(args: Namespace) -> int:
+    """Print the one cause that holds a job up, how far it is, or how it ended."""
+    from tidemill.model.failure import next_step
+
+    detail = client_of(args).job(args.job)
+    row = detail.row
+    last = detail.failures[0] if detail.failures else None
+    is_over = row.state == "COMPLETED" or detail.archived
+    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last and not is_over else None
+    lines = story(detail, now_us=clock.now_us())
+    if args.json:
+        show_json(
+            {
+                "job": row.id,
+                "state": row.state,
+                "reason": row.reason,
+                "waits_for": detail.waits_for,
+                "hint": detail.waits_hint or step,
+                "story": lines,
+                "failure": last,
+                "routes": detail.routes,
+                "stays": detail.stays,
+            }
+        )
+        return 0
+    show(f"job {row.id} is {state_text(row)}")
+    for line in lines:
+        show(line)
+    for stay in detail.stays:
+        show(f"the hospital: {stay_text(stay)}")
+    _show_routes(detail)
+    if last is not None:
+        _show_failure(detail, last, step)
+    elif row.state in ("FAILED", "CANCELED", "PARTIAL") and not detail.archived:
+        show(f"next step: `tidemill job retry {row.id}` runs what is not done; what is done stays done")
+    return 0
+
+
+def story(detail: JobDetail, *, now_us: int) -> list[str]:
+    """What a job waits for, how it goes on, or how it went: lines for people. Pure."""
+    if detail.waits_for is None:
+        return _ended(detail)
+    lines = []
+    if detail.waits_for != AT_WORK:
+        lines.append(f"it waits for: {detail.waits_for}")
+        lines += [f"to change it: {detail.waits_hint}"] if detail.waits_hint else []
+        if detail.row.events_leased:
+            lines.append(f"{count_text(detail.row.events_leased)} of its events are leased to a site now")
+    else:
+        lines += _at_work(detail, now_us=now_us)
+    most = detail.spec.running_max
+    if most is not None:
+        lines.append(
+            f"at most {count_text(most)} of its events run at the same time, all at one site (`at_once`)"
+        )
+    return lines
+
+
+def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
+    """Of a job that waits for nothing: since when, how far, how fast, until when."""
+    row = detail.row
+    site = row.site or next((each.site for each in detail.attempts), None)
+    since_s = (now_us - (row.started_us or row.created_us)) / 1e6
+    lines = [
+        f"nothing holds it up: it has run for {duration_text(since_s)}" + (f" at site {site}" if site else "")
+    ]
+    failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+    if row.events > 1:
+        lines.append(
+            f"{count_text(row.events_done)} of {count_text(row.events)} events are done{failed}, "
+            f"{count_text(row.events_leased)} are leased to the site"
+        )
+    rate = ratio(row.events_done, since_s)
+    left = row.events - row.events_done - row.events_failed
+    if row.events_done and rate:
+        lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
+    else:
+        limit = detail.spec.resources.timeout_s
+        lines.append(
+            "no event of it has a time limit (`--wall T` sets one)"
+            if limit is None
+            else f"an event is ended after {duration_text(limit)} (`--wall`)"
+        )
+    lines.append(f"`tidemill attach {row.campaign}` follows it, `tidemill job cancel {row.id}` ends it")
+    return lines
+
+
+def _ended(detail: JobDetail) -> list[str]:
+    """Of a job that is over: what was done, in what time, with what, and where the outputs are."""
+    row, usage = detail.row, detail.usage
+    lines = []
+    counts = f"{count_text(row.events_done)} of {count_text(row.events)} events done"
+    counts += f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+    if row.started_us and row.ended_us:
+        counts += f", in {duration_text((row.ended_us - row.started_us) / 1e6)}"
+        waited_s = (row.started_us - row.created_us) / 1e6
+        counts += f", after {duration_text(waited_s)} of waiting" if waited_s >= 1 else ""
+    elif not row.started_us:
+        counts += "; no event of it was started"
+    lines.append(counts)
+    if usage.wall_us:
+        share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
+        lines.append(
+            f"it used {duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share}, at most "
+            f"{bytes_text(usage.rss_kb * 1024)} of memory"
+        )
+    lines += [
+        f"output {each.name}: {each.url} ({bytes_text(each.size_bytes)})"
+        for each in detail.outputs[:OUTPUTS_SHOWN]
+    ]
+    if len(detail.outputs) > OUTPUTS_SHOWN:
+        lines.append(
+            f"and {len(detail.outputs) - OUTPUTS_SHOWN} more outputs: `tidemill outputs ls {row.id}`"
+        )
+    if row.state == "COMPLETED" and not detail.failures:
+        lines.append("nothing is left to do")
+    return lines
+
+
+def _show_failure(detail: JobDetail, last: FailureRow, step: str | None) -> None:
+    from tidemill.model.failure import POLICY
+
+    row = detail.row
+    policy = POLICY[last.evidence.failure]
+    show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
+    for line in last.evidence.stderr_tail.strip().splitlines()[-3:]:
+        show(f"  | {line}")
+    if step is None:
+        show(
+            "nothing is left to do: what failed was run again, and every event is done"
+            if row.state == "COMPLETED"
+            else "it is in the archive and cannot be retried: submit the events that failed as a new job"
+        )
+        return
+    show(f"next step: {step}")
+    if row.state in ("FAILED", "PARTIAL", "CANCELED") and "job retry" not in step:
+        show(f"then: `tidemill job retry {row.id}` runs what is not done; what is done stays done")
+    if detail.kept is not None and is_acceptable(detail):
+        show(
+            f"or: `tidemill job accept {row.id}` delivers what is done; site {detail.kept.site} keeps events "
+            f"{detail.kept.events}"
+        )
+
+
+def _show_routes(detail: JobDetail) -> None:
+    """By which ways payloads read what they open."""
+    for each in detail.routes[:ROUTES_SHOWN]:
+        event = "" if each.event is None else f" of event {each.event}"
+        show(f"input {each.name}{event} is read {each.why}")
+    if len(detail.routes) > ROUTES_SHOWN:
+        more = len(detail.routes) - ROUTES_SHOWN
+        show(f"and {more} more inputs: `tidemill job explain --json {detail.row.id}`")
+
+
+COMMANDS = {"job explain": Command(define_one, explain, "tidemill job explain 7")}

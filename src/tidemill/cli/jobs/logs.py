@@ -1,0 +1,98 @@
+"""`tidemill job logs`: stdout and stderr of a payload, from its site or from the output that was delivered."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Command, Parser, client_of, count, define_raw, event_number
+from tidemill.cli.jobs.job import define_one
+from tidemill.cli.terminal import hint, pass_on, say, show_json
+from tidemill.errors import ConfigError, JobError, SiteError
+
+if TYPE_CHECKING:
+    from tidemill.client.outputs import Member
+    from tidemill.wire.api import JobDetail
+
+LOG_WAIT_S = 30
+STDOUT = "stdout"
+
+
+def define_logs(parser: Parser) -> None:
+    """Options of `job logs`."""
+    define_one(parser)
+    parser.add_argument(
+        "--event",
+        type=event_number,
+        metavar="N",
+        help="the payload that ran this event (default: the latest payload)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=count,
+        default=LOG_WAIT_S,
+        metavar="S",
+        help=f"seconds to wait for the site's answer (default: {LOG_WAIT_S})",
+    )
+    define_raw(parser)
+
+
+def logs(args: Namespace) -> int:
+    """Print a payload's stdout and stderr: all of a stdout that was delivered here, else what the site keeps."""
+    client = client_of(args)
+    log = client.log(args.job, event=args.event, timeout_s=args.timeout)
+    detail = client.job(args.job)
+    which = f"job {args.job}" + ("" if args.event is None else f", event {args.event}")
+    delivered = _delivered(detail, args.event)
+    if args.json:
+        if delivered is not None:
+            log.found, log.stdout = True, delivered.data.decode(errors="replace")
+        show_json(log)
+        return 0
+    if log.pending and delivered is None:
+        raise SiteError(
+            f"the site has not sent the log of {which} within {args.timeout} s",
+            hint="`tidemill site status` shows whether its agent runs",
+        )
+    if not log.found and delivered is None:
+        return _tell_none(detail, which)
+    pass_on([log.stdout if delivered is None else delivered.data], raw=args.raw)
+    pass_on([log.stderr], to_stderr=True, raw=args.raw)
+    return 0
+
+
+def _delivered(detail: JobDetail, event: int | None) -> Member | None:
+    """The whole stdout of an event where it was delivered to this machine."""
+    from tidemill.client.outputs import members
+
+    wanted = 0 if event is None and detail.row.events == 1 else event
+    if wanted is None:
+        return None  # of many payloads, the site knows which one was the latest
+    for output in detail.outputs:
+        if output.name != STDOUT:
+            continue
+        try:
+            for each in members(detail.row.id, output):
+                first = each.first or 0
+                if first <= wanted < first + (each.count or 1):
+                    return each
+        except (ConfigError, SiteError):  # it lies elsewhere, or was moved: the site is asked
+            continue
+    return None
+
+
+def _tell_none(detail: JobDetail, which: str) -> int:
+    row = detail.row
+    if row.events_done + row.events_failed == 0 and row.started_us is None:
+        raise JobError(f"no payload of {which} has run yet", hint=f"tidemill job explain {row.id}")
+    kept = [each.url for each in detail.outputs if each.name == STDOUT]
+    if kept:
+        say(f"stdout of {which} is in the output `{STDOUT}`: {kept[0]}")
+        hint(f"`tidemill outputs get {row.id} --output {STDOUT}` copies it")
+        return 0
+    say(f"{which} wrote nothing to stdout and stderr, or its site has removed the log")
+    hint("a site keeps logs for some days; `--keep-stdout` of `run` and `submit` makes stdout an output")
+    return 0
+
+
+COMMANDS = {"job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711")}

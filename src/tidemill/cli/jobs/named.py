@@ -1,0 +1,48 @@
+"""Jobs and campaigns as they are named on a command line: `7`, `3-9`, `zmumu`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+
+JOBS_MAX = 1_000_000
+_JOBS = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def split_names(words: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Numbers of jobs, ranges of them written out, and names of campaigns. Raises ConfigError."""
+    jobs: list[int] = []
+    campaigns: list[str] = []
+    for word in words:
+        found = _JOBS.fullmatch(word)
+        if found is None:
+            campaigns.append(word)
+            continue
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not 1 <= first <= last < first + JOBS_MAX:
+            raise ConfigError(f"`{word}` is not a range of jobs", hint="write FIRST-LAST, such as `3-9`")
+        jobs += range(first, last + 1)
+    return jobs, campaigns
+
+
+def known_campaign(client: Client, name: str) -> str:
+    """The name of a campaign that the server knows. Raises ConfigError with the nearest one."""
+    from tidemill.errors import nearest
+    from tidemill.wire.http import NotFoundError
+
+    try:
+        return client.campaign(name).name
+    except NotFoundError:
+        best = nearest(name, [each.name for each in client.campaigns()])
+        hint = (
+            f"did you mean `{best}`?"
+            if best
+            else "`tidemill top --once` lists campaigns, `tidemill jobs` jobs"
+        )
+        raise ConfigError(f"there is no campaign `{name}`", hint=hint) from None

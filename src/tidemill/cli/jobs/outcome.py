@@ -1,0 +1,117 @@
+"""How one job of a campaign ended, for the person who waited: its output, its files, its failures, its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemill.cli.jobs.follow import counts_text, tell_failures
+from tidemill.cli.terminal import hint, pass_on, say, show_json
+from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput
+
+LOG_S = 3.0
+"""How long the site may take to send a single event's stderr."""
+
+FAILED = 1
+SIGNALED = 128
+"""A shell adds the number of the signal that ended a command."""
+
+STDOUT = "stdout"
+
+
+class Telling(NamedTuple):
+    """How much is printed. `failed_max`: so many failed events are accepted; `with_files`: also of a single event."""
+
+    as_json: bool = False
+    raw: bool = False
+    failed_max: int = 0
+    with_files: bool = False
+    interrupted: bool = False
+
+
+def tell_outcome(client: Client, job: int, row: CampaignRow, how: Telling) -> int:
+    """Print how a job ended; the exit code: of a single event that of its command, else 0 or 1."""
+    detail = client.job(job)
+    outputs = list(client.outputs(job=job))
+    good = is_good(detail, how.failed_max)
+    code = 0 if good else exit_status(detail)
+    if how.as_json:
+        show_json(
+            {
+                "job": detail.row, "outputs": outputs, "usage": row.usage, "failures": row.failures,
+                "exit_status": code,
+            }
+        )  # fmt: skip
+        return code
+    if detail.row.events == 1:
+        _print_stdout(outputs, raw=how.raw)
+        if good:  # a failure's last words are printed with it
+            pass_on([client.log(job, timeout_s=LOG_S).stderr], to_stderr=True, raw=how.raw)
+    wall_s = (
+        ((detail.row.ended_us or 0) - (detail.row.started_us or 0)) / 1e6 if detail.row.started_us else 0.0
+    )
+    if detail.row.events > 1 or not good:
+        rate = rate_text(ratio(detail.row.events_done, wall_s))
+        say(f"{counts_text(detail.row)}, {duration_text(wall_s)}, {rate} events/s")
+    if outputs and (detail.row.events > 1 or how.with_files):
+        for each in outputs:
+            if detail.row.events > 1 or each.output.name != STDOUT:
+                say(f"    {_place(each)}")
+    if not good and not how.interrupted:
+        tell_failures(client, detail)
+    elif not good:
+        hint(f"`tidemill run --resume {detail.row.campaign}` runs the rest; what is done stays done")
+    return code
+
+
+def is_good(detail: JobDetail, failed_max: int) -> bool:
+    """Whether a job ended as its owner accepts."""
+    row = detail.row
+    return row.state == "COMPLETED" or (row.state == "PARTIAL" and row.events_failed <= failed_max)
+
+
+def exit_status(detail: JobDetail) -> int:
+    """The exit status for a job that failed: its command's, if it has one event and that ran; 1 otherwise."""
+    if detail.row.events > 1 or not detail.failures:
+        return FAILED
+    last = detail.failures[0].evidence
+    if last.signal:
+        return SIGNALED + last.signal
+    return last.exit_status or FAILED
+
+
+def _place(each: JobOutput) -> str:
+    from tidemill.client.outputs import files_of, is_directory, local_path
+
+    size = bytes_text(each.output.size_bytes)
+    try:
+        path = local_path(each.output)
+        place = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+        if not is_directory(each.output):
+            return f"{place}  {size}"
+        files = files_of(each.job, each.output)
+    except TidemillError:
+        return f"{each.output.url}  {size}"
+    if len(files) == 1:
+        return f"{place}/{files[0].name}  {size}"
+    return f"{place}/{files[0].name} ... {files[-1].name}  {count_text(len(files))} files, {size}"
+
+
+def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
+    """Print a single event's stdout: `run` is then as good as the command itself. Of a site elsewhere, whose files
+    cannot be read here, say where it is."""
+    from tidemill.client.outputs import members
+
+    for each in outputs:
+        if each.output.name != STDOUT:
+            continue
+        try:
+            pass_on((member.data for member in members(each.job, each.output)), raw=raw)
+        except (SiteError, ConfigError):
+            size = bytes_text(each.output.size_bytes)
+            hint(f"its stdout ({size}) cannot be read here: it is at `{each.output.url}`, at its site")

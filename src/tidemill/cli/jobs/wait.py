@@ -1,0 +1,64 @@
+"""`tidemill wait`: returns when jobs or campaigns have ended; for scripts."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from tidemill.cli.arguments import Command, Parser, client_of, duration
+from tidemill.cli.jobs.named import known_campaign, split_names
+from tidemill.cli.terminal import hint, say, show_json
+from tidemill.errors import ConfigError, SiteError
+from tidemill.model.quantities import count_text
+
+SHOWN = 5
+
+
+def define(parser: Parser) -> None:
+    """Options of `wait`."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME|JOB", help="campaigns, numbers of jobs, or ranges such as 3-9"
+    )
+    parser.add_argument(
+        "--timeout", type=duration, metavar="T", help="wait at most T, then exit with 3 (default: no limit)"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Wait; 0 if everything is COMPLETED, or PARTIAL within what its owner accepts; 1 otherwise."""
+    from tidemill import clock
+    from tidemill.client.client import RETRY_S
+
+    jobs, campaigns = split_names(args.names)
+    if not args.names:
+        raise ConfigError(
+            "`tidemill wait` needs a campaign or a job", hint="tidemill wait zmumu, tidemill wait 3-9"
+        )
+    client = client_of(args)
+    names = [known_campaign(client, name) for name in campaigns]
+    for job in jobs[:1]:
+        client.job(job)
+    client.retry_s = RETRY_S
+    deadline = None if args.timeout is None else clock.monotonic_s() + args.timeout
+    rows = []
+    for each in [*names, *([jobs] if jobs else [])]:
+        left = None if deadline is None else max(0.0, deadline - clock.monotonic_s())
+        try:
+            rows += client.wait(each, timeout_s=left)
+        except TimeoutError as error:
+            raise SiteError(f"it had not ended within {args.timeout} s", hint="wait again") from error
+    if args.json:
+        show_json(rows)
+    states: dict[str, int] = {}
+    for row in rows:
+        states[row.state] = states.get(row.state, 0) + 1
+    bad = [row for row in rows if row.state in ("FAILED", "CANCELED")]
+    if not args.json:
+        say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
+        for row in bad[:SHOWN]:
+            say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+        if bad:
+            hint(f"`tidemill job explain {bad[0].id}` says why, and what to do")
+    return 1 if bad else 0
+
+
+COMMANDS = {"wait": Command(define, run, "tidemill wait zmumu")}

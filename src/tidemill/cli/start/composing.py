@@ -1,0 +1,318 @@
+"""From the options of `run` to a job: rows of --each and --sweep, files of the spool, words, environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemill.cli.command.environment import captured
+from tidemill.cli.command.inputs import checked_url, pack_directory, typed_inputs
+from tidemill.cli.command.outputs import FILES_MAX, STDOUT, typed_outputs
+from tidemill.cli.command.stdin import has_stdin, refuse_stdin, save_stdin
+from tidemill.cli.command.table import (
+    DELIMITERS,
+    LINES_MAX,
+    EventTable,
+    crossed,
+    is_table,
+    parse_sweep,
+    read_table,
+    swept,
+)
+from tidemill.cli.command.words import Resolved, resolved
+from tidemill.cli.command.wrapping import Around, wrapped
+from tidemill.cli.jobs.submit import check_width
+from tidemill.cli.terminal import say, stderr_is_terminal
+from tidemill.errors import ConfigError, SiteError
+from tidemill.model.quantities import bytes_text
+
+if TYPE_CHECKING:
+    from tidemill.model.job import Input, JobSpec, Output
+
+EVENT_S = 1.0  #: first guess of an event's duration, until measured
+RETRIES = 2
+LINE = "{line}"
+LINES = "lines"
+STDIN = "stdin"
+TABLE_BYTES_MAX = 256 << 20
+
+
+class CommandFiles:
+    """Where files lie that a command line makes for its job, such as the lines of --sweep: HOME/inputs/CAMPAIGN. A
+    retry needs them too; `tidemill clean` removes old ones. Made when the first file is; never in a dry run."""
+
+    def __init__(self, directory: Path, *, dry: bool = False) -> None:
+        self._directory = directory
+        self._dry = dry
+
+    def path(self, name: str) -> Path:
+        """A file of the spool."""
+        if not self._dry:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._directory / name
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file; its path. Raises SiteError."""
+        path = self.path(name)
+        if self._dry:
+            return path
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SiteError(f"failed to write `{path}`: {error.strerror}", transient=False) from error
+        return path
+
+    def drop(self) -> None:
+        """Remove it, for a job that was not submitted."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class Rows(NamedTuple):
+    """The events of a command line: their number, the file with their lines, and the columns of those."""
+
+    events: int
+    lines: str | None = None
+    table: EventTable | None = None
+
+    def filled(self, words: Sequence[str]) -> list[str]:
+        """Words with `{COLUMN}` as the place of that column."""
+        return list(words) if self.table is None else [self.table.filled(word) for word in words]
+
+
+def compose(
+    args: Namespace, command: list[str], *, campaign: str, spool: CommandFiles, reads_here: bool
+) -> JobSpec:
+    """The job of a command line. `reads_here`: its site reads files of this machine. Raises ConfigError."""
+    from msgspec import UNSET
+
+    from tidemill.model.job import Input, InputKind, JobSpec, Resources
+
+    check_width(args)
+    rows = rows_of(args, command, spool)
+    if not reads_here and rows.lines is not None and rows.table is not None:
+        raise ConfigError("the lines of this command lie on this machine, and its server is elsewhere")
+    files = typed_inputs(args.input)
+    outputs = typed_outputs(rows.filled(args.output), as_files=_as_files(args, rows.events))
+    filled = rows.filled(command)
+    in_image = args.container is not None  # whose programs and files are not those of this machine
+    words = Resolved(filled, []) if in_image else resolved(filled, staged=files.names | outputs.names)
+    if words.moved and stderr_is_terminal():
+        say("passed as absolute paths: " + ", ".join(f"`{word}`" for word in words.moved))
+    inputs = [*_packed(files.inputs, dict(files.directories), spool, dry=args.dry_run)]
+    if rows.lines is not None:
+        inputs.append(Input(name=LINES, url=rows.lines, kind=InputKind.EACH))
+    stdin = _stdin(args, rows.events, spool, reads_here=reads_here)
+    inputs += stdin
+    around = Around(
+        stdin=STDIN if stdin else "",
+        links=files.links,
+        unpacked=[name for name, _ in files.directories],
+        packed=outputs.packed,
+    )
+    place = args.dir.absolute() if args.dir is not None else None
+    timed = {} if args.wall is None else {"timeout_s": args.wall}
+    return JobSpec(
+        command=wrapped(words.words, around),
+        events=rows.events,
+        inputs=inputs,
+        outputs=_placed(outputs.outputs, place, campaign),
+        output_dir=None if place is None else str(place),
+        resources=Resources(
+            cores=args.cores,
+            memory_mb=args.memory,
+            devices=args.gpus,
+            event_s=EVENT_S,
+            nodes=args.nodes,
+            ranks=args.ranks,
+            **timed,
+        ),
+        retries=(RETRIES if rows.events > 1 else 0) if args.retries is None else args.retries,
+        failed_max=_failed_max(args, rows.events),
+        site=args.site,
+        keep_stdout=args.keep_stdout,
+        env=_environment(args),
+        at_once=args.at_once or UNSET,
+        container=_image(args.container) if in_image else UNSET,
+    )
+
+
+def rows_of(args: Namespace, command: Sequence[str], spool: CommandFiles) -> Rows:
+    """The events that --events, --each and --sweep ask for. Raises ConfigError."""
+    if args.zip and len(args.sweep) < 2:
+        raise ConfigError("--zip needs two --sweep or more", hint="--sweep a=1,2 --sweep b=x,y --zip")
+    table = None
+    if args.each is not None and (is_table(args.each) or args.sweep):
+        table = _read_table(args.each)
+    if args.sweep:
+        lists = [parse_sweep(text) for text in args.sweep]
+        sweep = swept(lists, together=args.zip)
+        table = sweep if table is None else crossed(table, sweep)
+        table.check_used([*command, *args.output], every=[name for name, _ in lists])
+    elif table is not None:
+        table.check_used([*command, *args.output], every=())
+    uses_line = any(LINE in word for word in command)
+    if table is not None:
+        if uses_line:
+            known = ", ".join(f"`{{{name}}}`" for name in table.columns)
+            raise ConfigError(
+                "the command uses `{line}`, and its rows have columns", hint=f"there are: {known}"
+            )
+        return Rows(len(table.rows), str(spool.write(LINES, table.text())), table)
+    if args.each is not None:
+        path = _each_file(args.each, spool)
+        return Rows(_count_lines(path), checked_url(str(path)) if path.exists() else str(path))
+    if uses_line:
+        raise ConfigError("the command uses {line}, but no --each FILE gives lines")
+    return Rows(args.events or 1)
+
+
+def _read_table(path: Path) -> EventTable:
+    text = _read_text(path)
+    delimiter = DELIMITERS.get(path.suffix.lower())
+    if delimiter is None:
+        raise ConfigError(
+            f"--each {path} has no columns, and --sweep adds some",
+            hint="a file with columns is called NAME.csv or NAME.tsv, and its first line names them",
+        )
+    return read_table(text, source=str(path), delimiter=delimiter)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(TABLE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
+    if len(content) > TABLE_BYTES_MAX:
+        raise ConfigError(f"`{path}` has more than {bytes_text(TABLE_BYTES_MAX)}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"`{path}` is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _each_file(path: Path, spool: CommandFiles) -> Path:
+    """The file of lines; what is read only once, such as `-` or a pipe, goes to the spool."""
+    is_stdin = str(path) in ("-", "/dev/stdin", "/dev/fd/0")
+    if not is_stdin and (path.is_file() or not path.exists()):
+        return path
+    if is_stdin and sys.stdin.isatty():
+        say("reading lines from the terminal; Ctrl-D ends them")
+    text = sys.stdin.buffer.read() if is_stdin else path.read_bytes()
+    saved = spool.path(LINES)
+    saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    saved.write_bytes(text)
+    return saved
+
+
+def _count_lines(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            lines = sum(1 for _ in file)
+    except OSError as error:
+        raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
+    if not 1 <= lines <= LINES_MAX:
+        raise ConfigError(f"`{path}` has {lines:,} lines, it must have 1 to {LINES_MAX:,}")
+    return lines
+
+
+def _packed(
+    inputs: Sequence[Input], directories: dict[str, Path], spool: CommandFiles, *, dry: bool
+) -> list[Input]:
+    """Inputs, each directory as an archive in the spool."""
+    from msgspec import structs
+
+    packed = []
+    for each in inputs:
+        directory = directories.get(each.name)
+        if directory is None:
+            packed.append(each)
+            continue
+        archive = spool.path(each.name)
+        if not dry:
+            size = pack_directory(directory, archive)
+            say(f"packed `{directory}` for the job: {bytes_text(size)}")
+        packed.append(structs.replace(each, url=str(archive)))
+    return packed
+
+
+def _stdin(args: Namespace, events: int, spool: CommandFiles, *, reads_here: bool) -> list[Input]:
+    """The input that is the command's stdin; none where there is nothing to read."""
+    from tidemill.model.job import Input
+
+    if args.no_stdin or str(args.each) in ("-", "/dev/stdin") or not has_stdin():
+        return []
+    if events > 1:
+        refuse_stdin(events)
+        return []
+    if not reads_here:
+        raise ConfigError(
+            "stdin cannot be passed to a server elsewhere", hint="--input NAME=URL, and `< /dev/null`"
+        )
+    path = spool.path(STDIN)
+    if args.dry_run:
+        return [Input(name=STDIN, url=str(path))]
+    if save_stdin(path, say) == 0:
+        path.unlink()
+        return []
+    return [Input(name=STDIN, url=str(path))]
+
+
+def _as_files(args: Namespace, events: int) -> bool:
+    """Whether named outputs are delivered as files: as asked, else up to some thousand events."""
+    return bool(args.pack == "files" or (args.pack is None and events <= FILES_MAX))
+
+
+def _placed(outputs: Sequence[Output], place: Path | None, campaign: str) -> list[Output]:
+    """Outputs that are files of their own go to DIR/CAMPAIGN itself."""
+    from msgspec import UNSET, structs
+
+    if place is None:
+        return list(outputs)
+    url = f"{place / campaign}/"
+    return [each if each.pack is UNSET else structs.replace(each, url=url) for each in outputs]
+
+
+def _failed_max(args: Namespace, events: int) -> int:
+    """How many failed events stop the job: by default none, unless all of them fail."""
+    if args.fail_fast:
+        return 0
+    return events - 1 if args.failed_max is None else int(args.failed_max)
+
+
+def _environment(args: Namespace) -> dict[str, str]:
+    if args.container is not None and not args.env_all:
+        return captured({}, [_given(text) for text in args.env]).variables
+    found = captured(os.environ, args.env, everything=args.env_all)
+    if found.environment and stderr_is_terminal():
+        say(f"the command runs in the {found.environment}")
+    if found.left_out:
+        shown = ", ".join(f"`{name}`" for name in found.left_out[:8])
+        say(f"--env-all leaves out what may be secret: {shown}; `--env NAME` passes it")
+    return found.variables
+
+
+def _given(text: str) -> str:
+    """`NAME=VALUE` of `NAME` as it is set here. Raises ConfigError."""
+    return text if "=" in text else f"{text}={captured(os.environ, [text]).variables[text]}"
+
+
+def _image(text: str) -> str:
+    """The image of --container: a path as absolute path. Raises ConfigError."""
+    if "@sha256:" in text:
+        return text
+    path = Path(text).expanduser().absolute()
+    if not path.exists():
+        raise ConfigError(
+            f"--container {text}: there is no such directory or file",
+            hint="name a directory, a `.sif` file, or NAME@sha256:DIGEST of an image in the runtime's store",
+        )
+    return str(path)
+
+
+__all__ = ["RETRIES", "STDOUT", "CommandFiles", "Rows", "compose", "rows_of"]

@@ -1,0 +1,156 @@
+"""The verbs of the command line: the group, the file and the parser of each. Imports a file when its verb is used."""
+
+from __future__ import annotations
+
+import importlib
+
+from tidemill.cli.arguments import Command, Parser, add_common
+
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "start here": {
+        "quickstart": ("start.quickstart", "a real campaign on this machine: server, site, jobs, report"),
+        "run": ("start.run", "run one command many times; starts what is needed"),
+        "up": ("start.up", "keep a server and a site running on this machine, for yourself"),
+        "doctor": ("start.doctor", "look for what is wrong on this machine"),
+        "support": ("start.support", "collect what support staff need in one file, without secrets"),
+        "clean": ("start.clean", "remove what ended jobs and old starts have left"),
+        "completion": ("start.completion", "print the completion script of a shell: bash, zsh or fish"),
+        "man": ("start.man", "show the manual page of a verb, or write all pages into a directory"),
+    },
+    "jobs": {
+        "submit": ("jobs.submit", "submit a job file, or one job of an application"),
+        "jobs": ("jobs.listing", "list jobs"),
+        "wait": ("jobs.wait", "wait until jobs or campaigns have ended; the exit code says how"),
+        "attach": ("jobs.attach", "follow a campaign to its end, as the `run` that started it does"),
+        "job show": ("jobs.job", "everything about one job"),
+        "job explain": ("jobs.explain", "why a job waits, how it goes on, or how it ended, and what to do"),
+        "job cancel": ("jobs.job", "cancel jobs or a campaign"),
+        "job retry": ("jobs.job", "run what failed or was not done; what is done stays done"),
+        "job accept": ("jobs.job", "take what is done of failed or canceled jobs, and deliver it"),
+        "job discard": ("jobs.job", "delete what sites keep of ended jobs and have not delivered"),
+        "job logs": ("jobs.logs", "stdout and stderr of a payload"),
+        "top": ("jobs.top", "campaigns as they run"),
+        "message submit": ("jobs.message", "submit a job file by the message broker"),
+        "message follow": ("jobs.message", "state changes of your jobs, as messages tell them"),
+        "outputs ls": ("jobs.outputs", "list outputs: at the site, under way, delivered"),
+        "outputs get": ("jobs.outputs", "copy delivered outputs and verify them"),
+        "errors": ("jobs.errors", "failures grouped by class and cause"),
+        "report": ("jobs.report", "what was done, as tables or one HTML page"),
+        "web": ("server.web", "print a URL of the server's pages for your browser"),
+    },
+    "applications": {
+        "app list": ("software.applications", "the applications that sites offer"),
+        "app show": ("software.applications", "one application with its parameters"),
+        "app check": ("software.applications", "check an application file before it is approved"),
+    },
+    "shared file systems": {
+        "trace": ("software.trace", "run a command and count what it asks of file systems"),
+        "trace show": ("software.trace", "the table of a saved profile"),
+        "trace merge": ("software.trace", "several runs as one profile"),
+        "trace explain": (
+            "software.trace",
+            "which search paths cause the failing look-ups, and what avoids them",
+        ),
+        "image build": (
+            "software.image",
+            "pack the software that a trace used, or whole trees, into an image",
+        ),
+        "image list": ("software.image", "the images of a store"),
+        "image inspect": ("software.image", "what an image holds and where it came from"),
+        "image verify": (
+            "software.image",
+            "whether an image is whole, and what of its sources changed since",
+        ),
+        "image gc": ("software.image", "remove images that no application names"),
+        "image export": ("software.image", "write an image as one squashfs file"),
+        "image run": ("software.image", "run a command in an image"),
+    },
+    "caches": {
+        "cache init": ("cache.init", "write the configuration of a block cache in front of far storage"),
+        "cache run": ("cache.run", "run a cache, and start it again after a crash"),
+        "cache status": ("cache.status", "whether a cache runs and is well, and what it holds"),
+        "cache ls": ("cache.ls", "list what a cache holds, by dataset and by file"),
+        "cache purge": ("cache.purge", "remove files from a cache"),
+        "cache check": ("cache.check", "compare cached blocks with the origin, and drop damaged files"),
+        "cache study": (
+            "cache.study",
+            "measure what a cache would do for a data set, and name the setting to use",
+        ),
+    },
+    "stress tests": {
+        "stress run": ("stress.run", "hold levels of running payloads at a site, and measure them"),
+        "stress scan": ("stress.run", "measure numbers of slots per node and their placement"),
+        "stress compare": ("stress.compare", "whether two runs of a stress test differ"),
+        "stress schedule": ("stress.schedule", "repeat a stress test by cron, with a gate"),
+    },
+    "server": {
+        "server run": ("server.service", "run the server"),
+        "server init": ("server.service", "write a commented server.toml"),
+        "server upgrade": ("server.service", "bring the database to this version"),
+        "server notify": ("server.service", "send a test message to somebody"),
+        "server broker-setup": ("server.broker", "users, rights and queues that RabbitMQ needs for messages"),
+        "owner list": ("server.owners", "what submitters have had of the fair share"),
+        "owner shares": ("server.owners", "give a submitter a weight in the fair share"),
+        "downtimes list": ("server.downtimes", "when sites are out of service, as the server knows it"),
+        "downtimes check": ("server.downtimes", "what a file of downtimes says, and what of it is left out"),
+        "audit": ("server.audit", "who ran what in an allocation or on a node; is the log of changes whole"),
+        "certs init": ("server.certs", "make a small CA for a collaboration that has none"),
+        "certs issue": ("server.certs", "make a key pair for the server, a submitter, a site or an operator"),
+        "certs show": ("server.certs", "what certificates say and when they end"),
+        "certs revoke": ("server.certs", "take certificates back"),
+    },
+    "sites": {
+        "site init": ("site.init", "look at the machine and write a commented site.toml"),
+        "site check": ("site.check", "check a site.toml and what it names"),
+        "site enable": ("site.check", "let a site that observes submit jobs, and set its bounds"),
+        "site run": ("site.agent", "run a site's agent"),
+        "site status": ("site.status", "what a site does"),
+        "site drain": ("site.agent", "stop a site: nothing new starts, nodes are given back"),
+        "site resume": ("site.agent", "let a stopped site work again"),
+        "site reset-epoch": (
+            "site.epoch",
+            "at the server: let a site's agent come back that a stolen credential has locked out",
+        ),
+        "site deny": ("site.agent", "let nothing of a submitter run at a site"),
+        "site allow": ("site.agent", "let a submitter's jobs run there again"),
+        "site harm": ("site.harm", "how long others' jobs waited because of us, with the evidence"),
+        "windows": ("site.windows", "idle nodes, and until when nobody needs them"),
+        "report opportunity": (
+            "site.opportunity",
+            "from a machine's accounting: what a guest could harvest, what it is worth, and who would wait",
+        ),
+        "report accounting": (
+            "jobs.accounting",
+            "reconcile a month of allocations with the batch system's accounting",
+        ),
+        "simulate": (
+            "site.simulate",
+            "replay a machine's log: what would be harvested, and who would wait for it",
+        ),
+    },
+}
+VERBS: dict[str, tuple[str, str]] = {verb: each for group in GROUPS.values() for verb, each in group.items()}
+
+
+def family_of(word: str) -> list[str]:
+    """The verbs of two words that start with this one."""
+    return [verb for verb in VERBS if verb.startswith(f"{word} ")]
+
+
+def load(verb: str) -> Command:
+    """The command of a verb; imports its file."""
+    commands: dict[str, Command] = importlib.import_module(f"tidemill.cli.{VERBS[verb][0]}").COMMANDS
+    return commands[verb]
+
+
+def parser_of(verb: str, command: Command) -> Parser:
+    """The parser of a verb, common options included."""
+    parser = Parser(
+        prog=f"tidemill {verb}",
+        description=VERBS[verb][1],
+        epilog=f"example: {command.example}",
+        allow_abbrev=False,
+    )
+    command.define(parser)
+    add_common(parser, talks=command.talks)
+    return parser

@@ -1,0 +1,83 @@
+"""Names of the files that the parts of an output become: the output's path, filled in. Pure.
+
+Names are the same in every delivery of a job, and different for different parts: where the path does not tell events
+apart, the event's number is put before the suffix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PART_FILES_MAX = 100_000
+"""Events of a job whose outputs may be files in one directory; of more, an archive is made."""
+
+NAME_BYTES_MAX = 200
+"""Of a file name, which 255 bytes bound, with room for `.NAME.JOB.part`."""
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+_UNFIT = re.compile(r"[/\x00-\x1f\x7f]")
+
+
+class Parts(NamedTuple):
+    """Of an output: the job's number of events, (first event, number) of each part, its seed, and the lines of all
+    events where names are made of them."""
+
+    events: int
+    parts: Sequence[tuple[int, int]]
+    seeds: Sequence[int]
+    lines: Sequence[str] | None = None
+
+
+def part_names(path: str, of: Parts) -> list[str]:
+    """A file name for each part. `hits-{event}.root` -> `hits-7.root`; `out.txt` -> `out-7.txt`."""
+    plain = Path(path).name
+    is_told = _tells_events(plain, of)
+    return [_name(plain, of, number, is_told=is_told) for number in range(len(of.parts))]
+
+
+def _tells_events(plain: str, of: Parts) -> bool:
+    """Whether the path alone gives each event another name."""
+    places = set(_PLACE.findall(plain))
+    if of.events == 1 or places & {"event", "first_event", "last_event"}:
+        return True
+    if of.lines is None or not any(each == "line" or each.startswith("column.") for each in places):
+        return False
+    filled = {_filled(plain, {"line": line}) for line in of.lines[: of.events]}
+    return len(filled) == of.events
+
+
+def _name(plain: str, of: Parts, number: int, *, is_told: bool) -> str:
+    first, count = of.parts[number]
+    values = {
+        "event": str(first), "first_event": str(first), "last_event": str(first + count - 1), "events": str(count),
+        "seed": str(of.seeds[number]),
+    }  # fmt: skip
+    if of.lines is not None and first < len(of.lines):
+        values["line"] = of.lines[first]
+    name = _filled(plain, values)
+    if not is_told:
+        stem, dot, suffix = name.partition(".")
+        if not stem:  # `.hidden`
+            stem, dot, suffix = name, "", ""
+        events = f"{first}" if count == 1 else f"{first}-{first + count - 1}"
+        name = f"{stem}-{events}{dot}{suffix}"
+    return name if name not in ("", ".", "..") else f"output-{first}"
+
+
+def _filled(plain: str, values: dict[str, str]) -> str:
+    """The path with its templates filled in, as a file name; what is not known becomes nothing."""
+    fields = values.get("line", "").rstrip("\r").split("\t")
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name.startswith("column.") and name[7:].isdecimal():
+            return fields[int(name[7:])] if int(name[7:]) < len(fields) else ""
+        return values.get(name, "").rstrip("\r")
+
+    name = _UNFIT.sub("-", _PLACE.sub(value, plain))
+    while len(name.encode()) > NAME_BYTES_MAX:
+        name = name[:-1]
+    return name

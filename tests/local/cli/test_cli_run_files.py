@@ -1,0 +1,244 @@
+"""`tidemill run` as a tool of the shell: stdin, exit status, files, rows, names; `wait`, `attach`, `--resume`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.home.homes import WAIT_S, Home, wait_for
+
+from tidemill.client import Client
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
+    try:
+        it.start()
+        yield it
+    finally:
+        it.end()
+
+
+def _campaign(home: Home) -> str:
+    """A name that no other test of this home uses."""
+    return f"t{time.monotonic_ns()}-{home.path.name}"
+
+
+def _files(home: Home, campaign: str) -> dict[str, str]:
+    """What was delivered as files: name -> content, without the manifest and archives."""
+    folder = home.work / "tidemill-out" / campaign
+    return {
+        path.name: path.read_text()
+        for path in folder.iterdir()
+        if path.suffix not in (".tar", ".json") and not path.name.endswith("stdout")
+    }
+
+
+def test_stdin_reaches_the_command_of_a_single_event(home: Home) -> None:
+    done = home.run("run", "--", "cat", stdin="one\ntwo\n")
+    assert (done.returncode, done.stdout) == (0, "one\ntwo\n"), done.stderr
+
+
+def test_stdin_that_several_events_cannot_share_is_refused_with_the_ways_out(home: Home) -> None:
+    done = home.run("run", "--events", "3", "--", "cat", stdin="data")
+    assert done.returncode == 2
+    assert "3 events cannot read one stdin" in done.stderr
+    assert "`--each -`" in done.stderr
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 42", 42), ("kill -KILL $$", 137)])
+def test_a_single_event_exits_as_its_command_did(home: Home, script: str, status: int) -> None:
+    done = home.run("run", "--", "sh", "-c", script)
+    assert done.returncode == status, done.stderr
+    (row,) = home.data("jobs", "--limit", "1")
+    assert row["state"] == "FAILED"
+    assert len(home.data("job", "show", str(row["id"]))["failures"]) == 1, "one event is not tried again"
+
+
+def test_outputs_are_files_of_the_name_that_was_asked_for_with_the_manifest_beside_them(home: Home) -> None:
+    name = _campaign(home)
+    script = "printf 'made by %s' $0 > hits-$0.root"
+    words = ["--events", "3", "--output", "hits-{event}.root", "--name", name]
+    done = home.run("run", *words, "--", "sh", "-c", script, "{event}")
+    assert done.returncode == 0, done.stderr
+    assert _files(home, name) == {f"hits-{k}.root": f"made by {k}" for k in range(3)}
+    (row,) = home.jobs(name)
+    manifest = json.loads((home.work / "tidemill-out" / name / f"manifest-{row.id}.json").read_text())
+    assert {each["file"] for each in manifest["files"]} >= {"hits-0.root", "hits-1.root", "hits-2.root"}
+    copied = home.run("outputs", "get", str(row.id), "--output", "hits.root", "--event", "1", "--to", "one")
+    assert (home.work / copied.stdout.strip()).read_text() == "made by 1", copied.stderr
+    read = [each for each in Client(home=home.path).results(name) if each.output == "hits.root"]
+    assert [(each.first, each.data) for each in read] == [(k, f"made by {k}".encode()) for k in range(3)]
+
+
+def test_a_retry_adds_the_files_of_what_failed_and_leaves_the_others(home: Home) -> None:
+    name = _campaign(home)
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="tm-") as directory:
+        flag = Path(directory) / "flag"
+        script = f"[ $0 != 1 ] || cat {flag} && echo $0 > out.txt"
+        words = ["--events", "3", "--retries", "0", "--output", "out.txt", "--name", name]
+        assert home.run("run", *words, "--", "sh", "-c", script, "{event}").returncode == 1
+        assert set(_files(home, name)) == {"out-0.txt", "out-2.txt"}
+        flag.write_text("there")
+        resumed = home.run("run", "--resume", name)
+    assert resumed.returncode == 0, resumed.stderr
+    assert _files(home, name) == {f"out-{k}.txt": f"{k}\n" for k in range(3)}
+    again = home.run("run", "--resume", name)
+    assert (again.returncode, "is complete: nothing is left to run" in again.stderr) == (0, True)
+
+
+def test_pack_tar_makes_one_archive_whose_members_are_named_after_the_output(home: Home) -> None:
+    name = _campaign(home)
+    words = [
+        "--events",
+        "2",
+        "--pack",
+        "tar",
+        "--no-keep-stdout",
+        "--output",
+        "h-{event}.txt",
+        "--name",
+        name,
+    ]
+    assert home.run("run", *words, "--", "sh", "-c", "echo > h-$0.txt", "{event}").returncode == 0
+    (row,) = home.jobs(name)
+    listed = home.data("outputs", "ls", str(row.id), "--files")
+    assert [each["name"] for each in listed] == ["h-000000000.txt", "h-000000001.txt"]
+
+
+def test_each_row_of_a_table_is_an_event_and_its_columns_name_its_files(home: Home) -> None:
+    name = _campaign(home)
+    (home.work / "points.csv").write_text('mass,label\n125,"a b"\n91,/etc/passwd\n')
+    words = ["--each", "points.csv", "--output", "r-{mass}.txt", "--name", name]
+    done = home.run("run", *words, "--", "sh", "-c", 'echo "$1=$2" > r-$2.txt', "sh", "{label}", "{mass}")
+    assert done.returncode == 0, done.stderr
+    assert _files(home, name) == {"r-125.txt": "a b=125\n", "r-91.txt": "/etc/passwd=91\n"}
+
+
+def test_sweeps_combine_and_lines_come_from_stdin(home: Home) -> None:
+    name, other = _campaign(home), _campaign(home)
+    words = ["--sweep", "a=1..2", "--sweep", "b=x,y", "--pack", "files", "--name", name]
+    assert home.run("run", *words, "--", "echo", "{a}{b}").returncode == 0
+    assert sorted(each.data for each in Client(home=home.path).results(name)) == [
+        b"1x\n", b"1y\n", b"2x\n", b"2y\n",
+    ]  # fmt: skip
+    done = home.run("run", "--each", "-", "--name", other, "--", "echo", "<{line}>", stdin="p\nq r\n")
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.data for each in Client(home=home.path).results(other)) == [b"<p>\n", b"<q r>\n"]
+
+
+def test_directories_patterns_and_names_with_spaces_come_and_go(home: Home) -> None:
+    name = _campaign(home)
+    (home.work / "my cards" / "deep").mkdir(parents=True)
+    (home.work / "my cards" / "deep" / "run card.dat").write_text("card")
+    (home.work / "with space.txt").write_text("space")
+    for k in range(2):
+        (home.work / f"part{k}.dat").write_text(str(k))
+    script = 'cat "my cards/deep/run card.dat" "with space.txt" part0.dat part1.dat'
+    script += "; mkdir p; echo 1 > p/a; echo 2 > b.x"
+    words = ["--input", "my cards", "--input", "with space.txt", "--input", "part*.dat"]
+    words += ["--output", "p/", "--output", "*.x", "--name", name]
+    done = home.run("run", *words, "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (0, "cardspace01"), done.stderr
+    folder = home.work / "tidemill-out" / name
+    assert {path.name for path in folder.glob("*.tar")} == {"p.tar", "outputs.tar"}
+
+
+def test_a_name_that_is_taken_is_refused_with_both_ways_out(home: Home) -> None:
+    name = _campaign(home)
+    assert home.run("run", "--name", name, "--", "true").returncode == 0
+    done = home.run("run", "--name", name, "--", "true")
+    assert done.returncode == 2
+    assert f"`tidemill run --resume {name}`" in done.stderr
+    assert "another --name" in done.stderr
+    assert len(home.jobs(name)) == 1
+
+
+def test_what_no_site_can_ever_run_is_refused_with_the_nearest_that_fits(home: Home) -> None:
+    before = Client(home=home.path).counts().jobs
+    done = home.run("run", "--cores", "999", "--", "true")
+    assert done.returncode == 2
+    assert "no slot of any site has 999 cores" in done.stderr
+    assert "the most that fits is" in done.stderr
+    assert "--gpus 0" in home.run("run", "--gpus", "64", "--", "true").stderr
+    assert Client(home=home.path).counts().jobs == before
+
+
+def test_a_dry_run_tells_events_files_and_cost_and_submits_nothing(home: Home) -> None:
+    before = Client(home=home.path).counts().jobs
+    words = ["--dry-run", "--sweep", "a=1..40", "--output", "h-{a}.root", "--wall", "90m"]
+    plan = home.data("run", "--json", *words, "--", "true", "{a}")
+    assert (plan["events"], plan["files"], plan["core_h_max"]) == (40, 40, 60.0)
+    assert Client(home=home.path).counts().jobs == before
+    assert not (home.path / "inputs").exists() or not list((home.path / "inputs").glob("true-*"))
+
+
+def test_the_environment_that_finds_software_reaches_the_command(home: Home) -> None:
+    env = {
+        "ROOTSYS": "/opt/root",
+        "CONDA_PREFIX": "/opt/conda",
+        "MY_DATA": "/opt/conda/share/x",
+        "UNRELATED": "u",
+        "MY_TOKEN": "s3",
+    }
+    script = "echo $ROOTSYS $CONDA_PREFIX $MY_DATA [$UNRELATED] [$MY_TOKEN]"
+    done = home.run("run", "--", "sh", "-c", script, env=env)
+    assert done.stdout == "/opt/root /opt/conda /opt/conda/share/x [] []\n", done.stderr
+    done = home.run("run", "--env-all", "--", "sh", "-c", script, env=env)
+    assert done.stdout == "/opt/root /opt/conda /opt/conda/share/x [u] []\n", done.stderr
+    assert "`MY_TOKEN`" in done.stderr
+
+
+def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
+    name = _campaign(home)
+    with home.running("run", "--name", name, "--", "sleep", "600") as run:
+        wait_for(lambda: any(row.state == "RUNNING" for row in home.jobs(name)), home.logs)
+        (row,) = home.jobs(name)
+        told = home.run("job", "explain", str(row.id)).stdout
+        assert "nothing holds it up: it has run for" in told
+        assert "no event of it has a time limit" in told
+        done = home.run("wait", name, "--timeout", "1s")
+        assert (done.returncode, "had not ended" in done.stderr) == (3, True)
+        with home.running("attach", name) as attached:
+            assert home.run("job", "cancel", str(row.id)).returncode == 0
+            attached.communicate(timeout=WAIT_S)
+            assert attached.returncode == 1
+        run.communicate(timeout=WAIT_S)
+    done = home.run("wait", name)
+    assert (done.returncode, "1 CANCELED" in done.stderr) == (1, True)
+    assert "job retry" in home.run("job", "explain", str(row.id)).stdout
+
+
+def test_logs_find_a_stdout_of_any_size(home: Home) -> None:
+    name = _campaign(home)
+    assert home.run("run", "--name", name, "--", "sh", "-c", "yes | head -c 3000000").returncode == 0
+    (row,) = home.jobs(name)
+    assert len(home.run("job", "logs", str(row.id)).stdout) == 3_000_000
+
+
+def test_an_explanation_of_what_has_ended_says_what_was_done(home: Home) -> None:
+    name = _campaign(home)
+    assert home.run("run", "--name", name, "--", "true").returncode == 0
+    (row,) = home.jobs(name)
+    told = home.run("job", "explain", str(row.id)).stdout
+    assert "1 of 1 events done, in " in told
+    assert "nothing is left to do" in told
+
+
+def test_completion_knows_jobs_and_campaigns(home: Home) -> None:
+    name = _campaign(home)
+    assert home.run("run", "--name", name, "--", "true").returncode == 0
+    (row,) = home.jobs(name)
+    assert f"{row.id}\tCOMPLETED" in home.run("--complete", "job", "show", str(row.id)).stdout
+    assert home.run("--complete", "run", "--resume", name[:8]).stdout.startswith(f"{name}\t")
+
+
+def test_an_error_is_json_where_json_is_asked_for(home: Home) -> None:
+    done = home.run("job", "show", "99999999", "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["exit_code"], "99999999" in error["message"]) == (2, 2, True)

@@ -1,0 +1,169 @@
+"""What a command line becomes before it is a job: rows, words, outputs, environment. Pure."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tidemill.cli.command.environment import captured
+from tidemill.cli.command.inputs import split_input, typed_inputs
+from tidemill.cli.command.outputs import typed_outputs
+from tidemill.cli.command.table import EventTable, crossed, parse_sweep, read_table, swept
+from tidemill.cli.command.words import argument
+from tidemill.cli.command.wrapping import Around, wrapped
+from tidemill.errors import ConfigError
+from tidemill.model.job import Pack
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_has_a_row_for_each_line_but_the_header() -> None:
+    table = read_table('\ufeffmass,label\n125,"a, b"\n\n91,\n', source="x.csv")
+    assert table == EventTable(("mass", "label"), [("125", "a, b"), ("91", "")])
+    assert table.text() == "\t125\ta, b\n\t91\t\n"
+    assert table.filled("m={mass} {event} {other} {label}") == "m={column.1} {event} {other} {column.2}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no rows"),
+        ("a,b\n", "has no rows"),
+        ("a,b\n1\n", "line 2: 1 values, the header names 2 columns"),
+        ("a,a\n1,2\n", "two columns `a`"),
+        ("a,event\n1,2\n", "`event` cannot be the name of a column"),
+        ("1,2\n3,4\n", "`1` cannot be the name of a column"),
+        ('a\n"open\n', "unexpected end of data"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_table(text, source="x.csv")
+
+
+@pytest.mark.parametrize("value", ["a\tb", "a\nb", "a\0b"])
+def test_a_value_that_no_line_can_hold_is_refused_with_row_and_column(value: str) -> None:
+    with pytest.raises(ConfigError, match="row 2, column `b`"):
+        EventTable(("a", "b"), [("1", "2"), ("3", value)]).text()
+
+
+def test_sweeps_are_combined_the_last_fastest_or_taken_together() -> None:
+    lists = [parse_sweep("a=1..3"), parse_sweep("b=x,y,z")]
+    assert swept(lists, together=True).rows == [("1", "x"), ("2", "y"), ("3", "z")]
+    assert swept(lists, together=False).rows[:4] == [("1", "x"), ("1", "y"), ("1", "z"), ("2", "x")]
+    assert parse_sweep("n=3..1,7") == ("n", ["3", "2", "1", "7"])
+    both = crossed(EventTable(("f",), [("p",), ("q",)]), swept(lists[:1], together=False))
+    assert (both.columns, both.rows[3]) == (("f", "a"), ("q", "1"))
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", "event=1", "a=1..9999999"])
+def test_a_wrong_sweep_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--sweep"):
+        parse_sweep(text)
+
+
+def test_too_many_combinations_are_refused_before_they_are_made() -> None:
+    lists = [(name, [str(k) for k in range(1000)]) for name in "abcdef"]
+    with pytest.raises(ConfigError, match="1,000,000,000,000,000,000 combinations"):
+        swept(lists, together=False)
+    with pytest.raises(ConfigError, match="lists of one length"):
+        swept([("a", ["1"]), ("b", ["1", "2"])], together=True)
+
+
+def test_a_column_that_the_command_does_not_use_is_named() -> None:
+    table = EventTable(("mass", "width"), [("1", "2")])
+    with pytest.raises(ConfigError, match=r"does not use `\{width\}`") as caught:
+        table.check_used(["--m={mass}", "{widht}"], every=["mass", "width"])
+    assert "it has `{widht}`" in (caught.value.hint or "")
+    table.check_used(["{mass}"], every=())
+    with pytest.raises(ConfigError, match="uses no column"):
+        table.check_used(["{event}"], every=())
+
+
+# ---- words, inputs, outputs ----------------------------------------------------------------------------------------
+
+
+def test_directories_are_resolved_where_a_slash_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "prog.py").touch()
+    assert argument("data/", staged=()) == str(tmp_path / "data")
+    assert argument("prog.py", staged=()) == str(tmp_path / "prog.py")
+    for word in ("data", "-x", "{line}/", "none/", "prog.py"):
+        assert argument(word, staged={"prog.py"}) == word
+
+
+def test_inputs_with_spaces_patterns_and_equal_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a b.txt", "a=b.txt", "x1.dat", "x2.dat"):
+        (tmp_path / name).touch()
+    found = typed_inputs(["a b.txt", "a=b.txt", "x*.dat", "card=x1.dat", "far=root://host//f"])
+    assert [each.name for each in found.inputs] == ["a-b.txt", "a-b.txt-2", "x1.dat", "x2.dat", "card", "far"]
+    assert found.links == [("a-b.txt", "a b.txt"), ("a-b.txt-2", "a=b.txt")]
+    assert split_input("a=b.txt") == ("a=b.txt", "a=b.txt"), "a file of that name is there"
+    assert split_input("c=b.txt") == ("c", "b.txt")
+    with pytest.raises(ConfigError, match="no file matches `y\\*`"):
+        typed_inputs(["y*"])
+
+
+def test_outputs_are_named_after_their_paths() -> None:
+    found = typed_outputs(["hits-{event}.root", "a b.txt", "plots/", "out/h*.root", "stdout"], as_files=True)
+    assert [(each.name, each.path) for each in found.outputs] == [
+        ("hits.root", "hits-{event}.root"),
+        ("a-b.txt", "a b.txt"),
+        ("plots.tar", "plots.tar"),
+        ("h.tar", "h.tar"),
+        ("stdout-file", "stdout"),
+    ]
+    assert found.packed == [("plots.tar", "plots"), ("h.tar", "out/h*.root")]
+    assert {each.pack for each in found.outputs} == {Pack.FILES}
+    for path in ("/etc/x", "../x"):
+        with pytest.raises(ConfigError, match="outside the command's work directory"):
+            typed_outputs([path], as_files=True)
+    with pytest.raises(ConfigError, match=r"not `\{line\}`"):
+        typed_outputs(["{line}/"], as_files=True)
+
+
+def test_the_shell_around_a_command_runs_none_of_its_words(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("typed")
+    words = ["sh", "-c", 'cat; printf " %s" "$@" > "o 1"', "sh", "$(touch evil)", "; touch evil", "'"]
+    command = wrapped(words, Around(stdin="in", packed=[("o.tar", "'o 1'")]))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "typed"), done.stderr
+    assert not (tmp_path / "evil").exists()
+    assert (tmp_path / "o.tar").exists()
+    failing = wrapped(["sh", "-c", "exit 7"], Around(packed=[("o.tar", "x")]))
+    assert subprocess.run(failing, cwd=tmp_path, check=False).returncode == 7
+    assert wrapped(["true"], Around()) == ["true"]
+
+
+# ---- environment ---------------------------------------------------------------------------------------------------
+
+ENVIRON = {
+    "PATH": "/bin", "HOME": "/home/me", "ROOTSYS": "/root", "G4LEDATA": "/g4", "VIRTUAL_ENV": "/venv",
+    "TOOL_DATA": "/x:/venv/share", "OTHER": "/venvs", "API_TOKEN": "s", "SSH_AUTH_SOCK": "/s", "SLURM_JOB_ID": "7",
+    "BAD-NAME": "x", "LONG": "x" * 40_000,
+}  # fmt: skip
+
+
+def test_what_finds_software_is_passed_and_nothing_else() -> None:
+    found = captured(ENVIRON, [])
+    assert set(found.variables) == {"PATH", "ROOTSYS", "G4LEDATA", "VIRTUAL_ENV", "TOOL_DATA"}
+    assert found.environment == "virtual environment `/venv`"
+
+
+def test_all_leaves_out_the_session_and_names_what_may_be_secret() -> None:
+    found = captured(ENVIRON, ["API_TOKEN", "NEW=1=2"], everything=True)
+    assert found.left_out == ["API_TOKEN"]
+    assert {"OTHER": "/venvs", "API_TOKEN": "s", "NEW": "1=2"}.items() <= found.variables.items()
+    assert not {"HOME", "SSH_AUTH_SOCK", "SLURM_JOB_ID", "BAD-NAME", "LONG"} & set(found.variables)
+    assert (
+        captured({"CONDA_PREFIX": "/c/envs/hep"}, []).environment == "conda environment `hep` (`/c/envs/hep`)"
+    )
+    with pytest.raises(ConfigError, match="no such variable") as caught:
+        captured(ENVIRON, ["ROOTSY"])
+    assert "did you mean `ROOTSYS`?" in (caught.value.hint or "")

@@ -1,0 +1,133 @@
+"""Verbs beside the work itself: suggestions, completion, manual pages, JSON of errors and of the version."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from tidemill.cli.main import main, wants_json
+from tidemill.cli.start.completion import SCRIPTS, complete
+from tidemill.cli.start.man import page
+from tidemill.cli.suggestions import MEANINGS, distance, suggested
+from tidemill.cli.verbs import VERBS, family_of, load, parser_of
+
+
+@pytest.fixture(autouse=True)
+def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TIDEMILL_SERVER", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("wiat", "wait"), ("sumbit", "submit"), ("cancle", "job cancel"), ("squeue", "jobs"), ("kill", "job cancel"),
+        ("logs", "job logs"), ("resutls", "outputs ls"), ("completoin", "completion"), ("quikstart", "quickstart"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_verb_is_answered_by_meaning_and_distance(typed: str, meant: str) -> None:
+    assert suggested(typed, VERBS) == f"did you mean `tidemill {meant}`?"
+
+
+@pytest.mark.parametrize("typed", ["bake", "xyzzy", "a" * 1000])
+def test_what_resembles_no_verb_gets_no_guess(typed: str) -> None:
+    assert suggested(typed, VERBS) == "`tidemill --help` lists the verbs"
+
+
+def test_every_meaning_is_a_command_that_exists() -> None:
+    for command in MEANINGS.values():
+        words = command.split()
+        if words[0].startswith("--"):
+            continue
+        verb = command if command in VERBS else words[0]
+        known = parser_of(verb, load(verb)).option_names()
+        assert set(words[len(verb.split()) :]) <= set(known), command
+
+
+def test_the_distance_counts_swapped_neighbours_once() -> None:
+    assert [distance("abc", each) for each in ("abc", "acb", "ab", "xbc", "abcd", "")] == [0, 1, 1, 1, 1, 3]
+
+
+def test_commands_and_options_that_texts_name_exist() -> None:
+    """Hints, help and next steps: each `tidemill VERB --option` in a string of the source."""
+    wrong: list[str] = []
+    for path in sorted(Path(tidemill.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            for text in re.findall(r"`tidemill ([a-z][^`{}]*)`", node.value):
+                words = re.split(r"\s+", text.strip())
+                verb = next((each for each in (" ".join(words[:2]), words[0]) if each in VERBS), None)
+                if verb is None:
+                    if not family_of(words[0]):
+                        wrong.append(f"{path.name}: tidemill {text}")
+                    continue
+                known = {o for action in parser_of(verb, load(verb))._actions for o in action.option_strings}
+                own = words[: words.index("--")] if "--" in words else words
+                options = {word.partition("=")[0].rstrip(",.;") for word in own if word.startswith("--")}
+                wrong += [f"{path.name}: tidemill {text}: {each}" for each in options - known]
+    assert wrong == []
+
+
+def test_completion_offers_verbs_options_and_choices() -> None:
+    names = {line.partition("\t")[0] for line in complete([""])}
+    assert {"run", "job", "wait"} <= names
+    assert {line.partition("\t")[0] for line in complete(["job", "e"])} == {"explain"}
+    assert [line.partition("\t")[0] for line in complete(["run", "--mem"])] == ["--memory"]
+    assert [line.partition("\t")[0] for line in complete(["run", "--pack", ""])] == ["files", "tar"]
+    assert [line.partition("\t")[0] for line in complete(["jobs", "--state", "RUN"])] == ["RUNNING"]
+    assert complete(["run", "--", "ls", ""]) == []
+    assert complete(["job", "show", ""]) == [], "no server runs: nothing is known, and nothing is said"
+
+
+def test_the_script_of_bash_completes() -> None:
+    script = SCRIPTS["bash"] + (
+        f'tidemill() {{ {sys.executable} -m tidemill.cli.main "$@"; }}\n'
+        "COMP_WORDS=(tidemill job exp); COMP_CWORD=2; _tidemill; printf '%s\\n' \"${COMPREPLY[@]}\"\n"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "explain\n"), done.stderr
+
+
+@pytest.mark.parametrize("shell", sorted(SCRIPTS))
+def test_scripts_are_what_their_shells_read(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert text == SCRIPTS[shell]
+    if shutil.which(shell):
+        done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_manual_pages_hold_each_option_and_are_written_for_each_verb(tmp_path: Path) -> None:
+    assert main(["man", "--to", str(tmp_path)]) == 0
+    assert len(list((tmp_path / "man1").iterdir())) == len(VERBS) + 1
+    text = (tmp_path / "man1" / "tidemill-run.1").read_text()
+    for option in parser_of("run", load("run")).option_names():
+        assert option.replace("-", "\\-") in text
+    assert not re.search(r"^['.](?!B |TH |SH |TP|nf|fi)", text, re.MULTILINE), "no text starts a request"
+    assert page("job explain").startswith('.TH "TIDEMILL\\-JOB\\-EXPLAIN" "1"')
+
+
+def test_version_and_errors_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == tidemill.__version__
+    assert main(["jobs", "--json"]) == 2
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert (error["exit_code"], captured.err) == (2, "")
+    assert "tidemill up" in error["hint"]
+
+
+def test_the_json_of_a_command_is_its_own() -> None:
+    assert wants_json(["run", "--json", "--", "ls"])
+    assert not wants_json(["run", "--", "ls", "--json"])
+    assert not wants_json(["run", "ls", "--json"])

@@ -1,0 +1,107 @@
+"""Glances are quick where they are needed, and cost no more than is promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.harvest.plan.pace import BURST_POLLS, GlancePace, OwnJobs, is_news
+from tidemill.model.machine import JobCounts
+
+
+def pace() -> GlancePace:
+    return GlancePace(poll_s=30.0, calls_per_min_max=30.0)
+
+
+def test_nothing_held_needs_no_glance() -> None:
+    assert pace().glance_s(0.0, holds=False) is None
+
+
+def test_a_quiet_machine_is_glanced_at_every_few_seconds_within_twelve_calls_a_minute() -> None:
+    pause_s = pace().glance_s(0.0, holds=True)
+
+    assert pause_s is not None
+    assert 5.0 <= pause_s <= 10.0
+    assert 60 / pause_s + 4 * 60 / 60 <= 12.0 + 1e-6  # and a quiet poll a minute
+
+
+def test_many_changes_make_glances_rarer_since_each_causes_a_poll() -> None:
+    busy = pace()
+    quiet_s = busy.glance_s(0.0, holds=True)
+    for at_s in range(0, 1800, 20):
+        busy.changed(float(at_s))
+
+    pause_s = busy.glance_s(1800.0, holds=True)
+    assert quiet_s is not None
+    assert pause_s is not None
+    assert pause_s > 1.5 * quiet_s
+
+
+def test_where_regular_jobs_often_need_our_nodes_more_calls_are_spent() -> None:
+    calm, pressed = pace(), pace()
+    for at_s in range(0, 1800, 20):
+        calm.changed(float(at_s))
+        pressed.changed(float(at_s))
+        pressed.needed(float(at_s), 1)
+
+    assert (pressed.glance_s(1800.0, holds=True) or 99) < (calm.glance_s(1800.0, holds=True) or 0)
+
+
+def test_a_site_that_allows_few_calls_is_polled_only() -> None:
+    assert GlancePace(poll_s=30.0, calls_per_min_max=6.0).glance_s(0.0, holds=True) is None
+
+
+def test_zero_switches_glances_off() -> None:
+    assert GlancePace(poll_s=30.0, calls_per_min_max=30.0, glance_s=0.0).glance_s(0.0, holds=True) is None
+
+
+def test_a_burst_of_changes_causes_a_few_polls_at_once_and_then_waits() -> None:
+    made = pace()
+    assert sum(made.react(100.0) for _ in range(20)) == BURST_POLLS
+    assert not made.react(101.0)
+    assert made.react(130.0)
+
+
+def counted(submitted: int, ended: int) -> JobCounts:
+    return JobCounts(submitted=submitted, ended=ended)
+
+
+def now(waiting: int, running: int) -> JobCounts:
+    return JobCounts(waiting=waiting, running=running)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "own", "expected"),
+    [
+        (counted(5, 2), counted(5, 2), OwnJobs(), False),
+        (counted(5, 2), counted(6, 2), OwnJobs(), True),
+        (counted(5, 2), counted(8, 2), OwnJobs(submitted=3), False),
+        (counted(5, 2), counted(9, 2), OwnJobs(submitted=3), True),
+        (counted(5, 2), counted(5, 3), OwnJobs(), True),
+        (counted(5, 2), counted(5, 4), OwnJobs(canceled=2), False),
+        (counted(5, 2), counted(5, 5), OwnJobs(canceled=2), True),
+        (counted(5, 2), counted(5, 3), OwnJobs(canceled=2), False),
+        (counted(5, 2), counted(0, 0), OwnJobs(), True),
+        (now(1, 4), now(1, 4), OwnJobs(), False),
+        (now(1, 4), now(2, 4), OwnJobs(), True),
+        (now(1, 4), now(1, 3), OwnJobs(), True),
+    ],
+)
+def test_what_comes_or_ends_is_news_unless_tidemill_did_it(
+    before: JobCounts, after: JobCounts, own: OwnJobs, expected: bool
+) -> None:
+    assert is_news(before, after, own=own, is_queue_empty=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (counted(5, 2), counted(5, 3), False),
+        (counted(5, 2), counted(6, 3), True),
+        (now(0, 4), now(0, 3), False),
+        (now(0, 4), now(1, 3), True),
+    ],
+)
+def test_an_end_that_nobody_waits_for_has_time_until_the_next_poll(
+    before: JobCounts, after: JobCounts, expected: bool
+) -> None:
+    assert is_news(before, after, own=OwnJobs(), is_queue_empty=True) is expected

@@ -1,0 +1,99 @@
+"""What a glance leads to: a poll at once, rarer polls, or none at all where it shows nothing."""
+
+from __future__ import annotations
+
+from tidemill.errors import SiteError
+from tidemill.harvest.plan.pace import BURST_POLLS, QUIET_POLLS, GlancePace
+from tidemill.model.machine import JobCounts
+from tidemill.site.nodes.batch_calls import Glanced
+from tidemill.site.nodes.glances import AGAIN_S, NOT_OFFERED, Glances
+
+
+def glances() -> Glances:
+    made = Glances(GlancePace(poll_s=30.0, calls_per_min_max=30.0))
+    made.polling(0.0, at_once=False)
+    made.polled(JobCounts(submitted=5, ended=2))
+    return made
+
+
+def shows(submitted: int, ended: int = 2) -> Glanced:
+    return Glanced(counts=JobCounts(submitted=submitted, ended=ended))
+
+
+def test_an_arrival_since_the_poll_causes_a_poll_at_once() -> None:
+    made = glances()
+    assert not made.take(shows(5), 8.0)
+    assert made.take(shows(6), 16.0)
+    made.polling(16.1, at_once=True)
+    assert not made.take(shows(6), 24.0)
+
+
+def test_what_tidemill_submitted_itself_causes_none() -> None:
+    made = glances()
+    made.acted(submitted=3, canceled=0)
+    assert not made.take(shows(8), 8.0)
+    assert made.take(shows(9), 16.0)
+
+
+def test_what_tidemill_canceled_itself_causes_none_and_what_others_end_does() -> None:
+    made = glances()
+    made.acted(submitted=0, canceled=2)
+    assert not made.take(shows(5, ended=4), 8.0)
+    assert made.take(shows(5, ended=5), 16.0)
+    made.polling(16.0, at_once=True)
+    made.is_queue_empty = True
+    assert not made.take(shows(5, ended=6), 24.0)
+
+
+def test_a_change_that_the_bound_defers_is_polled_for_later() -> None:
+    made = glances()
+    for k in range(int(BURST_POLLS)):
+        made.take(shows(6 + k), 1.0)
+    assert not made.take(shows(20), 1.0)
+    assert made.take(shows(20), 60.0)
+
+
+def test_polls_are_rarer_only_while_glances_show_that_nothing_changes() -> None:
+    made = glances()
+    assert made.poll_factor(1.0, holds=True) == 1.0
+    made.glancing(8.0)
+    made.take(shows(5), 8.0)
+    assert made.poll_factor(8.0, holds=True) == QUIET_POLLS
+    assert made.poll_factor(8.0, holds=False) == 1.0
+    for _ in range(9):
+        made.take(shows(6), 9.0)
+        made.take(shows(7), 9.0)
+    assert made.poll_factor(9.0, holds=True) == 1.0
+
+
+def test_a_glance_follows_the_last_look_after_the_pause_that_is_decided_then() -> None:
+    made = glances()
+    asked: list[float] = []
+
+    def until(pause_s: float) -> float:
+        asked.append(pause_s)
+        return 3.0
+
+    assert not made.is_due(10.0, holds=True, until=until)
+    assert not made.is_due(12.9, holds=True, until=until)
+    assert made.is_due(13.0, holds=True, until=until)
+    made.glancing(13.0)
+    assert not made.is_due(13.0, holds=True, until=until)
+    assert made.is_due(16.0, holds=True, until=until)
+    made.polling(16.0, at_once=False)
+    assert not made.is_due(16.5, holds=True, until=until)
+    assert asked == [7.5, 7.5, 7.5]
+    assert not made.is_due(99.0, holds=False, until=until)
+
+
+def test_where_glances_fail_the_machine_is_polled_as_configured_and_the_reason_is_kept() -> None:
+    made = glances()
+    assert not made.take(Glanced(error=SiteError("`sdiag` ended with status 1: denied")), 8.0)
+    assert "denied" in made.why_not
+    assert made.pause_s(9.0, holds=True) is None
+    assert made.poll_factor(9.0, holds=True) == 1.0
+    assert made.pause_s(8.0 + AGAIN_S, holds=True) is not None
+    made.take(Glanced(), 8.0 + AGAIN_S)
+    assert made.why_not == NOT_OFFERED
+    made.take(shows(5), 20.0 + 2 * AGAIN_S)
+    assert made.why_not == ""
