@@ -20,7 +20,7 @@ from tidemill.client.client import new_campaign
 
 __all__ = ["TidemillCluster", "TidemillWorker"]
 
-PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 WORKER_S = 60.0  #: a worker starts where an allocation lasts at least so long
 DEATH_S = "60"  #: a worker that has lost its scheduler leaves after this
 
@@ -69,6 +69,7 @@ class TidemillWorker(ProcessInterface):
             site=asked["site"],
             env={
                 "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
+                "PYTHONPATH": _module_path(),
                 **{name: os.environ[name] for name in PASSED if name in os.environ},
             },
         )
@@ -137,6 +138,11 @@ class TidemillCluster(SpecCluster):
         self._tls.cleanup()
 
 
+def _module_path() -> str:
+    """Where this process finds modules: a worker that cannot import a task's function loses its connection and ends."""
+    return os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
+
+
 def _shared(tidemill: Client) -> Path:
     """A directory of the user's alone that sites can read."""
     path = tidemill.home / "executor"
@@ -144,11 +150,9 @@ def _shared(tidemill: Client) -> Path:
     return path
 
 
-def _tls_files(security: Security | None, directory: Path) -> dict[str, str]:
+def _tls_files(security: Security, directory: Path) -> dict[str, str]:
     """Options of the worker's command line and the files that they name; temporary credentials are written to files
     that only the user can read."""
-    if security is None:
-        return {}
     found: dict[str, str] = {}
     for option, value in (
         ("tls-ca-file", security.tls_ca_file),
