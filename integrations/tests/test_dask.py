@@ -71,7 +71,8 @@ def _careless(own: Security | None = None, directory: Path | None = None) -> ssl
     context.verify_mode = ssl.CERT_NONE
     if own is not None and directory is not None:
         file = directory / "own.pem"
-        file.write_text(own.tls_client_cert + own.tls_client_key)
+        held = own.get_tls_config_for_role("client")
+        file.write_text(held["cert"] + held["key"])
         context.load_cert_chain(file)
     return context
 

@@ -154,11 +154,9 @@ def _tls_files(security: Security, directory: Path) -> dict[str, str]:
     """Options of the worker's command line and the files that they name; temporary credentials are written to files
     that only the user can read."""
     found: dict[str, str] = {}
-    for option, value in (
-        ("tls-ca-file", security.tls_ca_file),
-        ("tls-cert", security.tls_worker_cert),
-        ("tls-key", security.tls_worker_key),
-    ):
+    held: dict[str, Any] = security.get_tls_config_for_role("worker")
+    for option, key in (("tls-ca-file", "ca_file"), ("tls-cert", "cert"), ("tls-key", "key")):
+        value = held[key]
         if value is None:
             continue
         path = str(value)
