@@ -22,6 +22,9 @@ __all__ = ["TidemillCluster", "TidemillWorker"]
 
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 WORKER_S = 60.0  #: a worker starts where an allocation lasts at least so long
+LOST_S = "1 hour"
+"""Tidemill starts a lost worker's job again, when a node is free. Dask would give the worker up, and this module cancel
+its job, after 15 s. An hour, because a worker whose job has failed holds its place in `scale` as long."""
 DEATH_S = "60"  #: a worker that has lost its scheduler leaves after this
 
 
@@ -128,6 +131,7 @@ class TidemillCluster(SpecCluster):
                         "security": security, "protocol": "tls"},
         }  # fmt: skip
         dask.config.set({"distributed.scheduler.http.routes": []})  # its HTTP port asks nobody who they are
+        dask.config.set({"distributed.deploy.lost-worker-timeout": LOST_S})
         super().__init__(
             workers={k: self._new for k in range(n_workers)}, scheduler=scheduler, worker=self._new,
             security=security, name=self.campaign, **more,
