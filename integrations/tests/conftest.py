@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,29 @@ def home() -> Iterator[Path]:
     os.environ["TIDEMILL_HOME"] = str(path)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     os.environ["XDG_CACHE_HOME"] = str(path / "cache")
-    with (path / "out.log").open("wb") as log:
-        subprocess.run([*TIDEMILL, "up", "--detach"], check=True, stdout=log, stderr=log, timeout=100)
+    _up(path)
     try:
         yield path
     finally:
-        subprocess.run([*TIDEMILL, "up", "--stop"], check=False, timeout=100, capture_output=True)
+        _down()
         shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def restart(home: Path) -> Callable[[], None]:
+    """Restarts it; what runs is lost."""
+
+    def again() -> None:
+        _down()
+        _up(home)
+
+    return again
+
+
+def _up(home: Path) -> None:
+    with (home / "out.log").open("ab") as log:
+        subprocess.run([*TIDEMILL, "up", "--detach"], check=True, stdout=log, stderr=log, timeout=300)
+
+
+def _down() -> None:
+    subprocess.run([*TIDEMILL, "up", "--stop"], check=False, timeout=300, capture_output=True)

@@ -35,7 +35,8 @@ class Total(luigi.Task):
     directory = luigi.Parameter()
 
     def requires(self) -> Iterator[luigi.Task]:
-        return (Counted(source=str(path)) for path in sorted(Path(str(self.directory)).glob("*.txt")))
+        paths = sorted(Path(str(self.directory)).glob("*.txt"))
+        return (Counted(source=str(path)) for path in paths)  # type: ignore[call-arg] # of luigi's metaclass
 
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(f"{self.directory}/total")

@@ -20,8 +20,11 @@ from tidemill.client.client import new_campaign
 
 __all__ = ["TidemillCluster", "TidemillWorker"]
 
-PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 WORKER_S = 60.0  #: a worker starts where an allocation lasts at least so long
+LOST_S = "1 hour"
+"""Tidemill starts a lost worker's job again, when a node is free. Dask would give the worker up, and this module cancel
+its job, after 15 s. An hour, because a worker whose job has failed holds its place in `scale` as long."""
 DEATH_S = "60"  #: a worker that has lost its scheduler leaves after this
 
 
@@ -69,6 +72,7 @@ class TidemillWorker(ProcessInterface):
             site=asked["site"],
             env={
                 "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
+                "PYTHONPATH": _module_path(),
                 **{name: os.environ[name] for name in PASSED if name in os.environ},
             },
         )
@@ -127,6 +131,7 @@ class TidemillCluster(SpecCluster):
                         "security": security, "protocol": "tls"},
         }  # fmt: skip
         dask.config.set({"distributed.scheduler.http.routes": []})  # its HTTP port asks nobody who they are
+        dask.config.set({"distributed.deploy.lost-worker-timeout": LOST_S})
         super().__init__(
             workers={k: self._new for k in range(n_workers)}, scheduler=scheduler, worker=self._new,
             security=security, name=self.campaign, **more,
@@ -137,6 +142,11 @@ class TidemillCluster(SpecCluster):
         self._tls.cleanup()
 
 
+def _module_path() -> str:
+    """Where this process finds modules: a worker that cannot import a task's function loses its connection and ends."""
+    return os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
+
+
 def _shared(tidemill: Client) -> Path:
     """A directory of the user's alone that sites can read."""
     path = tidemill.home / "executor"
@@ -144,17 +154,13 @@ def _shared(tidemill: Client) -> Path:
     return path
 
 
-def _tls_files(security: Security | None, directory: Path) -> dict[str, str]:
+def _tls_files(security: Security, directory: Path) -> dict[str, str]:
     """Options of the worker's command line and the files that they name; temporary credentials are written to files
     that only the user can read."""
-    if security is None:
-        return {}
     found: dict[str, str] = {}
-    for option, value in (
-        ("tls-ca-file", security.tls_ca_file),
-        ("tls-cert", security.tls_worker_cert),
-        ("tls-key", security.tls_worker_key),
-    ):
+    held: dict[str, Any] = security.get_tls_config_for_role("worker")
+    for option, key in (("tls-ca-file", "ca_file"), ("tls-cert", "cert"), ("tls-key", "key")):
+        value = held[key]
         if value is None:
             continue
         path = str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class TidemillProvider(ExecutionProvider, RepresentationMixin):
             raise SubmitException(job_name, error.message) from error
         return str(job)
 
-    def status(self, job_ids: list[object]) -> list[JobStatus]:
+    def status(self, job_ids: Sequence[object]) -> list[JobStatus]:
         """State of each block."""
         return [self._status(int(str(each))) for each in job_ids]
 
@@ -112,7 +113,7 @@ class TidemillProvider(ExecutionProvider, RepresentationMixin):
             return JobStatus(JobState.UNKNOWN, message=error.message)
         return JobStatus(STATES.get(row.state, JobState.UNKNOWN), message=row.reason or None)
 
-    def cancel(self, job_ids: list[object]) -> list[bool]:
+    def cancel(self, job_ids: Sequence[object]) -> list[bool]:
         """Cancel blocks."""
         try:
             self._client.cancel([int(str(each)) for each in job_ids], reason="Parsl scales in")
