@@ -41,3 +41,10 @@ def test_what_is_kept_and_asked_is_bounded() -> None:
     deaths.canceled([f"n{k}" for k in range(3 * KEPT_MAX)], 0.0)
     assert len(deaths.ripe(RIPE_S)) == ASKED_MAX
     assert len(deaths._canceled) == KEPT_MAX
+
+
+def test_one_that_never_comes_into_the_history_is_not_asked_for_at_every_poll() -> None:
+    deaths = Deaths()
+    deaths.canceled(["tm-here-e1-1"], 0.0)
+    asked = [now_s for now_s in range(0, 300, 10) if deaths.ripe(float(now_s))]
+    assert asked == [60, 120, 180, 240]

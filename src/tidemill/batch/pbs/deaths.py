@@ -44,8 +44,8 @@ class Deaths:
 
     def ripe(self, now_s: float) -> list[str]:
         """Those of which the history is to be asked now; then `ended` forgets each."""
-        if len(self._seen) >= ENOUGH and now_s - self._asked_s < EVERY_S:
-            return []
+        if now_s - self._asked_s < (EVERY_S if len(self._seen) >= ENOUGH else self._ripe_s):
+            return []  # one that never comes into the history is not asked for at every poll
         names = [name for name, at_s in self._canceled.items() if now_s - at_s >= self._ripe_s][-ASKED_MAX:]
         if names:
             self._asked_s = now_s
