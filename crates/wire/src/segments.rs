@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::WireError;
@@ -47,12 +48,21 @@ impl SegmentLog {
     }
 
     fn turn(&mut self) -> Result<(), WireError> {
-        fs::create_dir_all(&self.directory).map_err(WireError::file("make", &self.directory))?;
+        // whatever the umask: others must not be able to write here
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&self.directory);
+        made.map_err(WireError::file("make", &self.directory))?;
         self.file = None;
         self.number += 1;
         self.bytes = 0;
         let path = self.path(self.number);
-        let opened = OpenOptions::new().append(true).create_new(true).open(&path);
+        let opened = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&path);
         self.file = Some(opened.map_err(WireError::file("create", &path))?);
         if self.number > 2 {
             let _ = fs::remove_file(self.path(self.number - 2)); // it may be gone
