@@ -76,7 +76,7 @@ def test_without_json_it_prints_tables(log: Path) -> None:
     assert "USEFUL" in done.stdout
     assert "run 1 h to 6 h" in done.stdout
     assert (
-        "yield: promise not sure: no class waits more than 2 %" in done.stdout
+        "yield: promise not sure; the promise is: no class waits more than 2 %" in done.stdout
     )  # of a single pair nothing is sure
     assert "900 jobs on 256 nodes (MaxNodes of the header)" in done.stderr
 

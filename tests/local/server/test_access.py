@@ -45,6 +45,8 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "GET /v1/jobs": ("own", "no", "all"),
     "GET /v1/jobs/{job:int}": ("own", "no", "all"),
     "GET /v1/jobs/{job:int}/log": ("own", "no", "all"),
+    "GET /v1/jobs/{job:int}/activity": ("own", "no", "all"),
+    "GET /v1/campaigns/{name:str}/activity": ("own", "no", "all"),
     "GET /v1/jobs/{job:int}/times": ("own", "no", "all"),
     "POST /v1/cancel": ("own", "no", "all"),
     "POST /v1/retry": ("own", "no", "all"),
