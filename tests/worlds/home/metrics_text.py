@@ -10,6 +10,7 @@ from tidemill.model.metrics import AGENT, Sample, family
 OF_CLUSTER = {
     "tidemill_nodes", "tidemill_waits_for", "tidemill_harm_today_seconds", "tidemill_harm_today_jobs",
     "tidemill_grant_node_seconds", "tidemill_left_node_seconds",
+    "tidemill_regular_today_jobs", "tidemill_regular_today_wait_seconds", "tidemill_regular_today_harm_seconds",
 }  # fmt: skip
 #: there is no message queue here: unit/server/test_server_gateway.py and test_amqp_gateway.py have one
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
