@@ -21,7 +21,7 @@ from tidemill.client.client import new_campaign
 __all__ = ["TidemillCluster", "TidemillWorker"]
 
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
-WORKER_S = 60.0  #: a worker starts where an allocation lasts at least so long
+WORKER_S = 60.0  #: a worker needs an allocation that lasts at least this long
 LOST_S = "1 hour"
 """Tidemill starts a lost worker's job again, when a node is free. Dask would give the worker up, and this module cancel
 its job, after 15 s. An hour, because a worker whose job has failed holds its place in `scale` as long."""

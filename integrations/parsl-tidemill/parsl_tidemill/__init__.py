@@ -18,7 +18,7 @@ from tidemill.client.client import new_campaign
 __all__ = ["TidemillProvider"]
 
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
-BLOCK_S = 60.0  #: a block starts where an allocation lasts at least so long
+BLOCK_S = 60.0  #: a block needs an allocation that lasts at least this long
 STATES = {
     "WAITING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,

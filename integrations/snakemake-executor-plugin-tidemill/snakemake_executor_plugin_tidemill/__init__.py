@@ -16,7 +16,7 @@ from snakemake_interface_executor_plugins.settings import CommonSettings, Execut
 from tidemill import Client, JobSpec, Resources, TidemillError
 from tidemill.client.client import FINAL, new_campaign
 
-DETAILS_MAX = 20  #: so many jobs are asked for one by one; more as a listing
+DETAILS_MAX = 20  #: up to this number of jobs, each is queried by itself; more are listed
 OWN_MB = 300
 """Memory for Snakemake itself, which runs in the job beside the program. Measured with 9.27: 100 MB for one rule or a
 group of shell rules, 220 MB for a group in which two `run:` rules run at the same time."""

@@ -67,7 +67,7 @@ MEANINGS = {
 """What people of shells, Slurm, HTCondor and Grid Engine type -> the command of Tidemill that does it."""
 
 LENGTH_MAX = 40
-"""A longer word is no mistyped verb, and comparing takes time."""
+"""A longer word is not a mistyped verb, and comparing takes time."""
 
 
 def suggested(typed: str, verbs: Collection[str]) -> str:

@@ -36,20 +36,20 @@ T = TypeVar("T")
 
 __all__ = ["CallError", "CallFuture", "CallTimeoutError", "Executor", "ExecutorOptions", "RemoteTraceback"]
 
-WORKER_S = 60.0  #: a worker starts where an allocation lasts at least so long
+WORKER_S = 60.0  #: a worker needs an allocation that lasts at least this long
 IDLE_S = 60.0
 
 
 class ExecutorOptions(TypedDict, total=False):
     """Optional arguments of `Executor`."""
 
-    workers: int  #: at most so many at once (default: as many as the sites have slots)
+    workers: int  #: at most this number at once (default: the number of slots of the sites)
     resources: Resources  #: of each worker: cores, memory_mb, devices (default: one core)
     site: str  #: run only there (default: any)
     campaign: str  #: the workers' campaign (default: a new one)
     timeout_s: float  #: a call that runs for longer is killed (default: none)
-    retries: int  #: a call whose process died is tried again so often (default: 0)
-    idle_s: float  #: a worker without calls for so long leaves (default: 60)
+    retries: int  #: tries after the first of a call whose process died (default: 0)
+    idle_s: float  #: a worker without calls leaves after this time (default: 60)
     listen: str  #: where workers connect: `tcp:HOST`, `unix:PATH` (default: loopback for your own site, else this host)
 
 

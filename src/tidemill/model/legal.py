@@ -94,7 +94,9 @@ def _stress_fault(spec: JobSpec) -> Fault | None:
     if of is msgspec.UNSET:
         return None
     if not is_name(of.run):
-        return Fault(f"`{shown(of.run)}` is no name of a stress test's run", "letters, digits and `._+-`")
+        return Fault(
+            f"`{shown(of.run)}` is not a valid name of a stress test's run", "letters, digits and `._+-`"
+        )
     if not 1 <= of.number <= len(of.planned) <= STRESS_LEVELS_MAX:
         levels = f"{len(of.planned)} levels, at most {STRESS_LEVELS_MAX}"
         return Fault(f"level {shown(of.number)} of a stress test of {levels}")

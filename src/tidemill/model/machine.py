@@ -126,7 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reservations: list[Reservation] = []
     partitions: list[Partition] = []
     plan_age_s: float | None = None  #: since the scheduler last planned, None = unknown
-    iteration_s: float = 0.0  #: without an event the scheduler looks at the queue so often; 0 = not told
+    iteration_s: float = 0.0  #: interval of the scheduler's cycles without an event; 0 = not known
     is_order_known: bool = True  #: False: the order of `queued` is a guess; any of them may start first
     are_others_hidden: bool = False  #: others' jobs are not shown, nor which idle nodes are kept for them
     hidden: list[

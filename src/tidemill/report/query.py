@@ -10,14 +10,13 @@ from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
 from tidemill.model.failure import FailureClass, cause_of, next_step
-from tidemill.model.figures.activity import Course, counted, course
+from tidemill.model.figures.activity import REPORTED_S, Course, counted, course
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
 from tidemill.wire.http import NotFoundError
 
 JOBS_MAX = 20_000  #: newest jobs of a data frame
 CAMPAIGNS_MAX = 200  #: newest campaigns that the timeline is made of
-LATE_S = 15.0  #: what payloads did is known at the server at the latest so long after they ended, unless a site is away
 FAILURES_MAX = 10_000
 ALLOCATIONS_MAX = 1_000
 BINS = 72
@@ -115,7 +114,7 @@ def timeline(
         bins_max=BINS,
         since_s=None if since_us is None else since_us / 1e6,
         until_s=None if until_us is None else until_us / 1e6,
-        open_at_s=clock.now_us() / 1e6 - LATE_S if runs else None,
+        open_at_s=clock.now_us() / 1e6 - REPORTED_S if runs else None,
     )
     return Timeline(
         course=drawn, known=counted(found), events=sum(row.events_done for row in shown),

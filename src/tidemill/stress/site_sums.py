@@ -14,8 +14,9 @@ from typing import NamedTuple
 from tidemill import clock
 from tidemill.stress.plan import StopPlan
 from tidemill.stress.run import Series
-from tidemill.wire.api import SiteRow, SiteSums
+from tidemill.wire.api import SiteRow
 from tidemill.wire.far import CacheView
+from tidemill.wire.monitoring import SiteSums
 
 LOOKS_MAX = 10_000
 """Of a site: more than a day, for sites send their sums every 15 s at most. Then the oldest go."""
@@ -103,7 +104,7 @@ class SumsGuard:
         self._harm_s: dict[str, float] = defaultdict(float)
 
     def look(self, rows: Sequence[SiteRow]) -> None:
-        """Add what has changed since the last look. A restart of the agent begins new sums: they count from there."""
+        """Add what has changed since the last reading. New sums, of a restarted agent, count from their beginning."""
         for row in rows:
             if row.sums is None or self._site not in ("", row.name):
                 continue
@@ -194,7 +195,7 @@ class CacheSource:
 
 
 def cache_series_of(source: str, looks: Sequence[CacheLook], start_s: float, end_s: float) -> list[Series]:
-    """Rates between two looks, at the middle of their interval. Pure. A pair of looks between which the sums began anew
+    """Rates between two readings, at the middle of their interval. Pure. A pair between which the sums began again
     (the cache's supervisor lost its state) has none; quantities that stay zero are left out."""
     pairs = [
         (old, new) for old, new in _cache_changes(looks) if start_s <= (old.at_s + new.at_s) / 2 <= end_s
@@ -211,7 +212,7 @@ def cache_series_of(source: str, looks: Sequence[CacheLook], start_s: float, end
 
 
 def _cache_changes(looks: Sequence[CacheLook]) -> Iterable[tuple[CacheLook, CacheLook]]:
-    """Looks with those before them, both of sums that began at the same time and were told anew."""
+    """Each reading with the one before it, where both belong to sums that began at the same time."""
     for old, new in pairwise(looks):
         if old.view.since_us == new.view.since_us and new.at_s > old.at_s:
             yield old, new

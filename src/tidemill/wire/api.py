@@ -20,7 +20,7 @@ from tidemill.model.trouble import Trouble
 from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples, RegularWaits, StagingView
+from tidemill.wire.monitoring import AllocationSamples, RegularWaits, SiteSums, StagingView
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -722,38 +722,6 @@ class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     used: float
     open: float  #: what running and waiting allocations may still use
     left: float
-
-
-class MoveSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Remote files that the agent moved since it started: `way` `in` to the site, or `out` of it."""
-
-    way: str
-    done: int
-    failed: int
-    bytes: int
-
-
-class AreaSums(msgspec.Struct, frozen=True, kw_only=True):
-    """An area of the site's I/O budget (`[[io]]`). `ops`, `bytes`: what counters of nodes saw since the agent started;
-    `over`: reports of pilots that the area was over its budget. A budget is None where the site sets none."""
-
-    area: str
-    ops: float
-    bytes: float
-    over: int
-    ops_per_s: float | None = None
-    bytes_per_s: float | None = None
-
-
-class SiteSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of the agent since `since_us`, when it started, at `at_us`. `harm_s`: what regular jobs have waited
-    because of Tidemill, in seconds over all jobs; None = the agent does not see the queue of the machine."""
-
-    since_us: int
-    at_us: int
-    moves: list[MoveSums] = []
-    areas: list[AreaSums] = []
-    harm_s: float | None = None
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):

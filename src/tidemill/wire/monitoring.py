@@ -89,3 +89,35 @@ class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int
     wait_s: float
     share_s: float
+
+
+class MoveSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Remote files that the agent moved since it started: `way` `in` to the site, or `out` of it."""
+
+    way: str
+    done: int
+    failed: int
+    bytes: int
+
+
+class AreaSums(msgspec.Struct, frozen=True, kw_only=True):
+    """An area of the site's I/O budget (`[[io]]`). `ops`, `bytes`: what counters of nodes saw since the agent started;
+    `over`: reports of pilots that the area was over its budget. A budget is None where the site sets none."""
+
+    area: str
+    ops: float
+    bytes: float
+    over: int
+    ops_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+class SiteSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of the agent since `since_us`, when it started, at `at_us`. `harm_s`: what regular jobs have waited
+    because of Tidemill, in seconds over all jobs; None = the agent does not see the queue of the machine."""
+
+    since_us: int
+    at_us: int
+    moves: list[MoveSums] = []
+    areas: list[AreaSums] = []
+    harm_s: float | None = None

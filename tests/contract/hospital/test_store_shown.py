@@ -10,8 +10,9 @@ from tidemill.server.read import api_pages
 from tidemill.server.web import caches, hospital, jobs, sites
 from tidemill.server.web.query import AddressQuery
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import AreaSums, MoveSums, SiteSums, SiteView
+from tidemill.wire.api import SiteView
 from tidemill.wire.far import CacheFigures, CacheView, ReadView, RouteView
+from tidemill.wire.monitoring import AreaSums, MoveSums, SiteSums
 
 HUGE = 10**400
 NEGATIVE = -(10**400)

@@ -8,7 +8,8 @@ from tidemill.stress import saturation
 from tidemill.stress.plan import StopPlan, StressStep
 from tidemill.stress.run import StepRun
 from tidemill.stress.site_sums import SumsGuard, SumsSource, series_of
-from tidemill.wire.api import AreaSums, MoveSums, SiteRow, SiteSums
+from tidemill.wire.api import SiteRow
+from tidemill.wire.monitoring import AreaSums, MoveSums, SiteSums
 
 S = 1_000_000
 

@@ -51,7 +51,7 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 HISTORY_EVERY_S = 30.0
 LOST_EVERY_S = 30.0
 SERVER_EVERY_S = 300.0
-"""Settings of a server, and schedulers that are down, are noticed after so long."""
+"""Interval between two reads of the server's settings and of the scheduler's state."""
 
 _QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
 _OVER = set("FX")

@@ -145,7 +145,7 @@ def read_size_mb(text: str) -> int:
 
 
 def read_bytes(text: str) -> int:
-    """Bytes of `2gb`, 0 for what is no size."""
+    """Bytes of `2gb`; 0 if the text is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return 0

@@ -49,8 +49,8 @@ def ask_server(budget: Budget) -> Record:
 
 
 def ask_scheduler(budget: Budget) -> bool:
-    """Whether the scheduler is at work, as far as is told. Only `qmgr` says so when it is down: jobs then wait without
-    a comment. Raises SiteError where the command could not be run."""
+    """Whether the scheduler runs, as far as the server shows. Only `qmgr` shows that it is down: jobs then wait
+    without a comment. Raises SiteError where the command could not be run."""
     reply = budget.query(["qmgr", "-c", "list sched default state"], kind="")
     match = _SCHEDULER.search(reply.output.decode(errors="replace")) if reply.status == 0 else None
     return match is None or match[1] != "down"

@@ -77,7 +77,7 @@ def captured(environ: Mapping[str, str], named: Sequence[str], *, everything: bo
         if not separator and name not in environ:
             near = did_you_mean(name, environ)
             hint = f"write --env {name}=VALUE" + (f"; {near}" if near.startswith("did") else "")
-            raise ConfigError(f"--env {name}: there is no such variable here", hint=hint)
+            raise ConfigError(f"--env {name}: the variable is not set here", hint=hint)
         chosen[name] = value if separator else environ[name]
     return Captured(chosen, _described(legal), sorted(left_out))
 

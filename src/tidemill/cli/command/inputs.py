@@ -93,7 +93,7 @@ def _fit(name: str, taken: set[str]) -> str:
 
 
 def checked_url(url: str) -> str:
-    """A URL as it is; a path as absolute path. ConfigError if there is no such file."""
+    """A URL as it is; a path as absolute path. Raises ConfigError if the file does not exist."""
     if ":" in url.partition("/")[0]:
         return url
     path = Path(url).expanduser().absolute()

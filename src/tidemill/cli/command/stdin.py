@@ -13,7 +13,7 @@ from pathlib import Path
 from tidemill.errors import ConfigError, SiteError
 
 PATIENCE_S = 2.0
-"""A pipe that stays open and silent for so long is remarked on: it may be no input at all, as below ssh or cron."""
+"""Time after which a message names a pipe that stays open and silent: it may not be input, as below ssh or cron."""
 
 
 def has_stdin() -> bool:

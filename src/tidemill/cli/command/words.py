@@ -34,7 +34,7 @@ def executable(word: str) -> str:
     if found is None:
         exists = Path(word).exists()
         raise ConfigError(
-            f"`{word}` is not executable" if exists else f"there is no program `{word}`",
+            f"`{word}` is not executable" if exists else f"program `{word}` does not exist",
             hint=f"chmod +x {word}" if exists else "name it by its path, or put its directory on PATH",
         )
     return str(Path(found).absolute())

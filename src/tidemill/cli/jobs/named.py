@@ -45,4 +45,4 @@ def known_campaign(client: Client, name: str) -> str:
             if best
             else "`tidemill top --once` lists campaigns, `tidemill jobs` jobs"
         )
-        raise ConfigError(f"there is no campaign `{name}`", hint=hint) from None
+        raise ConfigError(f"campaign `{name}` does not exist", hint=hint) from None

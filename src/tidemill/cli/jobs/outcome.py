@@ -25,7 +25,7 @@ STDOUT = "stdout"
 
 
 class Telling(NamedTuple):
-    """How much is printed. `failed_max`: so many failed events are accepted; `with_files`: also of a single event."""
+    """How much is printed. `failed_max`: failed events that are accepted; `with_files`: also of a single event."""
 
     as_json: bool = False
     raw: bool = False

@@ -309,7 +309,7 @@ def _image(text: str) -> str:
     path = Path(text).expanduser().absolute()
     if not path.exists():
         raise ConfigError(
-            f"--container {text}: there is no such directory or file",
+            f"--container {text}: the directory or file does not exist",
             hint="name a directory, a `.sif` file, or NAME@sha256:DIGEST of an image in the runtime's store",
         )
     return str(path)

@@ -24,7 +24,7 @@ FRAME_BYTES_MAX = 1 << 21  #: of a frame: larger calls and results travel in par
 PART_BYTES = 1 << 20
 READ_BYTES = 1 << 18
 HANDSHAKE_S = 10.0
-BEAT_S = 10.0  #: both ends say so often that they are alive
+BEAT_S = 10.0  #: interval at which both ends show that they are alive
 
 _HEAD = struct.Struct("<I")
 _NUMBER = struct.Struct("<cQ")

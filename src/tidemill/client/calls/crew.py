@@ -19,7 +19,7 @@ from tidemill.wire.api import JobRow
 from tidemill.wire.http import NotFoundError
 
 LOOK_S = 0.2
-POLL_S = 2.0  #: jobs are asked for so often while workers are missing
+POLL_S = 2.0  #: interval between two queries of the jobs while workers are missing
 FAILED_MAX = 3  #: workers in a row that end in failure without having connected, before the calls fail
 _log = Log("executor")
 

@@ -27,7 +27,7 @@ from tidemill.log import Log
 AHEAD_S = 0.02  #: a worker has calls of about this many seconds waiting
 AHEAD_MAX = 16
 LOSSES_MAX = 4  #: workers lost while they ran a call, before it is taken for the cause
-SILENCE_S = 60.0  #: a worker that says nothing for so long is lost
+SILENCE_S = 60.0  #: a worker that is silent for this time is lost
 OUT_BYTES = 4 << 20  #: what waits for a worker's socket, before a large call's next part is read
 STRANGERS_MAX = 64  #: connections that have not shown the key
 TICK_S = 1.0
@@ -61,7 +61,7 @@ class _Worker:
 class Switchboard:
     """Connections of workers, and the calls. All methods may be called from any thread.
 
-    `idle_s`: a worker without calls for so long is sent away. `timeout_s`: of each call; None = none.
+    `idle_s`: a worker without calls leaves after this time. `timeout_s`: of each call; None = none.
     """
 
     def __init__(

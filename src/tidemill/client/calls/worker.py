@@ -28,7 +28,9 @@ from tidemill.client.calls import channel
 from tidemill.client.calls.channel import CallFrame, CallLink, LinkError
 
 CONNECT_S = 20.0  #: how long an executor is looked for
-SILENCE_S = 600.0  #: an executor that says nothing for so long is gone; a library may hold its interpreter for minutes
+SILENCE_S = (
+    600.0  #: an executor that is silent for this time is gone; a library may hold its interpreter for minutes
+)
 BACKLOG_BYTES = 4 << 20  #: what may wait for a slower reader, before the faster side is not read
 TAIL_BYTES = 4096
 _FRAME = struct.Struct("<cI")  # between parent and child: kind, size

@@ -1,10 +1,10 @@
 """Idle nodes that are left idle for the small jobs that will come before the next look. Pure.
 
-It is learned from arrivals: how many nodes small jobs that could start at once wanted between two looks. A node is kept
+It is learned from arrivals: how many nodes small jobs that could start at once wanted between two polls. A node is kept
 while the wait that it saves, at `WORTH` node-seconds a second, is worth more than the node-seconds that it stays idle.
-Nothing is canceled for it. Two rates are kept of how often so many nodes were wanted: of the last minutes, for bursts,
-and of this hour of the day. They are learned again after a restart: minutes for the first, days for the second, and
-until then a small job waits for a glance, as it does where the headroom is 0.
+Nothing is canceled for it. Two rates are kept of how often each number of nodes was wanted: of the last minutes, for
+bursts, and of this hour of the day. They are learned again after a restart: minutes for the first, days for the
+second, and until then a small job waits for a glance, as it does where the headroom is 0.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from tidemill.harvest.plan.situation import Decision, Situation
 
 WORTH = 10.0
-"""A second that a regular job waits for a node is worth so many seconds of an idle node."""
+"""Seconds of an idle node that are worth one second of a regular job's wait for a node."""
 
 RECENT_S = 900.0
-"""Bursts: arrivals count for about so long."""
+"""Time for which an arrival counts as part of a burst."""
 
 DAY_WEIGHT = 0.3
 """Weight of the newest day in the rate of an hour of the day."""
@@ -52,7 +52,7 @@ class Headroom:
         self._daily: dict[int, list[float]] = {}  #: hour of the day -> events a second
 
     def note(self, now_s: float, nodes: int) -> None:
-        """Small jobs that could start at once wanted so many nodes since the last look; 0 = none has come."""
+        """Since the last poll, small jobs that could start at once wanted `nodes` nodes; 0 = none has come."""
         self._turn(now_s)
         if nodes <= 0:
             return
@@ -100,7 +100,7 @@ class Headroom:
 
 
 class Headrooms:
-    """The headroom of each pool of a machine, and which jobs were there at the last look."""
+    """The headroom of each pool of a machine, and which jobs were there at the last poll."""
 
     def __init__(self) -> None:
         self._pools: dict[str, Headroom] = {}
@@ -122,7 +122,7 @@ class Headrooms:
     def learn(
         self, pool: str, situation: Situation, decision: Decision, *, present: Mapping[str, int]
     ) -> None:
-        """Note what has come since the last look. `present`: id -> width of the regular jobs that run.
+        """Note what has come since the last poll. `present`: id -> width of the regular jobs that run.
 
         The first look at a pool only learns what is there.
         """

@@ -21,7 +21,7 @@ POLL_CALLS = 4
 """Commands of a poll on Slurm and on PBS: nodes, jobs, Tidemill's jobs or queues, the plan or the reservations."""
 
 QUIET_POLLS = 2.0
-"""While glances show no change, polls come so many times more rarely."""
+"""Factor by which polls are rarer while glances show no change."""
 
 CALLS_PER_POLL = 6.0
 """Queries in a poll interval, usually: 12 a minute with polls every 30 s."""
@@ -30,11 +30,11 @@ KEPT_FOR_ACTIONS = 0.25
 """Share of the commands a minute that no query uses; `batch.polite` keeps the same share."""
 
 NEEDED_PER_HOUR = 12.0
-"""Where so many regular jobs an hour come and need nodes that Tidemill holds, glances and polls may use all queries
-that the site allows."""
+"""Regular jobs an hour that come and need nodes that Tidemill holds: from this rate on, glances and polls may
+use all queries that the site allows."""
 
 FADE_S = 1800.0
-"""Changes and arrivals count for about so long."""
+"""Time for which changes and arrivals count."""
 
 BURST_POLLS = 4.0
 """Polls beyond the sustained rate that a burst of changes may cause."""

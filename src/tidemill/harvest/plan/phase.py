@@ -18,7 +18,7 @@ ONE_MORE = 0.1
 """A cycle that lacks so little of a whole number of pauses has that number of glances."""
 
 SHORTEST_CYCLE = 2.0
-"""Glances follow cycles that are longer than so many times the lead."""
+"""Glances follow a cycle only if it is longer than the lead by this factor."""
 
 #: Cycles are known to the second and looks take a moment: a pause that is longer by as much is still one, not two.
 LATE = 1.1
@@ -47,7 +47,7 @@ def pause(poll_s: float, *, plan_age_s: float | None, cycle_s: float, lead_s: fl
 
 def glance_offsets(pause_s: float, *, cycle_s: float, lead_s: float) -> list[float]:
     """When what glances lead to is done, relative to a cycle: one `lead_s` before it, one LAST_CALL_S before it, the
-    others between them, so many that they are `pause_s` apart on average. Empty where cycles are too short for that.
+    others between them, `pause_s` apart on average. Empty where cycles are too short for that.
 
     The first frees nodes in time for the cycle. The last has them about to be free when the cycle runs, so that the
     scheduler keeps what has ended since for the head of the queue, and does not backfill others into it.

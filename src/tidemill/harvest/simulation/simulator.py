@@ -247,7 +247,7 @@ class SimulatedMachine:
         self._poll()
 
     def _learn(self, decision: Decision) -> None:
-        """What has come since the last look: how many small jobs that could start, how many that need nodes of ours."""
+        """What has come since the last poll: nodes of small jobs that could start, jobs that need nodes of Tidemill."""
         arrived, self.arrived = self.arrived, []
         if not arrived:
             return

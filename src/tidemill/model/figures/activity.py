@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+REPORTED_S = 15.0  #: the server knows what payloads did within this time of their end, unless a site is away
 STEP_S = 1  #: the finest interval; coarser ones are twice, four times, ... as long
 
 Changes = dict[int, list[int]]
@@ -236,7 +237,7 @@ class EventRate(msgspec.Struct, frozen=True, kw_only=True):
 
 PACE_S_MIN = 60.0
 PACE_SHARE = 0.1  #: of the time since the first payload: what ran last says most of what comes
-PACE_PAYLOADS = 3  #: the longest payload fits so many times into it
+PACE_PAYLOADS = 3  #: its length in units of the longest payload
 
 
 def pace(found: Activity, now_s: float) -> EventRate | None:

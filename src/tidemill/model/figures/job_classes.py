@@ -38,7 +38,7 @@ class ClassTotals(NamedTuple):
 
 
 def size_edges(nodes: int) -> list[int]:
-    """The most nodes of a job of each class, on a machine of so many."""
+    """The most nodes of a job of each class, on a machine of `nodes`."""
     return [max(1, int(nodes * share)) for share in SIZE_SHARES]
 
 

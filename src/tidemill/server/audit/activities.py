@@ -77,7 +77,7 @@ def _of_step(changes: Changes, step_s: int) -> Changes:
 
 
 def _join(work: UnitOfWork, key: tuple[int, int], more: Changes, step_s: int) -> tuple[int, int]:
-    """Write a campaign's or job's rows anew, in longer intervals if there are too many; step and number of rows."""
+    """Write a campaign's or job's rows again, in longer intervals if there are too many; step and number of rows."""
     campaign, job = key
     changes = _changes(work.session, campaign, job)
     merge(changes, more)

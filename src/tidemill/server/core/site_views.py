@@ -17,12 +17,12 @@ from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
     BadNode,
-    SiteSums,
     SiteView,
     TidePoint,
     TransferView,
 )
 from tidemill.wire.far import CacheFigures, CacheView, RouteView
+from tidemill.wire.monitoring import SiteSums
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of ours

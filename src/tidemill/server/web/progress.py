@@ -13,12 +13,11 @@ from markupsafe import Markup
 
 from tidemill.charts.svg import Frame, stepped, steps, stretched
 from tidemill.charts.time import clock_marks, clock_text, nice_ceiling, whole_ceiling
-from tidemill.model.figures.activity import Activity, Course, counted, course, pace
+from tidemill.model.figures.activity import REPORTED_S, Activity, Course, counted, course, pace
 from tidemill.model.quantities import coarse_text, count_text, duration_text, figure_text, percent_text, ratio
 from tidemill.wire.api import PayloadUsage
 
 BINS_MAX = 120
-LATE_S = 15.0  #: what payloads did is known at the server at the latest so long after they ended, unless a site is away
 WIDTH, HEIGHT = 600, 200
 
 
@@ -58,7 +57,7 @@ def view(found: Activity, counts: ProgressCounts, now_us: int) -> ProgressView:
     """The view; without charts where nothing is known of when."""
     now_s = now_us / 1e6
     is_open = counts.ended_us is None
-    drawn = course([found], bins_max=BINS_MAX, open_at_s=now_s - LATE_S if is_open else None)
+    drawn = course([found], bins_max=BINS_MAX, open_at_s=now_s - REPORTED_S if is_open else None)
     known = counted([found])
     remark = ""
     if drawn is not None and known < counts.done:
@@ -77,7 +76,7 @@ def _rate(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, s
     if counts.started_us is None or not counts.done:
         return "-", "no event is done yet"
     if counts.ended_us is None:
-        now = pace(found, now_s - LATE_S)
+        now = pace(found, now_s - REPORTED_S)
         if now is not None:
             return figure_text(now.per_s), f"in the last {coarse_text(now.over_s)}"
     took_s = ((counts.ended_us or int(now_s * 1e6)) - counts.started_us) / 1e6
@@ -90,7 +89,7 @@ def _forecast(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[st
     left = counts.events - counts.done - counts.failed
     if counts.ended_us is not None or counts.started_us is None or left <= 0:
         return None
-    now = pace(found, now_s - LATE_S)
+    now = pace(found, now_s - REPORTED_S)
     per_s = now.per_s if now is not None else counts.done / max(1e-6, now_s - counts.started_us / 1e6)
     if not per_s:
         return "not known", "no event has ended lately"

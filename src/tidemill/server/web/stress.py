@@ -30,7 +30,7 @@ LEVELS_DRAWN = 24  #: the newest
 PAYLOADS_MAX = 20_000  #: of all of them that one page reads
 STEPS = 120  #: points of a line
 EVERY_S = 5  #: the page asks for itself as often while the run goes on
-QUIET_US = 600_000_000  #: a run of which nothing has happened for so long is over, or was broken off
+QUIET_US = 600_000_000  #: a run in which nothing happens for this time is over, or was broken off
 _LEVEL = re.compile(r"stress-(.+)-([0-9]{1,6})-[0-9a-f]{8,16}")
 
 
@@ -80,7 +80,7 @@ def page(ask: PageRequest, made: Pages) -> str:
     of = next((found for job in reversed(jobs.values()) if job and (found := _level(ask, job, run))), None)
     if of is None:
         raise MissingError(
-            f"there is no stress test `{run}`",
+            f"stress test `{run}` does not exist",
             hint="`result.json` and `page.html` of the run's directory have what was measured",
         )
     rows = levels(of.planned, newest, jobs, now_us=ask.now_us)

@@ -36,13 +36,13 @@ class Glances:
         self._is_changed = True  #: since the last poll
 
     def pause_s(self, now_s: float, *, holds: bool) -> float | None:
-        """From the last look to the next glance; None = the next look is a poll."""
+        """From the last poll or glance to the next glance; None = a poll comes next."""
         if now_s < self._off_until_s:
             return None
         return self.pace.glance_s(now_s, holds=holds)
 
     def is_due(self, now_s: float, *, holds: bool, until: Callable[[float], float]) -> bool:
-        """Whether to glance now. `until`: usual pause -> seconds from the last look to the next glance."""
+        """Whether to glance now. `until`: usual pause -> seconds from the last poll or glance to the next glance."""
         pause_s = self.pause_s(now_s, holds=holds)
         if pause_s is None:
             self._next_s = None
@@ -52,7 +52,7 @@ class Glances:
         return now_s >= self._next_s
 
     def poll_factor(self, now_s: float, *, holds: bool) -> float:
-        """Polls are so many times rarer: glances have shown since the last one that nothing has changed."""
+        """Factor by which polls are rarer: since the last poll, glances have shown no change."""
         has_glanced = self._counts is not None and self._at_s is not None
         is_watched = has_glanced and self.pause_s(now_s, holds=holds) is not None
         return QUIET_POLLS if is_watched and not self._is_changed else 1.0
@@ -79,7 +79,7 @@ class Glances:
             self._counts, self._own = counts, OwnJobs()
 
     def acted(self, *, submitted: int, canceled: int) -> None:
-        """Tidemill has submitted and canceled so many allocations: they are no news."""
+        """Take notice of allocations that Tidemill has submitted and canceled: they are not news."""
         self._own = OwnJobs(self._own.submitted + submitted, self._own.canceled + canceled)
 
     def take(self, glanced: Glanced, now_s: float) -> bool:

@@ -58,7 +58,7 @@ class SiteMachine:
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
         self._policy = planning.policy_of(config)
-        self.look_s = planning.poll_s_of(config)  #: usual pause between two looks at the machine
+        self.look_s = planning.poll_s_of(config)  #: usual pause between two polls of the machine
         self.death_s = 0.0  #: as the batch system has it measured; 0 = not yet
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
@@ -179,7 +179,7 @@ class SiteMachine:
         return msgspec.structs.replace(pool, situation=msgspec.structs.replace(pool.situation, headroom=kept))
 
     def newly_yielded(self, plans: Sequence[Named]) -> int:
-        """How many regular jobs need nodes of ours that did not at the last plan."""
+        """How many regular jobs need nodes of Tidemill that did not at the last plan."""
         before = self._yielded
         self._yielded = frozenset(name for plan in plans for name in plan.decision.yields_to)
         return len(self._yielded - before)

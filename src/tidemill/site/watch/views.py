@@ -28,17 +28,14 @@ from tidemill.site.watch.staging_times import StagingTimes
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
-    AreaSums,
     BadNode,
     GrantView,
-    MoveSums,
-    SiteSums,
     SiteView,
     TidePoint,
     TransferView,
 )
 from tidemill.wire.far import RouteView
-from tidemill.wire.monitoring import RegularWaits
+from tidemill.wire.monitoring import AreaSums, MoveSums, RegularWaits, SiteSums
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tidemill.harvest.plan.waves import Binding
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.figures.activity import Activity, Changes, Span, activity, add
+from tidemill.model.figures.activity import REPORTED_S, Activity, Changes, Span, activity, add
 from tidemill.server.read.web_pages import alike
-from tidemill.server.web.progress import LATE_S, ProgressCounts, view
+from tidemill.server.web.progress import ProgressCounts, view
 from tidemill.server.web.text import waits
 from tidemill.wire.api import FailureRow, PayloadUsage
 
@@ -28,7 +28,7 @@ def counts(done: int, events: int, *, ended_s: int | None = None) -> ProgressCou
 
 
 def test_what_runs_has_a_rate_a_forecast_and_an_edge_that_does_not_fall() -> None:
-    now_us = int((START_S + 200 + LATE_S) * 1e6)
+    now_us = int((START_S + 200 + REPORTED_S) * 1e6)
     found = view(steady(200), counts(800, 2_000), now_us)
     assert found.rate == ("4", "in the last 1 min")
     assert found.forecast is not None
@@ -38,7 +38,7 @@ def test_what_runs_has_a_rate_a_forecast_and_an_edge_that_does_not_fall() -> Non
 
 
 def test_the_number_that_runs_ends_where_it_is_known() -> None:
-    now_us = int((START_S + 200 + LATE_S) * 1e6)
+    now_us = int((START_S + 200 + REPORTED_S) * 1e6)
     shown = view(steady(200, per_s=1, long_us=50_000_000), counts(200, 400), now_us)
     charts = {each.title: each for each in shown.charts}
     assert "each reports when it ends" in charts["Payloads running"].about
