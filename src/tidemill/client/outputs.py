@@ -136,7 +136,7 @@ def copy_members(
             if is_directory(each.output):
                 for listed in files_of(each.job, each.output):
                     if listed.name == name or (event is not None and listed.holds(event)):
-                        final = target / (f"{each.job}-{listed.name}" if several else listed.name)
+                        final = _free(target, listed.name, each, copies, several=several)
                         with (path / listed.name).open("rb") as content:
                             _copy(content, final, source=path / listed.name)
                         copies.append(final)
@@ -148,15 +148,19 @@ def copy_members(
                 file = None if info is None else bundle.extractfile(info)
                 if info is None or file is None:
                     continue
-                prefix, plain = f"{each.job}-" if several else "", Path(info.name).name
-                final = target / f"{prefix}{plain}"
-                if final in copies:
-                    final = target / f"{prefix}{each.output.name}-{plain}"
+                final = _free(target, Path(info.name).name, each, copies, several=several)
                 _copy(file, final, source=path)
                 copies.append(final)
         except (OSError, tarfile.TarError) as error:
             raise _unreadable(each.job, each.output, path, error) from error
     return copies
+
+
+def _free(target: Path, name: str, of: JobOutput, copies: Sequence[Path], *, several: bool) -> Path:
+    """Where a copy goes, `several`: of outputs of several jobs."""
+    prefix = f"{of.job}-" if several else ""
+    plain = target / f"{prefix}{name}"
+    return target / f"{prefix}{of.output.name}-{name}" if plain in copies else plain
 
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +195,7 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
         except OSError as error:
             raise SiteError(
                 f"failed to open `{self.name}` of job {self.job} at `{self.place}`: {error.strerror}",
-                hint="is its file system mounted here, and has nobody moved it?",
+                hint="check that its file system is mounted here, and that it was not moved",
             ) from error
         if self.offset is None:
             return file
@@ -239,6 +243,13 @@ def output_files(job: int, output: OutputRow) -> Iterator[OutputFile]:
     """The files of a delivered output; reads headers only. Raises SiteError if it cannot be read."""
     path = local_path(output)
     try:
+        if is_directory(output):
+            for each in files_of(job, output):
+                yield OutputFile(
+                    job=job, output=output.name, name=each.name, first=each.first, count=each.count,
+                    size_bytes=each.size_bytes, place=path / each.name,
+                )  # fmt: skip
+            return
         if not _is_bundle(path):
             yield OutputFile(
                 job=job, output=output.name, name=path.name, first=None, count=None,
@@ -279,7 +290,7 @@ def _not_copied(source: Path, target: Path, error: OSError) -> SiteError:
 def _unreadable(job: int, output: OutputRow, path: Path, error: Exception) -> SiteError:
     return SiteError(
         f"failed to read output `{output.name}` of job {job} at `{path}`: {error}",
-        hint="is its file system mounted here, and has nobody moved it?",
+        hint="check that its file system is mounted here, and that it was not moved",
     )
 
 
@@ -339,7 +350,8 @@ def is_directory(output: OutputRow) -> bool:
 
 
 def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
-    """The files of an output that is a directory, in event order, as its manifest lists them. Raises SiteError."""
+    """The files of an output that is a directory, in event order, as its manifest lists them. Raises SiteError, also
+    for a manifest that is not the one of this delivery."""
     folder = local_path(output)
     path = folder / f"manifest-{job}.json"
     try:
@@ -347,7 +359,7 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
     except (OSError, *UNDECODABLE) as error:
         raise SiteError(
             f"failed to read the manifest of output `{output.name}` of job {job} at `{path}`: {error}",
-            hint="is its file system mounted here, and has nobody moved it?",
+            hint="check that its file system is mounted here, and that it was not moved",
             transient=False,
         ) from error
     events = IntervalSet.parse(output.events) if output.events else None
@@ -360,7 +372,18 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
         if each.output == output.name and each.members
     ]  # fmt: skip
     found = [each for each in found if events is None or events.touches(each.first, each.first + each.count)]
-    return sorted(found, key=lambda each: each.first)
+    found.sort(key=lambda each: each.first)
+    listed = "".join(f"{each.sha256}  {each.name}\n" for each in found)
+    digest = hashlib.sha256(listed.encode()).hexdigest()
+    # a name is part of a path here and where it is copied to, and others may write into the directory
+    is_plain = all(each.name not in ("", ".", "..") and "/" not in each.name for each in found)
+    if digest != output.sha256 or not is_plain:
+        raise SiteError(
+            f"the manifest `{path}` lists other files of output `{output.name}` than were delivered",
+            hint="somebody changed or damaged it",
+            transient=False,
+        )
+    return found
 
 
 def copy_output(output: OutputRow, target: Path) -> Path:

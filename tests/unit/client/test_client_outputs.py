@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tidemill.cli.main import main
-from tidemill.client.outputs import copy_members
+from tidemill.client.outputs import copy_members, copy_outputs, members, output_files
 from tidemill.errors import SiteError
 from tidemill.wire.api import JobOutput, OutputRow
 
@@ -23,6 +25,67 @@ def bundle(path: Path, job: int, output: str, **files: str) -> JobOutput:
             archive.addfile(info, io.BytesIO(content.encode()))
     row = OutputRow(name=output, url=str(path), size_bytes=path.stat().st_size, sha256="0" * 64)
     return JobOutput(job=job, output=row)
+
+
+def directory(path: Path, job: int, output: str, *names: str) -> JobOutput:
+    """A delivered directory with a file for each event, of this name and with its name as content."""
+    path.mkdir(parents=True, exist_ok=True)
+    files, listed = [], ""
+    for event, name in enumerate(names):
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        listed += f"{sha256}  {name}\n"
+        member = {"first": event, "count": 1}
+        files.append(
+            {"output": output, "file": name, "size_bytes": len(name), "sha256": sha256, "members": [member]}
+        )
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(name)
+    (path / f"manifest-{job}.json").write_text(json.dumps({"files": files}))
+    row = OutputRow(
+        name=output, url=f"{path.as_uri()}/", size_bytes=sum(map(len, names)),
+        sha256=hashlib.sha256(listed.encode()).hexdigest(), events=f"0-{len(names) - 1}",
+    )  # fmt: skip
+    return JobOutput(job=job, output=row)
+
+
+def test_files_of_a_directory_are_read_copied_and_opened_one_by_one(tmp_path: Path) -> None:
+    found = directory(tmp_path / "out", 7, "hits", "a.txt", "b.txt")
+    assert [(each.name, each.first, each.path) for each in output_files(7, found.output)] == [
+        ("a.txt", 0, tmp_path / "out" / "a.txt"),
+        ("b.txt", 1, tmp_path / "out" / "b.txt"),
+    ]
+    assert [each.data for each in members(7, found.output)] == [b"a.txt", b"b.txt"]
+    copies = copy_outputs(7, found.output, tmp_path / "to")
+    assert [path.read_text() for path in copies] == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/stolen", ".."])
+def test_a_manifest_leads_to_no_place_outside_of_its_directory(tmp_path: Path, name: str) -> None:
+    found = directory(tmp_path / "out", 7, "hits", "a.txt")
+    sha256 = hashlib.sha256(b"x").hexdigest()
+    manifest = tmp_path / "out" / "manifest-7.json"
+    text = manifest.read_text().replace('"a.txt"', json.dumps(name))
+    manifest.write_text(text.replace(hashlib.sha256(b"a.txt").hexdigest(), sha256))
+    row = OutputRow(
+        name="hits", url=found.output.url, size_bytes=1, events="0",
+        sha256=hashlib.sha256(f"{sha256}  {name}\n".encode()).hexdigest(),
+    )  # fmt: skip
+    with pytest.raises(SiteError, match="lists other files of output `hits`"):
+        copy_outputs(7, row, tmp_path / "to")
+
+
+def test_a_manifest_that_was_changed_after_the_delivery_is_not_believed(tmp_path: Path) -> None:
+    found = directory(tmp_path / "out", 7, "hits", "a.txt", "b.txt")
+    directory(tmp_path / "out", 7, "hits", "a.txt", "c.txt")
+    with pytest.raises(SiteError, match="lists other files of output `hits` than were delivered"):
+        copy_outputs(7, found.output, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def test_files_of_two_directories_with_the_same_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    chosen = [directory(tmp_path / name, 7, name, "out.txt") for name in ("a", "b")]
+    copies = copy_members(chosen, tmp_path / "to", event=0)
+    assert [path.name for path in copies] == ["out.txt", "b-out.txt"]
 
 
 def test_the_same_file_of_several_jobs_is_copied_under_their_numbers(tmp_path: Path) -> None:
