@@ -261,9 +261,13 @@ class Deliverer:
         if _is_spread(delivery, output):
             folder = self._folder(delivery, output)
             names = part_names(output.path, self._parts(delivery, output, refs))
-            mark = f"{output.name}-" if self._is_shared(delivery, output) else ""
+            is_shared, taken = self._is_shared(delivery, output), {target for _, target, _ in made}
             for (part, ref), name in zip(refs, names, strict=True):
-                target = self._confine(folder / (mark + name), delivery.owner)
+                marked = folder / f"{output.name}-{name}"
+                is_marked = is_shared or is_manifest_name(name)
+                target = self._confine(marked if is_marked else folder / name, delivery.owner)
+                if target in taken:  # `out.txt` and `out-{event}.txt` of a job have names in common
+                    target = self._confine(marked, delivery.owner)
                 member = _member(delivery, part, ref, "")
                 made.append(self._written(delivery, output, target, [member], lambda path, part=part, ref=ref: (  # type: ignore[misc]
                     copying.write_joined(path, [(part, ref)], None)
@@ -339,7 +343,7 @@ class Deliverer:
         lines: list[str] | None = None
         each = next((one for one in delivery.spec.inputs if one.kind is InputKind.EACH), None)
         if (each is not None and "{line}" in output.path) or "{column." in output.path:
-            lines = None if each is None else self._lines(each.url, delivery.owner)
+            lines = None if each is None else self._lines(each.url, delivery.owner, delivery.spec.events)
         return Parts(
             events=delivery.spec.events,
             parts=[(part.first, part.count) for part, _ in refs],
@@ -347,15 +351,18 @@ class Deliverer:
             lines=lines,
         )
 
-    def _lines(self, url: str, owner: str) -> list[str] | None:
-        """The lines of an `each` input that lies here; None where they cannot be read: names then hold the event."""
-        if is_remote(url) or ":" in url.partition("/")[0]:
+    def _lines(self, url: str, owner: str, events: int) -> list[str] | None:
+        """The first lines of an `each` input of this machine; None where they cannot be read: names then hold the
+        event."""
+        if not url.startswith(("/", "file:")):
             return None
         path = Path(os.path.realpath(local_path(url)))
         if self._places.of(owner).fault(path, path) is not None:
             return None
         content = read_bounded(path, LINES_BYTES_MAX)
-        return None if content is None else content.decode(errors="replace").split("\n")
+        if content is None:
+            return None
+        return [line.decode(errors="replace") for line in content.split(b"\n", events)[:events]]
 
     def _target(self, delivery: OutputDelivery, output: Output) -> Path:
         folder, name = self._numbered(delivery, output)

@@ -215,9 +215,11 @@ def test_nothing_is_delivered_as_a_manifest(place: Place, tmp_path: Path) -> Non
         with pytest.raises(JobError, match="has the name of a manifest"):
             place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[named]))
         assert not url.exists()
-    spread = Output(name="hits", path="manifest-{event}.json", pack=Pack.FILES)
-    with pytest.raises(JobError, match="has the name of a manifest"):
-        place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[spread]))
+    parts = place.delivery(place.parts((7, 1)), done="7")
+    (row,) = place.deliverer.deliver(spread(place, parts, "manifest-{event}.json"))
+    folder = place.base / "c" / "7-hits"
+    assert {each.name for each in folder.iterdir()} == {"hits-manifest-7.json", "manifest-7.json"}
+    assert [each.data.decode() for each in members(7, row)] == [lines(7)]
 
 
 def sparse_parts(place: Place, *sizes: int) -> list[KeptPart]:
@@ -461,12 +463,13 @@ def test_a_file_of_somebody_else_is_not_replaced_by_a_part(place: Place, tmp_pat
     assert [each.name for each in place.base.glob("*.txt")] == ["hits-0.txt"]
 
 
-def test_files_are_named_by_the_lines_of_their_events(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_files_are_named_by_the_lines_of_their_events(place: Place, tmp_path: Path, scheme: str) -> None:
     table = tmp_path / "data" / "lines"
     table.write_text("\t125\tup\n\t91\tdown\n")
     plain = place.delivery(place.parts((0, 1), (1, 1)), done="0-1", events=2)
     spec = msgspec.structs.replace(
-        plain.spec, inputs=[Input(name="lines", url=str(table), kind=InputKind.EACH)]
+        plain.spec, inputs=[Input(name="lines", url=f"{scheme}{table}", kind=InputKind.EACH)]
     )
     delivery = spread(place, msgspec.structs.replace(plain, spec=spec), "m{column.1}-{column.2}.txt")
     place.deliverer.deliver(delivery)
@@ -488,7 +491,13 @@ def test_long_lines_leave_each_event_its_own_file(place: Place, tmp_path: Path, 
     assert [each.data.decode() for each in members(7, row)] == [lines(0), lines(1)]
 
 
-def test_outputs_of_one_directory_whose_files_are_called_alike_keep_all_of_them(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("paths", "marked"),
+    [(("a/out.txt", "b/out.txt"), ("hits", "more")), (("out-{event}.txt", "out.txt"), ("more",))],
+)
+def test_outputs_of_one_directory_whose_files_are_called_alike_keep_all_of_them(
+    place: Place, paths: tuple[str, str], marked: tuple[str, ...]
+) -> None:
     parts = place.parts((0, 1), (1, 1))
     parts = [
         msgspec.structs.replace(
@@ -497,13 +506,16 @@ def test_outputs_of_one_directory_whose_files_are_called_alike_keep_all_of_them(
         for each in parts
     ]
     outputs = [
-        Output(name=name, path=f"{name}/out.txt", pack=Pack.FILES, url=f"{place.base}/")
-        for name in ("hits", "more")
+        Output(name=name, path=path, pack=Pack.FILES, url=f"{place.base}/")
+        for name, path in zip(("hits", "more"), paths, strict=True)
     ]
     place.base.mkdir()
     delivery = msgspec.structs.replace(place.delivery(parts, done="0-1"), outputs=outputs)
     rows = place.deliverer.deliver(delivery)
     assert {each.name for each in place.base.glob("*.txt")} == {
-        "hits-out-0.txt", "hits-out-1.txt", "more-out-0.txt", "more-out-1.txt",
-    }  # fmt: skip
+        f"{f'{name}-' if name in marked else ''}out-{event}.txt"
+        for name in ("hits", "more")
+        for event in (0, 1)
+    }
+    assert [len(list(members(7, row))) for row in rows] == [2, 2]
     assert place.deliverer.deliver(delivery) == rows
