@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice, takewhile
+
 from tidemill import __version__
 from tidemill.site.link.replies import OrderIntake
 from tidemill.site.link.sync import Sync
@@ -35,7 +37,7 @@ class Exchange:
         """Whether to send a request now: it is time, results wait, or the server has more and this site has room."""
         reports = self._site.state.reports
         if self._takes_activity is False:
-            reports = understood(reports[:REPORTS_MAX], takes_activity=False)
+            reports = understood(reports, takes_activity=False)
         is_pressing = bool(reports) or (_wants(capacity) and (self.sync.more or not self._has_asked))
         return self.sync.is_due(presses=is_pressing)
 
@@ -52,7 +54,7 @@ class Exchange:
                 epoch=site.epoch.number,
                 host=site.epoch.owner.host,
                 version=__version__,
-                reports=understood(state.reports[:REPORTS_MAX], takes_activity=self._takes_activity),
+                reports=understood(state.reports, takes_activity=self._takes_activity),
                 have=state.have,
                 offers=offers,
                 capacity=capacity,
@@ -63,14 +65,17 @@ class Exchange:
 
 
 def understood(reports: list[Report], *, takes_activity: bool | None) -> list[Report]:
-    """Those of the reports that the server knows: an older one gets no ActivityReport. Before its first answer those
-    in front of the first of them, so that nothing is left out of the order."""
+    """The next reports that the server knows: an older one gets no ActivityReport. Before its first answer those in
+    front of the first of them, so that nothing is left out of the order."""
     if takes_activity:
-        return reports
+        return reports[:REPORTS_MAX]
     if takes_activity is None:
-        at = next((k for k, each in enumerate(reports) if isinstance(each, ActivityReport)), len(reports))
-        return reports[:at]
-    return [each for each in reports if not isinstance(each, ActivityReport)]
+        return list(takewhile(_is_old, reports[:REPORTS_MAX]))
+    return list(islice(filter(_is_old, reports), REPORTS_MAX))
+
+
+def _is_old(report: Report) -> bool:
+    return not isinstance(report, ActivityReport)
 
 
 def _wants(capacity: Capacity) -> bool:

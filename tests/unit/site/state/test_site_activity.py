@@ -11,7 +11,7 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.activities import JOB_EVENTS_MIN
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire.activity import ActivityReport
-from tidemill.wire.api import DoneReport, LeaseOrder, Report
+from tidemill.wire.api import REPORTS_MAX, DoneReport, LeaseOrder, PayloadUsage, Report
 from tidemill.wire.node import Done, Failed, Grant, Record
 
 NOW_US = 1_700_000_000_000_000
@@ -102,3 +102,14 @@ def test_an_older_server_gets_no_report_that_it_would_refuse() -> None:
     assert understood(reports, takes_activity=True) == reports
     first = next(k for k, each in enumerate(reports) if isinstance(each, ActivityReport))
     assert understood(reports, takes_activity=None) == reports[:first]
+
+
+def test_results_behind_many_reports_that_an_older_server_does_not_know_reach_it() -> None:
+    unknown: list[Report] = [
+        ActivityReport(n=k, job=1, of_job=False, lines=[]) for k in range(1, REPORTS_MAX + 2)
+    ]
+    result = DoneReport(
+        n=REPORTS_MAX + 2, job=1, lease=1, first=0, count=1, outputs=False, usage=PayloadUsage()
+    )
+    assert understood([*unknown, result], takes_activity=False) == [result]
+    assert len(understood(unknown, takes_activity=True)) == REPORTS_MAX
