@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from tidemill.cli.command.environment import captured
-from tidemill.cli.command.inputs import split_input, typed_inputs
+from tidemill.cli.command.inputs import pack_directory, split_input, typed_inputs
 from tidemill.cli.command.outputs import typed_outputs
 from tidemill.cli.command.table import EventTable, crossed, parse_sweep, read_table, swept
 from tidemill.cli.command.words import argument
@@ -110,6 +111,43 @@ def test_inputs_with_spaces_patterns_and_equal_signs(tmp_path: Path, monkeypatch
         typed_inputs(["y*"])
 
 
+def test_directories_come_under_the_names_that_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a" / "data").mkdir(parents=True)
+    (tmp_path / "data.tar").touch()
+    found = typed_inputs(["data.tar", "a/data", "cards=a"])
+    assert [each.name for each in found.inputs] == ["data.tar", "data.tar-2", "cards.tar"]
+    assert [(archive, name) for archive, _, name in found.directories] == [
+        ("data.tar-2", "data"), ("cards.tar", "cards"),
+    ]  # fmt: skip
+    pack_directory(tmp_path / "a", tmp_path / "x.tar", name="cards")
+    with tarfile.open(tmp_path / "x.tar") as archive:
+        assert archive.getnames() == ["cards", "cards/data"]
+
+
+def test_two_files_of_one_name_are_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.dat").touch()
+    with pytest.raises(
+        ConfigError, match=r"inputs `a/x\.dat` and `b/x\.dat` have the same name, `x\.dat`"
+    ) as caught:
+        typed_inputs(["a/x.dat", "b/x.dat"])
+    assert caught.value.hint == "--input NAME=b/x.dat gives one of them another name"
+    assert [each.name for each in typed_inputs(["a/*.dat", "a/x.dat", "y=b/x.dat"]).inputs] == ["x.dat", "y"]
+
+
+def test_archives_of_several_patterns_have_names_of_their_own() -> None:
+    found = typed_outputs(["h*.root", "h*.txt", "plots/", "plots.tar"], as_files=True)
+    assert [each.path for each in found.outputs] == ["h.tar", "h-2.tar", "plots-2.tar", "plots.tar"]
+    assert len({each.name for each in found.outputs}) == 4
+
+
 def test_outputs_are_named_after_their_paths() -> None:
     found = typed_outputs(["hits-{event}.root", "a b.txt", "plots/", "out/h*.root", "stdout"], as_files=True)
     assert [(each.name, each.path) for each in found.outputs] == [
@@ -138,7 +176,8 @@ def test_the_shell_around_a_command_runs_none_of_its_words(tmp_path: Path) -> No
     assert (tmp_path / "o.tar").exists()
     failing = wrapped(["sh", "-c", "exit 7"], Around(packed=[("o.tar", "x")]))
     assert subprocess.run(failing, cwd=tmp_path, check=False).returncode == 7
-    assert wrapped(["true"], Around()) == ["true"]
+    for nothing in (Around(), Around(links=[], unpacked=[], packed=[])):
+        assert wrapped(["true"], nothing) == ["true"], "no shell where there is nothing to do"
 
 
 # ---- environment ---------------------------------------------------------------------------------------------------
@@ -164,6 +203,6 @@ def test_all_leaves_out_the_session_and_names_what_may_be_secret() -> None:
     assert (
         captured({"CONDA_PREFIX": "/c/envs/hep"}, []).environment == "conda environment `hep` (`/c/envs/hep`)"
     )
-    with pytest.raises(ConfigError, match="no such variable") as caught:
+    with pytest.raises(ConfigError, match="is not set here") as caught:
         captured(ENVIRON, ["ROOTSY"])
     assert "did you mean `ROOTSYS`?" in (caught.value.hint or "")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemill.cli.command.words import unused
 from tidemill.errors import ConfigError, SiteError
 
 if TYPE_CHECKING:
@@ -23,16 +24,18 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._+-]")
 
 class TypedInputs(NamedTuple):
     """`links`: (name of an input, name that the command knows it by), where a file's own name cannot be the name of an
-    input; `directories`: (name of an input, directory) to be packed into an archive of that name."""
+    input; `directories`: (name of an input, directory, name that the command knows it by) to be packed into an archive
+    of the first name."""
 
     inputs: list[Input]
     links: list[tuple[str, str]]
-    directories: list[tuple[str, Path]]
+    directories: list[tuple[str, Path, str]]
 
     @property
     def names(self) -> set[str]:
         """What a command may call them."""
-        return {each.name for each in self.inputs} | {known for _, known in self.links}
+        named = {each.name for each in self.inputs} | {known for _, known in self.links}
+        return named | {known for _, _, known in self.directories}
 
 
 def typed_inputs(texts: Sequence[str]) -> TypedInputs:
@@ -40,16 +43,26 @@ def typed_inputs(texts: Sequence[str]) -> TypedInputs:
     from tidemill.model.job import Input
 
     found = TypedInputs([], [], [])
+    places: dict[str, str] = {}
     for text in texts:
         name, url = split_input(text)
         for each, place in _matches(name, url):
-            fit = _fit(each, {one.name for one in found.inputs})
+            if places.get(each) == place:
+                continue  # a pattern and a name, or two patterns, that mean the same file
+            if each in places:
+                raise ConfigError(
+                    f"inputs `{places[each]}` and `{place}` have the same name, `{each}`",
+                    hint=f"--input NAME={place} gives one of them another name",
+                )
+            places[each] = place
+            taken = {one.name for one in found.inputs}
             path = Path(place).expanduser()
             if ":" not in place.partition("/")[0] and path.is_dir():
-                archive = f"{fit}.tar"
-                found.directories.append((archive, path.absolute()))
+                archive = _fit(f"{each}.tar", taken)
+                found.directories.append((archive, path.absolute(), each))
                 found.inputs.append(Input(name=archive, url=str(path.absolute())))
                 continue
+            fit = _fit(each, taken)
             found.inputs.append(Input(name=fit, url=checked_url(place)))
             if fit != each:
                 found.links.append((fit, each))
@@ -83,13 +96,7 @@ def _matches(name: str, url: str) -> list[tuple[str, str]]:
 
 def _fit(name: str, taken: set[str]) -> str:
     """A name that an input may have, like the file's; different from others."""
-    fit = _UNFIT.sub("-", name).lstrip("._+-")[:90] or "input"
-    number = 2
-    plain = fit
-    while fit in taken:
-        fit = f"{plain}-{number}"
-        number += 1
-    return fit
+    return unused(_UNFIT.sub("-", name).lstrip("._+-")[:90] or "input", taken)
 
 
 def checked_url(url: str) -> str:
@@ -104,11 +111,11 @@ def checked_url(url: str) -> str:
     return str(path)
 
 
-def pack_directory(directory: Path, archive: Path) -> int:
-    """Write a directory, under its own name, as a tar archive; its size. Raises SiteError."""
+def pack_directory(directory: Path, archive: Path, *, name: str) -> int:
+    """Write a directory, as `name`, as a tar archive; its size. Raises SiteError."""
     try:
         with tarfile.open(archive, "w:", format=tarfile.PAX_FORMAT) as tar:
-            tar.add(directory, arcname=directory.name)
+            tar.add(directory, arcname=name)
         return archive.stat().st_size
     except (OSError, tarfile.TarError) as error:
         archive.unlink(missing_ok=True)

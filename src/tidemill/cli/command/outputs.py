@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemill.cli.command.words import unused
 from tidemill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,17 +53,19 @@ def typed_outputs(paths: Sequence[str], *, as_files: bool) -> TypedOutputs:
             )
         place = path
         if path.endswith("/") or _PATTERN.search(path):
-            place = _archive_of(path)
+            place = _archive_of(path, {each.path for each in found.outputs} | set(paths))
             found.packed.append((place, _shell_words(path)))
         name = _name(place, {each.name for each in found.outputs})
         found.outputs.append(Output(name=name, path=place, pack=Pack.FILES if as_files else UNSET))
     return found
 
 
-def _archive_of(path: str) -> str:
-    """The archive of a directory or pattern: `plots/` -> `plots.tar`, `out/hist*.root` -> `hist.tar`."""
+def _archive_of(path: str, taken: set[str]) -> str:
+    """The archive of a directory or pattern: `plots/` -> `plots.tar`, `out/hist*.root` -> `hist.tar`; `hist-2.tar`
+    where another output has that name."""
     name = Path(path.rstrip("/")).name if path.endswith("/") else Path(path).name.partition(".")[0]
-    return (_PATTERN.sub("", name).strip("-._]") or "outputs") + ".tar"
+    stem = _PATTERN.sub("", name).strip("-._]") or "outputs"
+    return unused(stem, taken, ending=".tar")
 
 
 def _shell_words(path: str) -> str:
@@ -84,8 +87,4 @@ def _name(path: str, taken: set[str]) -> str:
     name = (stem.strip("-._+") + dot + suffix).strip("-._+")[:90] or "output"
     if name == STDOUT:
         name = "stdout-file"
-    number, first = 2, name
-    while name in taken:
-        name = f"{first}-{number}"
-        number += 1
-    return name
+    return unused(name, taken)

@@ -54,3 +54,12 @@ def argument(word: str, *, staged: Collection[str]) -> str:
     except OSError:  # too long for a path
         return word
     return str(path.absolute()) if is_meant else word
+
+
+def unused(name: str, taken: Collection[str], *, ending: str = "") -> str:
+    """The name with its ending, and with `-2`, `-3`, ... between them where it is taken."""
+    found, number = f"{name}{ending}", 2
+    while found in taken:
+        found = f"{name}-{number}{ending}"
+        number += 1
+    return found

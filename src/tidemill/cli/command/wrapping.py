@@ -24,7 +24,7 @@ class Around(NamedTuple):
 
 def wrapped(command: list[str], around: Around) -> list[str]:
     """The command itself where nothing has to be done, else a shell that does it and ends as the command did."""
-    if around == Around():
+    if not any(around):
         return command
     steps = [f"ln -s {shlex.quote(name)} {shlex.quote(known)} || exit 125" for name, known in around.links]
     steps += [f"tar -xf {shlex.quote(name)} || exit 125" for name in around.unpacked]

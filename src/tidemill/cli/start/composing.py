@@ -6,12 +6,14 @@ import os
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tidemill.cli.command.environment import captured
-from tidemill.cli.command.inputs import checked_url, pack_directory, typed_inputs
+from tidemill.cli.command.inputs import TypedInputs, pack_directory, typed_inputs
 from tidemill.cli.command.outputs import FILES_MAX, STDOUT, typed_outputs
 from tidemill.cli.command.stdin import has_stdin, refuse_stdin, save_stdin
 from tidemill.cli.command.table import (
@@ -43,33 +45,57 @@ TABLE_BYTES_MAX = 256 << 20
 
 
 class CommandFiles:
-    """Where files lie that a command line makes for its job, such as the lines of --sweep: HOME/inputs/CAMPAIGN. A
-    retry needs them too; `tidemill clean` removes old ones. Made when the first file is; never in a dry run."""
+    """Where files lie that a command line makes for its job, such as the lines of --sweep: HOME/inputs/CAMPAIGN, or
+    CAMPAIGN-2 where that is an earlier job's. A retry needs them too; `tidemill clean` removes old ones. Made when the
+    first file is; never in a dry run."""
 
     def __init__(self, directory: Path, *, dry: bool = False) -> None:
         self._directory = directory
+        self._is_made = False
         self._dry = dry
 
     def path(self, name: str) -> Path:
-        """A file of the spool."""
-        if not self._dry:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """A file of the spool. Raises SiteError."""
+        if not self._dry and not self._is_made:
+            self._make()
         return self._directory / name
 
     def write(self, name: str, text: str) -> Path:
         """Write a file; its path. Raises SiteError."""
+        return self.copy(name, [text.encode()])
+
+    def copy(self, name: str, pieces: Iterable[bytes]) -> Path:
+        """Write what a file or pipe holds; the path. A dry run only reads it. Raises SiteError."""
         path = self.path(name)
-        if self._dry:
-            return path
         try:
-            path.write_text(text, encoding="utf-8")
+            with Path(os.devnull if self._dry else path).open("wb") as file:
+                file.writelines(pieces)
         except OSError as error:
             raise SiteError(f"failed to write `{path}`: {error.strerror}", transient=False) from error
         return path
 
     def drop(self) -> None:
         """Remove it, for a job that was not submitted."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._is_made:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _make(self) -> None:
+        """Make the directory. One that is there holds files that another job reads."""
+        plain, number = self._directory, 2
+        try:
+            plain.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while True:
+                try:
+                    self._directory.mkdir(mode=0o700)
+                    break
+                except FileExistsError:
+                    self._directory = plain.with_name(f"{plain.name}-{number}")
+                    number += 1
+        except OSError as error:
+            raise SiteError(
+                f"failed to create `{self._directory}`: {error.strerror}", transient=False
+            ) from error
+        self._is_made = True
 
 
 class Rows(NamedTuple):
@@ -103,7 +129,7 @@ def compose(
     words = Resolved(filled, []) if in_image else resolved(filled, staged=files.names | outputs.names)
     if words.moved and stderr_is_terminal():
         say("passed as absolute paths: " + ", ".join(f"`{word}`" for word in words.moved))
-    inputs = [*_packed(files.inputs, dict(files.directories), spool, dry=args.dry_run)]
+    inputs = _packed(files, spool, dry=args.dry_run)
     if rows.lines is not None:
         inputs.append(Input(name=LINES, url=rows.lines, kind=InputKind.EACH))
     stdin = _stdin(args, rows.events, spool, reads_here=reads_here)
@@ -111,7 +137,7 @@ def compose(
     around = Around(
         stdin=STDIN if stdin else "",
         links=files.links,
-        unpacked=[name for name, _ in files.directories],
+        unpacked=[archive for archive, _, _ in files.directories],
         packed=outputs.packed,
     )
     place = args.dir.absolute() if args.dir is not None else None
@@ -164,8 +190,7 @@ def rows_of(args: Namespace, command: Sequence[str], spool: CommandFiles) -> Row
             )
         return Rows(len(table.rows), str(spool.write(LINES, table.text())), table)
     if args.each is not None:
-        path = _each_file(args.each, spool)
-        return Rows(_count_lines(path), checked_url(str(path)) if path.exists() else str(path))
+        return _lines(args.each, spool)
     if uses_line:
         raise ConfigError("the command uses {line}, but no --each FILE gives lines")
     return Rows(args.events or 1)
@@ -196,46 +221,60 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"`{path}` is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def _each_file(path: Path, spool: CommandFiles) -> Path:
-    """The file of lines; what is read only once, such as `-` or a pipe, goes to the spool."""
+def _lines(path: Path, spool: CommandFiles) -> Rows:
+    """An event for each line of a file; of what is read only once, such as `-` or a pipe, a copy goes to the spool."""
     is_stdin = str(path) in ("-", "/dev/stdin", "/dev/fd/0")
-    if not is_stdin and (path.is_file() or not path.exists()):
-        return path
+    if path.is_dir():
+        raise ConfigError(
+            f"--each {path}: it is a directory",
+            hint="`ls DIR > FILE` makes a file with a line for each file of it",
+        )
     if is_stdin and sys.stdin.isatty():
         say("reading lines from the terminal; Ctrl-D ends them")
-    text = sys.stdin.buffer.read() if is_stdin else path.read_bytes()
-    saved = spool.path(LINES)
-    saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    saved.write_bytes(text)
-    return saved
-
-
-def _count_lines(path: Path) -> int:
     try:
-        with path.open("rb") as file:
-            lines = sum(1 for _ in file)
+        with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as file:
+            content, place = _Counted(file), path.absolute()
+            if is_stdin or not path.is_file():
+                place = spool.copy(LINES, content)
+            else:
+                deque(content, maxlen=0)
     except OSError as error:
         raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
-    if not 1 <= lines <= LINES_MAX:
-        raise ConfigError(f"`{path}` has {lines:,} lines, it must have 1 to {LINES_MAX:,}")
-    return lines
+    if not 1 <= content.lines <= LINES_MAX:
+        what = "stdin" if is_stdin else f"`{path}`"
+        raise ConfigError(f"{what} has {content.lines:,} lines, it must have 1 to {LINES_MAX:,}")
+    return Rows(content.lines, str(place))
 
 
-def _packed(
-    inputs: Sequence[Input], directories: dict[str, Path], spool: CommandFiles, *, dry: bool
-) -> list[Input]:
+class _Counted:
+    """The pieces of a file, and how many lines they were; a last line need not end with a line break."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.lines = file, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        is_open = False
+        while piece := self._file.read(1 << 20):
+            self.lines += piece.count(b"\n")
+            is_open = not piece.endswith(b"\n")
+            yield piece
+        self.lines += is_open
+
+
+def _packed(files: TypedInputs, spool: CommandFiles, *, dry: bool) -> list[Input]:
     """Inputs, each directory as an archive in the spool."""
     from msgspec import structs
 
+    directories = {archive: (directory, name) for archive, directory, name in files.directories}
     packed = []
-    for each in inputs:
-        directory = directories.get(each.name)
-        if directory is None:
+    for each in files.inputs:
+        if each.name not in directories:
             packed.append(each)
             continue
+        directory, name = directories[each.name]
         archive = spool.path(each.name)
         if not dry:
-            size = pack_directory(directory, archive)
+            size = pack_directory(directory, archive, name=name)
             say(f"packed `{directory}` for the job: {bytes_text(size)}")
         packed.append(structs.replace(each, url=str(archive)))
     return packed

@@ -196,11 +196,12 @@ def run(args: Namespace) -> int:
     is_far = _is_far(args)
     if args.dir is None and not is_far:
         args.dir = OUTPUT_DIR
-    if args.name:
-        _refuse_known(args, campaign)  # before anything is written under its name
+    is_checked = bool(args.name) and _refuse_known(args, campaign)  # before stdin is read
     try:
         spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not is_far)
         client = _client(args)
+        if args.name and not is_checked:  # the server has just started
+            _refuse_known(args, campaign)
         check_places(client, [spec], refuse=True)
         sent = client.submit(spec, campaign=campaign)
     except BaseException:
@@ -269,18 +270,19 @@ def _is_far(args: Namespace) -> bool:
     return found is not None and found.address.startswith("http")
 
 
-def _refuse_known(args: Namespace, campaign: str) -> None:
-    """ConfigError if the campaign exists: its jobs and those of this command would be one."""
+def _refuse_known(args: Namespace, campaign: str) -> bool:
+    """ConfigError if the campaign exists: its jobs and those of this command would be one. False if no server runs that
+    could tell."""
     from tidemill.client.client import Client
     from tidemill.client.home import find_server
     from tidemill.wire.http import NotFoundError
 
     if find_server(args.server, secret_file=args.secret_file, home=args.home) is None:
-        return
+        return False
     try:
         row = Client(args.server, secret_file=args.secret_file, home=args.home).campaign(campaign)
     except NotFoundError:
-        return
+        return True
     states = ", ".join(f"{number} {state}" for state, number in sorted(row.states.items()))
     raise ConfigError(
         f"campaign `{campaign}` exists: {row.events_done} of {row.events} events done ({states})",
