@@ -68,6 +68,7 @@ PAGE_VALUES_MAX = 1_900_000  #: the server refuses bodies of more than 2,000,000
 PAGE_BYTES_MAX = REQUEST_BYTES_MAX - 1_000_000  #: what else a request holds
 POLL_MIN_S = 0.02
 POLL_MAX_S = 1.0
+PROBED_MAX = 10  #: jobs that are asked for one by one; more are listed
 FINAL = frozenset(str(state) for state in JOB_FINAL)
 
 
@@ -452,15 +453,20 @@ class Client:
                 pause = _pause(POLL_MIN_S if ended else pause, deadline, f"{len(left)} jobs")
 
     def _rows(self, ids: set[int], campaign: str | None) -> Iterator[JobRow]:
-        if len(ids) <= 10:
+        if len(ids) <= PROBED_MAX:
             yield from (self.job(job).row for job in sorted(ids))
             return
-        lowest = min(ids)
+        lowest, left = min(ids), set(ids)
         before: int | None = max(ids) + 1
         while before is not None and before > lowest:
             page = self.get("/v1/jobs", JobPage, limit=PAGE_MAX, before=before, campaign=campaign)
-            yield from (row for row in page.jobs if row.id in ids)
+            for row in page.jobs:
+                if row.id in left:
+                    left.discard(row.id)
+                    yield row
             before = page.next
+        # what is not listed is archived, or raises for a job that does not exist or is somebody else's
+        yield from (self.job(job).row for job in sorted(left)[:PROBED_MAX])
 
     def _act(self, path: str, jobs: Sequence[int], campaign: str | None, reason: str) -> ActionReply:
         request = ActionRequest(jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex)

@@ -242,3 +242,10 @@ def test_an_error_is_json_where_json_is_asked_for(home: Home) -> None:
     done = home.run("job", "show", "99999999", "--json")
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["exit_code"], "99999999" in error["message"]) == (2, 2, True)
+
+
+def test_waiting_for_a_job_that_does_not_exist_ends_with_its_number(home: Home) -> None:
+    assert home.run("run", "--", "true").returncode == 0
+    (row,) = home.data("jobs", "--limit", "1")
+    done = home.run("wait", f"{row['id']}-{row['id'] + 30}")
+    assert (done.returncode, f"job {row['id'] + 1}" in done.stderr) == (2, True), done.stderr
