@@ -183,9 +183,9 @@ while :; do
     launched=$?
     [ "$forwarded" ] || break
 done
-worst=0 rank=0
+worst=0 rank=0 tries=15  # of all nodes together: an allocation whose launcher failed is not held for it
 while [ $rank -lt "$nodes" ]; do
-    file=$status_files.$rank tries=15
+    file=$status_files.$rank
     while [ ! -s "$file" ] && [ $tries -gt 0 ]; do  # a file system may show it later
         sleep 1
         tries=$((tries - 1))
@@ -245,7 +245,7 @@ def launch_words(kind: str, nodes: int, command: list[str], *, status_files: Pat
         return [*words, "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", *command]
     if kind == "pbsdsh":
         if status_files is None:
-            raise ConfigError("`pbsdsh` does not tell how its commands ended", hint="`status_files`")
+            raise ConfigError("`pbsdsh` does not report how its commands ended", hint="`status_files`")
         return ["/bin/sh", "-c", _PBSDSH, "sh", str(nodes), os.fspath(status_files), _EACH, *command]
     each = ["/bin/sh", "-c", _EACH, "sh", os.fspath(status_files or ""), "1", *command]
     if kind == "mpich":

@@ -74,6 +74,20 @@ def test_statuses_of_an_earlier_run_count_for_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("s.*"))
 
 
+def test_an_allocation_whose_launcher_failed_is_not_held_for_each_of_its_nodes(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in (("pbsdsh", "exit 1"), ("sleep", f"echo >> {tmp_path}/slept")):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    words = launch.launch_words("pbsdsh", 50, ["true"], status_files=tmp_path / "s")
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == launch.MISPLACED
+    assert "node 49 of 50 has no status" in done.stderr
+    assert len((tmp_path / "slept").read_text()) < 50, "seconds, of all nodes together"
+
+
 def test_node_that_is_killed_counts_as_failed(kind: str, tmp_path: Path) -> None:
     script = f"[ $rank = 1 ] && kill -9 $$; sleep 0.2; touch {tmp_path}/ran.$rank"
     done = run(launch.launch_words(kind, 2, shell(script), status_files=tmp_path / "s"))
@@ -137,12 +151,11 @@ def test_number_is_read_from_whoever_tells_it() -> None:
     assert launch.rank_of({"SLURM_PROCID": "x"}) == 0
 
 
+@pytest.mark.parametrize("kind", ["mpich", "openmpi"], indirect=True)  # emulated nodes are one host
 @pytest.mark.parametrize("is_payload", [True, False])
 def test_ranks_that_are_all_on_the_first_node_are_an_error_and_do_not_start(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_payload: bool
 ) -> None:
-    if kind == "fork":
-        pytest.skip("emulated nodes are one host")
     monkeypatch.setenv(
         "SLURM_JOB_NUM_NODES", "2"
     )  # an allocation of two hosts, whose second one nobody reaches
