@@ -66,8 +66,10 @@ def _serve(args: Namespace, client: Client, server_socket: Path) -> int:
             show(url)
             say(f"this URL works once, within {TOKEN_S / 60:.0f} minutes; the pages are there until Ctrl-C")
             say(f"from another computer, run there first: {forward}")
-        async with server:
-            await server.serve_forever()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            server.close()  # without a wait for its connections: a page that is open holds one
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve())
