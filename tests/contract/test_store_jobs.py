@@ -137,10 +137,10 @@ def test_a_job_that_no_slot_can_hold_says_what_it_asks_for_next_to_what_there_is
     )
     Site(world).sync()
     gpus, pinned, cores, share = (world.job(each).waits_hint or "" for each in jobs)
-    assert "asked: 1 cores, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in gpus
-    assert "asked: 1 cores, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in pinned
+    assert "asked: 1 core, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in gpus
+    assert "asked: 1 core, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in pinned
     assert "asked: 99 cores, any MB; largest slot: 4 cores, 4000 MB, 1 GPU" in cores
-    assert "asked: 1 cores, any MB, 0.5 of a GPU" in share, "a site of an older version shares no GPU"
+    assert "asked: 1 core, any MB, 0.5 of a GPU" in share, "a site of an older version shares no GPU"
 
 
 def test_big_jobs_are_cut_into_what_a_site_wants(world: World) -> None:

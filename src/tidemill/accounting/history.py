@@ -71,7 +71,7 @@ class History:
         self._close()
         if not self.submit_s:
             of = f" of partition `{partition}`" if partition is not None else ""
-            why = "; ".join(self.remarks.sentences()) or "it is empty"
+            why = "; ".join(self.remarks.sentences()) or "it holds no record"
             raise ConfigError(
                 f"`{self.name}` has no job{of} that ran ({why})",
                 hint="--kind says what the log is: sacct, pbs or swf",

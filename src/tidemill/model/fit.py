@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemill.model.devices import devices_text
-from tidemill.model.quantities import count_text
+from tidemill.model.quantities import count_text, counted_text
 
 
 class SlotNeed(NamedTuple):
@@ -51,7 +51,7 @@ def nearest(asked: SlotNeed, slots: Iterable[LargestSlot]) -> tuple[LargestSlot,
 
 def amount_text(amount: SlotNeed) -> str:
     """`2 cores, 3,000 MB, 1 GPU`, for people."""
-    words = ["1 core" if amount.cores == 1 else f"{count_text(amount.cores)} cores"]
+    words = [counted_text(amount.cores, "core")]
     words += [f"{count_text(amount.memory_mb)} MB"] if amount.memory_mb else []
     words += [devices_text(amount.devices)] if amount.devices else []
     return ", ".join(words)

@@ -69,6 +69,11 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted_text(count: int, what: str) -> str:
+    """`1 outage`, `1,200 outages`."""
+    return f"{count_text(count)} {what}{'' if count == 1 else 's'}"
+
+
 def times_text(count: int) -> str:
     """`once`, `1,234 times`."""
     return "once" if count == 1 else f"{count_text(count)} times"

@@ -196,7 +196,7 @@ def _trouble(plan: Plan, seen: Seen) -> StopRun | None:
     if not failed:
         return None
     kinds = ", ".join(
-        f"{kind} {count}" for kind, count in Counter(each.failure for each in failed).most_common(3)
+        f"{count} of class {kind}" for kind, count in Counter(each.failure for each in failed).most_common(3)
     )
     if len(failed) == total and total >= ALWAYS_MIN:
         return StopRun(f"the payload always fails: {total} of {total} failed ({kinds})", job=True)

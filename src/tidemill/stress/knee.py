@@ -108,6 +108,9 @@ def _at_the_end(levels: Sequence[int], rates: Sequence[Estimate], best: Fit) -> 
 def _few(levels: Sequence[int], rates: Sequence[Estimate]) -> Knee:
     if not levels:
         return Knee(at=None, before=0.0, after=0.0, recommended=0, reason="no level was measured")
+    if len(levels) == 1:
+        reason = f"level {levels[0]} alone was measured, and can be compared with no other"
+        return Knee(at=None, before=0.0, after=0.0, recommended=0, reason=reason)
     best = max(range(len(levels)), key=lambda k: rates[k].value)
     enough = next(k for k in range(len(levels)) if rates[k].high >= rates[best].low)
     most = f"level {levels[best]} did the most events/s"

@@ -205,7 +205,8 @@ def _sites(found: Analysis) -> str:
             continue
         step, top = max(here, key=lambda each: each[1].events_s.value)
         knee, slots = found.knees.get(site), found.slots.get(site)
-        advice = f"{knee.recommended} payloads" if knee else f"{slots[0]} slots per node" if slots else "-"
+        advice = f"{knee.recommended} payloads" if knee and knee.recommended else "-"
+        advice = f"{slots[0]} slots per node" if slots else advice
         rows.append([
             site, within(top.events_s), str(step.slots or step.level), f"{100 * top.cpu_wall_mean:.1f} %", advice, why,
         ])  # fmt: skip

@@ -16,7 +16,7 @@ from tidemill.stress.payloads import Payload, taken
 from tidemill.stress.plan import StressStep
 from tidemill.stress.run import Run, StepRun
 from tidemill.stress.site_sums import SumsGuard
-from tidemill.wire.api import CampaignRow, SiteRow
+from tidemill.wire.api import AT_WORK, CampaignRow, SiteRow
 
 EVENTS_FACTOR = 3.0
 """More events than a level needs are submitted, if an event takes less time than the test says."""
@@ -89,10 +89,10 @@ class RunningLevel:
         return row.events_done + row.events_failed >= sum(self._jobs.values())
 
     def _waits_for(self) -> str:
-        """What keeps the job from starting, as a part of a sentence; empty where it has started."""
+        """What keeps the job from running more, as a part of a sentence; empty where nothing does that is known."""
         for job in self._jobs:
             detail = self._client.job(job)
-            if detail.waits_for:
+            if detail.waits_for and detail.waits_for != AT_WORK:
                 return f"; its job waits for {detail.waits_for}: {detail.waits_hint or 'see `tidemill job explain`'}"
         return ""
 

@@ -125,11 +125,8 @@ class SumsGuard:
     def _reasons(self) -> Iterator[str]:
         for (site, area), reports in self._over.items():
             if reports > 0 and self._stop.io_budget:
-                times = "once" if reports == 1 else f"{reports} times"
-                yield (
-                    f"site {site} was over its I/O budget of area `{area}`: its nodes reported that {times} "
-                    "(`stop.io_budget`)"
-                )
+                times = "one report" if reports == 1 else f"{reports} reports"
+                yield f"site {site} exceeded its I/O budget of area `{area}`: {times} of its nodes (`stop.io_budget`)"
         for site, harm_s in self._harm_s.items():
             if harm_s > self._stop.harm_s:
                 yield (

@@ -151,6 +151,10 @@ class Attempt(msgspec.Struct, kw_only=True):
     reason: str
 
 
+AT_WORK = "running"
+"""`waits_for` of a job of which nothing waits."""
+
+
 class JobDetail(msgspec.Struct, kw_only=True):
     """Everything about one job. `failed`, `done`: interval texts (`0-9,12`). `waits_for`: the one binding cause."""
 

@@ -158,3 +158,9 @@ def test_two_runs_of_the_same_do_not_differ_and_a_loss_is_a_regression() -> None
     assert [each.quantity for each in compare.regressions(worse, 5)] == ["cpu_wall"]
     assert compare.regressions(worse, 20) == []
     assert compare.regressions(compare.compare(run(1, 0.7), run(2, 0.8), same_test=True), 5) == []
+
+
+def test_one_level_alone_gives_no_recommendation() -> None:
+    found = knee.find([4], *rates([8.0]))
+    assert (found.at, found.recommended) == (None, 0)
+    assert "level 4 alone was measured" in found.reason

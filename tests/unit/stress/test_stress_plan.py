@@ -197,7 +197,7 @@ def test_a_payload_that_always_fails_is_given_no_more() -> None:
     found = decide(ran(1, 60, failure="exit_code"), 61)
     assert isinstance(found, StopRun)
     assert found.job
-    assert found.reason == "the payload always fails: 6 of 6 failed (exit_code 6)"
+    assert found.reason == "the payload always fails: 6 of 6 failed (6 of class exit_code)"
 
 
 def test_too_many_failures_lost_nodes_and_guards_stop_a_run() -> None:

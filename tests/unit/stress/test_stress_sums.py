@@ -79,7 +79,7 @@ def guard(stop: StopPlan, *looks: SiteSums | None, site: str = "here") -> list[s
 def test_an_area_over_its_budget_stops_and_what_was_before_the_level_does_not() -> None:
     assert guard(StopPlan(), sums(1, over=3), sums(2, over=3)) == []
     assert guard(StopPlan(), sums(1, over=3), sums(2, over=5)) == [
-        "site here was over its I/O budget of area `sw`: its nodes reported that 2 times (`stop.io_budget`)"
+        "site here exceeded its I/O budget of area `sw`: 2 reports of its nodes (`stop.io_budget`)"
     ]
     assert guard(StopPlan(io_budget=False), sums(1, over=3), sums(2, over=5)) == []
 

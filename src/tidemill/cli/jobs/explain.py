@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 ROUTES_SHOWN = 10
 OUTPUTS_SHOWN = 5
-AT_WORK = "running"
-"""The cause of a job that waits for nothing."""
 
 
 def explain(args: Namespace) -> int:
@@ -63,6 +61,8 @@ def explain(args: Namespace) -> int:
 
 def story(detail: JobDetail, *, now_us: int) -> list[str]:
     """What a job waits for, how it goes on, or how it went: lines for people. Pure."""
+    from tidemill.wire.api import AT_WORK
+
     if detail.waits_for is None:
         return _ended(detail)
     lines = []

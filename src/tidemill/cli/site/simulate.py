@@ -13,6 +13,7 @@ from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.harvest.plan.policies import Policy
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.harvest.simulation.experiment import ClassResult, Result, Study
@@ -266,7 +267,7 @@ def notes_of(trace: Trace) -> list[str]:
         lines.append(f"skipped: {told(trace.skipped)}")
     if trace.outages:
         hours = sum(end - start for start, end in trace.outages) / 3600
-        lines.append(f"left out: {len(trace.outages)} outages, {hours:,.0f} h")
+        lines.append(f"left out: {counted_text(len(trace.outages), 'outage')}, {hours:,.0f} h")
     return lines + trace.notes
 
 

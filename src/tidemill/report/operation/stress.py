@@ -89,7 +89,13 @@ def _read(path: Path) -> Analysis:
 def _row(run: Analysis, each: StepResult) -> tuple[Value, ...]:
     site, step, of = each.step.site, each.step, each.figures
     knee, slots = run.knees.get(site), run.slots.get(site)
-    advice = f"{slots[0]} slots per node" if slots else f"{knee.recommended} at a time" if knee else ""
+    advice = (
+        f"{slots[0]} slots per node"
+        if slots
+        else f"{knee.recommended} at a time"
+        if knee and knee.recommended
+        else ""
+    )
     head: tuple[Value, ...] = (run.id, site, step.level, step.slots or None, each.status)
     if of is None:
         return (*head, *[None] * (len(COLUMNS) - len(head) - 1), advice)

@@ -16,6 +16,7 @@ from tidemill.accounting.times import LogClock
 from tidemill.harvest.simulation.experiment import ClassResult, Result, Study, results_of, run_all, tide_of
 from tidemill.harvest.simulation.outcome import RelativeChange
 from tidemill.harvest.simulation.promise import Promise
+from tidemill.model.quantities import counted_text
 
 MONTH_H = 365.25 * 24 / 12
 """Hours of a mean month."""
@@ -178,7 +179,7 @@ def _remarks(history: History, machine: Machine, price: Price, study: Study) -> 
     if machine.outages:
         out_h = sum(end - start for start, end in machine.outages) / HOUR_S
         found.append(
-            f"{len(machine.outages)} outages of the whole machine, {out_h:,.0f} h in all, are left out"
+            f"left out: {counted_text(len(machine.outages), 'outage')} of the whole machine, {out_h:,.0f} h in all"
         )
     if len(study.jobs) < len(history):
         found.append(

@@ -12,10 +12,12 @@ from tidemill.errors import did_you_mean
 from tidemill.model.devices import devices_text, with_shares
 from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, nearest, options_text
 from tidemill.model.job import JobSpec
+from tidemill.model.quantities import counted_text
 from tidemill.model.trouble import Trouble
 from tidemill.server.core import breakers, matching
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, JobKind, Site, StoredJob, StoredLease
+from tidemill.wire.api import AT_WORK
 
 SITES_NAMED = 10
 
@@ -46,7 +48,7 @@ class Cause(StrEnum):
     SITE_WANTS_NOTHING = "site_wants_nothing"
     FAIR_SHARE = "fair_share"
     STAGE_FULL = "stage_full"
-    RUNNING = "running"
+    RUNNING = AT_WORK
     DELIVERING = "delivering"
     ENDING = "ending"
 
@@ -219,7 +221,7 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
     """What no slot has: the largest slot of each of these sites next to it, and the most that would fit."""
     devices = {name: number for name, number in kind.devices.items() if number}
     asked = SlotNeed(kind.cores or 1, kind.memory_mb, devices)
-    text = f"asked: {kind.cores or 1} cores, {kind.memory_mb or 'any'} MB"
+    text = f"asked: {counted_text(kind.cores or 1, 'core')}, {kind.memory_mb or 'any'} MB"
     text += f", {devices_text(devices)}" if devices else ""
     slots, shown = [], []
     for site in sites:
@@ -233,7 +235,7 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
                     with_shares(capacity.devices),
                 )
             )
-            has = f"{capacity.slot_cores_max} cores, {capacity.slot_memory_mb_max} MB"
+            has = f"{counted_text(capacity.slot_cores_max, 'core')}, {capacity.slot_memory_mb_max} MB"
             has += f", {devices_text(capacity.devices)}" if devices or capacity.devices else ""
             shown.append(has if len(sites) == 1 else f"{site.name} {has}")
     more = len(shown) - SITES_NAMED_MAX
