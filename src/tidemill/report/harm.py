@@ -16,8 +16,8 @@ from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
 
 DAY_S = 86400.0
 CANNOT_KNOW = (
-    "An estimate: there is no run without us to compare with. It counts how long jobs stood behind our nodes; it knows "
-    "neither those that moved back in the queue because of that, nor those that started earlier."
+    "An estimate: there is no run without Tidemill to compare with. It counts how long jobs waited for nodes that "
+    "Tidemill held. It does not count jobs that moved back in the queue because of that, nor jobs that started earlier."
 )
 
 

@@ -133,7 +133,7 @@ def test_the_verb_prints_classes_and_what_it_cannot_know(
     told = capsys.readouterr()
     assert "over 1/16, up to 1/4 of the machine" in told.out
     assert "walltime unknown" in told.out
-    assert "there is no run without us" in told.err
+    assert "there is no run without Tidemill" in told.err
 
     assert main(["site", "harm", "--dir", str(site), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

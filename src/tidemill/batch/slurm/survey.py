@@ -69,7 +69,7 @@ class Survey:
         )
 
     def glance(self) -> JobCounts | None:
-        """slurmctld's counters. It answers without a look at its jobs, so this costs the same for any queue."""
+        """slurmctld's counters. It answers without a pass over its jobs, so this costs the same for any queue."""
         return text.counts(self._budget.glance(["sdiag"]))
 
     def nodes(self) -> list[Node]:

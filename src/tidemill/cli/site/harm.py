@@ -117,7 +117,7 @@ def _tell_totals(found: Harm) -> None:
 
 def _tell_classes(found: Harm) -> None:
     """Waits by size, by length, and by both, then what the estimate cannot know."""
-    heads = ["JOBS THAT WANT", "JOBS", "DELAYED", "WAITED", "OURS", "95 %", "OF THE WAIT", "95 %", "PROMISE"]
+    heads = ["JOBS THAT WANT", "JOBS", "DELAYED", "WAITED", "DELAY", "95 %", "OF THE WAIT", "95 %", "PROMISE"]
     rows = [_class_row(each) for each in (*found.by_size, *found.by_length, *found.by_size_and_length)]
     show_table(heads, rows, right=tuple(range(1, 8)))
     say(found.note)

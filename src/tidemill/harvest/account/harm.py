@@ -261,7 +261,8 @@ def add(totals: Totals, record: RegularStarted) -> Totals:
 
 
 def kind_of(record: RegularStarted, *, nodes: int = 0) -> SizeAndLength:
-    """The class of a job by size and by the walltime that it asked for; `nodes`: of the machine, None if not known.
+    """The class of a job by size and by the walltime that it asked for; `nodes`: of the machine,
+    for records that do not have it.
 
     By what it asked for, because that is known when it starts, and because scheduler and broker act on nothing else.
     """

@@ -77,13 +77,13 @@ AGENT: dict[str, Metric] = {
     "tidemill_batch_interval_factor": Metric("gauge", "Polls are so many times rarer than configured"),
     "tidemill_batch_glance_seconds": Metric(
         "gauge",
-        "Pause before a glance at the counts of jobs; 0 = none: nothing is held, or it is not offered",
+        "Seconds between two glances at the counts of jobs; 0 while there are none",
     ),
     "tidemill_batch_glance_off": Metric(
         "gauge",
         "Is 1 while glances are off: the batch system shows no counts of jobs, or the query for them fails",
     ),
-    "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept for small jobs to come, at most"),
+    "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept free for small jobs, at most"),
     "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = others' jobs", {"state": _NODES}),
     "tidemill_allocations": Metric("gauge", "Allocations that the site's log knows", {"state": _ALLOCATIONS}),
     "tidemill_starts_total": Metric("counter", "Allocations that we asked for"),
@@ -99,10 +99,12 @@ AGENT: dict[str, Metric] = {
         "gauge", "Regular jobs that started since 0 h UTC", {"size": _SIZES, "length": _LENGTHS}
     ),
     "tidemill_regular_today_wait_seconds": Metric(
-        "gauge", "What they waited, in all", {"size": _SIZES, "length": _LENGTHS}
+        "gauge", "Sum of their waits", {"size": _SIZES, "length": _LENGTHS}
     ),
     "tidemill_regular_today_harm_seconds": Metric(
-        "gauge", "Our estimated part of what they waited", {"size": _SIZES, "length": _LENGTHS}
+        "gauge",
+        "Part of their waits that is due to Tidemill, as estimated",
+        {"size": _SIZES, "length": _LENGTHS},
     ),
     "tidemill_grant_node_seconds": Metric(
         "gauge",

@@ -174,7 +174,7 @@ def _promise(each: Harvestable) -> str:
     """Which classes of jobs wait longer than the promise allows."""
     broken = [name for name, row in _classes(each) if row.verdict is PromiseState.BROKEN]
     if broken:
-        return f" More than promised wait jobs that {'; that '.join(broken)}."
+        return f" Jobs that {', and jobs that '.join(broken)} wait longer than promised."
     unsure = sum(row.verdict is PromiseState.UNSURE for _, row in _classes(each))
     if not unsure:
         return " No class of size or length waits longer than promised."

@@ -58,13 +58,13 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PROMISES = {
-    Policy.YIELD: "nodes that others need are given back",
-    Policy.PREEMPT: "the scheduler takes nodes that others need",
+    Policy.YIELD: "nodes that other users' jobs need are released",
+    Policy.PREEMPT: "the scheduler takes nodes that other users' jobs need",
     Policy.CAPPED: "its jobs end before the next planned start, and none is ended early",
     Policy.WINDOWS: "it uses idle nodes that no waiting job could use, and keeps them until its jobs end",
-    Policy.DEMAND: "its jobs wait in the queue and run to their end as anybody's",
+    Policy.DEMAND: "its jobs wait in the queue and run to their end like any other user's",
 }
-"""What each policy promises to others, for people."""
+"""What each policy promises to other users, for people."""
 
 
 def policy_of(config: SiteConfig) -> Policy:
