@@ -8,6 +8,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from tidemill.server.web.visits.loopback import ENTRY, LoopbackPort, is_of_another_user
 
 
@@ -132,6 +134,38 @@ def test_a_server_that_is_away_is_named(tmp_path: Path) -> None:
         assert (await browser.ask("/", cookie=cookie)).startswith("HTTP/1.1 502 ")
 
     with_browser(tmp_path, check)
+
+
+def test_a_page_that_is_open_when_the_command_ends_is_closed_without_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        asked = asyncio.Event()
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            try:
+                await reader.read()
+            except asyncio.CancelledError:
+                pass
+            finally:
+                writer.close()
+
+        port = LoopbackPort(tmp_path / "s")
+        upstream, server = (
+            await asyncio.start_unix_server(hold, os.fspath(tmp_path / "s")),
+            await port.start(0),
+        )
+        cookie = await Browser(port, Upstream()).enter()
+        _, writer = await asyncio.open_connection("127.0.0.1", port.port)
+        writer.write(f"GET /live HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+        await asked.wait()
+        for each in (upstream, server, writer):
+            each.close()
+
+    asyncio.run(run())
+    assert [each for each in caplog.records if each.name == "asyncio" and each.levelname == "ERROR"] == []
 
 
 def test_the_user_at_the_other_end_is_known_to_the_kernel() -> None:
