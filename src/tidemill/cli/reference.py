@@ -86,7 +86,7 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
   each), unless `--no-keep-stdout` is given. A single event prints it as well, so `tidemill run -- CMD` can be used like
   `CMD`; `tidemill job logs JOB --event N` prints that of any event.
 - What `run` itself writes for a job (stdin, rows, packed directories) is in `inputs/CAMPAIGN` of the home, until
-  `tidemill clean` finds it a month later.
+  `tidemill clean` finds it a month later, and the server says that the campaign has ended.
 
 ## In the shell
 

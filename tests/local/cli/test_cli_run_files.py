@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -249,3 +250,18 @@ def test_waiting_for_a_job_that_does_not_exist_ends_with_its_number(home: Home) 
     (row,) = home.data("jobs", "--limit", "1")
     done = home.run("wait", f"{row['id']}-{row['id'] + 30}")
     assert (done.returncode, f"job {row['id'] + 1}" in done.stderr) == (2, True), done.stderr
+
+
+def test_clean_removes_old_inputs_of_what_has_ended_and_keeps_those_of_what_runs(home: Home) -> None:
+    ended, runs = _campaign(home), _campaign(home)
+    assert (
+        home.run("run", "--each", "-", "--name", ended, "--", "echo", "{line}", stdin="a\n").returncode == 0
+    )
+    (home.work / "list.csv").write_text("s\n600\n")
+    with home.running("run", "--each", "list.csv", "--name", runs, "--", "sleep", "{s}"):
+        wait_for(lambda: any(row.state == "RUNNING" for row in home.jobs(runs)), home.logs)
+        for name in (ended, runs):
+            os.utime(home.path / "inputs" / name, (0, 0))
+        assert home.run("clean").returncode == 0
+        assert [(home.path / "inputs" / name).exists() for name in (ended, runs)] == [False, True]
+        assert home.run("job", "cancel", "--campaign", runs).returncode == 0

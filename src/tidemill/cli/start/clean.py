@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.errors import SiteError
+from tidemill.errors import SiteError, TidemillError
 from tidemill.model.quantities import bytes_text
 
 INPUTS_AGE_S = 30 * 86_400.0
@@ -48,7 +48,8 @@ def leftovers(home: Path) -> Iterator[Path]:
     from tidemill.client.home import up_runs
 
     old_s = clock.now_us() / 1e6 - INPUTS_AGE_S
-    yield from (path for path in home.glob("inputs/*") if path.is_dir() and path.stat().st_mtime < old_s)
+    old = [path for path in home.glob("inputs/*") if path.is_dir() and path.stat().st_mtime < old_s]
+    yield from (path for path in old if not is_needed(path, home))
 
     for path in home.glob("executor/*-*"):
         pid = path.name.partition("-")[0]
@@ -58,6 +59,23 @@ def leftovers(home: Path) -> Iterator[Path]:
     if not up_runs(home):
         yield from home.glob("up.json")
         yield from home.glob(".up.json.*tmp")
+
+
+def is_needed(directory: Path, home: Path) -> bool:
+    """Whether a job may still read what `run` wrote for it: its campaign has not ended, or no server says so."""
+    from tidemill.client.client import Client, has_ended
+    from tidemill.wire.http import NotFoundError
+
+    names = {directory.name, directory.name.rpartition("-")[0] or directory.name}  # CAMPAIGN, CAMPAIGN-2
+    for name in names:
+        try:
+            if not has_ended(Client(home=home, retry_s=0.0).campaign(name)):
+                return True
+        except NotFoundError:
+            continue
+        except TidemillError:
+            return True
+    return False
 
 
 def _size(path: Path) -> int:
