@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from tidemill.stress import compare, knee, nodes, saturation
+from tidemill.stress import compare, knee, nodes, page, saturation
 from tidemill.stress.analysis import Analysis, analyse
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import PayloadPlan, Plan, StressStep
+from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan, StressStep
 from tidemill.stress.run import Run, Series, StepRun
 from tidemill.stress.statistics import Estimate
 
@@ -158,3 +158,19 @@ def test_two_runs_of_the_same_do_not_differ_and_a_loss_is_a_regression() -> None
     assert [each.quantity for each in compare.regressions(worse, 5)] == ["cpu_wall"]
     assert compare.regressions(worse, 20) == []
     assert compare.regressions(compare.compare(run(1, 0.7), run(2, 0.8), same_test=True), 5) == []
+
+
+def test_histograms_of_a_scan_have_a_line_for_each_number_of_slots_whatever_the_passes() -> None:
+    steps = []
+    for number, (slots, pass_) in enumerate([(1, 1), (2, 1), (2, 2), (1, 2)], 1):
+        rows = [Payload("n", k, k + 1, 0.5 / slots, 0.1, 1) for k in range(20)]
+        at = StressStep(number, "", slots, slots, "core", 1, pass_)
+        steps.append(StepRun(step=at, campaign="", status="measured", start_s=0, end_s=20, payloads=rows))
+    plan = Plan(name="x", payload=PayloadPlan(event_s=1, command=["x"]), scan=ScanPlan(slots=[1, 2]))
+    of = Run(id="r", mode="scan", plan=plan, digest="d", version="", started_us=0, steps=steps)
+    text = page.page(of, analyse(of))
+    drawn = text[text.index("Distributions") : text.index("What counts")]
+    assert (
+        drawn.count("1 per node, core:") == drawn.count("2 per node, core:") == 2
+    )  # CPU/wall and events/wall
+    assert "pass 2" not in drawn
