@@ -152,8 +152,8 @@ def _two(here: list[tuple[int, Figures]], where: str, against: str, knee: Knee |
 
 
 def _distributions(run: Run) -> str:
-    """CPU/wall and events/wall of the payloads that count, as histograms: a step line for each level, or for each number
-    of slots with all its passes."""
+    """CPU/wall and events/wall of the payloads that count, as histograms: a step line for each level, or for each
+    number of slots with all its passes."""
     drawn = []
     for site in dict.fromkeys(each.step.site for each in run.steps):
         rows = [each for each in run.steps if each.step.site == site and each.status == "measured"]

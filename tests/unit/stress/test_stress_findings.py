@@ -166,7 +166,9 @@ def test_histograms_of_a_scan_have_a_line_for_each_number_of_slots_whatever_the_
         rows = [Payload("n", k, k + 1, 0.5 / slots, 0.1, 1) for k in range(20)]
         at = StressStep(number, "", slots, slots, "core", 1, pass_)
         steps.append(StepRun(step=at, campaign="", status="measured", start_s=0, end_s=20, payloads=rows))
-    plan = Plan(name="x", payload=PayloadPlan(event_s=1, command=["x"]), scan=ScanPlan(slots=[1, 2]))
+    plan = Plan(
+        name="x", payload=PayloadPlan(event_s=1, command=["x"]), scan=ScanPlan(node_cores=2, slots=[1, 2])
+    )
     of = Run(id="r", mode="scan", plan=plan, digest="d", version="", started_us=0, steps=steps)
     text = page.page(of, analyse(of))
     drawn = text[text.index("Distributions") : text.index("What counts")]
