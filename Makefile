@@ -38,9 +38,11 @@ OPTIONS_slurmdbd := $(TWO)
 OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
-# Clusters and services mostly wait: two lanes beside each other, of about the same length.
-ORDER := test-postgresql,test-rabbitmq,test-integrations+test-transfer,test-rucio test-caches+test-gridengine \
-  test-slurm+test-slurmdbd,test-pbs,test-browser,test-images,test-containers,test-attack test-local test-fault
+# Clusters and services mostly wait: lanes beside each other, of about the same length.
+ORDER := \
+  test-slurm+test-slurmdbd,test-pbs,test-gridengine,test-rucio+test-browser,test-attack,test-integrations,test-rabbitmq,test-images,test-containers \
+  test-local+test-fault \
+  test-caches+test-postgresql,test-transfer
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist bundle container clean
 

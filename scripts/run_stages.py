@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "target" / "logs"
-TARGET_S_MAX = 1200  #: a target that hangs is ended, so that the next ones run
+TARGET_S_MAX = 1800  #: a target that hangs is ended, so that the next ones run
 COUNTS = re.compile(r"\b(\d+) (passed|failed|errors?)\b")
 
 

@@ -14,6 +14,8 @@ from tidemill.charts.time import area
 from tidemill.report.html import code, document, figure, section, table
 from tidemill.stress.analysis import Analysis, Figures, StepResult
 from tidemill.stress.knee import Knee
+from tidemill.stress.payloads import Payload
+from tidemill.stress.plan import StressStep
 from tidemill.stress.run import Run
 from tidemill.stress.statistics import Estimate, mean_sd
 from tidemill.stress.window import counted
@@ -150,16 +152,17 @@ def _two(here: list[tuple[int, Figures]], where: str, against: str, knee: Knee |
 
 
 def _distributions(run: Run) -> str:
-    """CPU/wall and events/wall of the payloads that count, as histograms: a step line for each level."""
+    """CPU/wall and events/wall of the payloads that count, as histograms: a step line for each level, or for each
+    number of slots with all its passes."""
     drawn = []
     for site in dict.fromkeys(each.step.site for each in run.steps):
         rows = [each for each in run.steps if each.step.site == site and each.status == "measured"]
-        done = {
-            each.step.title: [
-                one for one in counted(each.payloads, each.start_s, each.end_s).payloads if one.events
-            ]
-            for each in rows[-LEVELS_DRAWN:]
-        }
+        levels: dict[StressStep, list[Payload]] = {}
+        for each in sorted(rows, key=lambda each: each.step.number):
+            level = levels.setdefault(each.step._replace(number=0, pass_=1), [])
+            found = counted(each.payloads, each.start_s, each.end_s).payloads
+            level += [one for one in found if one.events]
+        done = {step.title: payloads for step, payloads in list(levels.items())[-LEVELS_DRAWN:]}
         cpu = {name: [100 * one.cpu_s / one.wall_s for one in found] for name, found in done.items()}
         events = {name: [one.events / one.wall_s for one in found] for name, found in done.items()}
         for what, values in (("CPU/wall of a payload / %", cpu), ("Events/wall of a payload / s⁻¹", events)):

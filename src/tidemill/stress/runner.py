@@ -187,8 +187,14 @@ class _Guards:
 
 
 def check_sites(client: Client, run: Run, steps: Sequence[StressStep]) -> None:
-    """Raises ConfigError for a site or an application that the server does not know."""
+    """Raises ConfigError for a site or an application that the server does not know, and where it is open at which of
+    several sites the levels would run: those of different sites cannot be compared."""
     known = {row.name for row in client.sites()}
+    if len(known) > 1 and not run.plan.sites:
+        raise ConfigError(
+            f"the test does not say at which of {len(known)} sites it runs",
+            hint=f'add `sites = ["NAME"]` to it; known: {", ".join(sorted(known))}',
+        )
     for site in dict.fromkeys(step.site for step in steps if step.site):
         if site not in known:
             raise ConfigError(

@@ -151,14 +151,13 @@ def test_number_is_read_from_whoever_tells_it() -> None:
     assert launch.rank_of({"SLURM_PROCID": "x"}) == 0
 
 
-@pytest.mark.parametrize("kind", ["mpich", "openmpi"], indirect=True)  # emulated nodes are one host
+@pytest.mark.parametrize("kind", ["mpich", "openmpi"], indirect=True)  # a fork's nodes are one host
 @pytest.mark.parametrize("is_payload", [True, False])
 def test_ranks_that_are_all_on_the_first_node_are_an_error_and_do_not_start(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_payload: bool
 ) -> None:
-    monkeypatch.setenv(
-        "SLURM_JOB_NUM_NODES", "2"
-    )  # an allocation of two hosts, whose second one nobody reaches
+    # an allocation of two hosts, whose second one nobody reaches
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     ran = shell(f"touch {tmp_path}/ran")
     if is_payload:
         words = launch.mpi_words(kind, 2, 4, ran)

@@ -34,14 +34,14 @@ def ran(site: World, job: int) -> level.RunningCurve:
 def test_so_many_events_run_at_the_same_time_on_all_nodes_together() -> None:
     with world(nodes=4, cores=2) as site:
         (job,) = site.submit("c", spec())
+        said = site.run("job", "explain", str(job)).stdout
+        assert "at most 3 of its events run at the same time, all at one site (`at_once`)" in said
         assert site.wait_campaign("c").events_done == EVENTS
         curve = ran(site, job)
         assert max(curve.counts) == LIMIT
         busy = curve.times_s[LIMIT], curve.times_s[-LIMIT - 1]
         assert level.mean_running(curve, *busy) > 0.9 * LIMIT
         assert len({each.node for each in payloads(site, job)}) >= 2
-        said = site.run("job", "explain", str(job)).stdout
-        assert "at most 3 of its events run at the same time, all at one site (`at_once`)" in said
 
 
 def test_the_limit_holds_while_agent_and_lead_are_killed_and_others_use_what_is_left() -> None:

@@ -42,8 +42,8 @@ def site() -> Iterator[World]:
 
 
 def written(
-    site: World, *, levels: str = "[2, 4]", hold: float = 12, ramp: float = 40, script: str = BUSY, more: str = "",
-    tail: str = "",
+    site: World, *, levels: str = "[2, 4]", hold: float = 12, ramp: float = 40, script: str = BUSY,
+    more: str = 'sites = ["here"]', tail: str = "",
 ) -> Path:  # fmt: skip
     path = site.home / "me" / "test.toml"
     path.write_text(TEST.format(levels=levels, hold=hold, ramp=ramp, script=script, more=more, tail=tail))
@@ -158,6 +158,9 @@ def test_two_sites_hold_a_level_together_and_one_that_stops_leaves_the_other_alo
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
         try:
             site.wait_for(lambda: len(site.client.sites()) == 2, "the second site joins")
+            refused = site.run("stress", "run", str(written(site, more="")))
+            assert refused.returncode == 2, refused.stderr
+            assert "the test does not say at which of 2 sites it runs" in refused.stderr
             more = 'sites = ["here", "there"]\ntogether = true'
             path = written(site, levels="[2, 4]", hold=8, ramp=20, more=more)
             done = site.run("stress", "run", str(path), "--json", "--runs", "together", timeout_s=200)

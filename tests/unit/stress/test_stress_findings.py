@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from tidemill.stress import compare, knee, nodes, saturation
+from tidemill.stress import compare, knee, nodes, page, saturation
 from tidemill.stress.analysis import Analysis, analyse
 from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import PayloadPlan, Plan, StressStep
+from tidemill.stress.plan import PayloadPlan, Plan, ScanPlan, StressStep
 from tidemill.stress.run import Run, Series, StepRun
 from tidemill.stress.statistics import Estimate
 
@@ -164,3 +164,21 @@ def test_one_level_alone_gives_no_recommendation() -> None:
     found = knee.find([4], *rates([8.0]))
     assert (found.at, found.recommended) == (None, 0)
     assert "level 4 alone was measured" in found.reason
+
+
+def test_histograms_of_a_scan_have_a_line_for_each_number_of_slots_whatever_the_passes() -> None:
+    steps = []
+    for number, (slots, pass_) in enumerate([(1, 1), (2, 1), (2, 2), (1, 2)], 1):
+        rows = [Payload("n", k, k + 1, 0.5 / slots, 0.1, 1) for k in range(20)]
+        at = StressStep(number, "", slots, slots, "core", 1, pass_)
+        steps.append(StepRun(step=at, campaign="", status="measured", start_s=0, end_s=20, payloads=rows))
+    plan = Plan(
+        name="x", payload=PayloadPlan(event_s=1, command=["x"]), scan=ScanPlan(node_cores=2, slots=[1, 2])
+    )
+    of = Run(id="r", mode="scan", plan=plan, digest="d", version="", started_us=0, steps=steps)
+    text = page.page(of, analyse(of))
+    drawn = text[text.index("Distributions") : text.index("What counts")]
+    assert (
+        drawn.count("1 per node, core:") == drawn.count("2 per node, core:") == 2
+    )  # CPU/wall and events/wall
+    assert "pass 2" not in drawn
