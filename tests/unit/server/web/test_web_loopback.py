@@ -172,3 +172,15 @@ def test_the_user_at_the_other_end_is_known_to_the_kernel() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
         assert not is_of_another_user(accepted)
+
+
+def test_another_connection_of_the_same_port_does_not_count(tmp_path: Path) -> None:
+    """As /proc/net/tcp lists one that has just ended: without an owner, so with user 0."""
+    strange, table = os.getuid() + 1, tmp_path / "tcp"
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as own, listener.accept()[0] as accepted:
+        near, far = (f"0100007F:{each.getsockname()[1]:04X}" for each in (own, accepted))
+        for other, expected in ((f"0100007F:{1:04X}", False), (far, True)):
+            row = f"   0: {near} {other} 06 00000000:00000000 03:00000000 00000000 {strange} 0 0 3"
+            table.write_text(f"  sl  local_address rem_address ...\n{row}\n")
+            assert is_of_another_user(accepted, {socket.AF_INET: table}) is expected

@@ -13,6 +13,7 @@ import hmac
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import NamedTuple
@@ -159,28 +160,33 @@ class LoopbackPort:
             to_server.close()
 
 
-def is_of_another_user(connection: socket.socket) -> bool:
+def is_of_another_user(
+    connection: socket.socket, tables: Mapping[socket.AddressFamily, Path] = _TCP_TABLES
+) -> bool:
     """Whether a process of another user is at the other end of a connection over loopback, as /proc/net/tcp has it
     (proc_pid_net(5)): a forwarded port's is `sshd`'s child, which is the user's. False where it is not listed."""
-    table = _TCP_TABLES.get(connection.family)
+    table = tables.get(socket.AddressFamily(connection.family))
     if table is None:
         return False
-    host, port = connection.getpeername()[:2]
-    if connection.family == socket.AF_INET:
-        address = socket.inet_aton(host)[::-1].hex().upper()
-    else:
-        packed = socket.inet_pton(socket.AF_INET6, host)
-        address = b"".join(packed[k : k + 4][::-1] for k in range(0, 16, 4)).hex().upper()
-    wanted = f"{address}:{port:04X}"
+    # both ends: a connection of that port to another one that has just ended is listed as root's
+    wanted = [_listed(connection.getpeername()), _listed(connection.getsockname())]
     try:
         rows = table.read_text().splitlines()[1:]
     except OSError:
         return False
     return any(
-        fields[1] == wanted and fields[7] != str(os.getuid())
+        fields[1:3] == wanted and fields[7] != str(os.getuid())
         for fields in map(str.split, rows)
         if len(fields) > 7
     )
+
+
+def _listed(name: tuple[str, int]) -> str:
+    """An address as the kernel lists it: each word of four bytes in the machine's order."""
+    host, port = name[:2]
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    address = b"".join(packed[k : k + 4][::-1] for k in range(0, len(packed), 4)).hex().upper()
+    return f"{address}:{port:04X}"
 
 
 async def _read_head(reader: asyncio.StreamReader) -> RequestHead | None:
