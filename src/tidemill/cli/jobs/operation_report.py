@@ -27,7 +27,7 @@ def define(parser: Parser) -> None:
         "--local",
         action="store_true",
         help="read the database and the archive of the server on this machine: every job there ever was "
-        "(default: ask the server, of the newest 20,000)",
+        "(default: ask the server, which has the newest 1,000 campaigns)",
     )
     parser.add_argument(
         "--config",
