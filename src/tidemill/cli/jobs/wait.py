@@ -8,7 +8,7 @@ from tidemill.cli.arguments import Command, Parser, client_of, duration
 from tidemill.cli.jobs.named import known_campaign, split_names
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.quantities import count_text
+from tidemill.model.quantities import count_text, counted_text
 
 SHOWN = 5
 
@@ -45,7 +45,10 @@ def run(args: Namespace) -> int:
         try:
             rows += client.wait(each, timeout_s=left)
         except TimeoutError as error:
-            raise SiteError(f"it had not ended within {args.timeout} s", hint="wait again") from error
+            what = f"campaign `{each}`" if isinstance(each, str) else counted_text(len(each), "job")
+            raise SiteError(
+                f"{what} had not ended within {args.timeout} s", hint="`tidemill job explain JOB` says why"
+            ) from error
     if args.json:
         show_json(rows)
     states: dict[str, int] = {}
