@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.worlds.home.processes import snapshot
 
 from tidemill import clock
 from tidemill.batch import launch
@@ -39,6 +40,16 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert clock.monotonic_s() < deadline_s, f"waited in vain for {path}"
         clock.sleep_s(0.01)
+
+
+def ended(process: subprocess.Popen[bytes], files: Path) -> int:
+    """Its status. One that does not end is shown with what there is of it."""
+    try:
+        return process.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        left = [(each.pid, each.parent, each.argv[:3]) for each in snapshot().values()
+                if str(files) in " ".join(each.argv) or "mpi" in " ".join(each.argv[:1])]  # fmt: skip
+        pytest.fail(f"it does not end; files: {sorted(each.name for each in files.iterdir())}; left: {left}")
 
 
 def test_each_node_gets_a_number_and_the_words_as_they_are(kind: str, tmp_path: Path) -> None:
@@ -109,9 +120,10 @@ def test_one_term_ends_all_and_each_may_finish(kind: str, tmp_path: Path) -> Non
             for rank in "01":
                 wait_for(tmp_path / f"usr1.{rank}")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(TIMEOUT_S) == 3
+            status = ended(process, tmp_path)
         finally:
             process.kill()
+    assert status == 3
     assert (tmp_path / "end.0").exists()
     assert (tmp_path / "end.1").exists()
 
