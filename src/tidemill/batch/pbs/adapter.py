@@ -83,6 +83,7 @@ class PbsBatchSystem:
         self._server: Record | None = None
         self._asked_server_s = 0.0
         self._is_scheduled = True
+        self._asked_scheduler_s = -SERVER_EVERY_S
 
     # ---- contract ----
 
@@ -188,7 +189,7 @@ class PbsBatchSystem:
         """See the contract: four queries, and now and then two for the server's settings and its scheduler."""
         server = self._ask_server()
         return survey.ask_snapshot(
-            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_scheduled
+            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
         )
 
     def glance(self) -> JobCounts | None:
@@ -215,15 +216,23 @@ class PbsBatchSystem:
     # ---- ours ----
 
     def _ask_server(self) -> Record:
-        """The server's settings, asked for every SERVER_EVERY_S, and with them whether its scheduler is at work."""
+        """The server's settings, asked for every SERVER_EVERY_S."""
         now_s = clock.monotonic_s()
         if self._server is None or now_s - self._asked_server_s >= SERVER_EVERY_S:
-            self._server = survey.ask_server(self._budget)
+            self._server, self._asked_server_s = survey.ask_server(self._budget), now_s
+        return self._server
+
+    def _is_at_work(self, jobs: Mapping[str, Record]) -> bool:
+        """Whether the scheduler runs: asked for as rarely as the server's settings; at every poll while it is down, so
+        that the site goes on when it is back, or while a job waits that no cycle has commented on."""
+        now_s = clock.monotonic_s()
+        is_doubtful = not self._is_scheduled or survey.is_silent(jobs, clock.now_s())
+        if is_doubtful or now_s - self._asked_scheduler_s >= SERVER_EVERY_S:
             is_scheduled = survey.ask_scheduler(self._budget)
             if is_scheduled != self._is_scheduled:
                 _log.warning("scheduler.changed", is_at_work=is_scheduled)
-            self._is_scheduled, self._asked_server_s = is_scheduled, now_s
-        return self._server
+            self._is_scheduled, self._asked_scheduler_s = is_scheduled, now_s
+        return self._is_scheduled
 
     def _is_ours(self, job: Record) -> bool:
         owner = text_of(job, "Job_Owner").partition("@")[0]
@@ -301,14 +310,15 @@ class PbsBatchSystem:
             _log.warning("state.unknown", name=name, state=state)
         started_s = _started_s(job) if active else None
         limit_s = read_duration(text_of(job, "Resource_List", "walltime"))
-        holds = text_of(job, "Hold_Types").strip("n")
+        holds, comment = text_of(job, "Hold_Types").strip("n"), text_of(job, "comment")[:500]
         hosts = dict.fromkeys(node for node, _ in read_vnodes(text_of(job, "exec_vnode")))
         return Status(
             answer=Answer.FOUND,
             state=AllocationState.ACTIVE if active else AllocationState.QUEUED,
             batch_id=self._id(name),
-            reason=text_of(job, "comment")[:500],
+            reason=comment,
             held=f"Hold_Types {holds}" if state == "H" and holds else "",
+            hopeless=comment if state == "Q" and command.is_hopeless(comment) else "",
             nodes=tuple(hosts) if active else (),
             started_s=started_s,
             ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,

@@ -78,9 +78,9 @@ class Glances:
         if counts is not None:
             self._counts, self._own = counts, OwnJobs()
 
-    def acted(self, *, submitted: int, canceled: int) -> None:
-        """Take notice of allocations that Tidemill has submitted and canceled: they are not news."""
-        self._own = OwnJobs(self._own.submitted + submitted, self._own.canceled + canceled)
+    def acted(self, own: OwnJobs) -> None:
+        """Take notice of what Tidemill has done to the counts since the last glance: it is not news."""
+        self._own = OwnJobs(*(sum(both) for both in zip(self._own, own, strict=True)))
 
     def take(self, glanced: Glanced, now_s: float) -> bool:
         """Take what a glance showed; whether to poll at once."""
