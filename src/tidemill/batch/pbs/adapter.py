@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from tidemill import clock
 from tidemill.batch.contract import (
     Answer,
@@ -74,6 +76,7 @@ class PbsBatchSystem:
         self._user = pwd.getpwuid(os.getuid()).pw_name
         self._missing_since_s: dict[str, float] = {}
         self._final: dict[str, Status] = {}
+        self._suspended: set[str] = set()  #: that the scheduler suspended for another job, when last seen
         self._sought: dict[
             str, tuple[float, str]
         ] = {}  #: submissions without a number: when asked, and what was found
@@ -129,6 +132,7 @@ class PbsBatchSystem:
         if unclear and self._ask_history(unclear):
             answers.update({name: self._final[name] for name in unclear if name in self._final})
         answers.update(self._preempted(answers))
+        answers = {name: self._since_suspended(name, each) for name, each in answers.items()}
         self._measure_deaths()
         self._final.update({name: each for name, each in answers.items() if each.state in ALLOCATION_FINAL
                             and each.answer is Answer.FOUND})  # fmt: skip
@@ -209,6 +213,7 @@ class PbsBatchSystem:
         for name in names:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
+            self._suspended.discard(name)
         for name in submissions:
             self._sought.pop(name, None)
         self._records.forget(names, submissions)
@@ -386,6 +391,19 @@ class PbsBatchSystem:
             for name, job in jobs.items()
             if command.is_preempted(text_of(job, "comment"))
         }
+
+    def _since_suspended(self, name: str, told: Status) -> Status:
+        """What the scheduler suspended was preempted, although Tidemill itself ended it then."""
+        if told.answer is not Answer.FOUND:
+            return told
+        if told.suspended:
+            self._suspended.add(name)
+        elif told.state is AllocationState.ACTIVE and not self._records.was_canceled(name):
+            self._suspended.discard(name)  # it went on
+        elif told.ending is Ending.CANCELED and name in self._suspended:
+            reason = f"the scheduler suspended it for another job: {told.reason}"
+            return msgspec.structs.replace(told, ending=Ending.PREEMPTED, reason=reason)
+        return told
 
     def _ask_history(self, names: list[str]) -> bool:
         """Ask the server's history, rarely. Where it keeps none, there are no jobs in the reply."""
