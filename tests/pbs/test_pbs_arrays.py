@@ -3,7 +3,6 @@ OpenPBS 23.06 treats them: the fake commands do the same."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,10 +183,7 @@ def test_a_scheduler_that_goes_down_is_noticed_by_the_jobs_that_wait_for_it(pbs:
     assert batch.snapshot().starts_nothing == "", "nothing waits: it was asked for a moment ago"
     assert batch.calls.queries - before == 10
     batch.submit(submission("true"))
-    state = json.loads((pbs.state / "state.json").read_text())
-    for job in state["jobs"].values():
-        job.update(qtime=job["qtime"] - 60)
-    (pbs.state / "state.json").write_text(json.dumps(state))
+    pbs.age(60)
     assert batch.snapshot().starts_nothing == NO_SCHEDULER
 
 

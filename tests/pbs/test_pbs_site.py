@@ -111,13 +111,13 @@ def test_a_job_whose_nodes_are_idle_is_waited_for_one_iteration_and_four_cycles(
     assert used_after(720) == 2
 
 
-def test_what_can_never_start_is_deleted_and_status_says_why(pbs: PbsWorld) -> None:
-    """Nodes have four processors, the site asks for five of one."""
-    site = SITE.replace("[harvest]", "cores_per_node = 5\n[harvest]")
+def test_what_can_never_start_is_deleted_with_the_reason(pbs: PbsWorld) -> None:
+    """Nodes have four processors, and the site asks for five of one."""
+    site = SITE.replace("[harvest]", f'directives = ["-l select=1:ncpus={CORES + 1}"]\n[harvest]')
     with world(options=Options(nodes=2, cores=CORES, extra=site)) as it:
         it.submit("never", JobSpec(command=["true"], events=4, resources=Resources(cores=1, event_s=0.1)))
         said = "it can never start: Can Never Run"
-        it.wait_for(lambda: said in " ".join(it.run("site", "status").stdout.split()), "it is said")
+        it.wait_for(lambda: said in it.tails(), "it is said")
         it.wait_for(lambda: not ask("qselect"), "it does not wait for ever")
 
 
@@ -129,6 +129,8 @@ def test_a_scheduler_that_is_down_is_said_and_nothing_is_lost(pbs: PbsWorld) -> 
         (pbs.state / "no-scheduler").touch()
         for number in ask("qselect"):
             ask("qdel", number)  # the allocations end, and no others can start
+        it.wait_for(lambda: "Q" in states(getpass.getuser()), "others are submitted")
+        pbs.age(60)
         it.wait_for(
             lambda: "starts no jobs" in " ".join(it.run("site", "status").stdout.split()), "it is said"
         )

@@ -7,7 +7,7 @@ import msgspec
 from tidemill.batch.launch import MISPLACED_WORDS
 from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import FailureClass, FaultKind, is_jobs_own
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Resources
 from tidemill.site.state import site_state as s
 from tidemill.site.state.failures import FAR_SAID_MAX, FRUITLESS_MAX, LAUNCHES_MAX
 from tidemill.site.state.pool import WorkPool
@@ -22,10 +22,10 @@ OTHER = FarTrouble(text="the origin has no such file")
 class FailingJob:
     """A job of some events, each without a retry, whose payloads all fail."""
 
-    def __init__(self, events: int = 1) -> None:
+    def __init__(self, events: int = 1, nodes: int | None = None) -> None:
         self.pool = WorkPool(s.SiteState(site="here"))
         self.records = 0
-        spec = JobSpec(app="a", events=events, retries=0)
+        spec = JobSpec(app="a", events=events, retries=0, resources=Resources(nodes=nodes))
         order = LeaseOrder(n=1, lease=1, job=7, first=0, count=events, campaign="c", seed_base=0, spec=spec)
         self.pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
         self.pool.apply(s.FleetOpened(fleet="e1-1", at_us=0))
@@ -98,7 +98,7 @@ def test_a_trouble_that_stays_gives_the_work_back_to_the_last_event_and_fails_no
 
 def test_ranks_that_are_not_on_their_nodes_are_tried_a_few_times_and_fail_no_event() -> None:
     """Each try meets the same launcher: the work goes back, and the server holds it off this site for a while."""
-    it = FailingJob()
+    it = FailingJob(nodes=4)
     says = f"{MISPLACED_WORDS}: 8 of them are on n1, where 2 should be"
     for _ in range(LAUNCHES_MAX):
         it.fail(None, says=says)
