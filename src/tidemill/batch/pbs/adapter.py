@@ -234,7 +234,7 @@ class PbsBatchSystem:
         is_doubtful = not self._is_scheduled or survey.is_silent(jobs, clock.now_s())
         if is_doubtful or now_s - self._asked_scheduler_s >= SERVER_EVERY_S:
             is_scheduled = survey.ask_scheduler(self._budget)
-            if is_scheduled != self._is_scheduled:
+            if is_scheduled != self._is_scheduled and self._asked_scheduler_s >= 0:
                 _log.warning("scheduler.changed", is_at_work=is_scheduled)
             self._is_scheduled, self._asked_scheduler_s = is_scheduled, now_s
         return self._is_scheduled
