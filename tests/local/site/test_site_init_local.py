@@ -153,7 +153,7 @@ def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, prom
     person.done("site", "init", "--batch", "local")
     path = person.site / "site.toml"
     text = path.read_text().replace('batch = "local"', 'batch = "pbs"')
-    path.write_text(text + f'\n[harvest]\npolicy = "{policy}"\n')
+    path.write_text(text.replace("[harvest]\n", f'[harvest]\npolicy = "{policy}"\n'))
     said = " ".join(person.done("site", "enable", "--nodes", "7").split())
     assert promise in said
     assert ("given back" in said) is (policy == "yield")
