@@ -154,7 +154,7 @@ def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, prom
     path = person.site / "site.toml"
     text = path.read_text().replace('batch = "local"', 'batch = "pbs"')
     path.write_text(text.replace("[harvest]\n", f'[harvest]\npolicy = "{policy}"\n'))
-    said = " ".join(person.done("site", "enable", "--nodes", "7").split())
+    said = " ".join(person.run("site", "enable", "--nodes", "7").stderr.split())
     assert promise in said
     assert ("given back" in said) is (policy == "yield")
 
