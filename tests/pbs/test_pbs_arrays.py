@@ -3,6 +3,7 @@ OpenPBS 23.06 treats them: the fake commands do the same."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from tidemill import clock
 from tidemill.batch.contract import Answer
 from tidemill.batch.pbs import PbsBatchSystem
 from tidemill.batch.pbs.replies import Record
-from tidemill.batch.pbs.survey import waiting
+from tidemill.batch.pbs.survey import NO_SCHEDULER, NO_SCHEDULING, is_silent, waiting
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
+from tidemill.site.nodes.batch_calls import BatchCalls, PollAnswer
 
 
 @pytest.fixture
@@ -140,17 +142,67 @@ def test_what_can_never_run_is_taken_waits_and_is_not_waited_for(pbs: PbsWorld) 
     batch = client(pbs)
     batch.submit(msgspec.structs.replace(submission("true"), nodes=3, ranks=False))
     told = batch.status(["tm-here-e1-1"])["tm-here-e1-1"]
-    assert (told.state, told.reason) == (AllocationState.QUEUED, NEVER)
+    assert (told.state, told.reason, told.hopeless) == (AllocationState.QUEUED, NEVER, NEVER)
     assert [each.eligible for each in batch.snapshot().queued] == [False]
 
 
-def test_a_scheduler_that_is_down_takes_no_submissions(pbs: PbsWorld) -> None:
-    assert [each.is_up for each in client(pbs).snapshot().partitions] == [True]
+def test_a_scheduler_that_is_down_is_told_and_what_was_submitted_waits_for_it(pbs: PbsWorld) -> None:
+    assert client(pbs).snapshot().starts_nothing == ""
     (pbs.state / "no-scheduler").touch()
     batch = client(pbs)
-    assert [each.is_up for each in batch.snapshot().partitions] == [False]
+    assert batch.snapshot().starts_nothing == batch.facts().starts_nothing == NO_SCHEDULER
     batch.submit(submission("true"))
     assert batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is AllocationState.QUEUED
+    (pbs.state / "no-scheduler").unlink()
+    assert batch.snapshot().starts_nothing == "", "asked for at every poll while it is down"
+    assert wait(batch, "tm-here-e1-1", is_final).state is AllocationState.COMPLETED
+
+
+def test_scheduling_that_is_switched_off_is_told(pbs: PbsWorld) -> None:
+    pbs.configure(scheduling="False")
+    assert client(pbs).snapshot().starts_nothing == NO_SCHEDULING
+
+
+def test_a_job_that_no_cycle_has_commented_on_makes_the_scheduler_be_asked_for() -> None:
+    now_s = time.mktime(time.strptime("Thu Nov 26 12:00:00 2026"))
+    long_ago, just_now = "Thu Nov 26 11:59:00 2026", "Thu Nov 26 11:59:50 2026"
+    job: Record = {"job_state": "Q", "qtime": long_ago}
+    assert is_silent({"7.pbs": job}, now_s)
+    assert not is_silent({"7.pbs": {**job, "comment": "Not Running: Not enough free nodes available"}}, now_s)
+    assert not is_silent({"7.pbs": {**job, "qtime": just_now}}, now_s)
+    assert not is_silent({"7.pbs": {**job, "job_state": "H"}}, now_s)
+    assert not is_silent({"7[3].pbs": job}, now_s), "elements have no comments of their own"
+
+
+def test_a_scheduler_that_goes_down_is_noticed_by_the_jobs_that_wait_for_it(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    before = batch.calls.queries
+    batch.snapshot()
+    assert batch.calls.queries - before == 6, "four, the server's settings and its scheduler"
+    (pbs.state / "no-scheduler").touch()
+    assert batch.snapshot().starts_nothing == "", "nothing waits: it was asked for a moment ago"
+    assert batch.calls.queries - before == 10
+    batch.submit(submission("true"))
+    pbs.age(60)
+    assert batch.snapshot().starts_nothing == NO_SCHEDULER
+
+
+def test_the_interval_of_cycles_without_an_event_is_that_of_the_server(pbs: PbsWorld) -> None:
+    pbs.configure(scheduler_iteration="480")
+    assert client(pbs).snapshot().iteration_s == 480.0
+
+
+def test_a_poll_costs_five_commands_while_tidemill_has_jobs(pbs: PbsWorld) -> None:
+    """docs/guests-manners.md says so to staff; whatever else it is, `harvest.plan.pace` counts."""
+    batch = client(pbs)
+    batch.submit(submission("sleep 600"))
+    wait(batch, "tm-here-e1-1", runs)
+    batch.snapshot()
+    calls = BatchCalls(batch, lambda: None, inline=True)
+    calls.poll(["tm-here-e1-1"], machine=True)
+    answer = calls.take()
+    assert isinstance(answer, PollAnswer)
+    assert answer.calls == 5
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,9 @@ def test_what_the_scheduler_suspends_is_told_and_ends_when_it_is_canceled(pbs: P
     told = wait(batch, "tm-here-e1-1", lambda each: each.suspended)
     assert told.state is AllocationState.ACTIVE
     batch.cancel(["tm-here-e1-1", "tm-here-e1-2"])
-    assert wait(batch, "tm-here-e1-1", is_final).state is AllocationState.CANCELED
+    ended = wait(batch, "tm-here-e1-1", is_final)
+    assert (ended.state, ended.ending) == (AllocationState.CANCELED, Ending.PREEMPTED)
+    assert "suspended" in ended.reason
 
 
 @pytest.mark.parametrize(("history", "ending"), [(True, Ending.PREEMPTED), (False, Ending.CANCELED)])

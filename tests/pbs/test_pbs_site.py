@@ -8,12 +8,22 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.worlds.batch.batch_pbs import CORES, PbsWorld
 from tests.worlds.batch.batch_pbs import world as pbs_world
+from tests.worlds.batch.batch_world import KEY
 from tests.worlds.home.world import Options, world
 
+from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.config.site import Cluster, SiteConfig
+from tidemill.harvest.plan.policies import Policy
 from tidemill.model.job import JobSpec, Resources
+from tidemill.site.fleet.workload import Demand
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.nodes.planning import Starts
+from tidemill.site.state.site_state import SiteState
 
 SITE = """batch = "pbs"
 contact = "test@example.org"
@@ -72,6 +82,68 @@ def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWo
         assert ours, it.tails()
         assert all('"count":1' in line for line in ours), "one node was idle"
         it.wait_for(lambda: ask("qselect") == theirs, "our allocations leave when there is no work")
+
+
+def test_a_job_whose_nodes_are_idle_is_waited_for_one_iteration_and_four_cycles(
+    pbs: PbsWorld, tmp_path: Path
+) -> None:
+    pbs.configure(scheduler_iteration="600")
+    (pbs.state / "no-scheduler").touch()
+    script = tmp_path / "regular.sh"
+    script.write_text("true\n")
+    ask("qsub", "-N", "calc", "-l", f"select=1:ncpus={CORES}", str(script), user=REGULAR)
+    config = SiteConfig(name="here", server="unix:/s", batch="pbs", mode="run", nodes_max=2)
+    batch = PbsBatchSystem(tmp_path / "batch", Cluster(launcher="fork"), key=KEY)
+    machine = SiteMachine(config, tmp_path, batch, Costs(1.0))
+    assert machine.snapshot is not None
+    seen = msgspec.structs.replace(machine.snapshot, starts_nothing="")  # as if it were only slow
+    work = Demand(events=100, core_s=1e6, slot_cores=1, cores=CORES)
+
+    def used_after(seconds: float) -> int:
+        """Nodes that it asks for then, and at the plan after that."""
+        for at_s in (seconds, seconds + 1):
+            machine.take(msgspec.structs.replace(seen, at_s=seen.at_s + at_s))
+            plans = machine.plans(SiteState(site="here"), work, Starts(), Policy.YIELD)
+        return sum(count for plan in plans for _, count, _ in plan.submit)
+
+    assert used_after(0) == 1, "one is left to the job"
+    assert used_after(700) == 1
+    assert used_after(720) == 2
+
+
+def test_what_can_never_start_is_deleted_with_the_reason(pbs: PbsWorld) -> None:
+    """Nodes have four processors, and the site asks for five of one."""
+    site = SITE.replace("[harvest]", f'directives = ["-l select=1:ncpus={CORES + 1}"]\n[harvest]')
+    with world(options=Options(nodes=2, cores=CORES, extra=site)) as it:
+        it.submit("never", JobSpec(command=["true"], events=4, resources=Resources(cores=1, event_s=0.1)))
+        said = "it can never start: Can Never Run"
+        it.wait_for(lambda: said in it.tails(), "it is said")
+        it.wait_for(lambda: not ask("qselect"), "it does not wait for ever")
+
+
+def test_a_scheduler_that_is_down_is_said_and_nothing_is_lost(pbs: PbsWorld) -> None:
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+        command = JobSpec(command=["sleep", "0.5"], events=60, resources=Resources(cores=1, event_s=0.5))
+        (job,) = it.submit("pbs", command)
+        it.wait_for(lambda: it.client.job(job).row.events_done > 4, "it works")
+        (pbs.state / "no-scheduler").touch()
+        for number in ask("qselect"):
+            ask("qdel", number)  # the allocations end, and no others can start
+        it.wait_for(lambda: "Q" in states(getpass.getuser()), "others are submitted")
+        pbs.age(60)
+        it.wait_for(
+            lambda: "starts no jobs" in " ".join(it.run("site", "status").stdout.split()), "it is said"
+        )
+        told = " ".join(it.run("site", "status").stdout.split())
+        assert "PBS's scheduler does not run" in told
+        found = it.run("doctor", "--site", str(it.home / "site"))
+        assert found.returncode == 2
+        assert "PBS's scheduler does not run" in " ".join(found.stdout.split())
+        (pbs.state / "no-scheduler").unlink()
+        it.wait_campaign("pbs")
+        detail = it.client.job(job)
+        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 60), detail.row.reason
+        assert "scheduler" not in it.run("site", "status").stdout
 
 
 def states(user: str) -> list[str]:

@@ -87,6 +87,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     held: str = (
         ""  #: why staff or an account keeps it from starting, in the batch system's word; empty = not held
     )
+    hopeless: str = ""  #: why it can never start, in the batch system's word; empty = it may
     nodes: tuple[str, ...] = ()
     started_s: float | None = None
     ends_s: float | None = None
@@ -121,6 +122,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     jobs_max: int | None = None  #: of a user at once
     submits_max: int | None = None
     others_hidden: bool = False
+    starts_nothing: str = ""  #: why it starts no job at all now, in words; empty = it starts jobs
     preempts: str = ""  #: how the scheduler preempts
     architectures: list[str] = []
     launchers: list[str] = []  #: `srun`, `mpiexec (Open MPI 4.1.4)`

@@ -127,6 +127,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[Partition] = []
     plan_age_s: float | None = None  #: since the scheduler last planned, None = unknown
     iteration_s: float = 0.0  #: interval of the scheduler's cycles without an event; 0 = not known
+    starts_nothing: str = (
+        ""  #: why the batch system starts no job at all now, in words; empty = it starts jobs
+    )
     is_order_known: bool = True  #: False: the order of `queued` is a guess; any of them may start first
     are_others_hidden: bool = False  #: others' jobs are not shown, nor which idle nodes are kept for them
     hidden: list[

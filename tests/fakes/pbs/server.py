@@ -25,6 +25,7 @@ AWAY = {"qstat": 255, "pbsnodes": 1}
 AWAY_OTHERS = 162
 EXPRESS = 150  #: `preempt_queue_prio`: jobs of such queues take nodes from others
 NEVER = "Can Never Run: Not enough total nodes available"
+NOT_YET = "Not Running: Not enough free nodes available"
 OVER = "FX"
 """States of what has ended: an element of an array is X until the whole array has ended."""
 
@@ -124,6 +125,9 @@ def is_dead(job: Job) -> bool:
 def schedule(state: State, config: Config, used: dict[str, int]) -> None:
     """One cycle: queues by priority, in each first in, first out; what was suspended goes on where it was."""
     waiting = [job for job in state["jobs"].values() if job["state"] in "QS"]
+    for job in waiting:
+        if job["state"] == "Q":
+            job["comment"] = NOT_YET
     for job in sorted(waiting, key=lambda each: -queue_priority(each, config)):
         if job["state"] == "S":
             if all(fits(job, name, used, config) for name in job["hosts"]):
@@ -206,6 +210,7 @@ def finish(job: Job) -> None:
 
 def start(job: Job) -> None:
     job.update(state="R", stime=time.time(), runs=job.get("runs", 0) + 1)
+    del job["comment"]
     with path("limit", job["key"]).open("w") as file:
         file.write(str(job["walltime"]))
     with path("nodefile", job["key"]).open("w") as file:

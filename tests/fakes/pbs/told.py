@@ -45,8 +45,8 @@ def attributes(job: Job, config: Config) -> Job:
             f"({name}:ncpus={min(job['ncpus'], cores[name])})" for name in job["hosts"]
         )
         told["comment"] = job.get("comment", f"Job run at {ctime(job['stime'])} on {told['exec_vnode']}")
-    else:
-        told["comment"] = job.get("comment", "Not Running: Not enough free nodes available")
+    elif "comment" in job:  # none before a cycle has looked at it
+        told["comment"] = job["comment"]
     if job["state"] in OVER:
         if job["exit"] is not None:
             told["Exit_status"] = job["exit"]

@@ -145,6 +145,20 @@ def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
     assert (rows["nodes_max"], rows["harvest.node_hours_max"]) == (7, 1500)
 
 
+@pytest.mark.parametrize(
+    ("policy", "promise"),
+    [("yield", "nodes that others need are given back"), ("windows", "keeps them until its jobs end")],
+)
+def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, promise: str) -> None:
+    person.done("site", "init", "--batch", "local")
+    path = person.site / "site.toml"
+    text = path.read_text().replace('batch = "local"', 'batch = "pbs"')
+    path.write_text(text.replace("[harvest]\n", f'[harvest]\npolicy = "{policy}"\n'))
+    said = " ".join(person.run("site", "enable", "--nodes", "7").stderr.split())
+    assert promise in said
+    assert ("given back" in said) is (policy == "yield")
+
+
 def test_status_of_a_stopped_site_says_why_until_it_is_resumed(person: Person) -> None:
     person.done("site", "init", "--batch", "local")
     person.done("site", "drain", "--reason", "the staff asked us to")

@@ -6,16 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.harvest.plan.headroom import SHARE_MAX, Headroom
-from tidemill.harvest.plan.pace import BURST_POLLS, POLL_CALLS, GlancePace
+from tidemill.harvest.plan.pace import BURST_POLLS, GlancePace
 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.integers(1, 300), st.floats(1, 120), st.lists(st.tuples(st.booleans(), st.booleans()), max_size=200)
+    st.integers(1, 300),
+    st.floats(1, 120),
+    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=200),
+    st.sampled_from([(4,), (5,), (4, 5, 5, 7), (9,)]),
 )
 def test_an_hour_of_glances_and_reactions_costs_no_more_than_is_allowed(
-    calls_max: int, poll_s: float, events: list[tuple[bool, bool]]
+    calls_max: int, poll_s: float, events: list[tuple[bool, bool]], costs: tuple[int, ...]
 ) -> None:
+    """`costs`: commands of the polls, in turn: 4 on Slurm, 5 and now and then more on PBS."""
     pace = GlancePace(poll_s=poll_s, calls_per_min_max=float(calls_max))
     now_s, calls = 0.0, 0
     k = 0
@@ -31,8 +35,10 @@ def test_an_hour_of_glances_and_reactions_costs_no_more_than_is_allowed(
         if is_change:
             pace.changed(now_s)
             pace.needed(now_s, int(is_needed))
-            calls += POLL_CALLS * pace.react(now_s)
-        assert calls <= 0.75 * calls_max * now_s / 60 + POLL_CALLS * BURST_POLLS + 1
+            if pace.react(now_s):
+                calls += costs[k % len(costs)]
+                pace.cost(costs[k % len(costs)])
+        assert calls <= 0.75 * calls_max * now_s / 60 + max(costs) * BURST_POLLS + 1
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -165,3 +166,10 @@ def test_number_is_found_among_a_sites_own_words() -> None:
     )
     with pytest.raises(SiteError, match="expected a number"):
         command.read_id(b"thank you\n")
+
+
+def test_every_test_in_the_table_of_replies_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (FIXTURES / "README.md").read_text()))
+    assert len(named) > 30
+    text = "".join(path.read_text() for path in FIXTURES.parents[1].rglob("*.py"))
+    assert named <= set(re.findall(r"def (test_\w+)", text))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.batch.pbs.survey import NO_SCHEDULER
 from tidemill.cli.site.status import (
     away_text,
     metrics_lines,
@@ -107,6 +108,21 @@ def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back(tmp_pat
     )
     clear_outage(tmp_path)
     assert read_outage(tmp_path) is None
+
+
+def test_a_batch_system_that_answers_and_starts_nothing_is_told_apart(tmp_path: Path) -> None:
+    claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
+    show_outage(tmp_path, "`qstat` failed")
+    failed = read_outage(tmp_path)
+    show_outage(tmp_path, NO_SCHEDULER, answers=True)
+    stopped = read_outage(tmp_path)
+    assert failed is not None
+    assert stopped is not None
+    assert stopped.since_us > failed.since_us, "it began later"
+    assert away_text(stopped, now_s=stopped.since_us / 1e6 + 120) == (
+        "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down), for 2 m 00 s: jobs wait, and Tidemill "
+        "submits none until it is back"
+    )
 
 
 def test_what_an_agent_left_behind_does_not_tell_of_the_batch_system(tmp_path: Path) -> None:

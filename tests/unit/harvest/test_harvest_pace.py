@@ -93,6 +93,43 @@ def test_what_comes_or_ends_is_news_unless_tidemill_did_it(
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "own", "expected"),
+    [
+        (now(1, 3), now(1, 3), OwnJobs(started=1), True),  # ours started, one ended, and one came
+        (now(1, 3), now(0, 4), OwnJobs(started=1), False),
+        (now(1, 3), now(0, 4), OwnJobs(), True),  # one of ours, or another one
+        (now(1, 3), now(1, 4), OwnJobs(started=1), True),
+        (now(2, 4), now(2, 4), OwnJobs(withdrawn=1), True),  # we withdrew one, and one came
+        (now(2, 4), now(1, 4), OwnJobs(withdrawn=1), False),
+        (now(0, 3), now(0, 4), OwnJobs(submitted=1, started=1), False),
+        (now(0, 3), now(1, 4), OwnJobs(submitted=1, started=1), True),
+    ],
+)
+def test_what_of_ours_has_left_the_queue_hides_nobody_who_came(
+    before: JobCounts, after: JobCounts, own: OwnJobs, *, expected: bool
+) -> None:
+    assert is_news(before, after, own=own, is_queue_empty=True) is expected
+
+
+def test_a_batch_system_whose_polls_cost_more_is_glanced_at_less_often_within_the_same_calls() -> None:
+    cheap, dear = pace(), pace()
+    for _ in range(200):
+        dear.cost(5)
+    pause_s = dear.glance_s(0.0, holds=True)
+    assert pause_s is not None
+    assert pause_s > (cheap.glance_s(0.0, holds=True) or 99)
+    assert 60 / pause_s + 5 * 60 / 60 <= 12.0 + 1e-6
+
+
+def test_polls_that_cost_more_than_usual_are_paid_from_those_that_changes_may_cause() -> None:
+    made = pace()
+    for _ in range(2):  # 12 of 16 commands; the next poll is expected to be one of five
+        assert made.react(100.0)
+        made.cost(6)
+    assert not made.react(100.0)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         (counted(5, 2), counted(5, 3), False),

@@ -30,3 +30,11 @@ def test_a_slow_scheduler_is_given_four_cycles() -> None:
     patience.look(0.0, ["7"], cycle_s=600.0)
     assert patience.look(2399.0, ["7"], cycle_s=600.0) == []
     assert patience.look(2400.0, ["7"], cycle_s=600.0) == ["7"]
+
+
+def test_a_scheduler_that_starts_cycles_by_itself_rarely_is_given_one_of_these_as_well() -> None:
+    """PBS: nodes that come back start no cycle, so a job may wait for `scheduler_iteration` by itself."""
+    patience = Patience()
+    patience.look(0.0, ["7"], cycle_s=30.0, iteration_s=600.0)
+    assert patience.look(719.0, ["7"], cycle_s=30.0, iteration_s=600.0) == []
+    assert patience.look(720.0, ["7"], cycle_s=30.0, iteration_s=600.0) == ["7"]

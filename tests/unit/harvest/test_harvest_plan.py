@@ -132,6 +132,7 @@ def test_allocations_that_wait_count_and_go_when_they_no_longer_fit() -> None:
     in_the_way = decide(situation(holdings=[waiting], queue=[Waiting("a", 6, HOUR)]), Policy.YIELD)
 
     assert (filled.submit, filled.cancel) == ([], [])
+    assert filled.waits_for == Binding.OURS, "nobody else is about to use the idle nodes"
     assert in_the_way.cancel == [CancelHolding(7, 6)]
 
 
@@ -149,7 +150,10 @@ def test_allocations_that_wait_count_and_go_when_they_no_longer_fit() -> None:
         ({"limits": limits(width_min=32, width_max=32)}, 0, Binding.WIDTH),
         ({"idle": 0, "busy": [Busy(100, HOUR)]}, 0, Binding.IDLE),
         ({"queue": [Waiting("a", 10, HOUR)]}, 0, Binding.REGULAR),
-        ({"knows_plan": False}, 0, Binding.HIDDEN),
+        ({"knows_plan": False, "are_others_hidden": True}, 0, Binding.HIDDEN),
+        ({"knows_plan": False}, 0, Binding.REGULAR),
+        ({"limits": limits(closed_by="scheduler")}, 0, Binding.SCHEDULER),
+        ({"limits": limits(closed_by="closed"), "idle": 0, "busy": [Busy(100, HOUR)]}, 0, Binding.CLOSED),
     ],
 )
 def test_every_bound_holds_and_is_named(changes: dict[str, object], count: int, binding: Binding) -> None:

@@ -6,11 +6,13 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from tests.effort import lines_run
 
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.occupancy import FAR_S
 from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
@@ -22,6 +24,7 @@ from tidemill.harvest.plan.situation import (
     Submit,
     Waiting,
 )
+from tidemill.harvest.plan.waves import Binding
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
 
 NOW = 1_000_000.0
@@ -317,9 +320,41 @@ def test_a_plan_that_leaves_no_gap_is_told_apart_from_one_that_is_not_known() ->
     assert only(machine(node("n0"), plan_age_s=1.0)).planned_gaps == [(1, 3600.0)]
 
 
-def test_a_partition_that_is_down_gets_no_submissions() -> None:
+def test_a_partition_that_is_down_gets_no_submissions_and_is_named() -> None:
     down = Partition(name="batch", nodes=(), is_up=False)
-    assert only(machine(node("n0"), partitions=[down])).limits.submits_max == 0
+    found = decide(only(machine(node("n0"), partitions=[down])), Policy.YIELD)
+    assert (found.submit, found.waits_for) == ([], Binding.CLOSED)
+
+
+@pytest.mark.parametrize("policy", [Policy.YIELD, Policy.WINDOWS, Policy.DEMAND])
+@pytest.mark.parametrize("nodes", [[node("n0")], [busy("n0")]], ids=["idle", "busy"])
+def test_a_scheduler_that_starts_nothing_gets_no_submissions_and_is_named(
+    policy: Policy, nodes: list[Node]
+) -> None:
+    snapshot = machine(*nodes, running=[runs(1, "n0")] if nodes[0].state is NodeState.BUSY else [])
+    terms = msgspec.structs.replace(TERMS, windows_only=policy is Policy.WINDOWS)
+    assert decide(only(snapshot, terms=terms), policy).waits_for != Binding.SCHEDULER
+    stopped = msgspec.structs.replace(snapshot, starts_nothing="its scheduler does not run")
+    found = decide(only(stopped, terms=terms), policy)
+    assert found.submit == []
+    if policy is not Policy.WINDOWS:
+        assert found.waits_for == Binding.SCHEDULER
+
+
+@pytest.mark.parametrize(
+    ("hidden", "expected"),
+    [([], Binding.REGULAR), (["others' jobs"], Binding.HIDDEN)],
+    ids=["seen", "hidden"],
+)
+def test_jobs_are_called_hidden_only_where_they_are(hidden: list[str], expected: Binding) -> None:
+    """PBS plans nothing by default: the job may take any node, and the policy `windows` leaves it all of them."""
+    snapshot = machine(node("n0"), queued=[job(1)], hidden=hidden)
+    terms = msgspec.structs.replace(TERMS, windows_only=True)
+    if hidden:
+        snapshot = msgspec.structs.replace(snapshot, queued=[job(1, planned_s=NOW, planned_nodes=("n0",))])
+    found = decide(only(snapshot, terms=terms), Policy.WINDOWS)
+    assert (found.submit, found.waits_for) == ([], expected)
+    assert ("hidden" in found.why) is bool(hidden)
 
 
 def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:

@@ -89,6 +89,13 @@ class PbsWorld:
         finally:
             (self.state / "away").unlink()
 
+    def age(self, seconds: float) -> None:
+        """What waits has waited so much longer."""
+        state = json.loads((self.state / "state.json").read_text())
+        for job in state["jobs"].values():
+            job.update(qtime=job["qtime"] - seconds)
+        (self.state / "state.json").write_text(json.dumps(state))
+
     def picture(self) -> str:
         return subprocess.run(["qstat", "-f"], capture_output=True, text=True, check=False).stdout
 

@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from tidemill import clock
 from tidemill.batch.contract import (
     Answer,
@@ -74,6 +76,7 @@ class PbsBatchSystem:
         self._user = pwd.getpwuid(os.getuid()).pw_name
         self._missing_since_s: dict[str, float] = {}
         self._final: dict[str, Status] = {}
+        self._suspended: set[str] = set()  #: that the scheduler suspended for another job, when last seen
         self._sought: dict[
             str, tuple[float, str]
         ] = {}  #: submissions without a number: when asked, and what was found
@@ -83,6 +86,7 @@ class PbsBatchSystem:
         self._server: Record | None = None
         self._asked_server_s = 0.0
         self._is_scheduled = True
+        self._asked_scheduler_s = -SERVER_EVERY_S
 
     # ---- contract ----
 
@@ -128,6 +132,7 @@ class PbsBatchSystem:
         if unclear and self._ask_history(unclear):
             answers.update({name: self._final[name] for name in unclear if name in self._final})
         answers.update(self._preempted(answers))
+        answers = {name: self._since_suspended(name, each) for name, each in answers.items()}
         self._measure_deaths()
         self._final.update({name: each for name, each in answers.items() if each.state in ALLOCATION_FINAL
                             and each.answer is Answer.FOUND})  # fmt: skip
@@ -188,7 +193,7 @@ class PbsBatchSystem:
         """See the contract: four queries, and now and then two for the server's settings and its scheduler."""
         server = self._ask_server()
         return survey.ask_snapshot(
-            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_scheduled
+            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
         )
 
     def glance(self) -> JobCounts | None:
@@ -208,6 +213,7 @@ class PbsBatchSystem:
         for name in names:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
+            self._suspended.discard(name)
         for name in submissions:
             self._sought.pop(name, None)
         self._records.forget(names, submissions)
@@ -215,15 +221,23 @@ class PbsBatchSystem:
     # ---- ours ----
 
     def _ask_server(self) -> Record:
-        """The server's settings, asked for every SERVER_EVERY_S, and with them whether its scheduler is at work."""
+        """The server's settings, asked for every SERVER_EVERY_S."""
         now_s = clock.monotonic_s()
         if self._server is None or now_s - self._asked_server_s >= SERVER_EVERY_S:
-            self._server = survey.ask_server(self._budget)
-            is_scheduled = survey.ask_scheduler(self._budget)
-            if is_scheduled != self._is_scheduled:
-                _log.warning("scheduler.changed", is_at_work=is_scheduled)
-            self._is_scheduled, self._asked_server_s = is_scheduled, now_s
+            self._server, self._asked_server_s = survey.ask_server(self._budget), now_s
         return self._server
+
+    def _is_at_work(self, jobs: Mapping[str, Record]) -> bool:
+        """Whether the scheduler runs: asked for as rarely as the server's settings; at every poll while it is down, so
+        that the site goes on when it is back, or while a job waits that no cycle has commented on."""
+        now_s = clock.monotonic_s()
+        is_doubtful = not self._is_scheduled or survey.is_silent(jobs, clock.now_s())
+        if is_doubtful or now_s - self._asked_scheduler_s >= SERVER_EVERY_S:
+            is_scheduled = survey.ask_scheduler(self._budget)
+            if is_scheduled != self._is_scheduled and self._asked_scheduler_s >= 0:
+                _log.warning("scheduler.changed", is_at_work=is_scheduled)
+            self._is_scheduled, self._asked_scheduler_s = is_scheduled, now_s
+        return self._is_scheduled
 
     def _is_ours(self, job: Record) -> bool:
         owner = text_of(job, "Job_Owner").partition("@")[0]
@@ -301,14 +315,15 @@ class PbsBatchSystem:
             _log.warning("state.unknown", name=name, state=state)
         started_s = _started_s(job) if active else None
         limit_s = read_duration(text_of(job, "Resource_List", "walltime"))
-        holds = text_of(job, "Hold_Types").strip("n")
+        holds, comment = text_of(job, "Hold_Types").strip("n"), text_of(job, "comment")[:500]
         hosts = dict.fromkeys(node for node, _ in read_vnodes(text_of(job, "exec_vnode")))
         return Status(
             answer=Answer.FOUND,
             state=AllocationState.ACTIVE if active else AllocationState.QUEUED,
             batch_id=self._id(name),
-            reason=text_of(job, "comment")[:500],
+            reason=comment,
             held=f"Hold_Types {holds}" if state == "H" and holds else "",
+            hopeless=comment if state == "Q" and command.is_hopeless(comment) else "",
             nodes=tuple(hosts) if active else (),
             started_s=started_s,
             ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
@@ -376,6 +391,19 @@ class PbsBatchSystem:
             for name, job in jobs.items()
             if command.is_preempted(text_of(job, "comment"))
         }
+
+    def _since_suspended(self, name: str, told: Status) -> Status:
+        """What the scheduler suspended was preempted, although Tidemill itself ended it then."""
+        if told.answer is not Answer.FOUND:
+            return told
+        if told.suspended:
+            self._suspended.add(name)
+        elif told.state is AllocationState.ACTIVE and not self._records.was_canceled(name):
+            self._suspended.discard(name)  # it went on
+        elif told.ending is Ending.CANCELED and name in self._suspended:
+            reason = f"the scheduler suspended it for another job: {told.reason}"
+            return msgspec.structs.replace(told, ending=Ending.PREEMPTED, reason=reason)
+        return told
 
     def _ask_history(self, names: list[str]) -> bool:
         """Ask the server's history, rarely. Where it keeps none, there are no jobs in the reply."""

@@ -133,6 +133,12 @@ def is_preempted(comment: str) -> bool:
     return "terminated by Scheduler@" in comment
 
 
+def is_hopeless(comment: str) -> bool:
+    """Whether the scheduler says of a job that waits that it cannot start on this machine, whatever ends: PBS takes
+    such jobs, and keeps them."""
+    return comment.startswith("Can Never Run")
+
+
 def _plain(text: str) -> str:
     """Text that `-v` takes: commas part its variables, blanks and quotes are read by shells of old versions."""
     return re.sub(r"[^A-Za-z0-9@._:/+-]", "_", text)[:200] or "-"

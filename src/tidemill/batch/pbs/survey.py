@@ -9,9 +9,7 @@ is a guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-
-import msgspec
+from collections.abc import Callable, Iterator, Mapping
 
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
@@ -33,6 +31,11 @@ from tidemill.errors import ProtocolError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
 
 HIDDEN_JOBS = "others' jobs (query_other_jobs is False)"
+NO_SCHEDULER = "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down)"
+NO_SCHEDULING = "PBS's scheduling is switched off (`scheduling = False`)"
+SILENT_S = 30.0
+"""A job that has waited so long without a comment was in no cycle: each cycle comments on what it does not start."""
+
 OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[\d+\]")
 _WAITING = ("Q", "H", "W", "T")
@@ -56,10 +59,26 @@ def ask_scheduler(budget: Budget) -> bool:
     return match is None or match[1] != "down"
 
 
+def is_silent(jobs: Mapping[str, Record], now_s: float) -> bool:
+    """Whether a job waits that no cycle has looked at: the scheduler may be down."""
+    return any(
+        text_of(job, "job_state") == "Q"
+        and "[" not in number  # elements have no comments of their own
+        and not text_of(job, "comment")
+        and now_s - (read_time(text_of(job, "qtime"), now_s) or now_s) > SILENT_S
+        for number, job in jobs.items()
+    )
+
+
 def ask_snapshot(
-    budget: Budget, server: Record, *, is_ours: Callable[[Record], bool], user: str, is_scheduled: bool = True
+    budget: Budget,
+    server: Record,
+    *,
+    is_ours: Callable[[Record], bool],
+    user: str,
+    is_scheduled: Callable[[Mapping[str, Record]], bool] = lambda _: True,
 ) -> Snapshot:
-    """Four queries: nodes, jobs, queues, reservations. Queues of a scheduler that is away start nothing. Raises
+    """Four queries: nodes, jobs, queues, reservations. `is_scheduled`: all jobs -> whether a scheduler runs. Raises
     SiteError, ProtocolError."""
     vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
     # as text: JSON makes numbers of variables that look like one, and our key may
@@ -68,7 +87,9 @@ def ask_snapshot(
     reservations = read_reservations(
         budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")), user=user, now_s=clock.now_s()
     )
-    starts = is_scheduled and text_of(server, "scheduling") != "False"
+    stops = "" if is_scheduled(jobs) else NO_SCHEDULER
+    if not stops and text_of(server, "scheduling") == "False":
+        stops = NO_SCHEDULING
     is_hidden = text_of(server, "query_other_jobs") == "False"
     now_s = float(clock.now_s())
     nodes = read_nodes(vnodes, queues)
@@ -95,10 +116,8 @@ def ask_snapshot(
         running=running,
         queued=sorted(queued, key=_likely_order),
         reservations=reservations,
-        partitions=[
-            msgspec.structs.replace(each, is_up=each.is_up and starts)
-            for each in read_partitions(queues, nodes, text_of(server, "default_queue"))
-        ],
+        partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
+        starts_nothing=stops,
         iteration_s=read_duration(text_of(server, "scheduler_iteration")) or 0.0,
         is_order_known=False,
         are_others_hidden=is_hidden,
@@ -143,7 +162,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
             walltime_max_s=each.walltime_max_s,
             is_shared=each.is_shared,
             usable=each.is_up,
-            why_not="" if each.is_up else "not enabled, not started, or no scheduler is at work",
+            why_not="" if each.is_up else "not enabled, or not started",
         )
         for each in seen.partitions
     ]
@@ -163,6 +182,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
         jobs_max=_generic(text_of(server, "max_run")),
         submits_max=_generic(text_of(server, "max_queued")),
         others_hidden=seen.are_others_hidden,
+        starts_nothing=seen.starts_nothing,
         architectures=sorted(
             {
                 each.partition("=")[2]

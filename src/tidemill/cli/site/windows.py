@@ -171,6 +171,8 @@ def _tell_steps(found: Windows, steps: list[Step], *, width: int) -> None:
 
 def unseen(found: Windows) -> list[str]:
     """What the windows do not know, in one line; none if they know all."""
+    if found.starts_nothing:
+        return [f"no job starts now: {found.starts_nothing}"]
     parts = [f"hidden: {'; '.join(found.hidden)}"] if found.hidden else []
     if found.promised:
         parts.append(f"{found.promised} idle nodes are kept for jobs that are not shown (left out)")

@@ -181,7 +181,12 @@ def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
     away = read_outage(home / "site")
     if away is not None:
         why = away.reason or "no answer yet"
-        say(f"    but      the site waits for its batch system, and asks it again and again: {why}")
+        waits = (
+            "the site's batch system starts no jobs now"
+            if away.answers
+            else ("the site waits for its batch system, and asks it again and again")
+        )
+        say(f"    but      {waits}: {why}")
     say(f"    address  {up.address}")
     say(f"    state    {home}")
     say("    try      tidemill run --events 20 -- echo event {event}")

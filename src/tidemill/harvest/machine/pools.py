@@ -17,6 +17,7 @@ from tidemill.harvest.machine.holdings import Held, Placed, gather, matched
 from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
 from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
+from tidemill.harvest.plan.waves import Binding
 from tidemill.model.machine import Node, NodeState, Queued, Snapshot
 
 
@@ -410,6 +411,7 @@ def _pool(
             limits=Limits(nodes_max=0, allocations_max=0),
             is_order_known=snapshot.is_order_known,
             knows_plan=not blind,
+            are_others_hidden=bool(snapshot.hidden),
             windows=(steps or []) if blind else [],
             planned_gaps=None if blind else steps,
         ),
@@ -437,7 +439,7 @@ def _bounded(pool: Pool, pools: Iterable[Pool], *, snapshot: Snapshot, terms: Te
         walltime_max_s=min([limits.walltime_max_s, *walltimes]),
         width_max=min([limits.width_max, *widths]),
         width_min=max([limits.width_min, *(each.width_min for each in mine)]),
-        submits_max=limits.submits_max if is_up else 0,
+        closed_by=Binding.SCHEDULER if snapshot.starts_nothing else "" if is_up else Binding.CLOSED,
     )
     left = replace(
         backlog, node_s=max(0.0, backlog.node_s - node_s), nodes_max=max(0, backlog.nodes_max - nodes)

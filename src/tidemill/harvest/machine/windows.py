@@ -69,6 +69,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     unplanned: list[str]
     plan_age_s: float | None
     hidden: list[str]
+    starts_nothing: str = ""  #: why the batch system starts no job now: then there is no window
 
 
 def windows(snapshot: Snapshot, request: Request) -> Windows:
@@ -87,6 +88,7 @@ def windows(snapshot: Snapshot, request: Request) -> Windows:
         unplanned=_unplanned(snapshot, asked),
         plan_age_s=snapshot.plan_age_s,
         hidden=snapshot.hidden,
+        starts_nothing=snapshot.starts_nothing,
     )
 
 
@@ -109,6 +111,8 @@ def stairs(free: Iterable[Until], *, at_s: float, guard_s: float) -> list[Step]:
 
 def free_until(snapshot: Snapshot, request: Request) -> dict[str, Until]:
     """For each node asked about that takes a job now: until when. The guard is not taken off."""
+    if snapshot.starts_nothing:
+        return {}
     chosen = partitions(snapshot, request.partition)
     taken = _taken(snapshot.running, shared=request.cores > 0) | _promised(snapshot)
     limits = _limits(chosen, snapshot.at_s)

@@ -18,7 +18,11 @@ GLANCES_PER_POLL_MAX = 6
 """Glances are never closer than this share of the poll interval: 5 s where polls come every 30 s."""
 
 POLL_CALLS = 4
-"""Commands of a poll on Slurm and on PBS: nodes, jobs, Tidemill's jobs or queues, the plan or the reservations."""
+"""Commands of a poll until polls have shown how many they are: 4 on Slurm. On PBS 5 while Tidemill has jobs (OpenPBS
+23.06), and now and then some more: server and scheduler, history, a submission whose reply was lost."""
+
+COST_SHARE = 0.2
+"""Weight of the last poll in the mean number of commands of a poll."""
 
 QUIET_POLLS = 2.0
 """Factor by which polls are rarer while glances show no change."""
@@ -41,10 +45,13 @@ BURST_POLLS = 4.0
 
 
 class OwnJobs(NamedTuple):
-    """What Tidemill itself has done to the counts between two glances."""
+    """What Tidemill itself has done to the counts between two glances. `started`: single jobs that pilots report to
+    have started; `withdrawn`: those that were canceled while they waited."""
 
     submitted: int = 0
     canceled: int = 0
+    started: int = 0
+    withdrawn: int = 0
 
 
 def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool) -> bool:
@@ -58,9 +65,11 @@ def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty
             return True
         ended = (after.ended or 0) - (before.ended or 0)
         return ended < 0 or (ended > own.canceled and not is_queue_empty)
-    come = (after.waiting or 0) > (before.waiting or 0)
-    if before.waiting and (after.running or 0) > (before.running or 0):
-        return True  # one of ours may have started, and hide one that came
+    # what of ours has left the queue may hide as many that came
+    least = min(0, own.submitted - own.started - own.withdrawn)
+    come = (after.waiting or 0) - (before.waiting or 0) > least
+    if before.waiting and (after.running or 0) - (before.running or 0) > own.started:
+        return True  # one of ours may have started of which no pilot was heard yet
     return come or (not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running))
 
 
@@ -99,7 +108,8 @@ class GlancePace:
         self._most = calls_per_min_max * (1 - KEPT_FOR_ACTIONS)
         self._changes, self._needed = FadingRate(), FadingRate()
         self._pause_s: float | None = None  #: between glances, as last decided
-        self._left = BURST_POLLS
+        self._poll_calls = float(POLL_CALLS)  #: commands of a poll, as seen
+        self._left = BURST_POLLS * POLL_CALLS  #: commands that polls after changes may use now
         self._left_at_s: float | None = None
 
     def changed(self, now_s: float) -> None:
@@ -125,32 +135,39 @@ class GlancePace:
             return None
         pause_s = self._least_s
         for _ in range(4):  # more polls, longer pauses, more changes in a pause: it settles
-            calls = 1 + POLL_CALLS * (1 - math.exp(-rate * pause_s))
+            calls = 1 + self._poll_calls * (1 - math.exp(-rate * pause_s))
             pause_s = max(self._least_s, calls / per_s)
         return pause_s if pause_s < self._poll_s else None
 
     def react(self, now_s: float) -> bool:
-        """Whether a change may cause a poll now. True uses up one poll of those that the bound allows."""
+        """Whether a change may cause a poll now. True uses up the commands of one poll of those that the bound
+        allows."""
         self._refill(now_s)
-        if self._left < 1:
+        if self._left < self._poll_calls:
             return False
-        self._left -= 1
+        self._left -= self._poll_calls
         return True
 
     def polled(self, now_s: float) -> None:
         """Count a poll that came at its own time: it is paid from the same bound."""
         self._refill(now_s)
-        self._left = max(0.0, self._left - 1)
+        self._left = max(0.0, self._left - self._poll_calls)
+
+    def cost(self, calls: int) -> None:
+        """Take notice of how many commands the last poll was. What it was more is paid, too."""
+        self._left -= max(0.0, calls - self._poll_calls)
+        self._poll_calls += COST_SHARE * (calls - self._poll_calls)
 
     def _per_s(self, now_s: float) -> float:
         """Queries a second for glances and what they cause: what is allowed, without the quiet polls."""
         usual = min(self._most, CALLS_PER_POLL * 60 / self._poll_s)
         per_min = self._most if self._needed.per_s(now_s) * 3600 >= NEEDED_PER_HOUR else usual
-        return (per_min - POLL_CALLS * 60 / (self._poll_s * QUIET_POLLS)) / 60
+        return (per_min - self._poll_calls * 60 / (self._poll_s * QUIET_POLLS)) / 60
 
     def _refill(self, now_s: float) -> None:
         if self._left_at_s is not None:
             glances = 1 / self._pause_s if self._pause_s is not None else 0.0
-            per_s = max(0.0, self._most / 60 - glances) / POLL_CALLS
-            self._left = min(BURST_POLLS, self._left + max(0.0, now_s - self._left_at_s) * per_s)
+            per_s = max(0.0, self._most / 60 - glances)
+            gained = max(0.0, now_s - self._left_at_s) * per_s
+            self._left = min(BURST_POLLS * self._poll_calls, self._left + gained)
         self._left_at_s = now_s

@@ -24,8 +24,12 @@ class Patience:
         self._since_s: dict[str, float] = {}
         self._until_s: dict[str, float] = {}
 
-    def look(self, now_s: float, ready: Iterable[str], *, cycle_s: float) -> list[str]:
-        """Note the jobs for which enough nodes are idle now; those that are left out from now on."""
+    def look(
+        self, now_s: float, ready: Iterable[str], *, cycle_s: float, iteration_s: float = 0.0
+    ) -> list[str]:
+        """Note the jobs for which enough nodes are idle now; those that are left out from now on. `iteration_s`: where
+        no event starts a cycle, one begins after this time; 0 = it is one of the others."""
+        cycle_s += iteration_s / CYCLES
         patience_s = max(PATIENCE_S_MIN, CYCLES * cycle_s)
         self._since_s = {job: self._since_s.get(job, now_s) for job in ready}
         late = [job for job, since_s in self._since_s.items() if now_s - since_s >= patience_s]

@@ -62,10 +62,16 @@ def windows(situation: Situation) -> Decision:
         gaps = staircase_of(situation.windows)
         waiting = sum(each.width * each.count for each in situation.holdings if each.waiting)
         gaps = [(seconds, nodes - waiting) for seconds, nodes in gaps]
-        binding = None if situation.knows_plan or gaps else Binding.HIDDEN
+        binding = None if situation.knows_plan or gaps else _why_no_window(situation)
         return asked(situation, gaps, situation.idle - waiting, binding)
     profile, needed = plan_with_us(situation, max(PLANNED_MAX, situation.limits.reservations))
     return filled(situation, profile, min(situation.idle - needed, profile.free[0]))
+
+
+def _why_no_window(situation: Situation) -> Binding:
+    if situation.are_others_hidden:
+        return Binding.HIDDEN
+    return Binding.REGULAR if situation.idle else Binding.IDLE
 
 
 def titan(situation: Situation) -> Decision:

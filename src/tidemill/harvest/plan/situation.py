@@ -74,6 +74,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     starts_per_node_hour: float = 6.0
     starts_left: int = 1_000_000_000  #: starts that the hourly bound still allows now
     submits_max: int = 1_000_000_000  #: allocations submitted in one tick
+    closed_by: str = ""  #: the `waves.Binding` because of which nothing starts here now; empty = jobs start
     poll_s: float = 30.0  #: until we decide again
     cycle_s: float = 30.0  #: of the scheduler's backfill
     death_s: float = 5.0  #: from cancel to free nodes
@@ -98,7 +99,8 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     backlog: Backlog
     limits: Limits
     is_order_known: bool = True  #: False: the scheduler may start the jobs of `queue` in any order
-    knows_plan: bool = True  #: False: others' jobs are hidden; only `windows` can be relied on
+    knows_plan: bool = True  #: False: only `windows` can be relied on
+    are_others_hidden: bool = False  #: why: regular jobs are not shown
     planned_gaps: list[tuple[int, float]] | None = None
     """Staircase (nodes, seconds) of idle nodes by the scheduler's own plan, which names nodes; empty = it has planned
     them all, None = not known."""

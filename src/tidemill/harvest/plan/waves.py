@@ -20,6 +20,7 @@ class Binding(StrEnum):
     NOTHING = ""
     IDLE = "idle"
     REGULAR = "regular"
+    OURS = "ours"
     HEADROOM = "headroom"
     PAYBACK = "payback"
     BACKLOG = "backlog"
@@ -31,12 +32,15 @@ class Binding(StrEnum):
     SUBMITS = "submits"
     GRANT = "grant"
     HIDDEN = "hidden"
+    SCHEDULER = "scheduler"
+    CLOSED = "closed"
 
 
 SENTENCES: dict[Binding, str] = {
     Binding.NOTHING: "nothing holds back more",
     Binding.IDLE: "no node is idle",
     Binding.REGULAR: "all idle nodes are kept for regular jobs that may start there",
+    Binding.OURS: "allocations of Tidemill wait for the idle nodes already",
     Binding.HEADROOM: "the idle nodes are kept for small jobs that are about to come",
     Binding.PAYBACK: "the gaps are too short to pay back a start",
     Binding.BACKLOG: "there is no work for more nodes",
@@ -48,6 +52,8 @@ SENTENCES: dict[Binding, str] = {
     Binding.SUBMITS: "enough is submitted for one tick (`submits_max`)",
     Binding.GRANT: "the grant is used up, or promised to what runs",
     Binding.HIDDEN: "others' jobs are hidden: only windows that no plan needs can be used, and none is known",
+    Binding.SCHEDULER: "the batch system's scheduler starts no jobs now",
+    Binding.CLOSED: "the partition is closed: it takes or starts no jobs now",
 }
 """What people read."""
 
@@ -112,6 +118,8 @@ def wave(
     are free only `death_s` after it ends: both are taken off, so that it is over when its gap is.
     """
     limits = situation.limits
+    if limits.closed_by:
+        return [], Binding(limits.closed_by)
     least_s = walltime_least_s(situation)
     submits: list[Submit] = []
     given = 0

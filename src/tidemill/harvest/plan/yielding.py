@@ -62,8 +62,8 @@ def yields(situation: Situation) -> Decision:
         changed = {each.key for each in shortens}
         free_to_go = [each for each in held if each.key not in changed]
         cancels += make_room(free_to_go, profile, unfilled, situation)
-    if binding is Binding.IDLE and situation.idle and not waiting[0]:
-        binding = Binding.REGULAR
+    if binding is Binding.IDLE and situation.idle:
+        binding = Binding.OURS if waiting[0] else Binding.REGULAR
     blocking = blocked(outlook.starts, situation.idle)
     return Decision(
         cancel=dropped + summed(cancels),

@@ -57,8 +57,8 @@ _ALLOCATIONS = Label(tuple(str(each) for each in AllocationState))
 _CHANNEL = Label(tuple(str(each) for each in Channel))
 _CAUSES = Label(
     (
-        "idle", "regular", "headroom", "payback", "backlog", "nodes", "allocations", "waiting", "starts", "submits",
-        "width", "grant", "hidden", "failed_starts", "wide", "stopped", "contested",
+        "idle", "regular", "ours", "headroom", "payback", "backlog", "nodes", "allocations", "waiting", "starts",
+        "submits", "width", "grant", "hidden", "scheduler", "closed", "failed_starts", "wide", "stopped", "contested",
     ),
     about="what binds",
 )  # fmt: skip

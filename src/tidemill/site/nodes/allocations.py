@@ -6,12 +6,21 @@ in `batch_calls`, what to ask for in `planning`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, BatchSubmission, Ending, Status
+from tidemill.batch.contract import (
+    ELEMENT,
+    FAR_FUTURE_S,
+    Answer,
+    BatchSubmission,
+    Ending,
+    Status,
+    split_element,
+)
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
@@ -69,6 +78,7 @@ class Allocations:
         self.why_failed = ""
         self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
         self.suspended: list[str] = []  #: at the last look
+        self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last look
         self.nodes = nodes
         self.leftovers = Leftovers(log.pool.state.allocations.values())
 
@@ -76,6 +86,13 @@ class Allocations:
     def living(self) -> list[s.Allocation]:
         """Those that have not ended, oldest first."""
         return [a for a in self._log.pool.state.allocations.values() if a.state not in ALLOCATION_FINAL]
+
+    def singles(self, names: Iterable[str], *, waiting: bool = False) -> int:
+        """How many of these are jobs of their own in the batch system, which counts an array once; of those that still
+        wait, with `waiting`."""
+        known = self._log.pool.state.allocations
+        found = [known[name] for name in names if name in known and split_element(name)[1] is None]
+        return sum(not waiting or each.state is AllocationState.QUEUED for each in found)
 
     def watched(self, now_us: int) -> list[s.Allocation]:
         """Those to ask for: the living, and those that were lost not long ago."""
@@ -213,6 +230,11 @@ class Allocations:
         self.suspended = [
             name for name, status in statuses.items() if status.suspended and name in allocations
         ]
+        self.hopeless = {
+            name: status.hopeless
+            for name, status in statuses.items()
+            if status.hopeless and name in allocations
+        }
         return changed
 
     def silent(self, name: str, why: str) -> None:

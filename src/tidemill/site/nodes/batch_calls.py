@@ -20,11 +20,13 @@ from tidemill.site.state.epoch import SupersededError
 
 
 class PollAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch system answered. `snapshot` None = it was asked for allocations only."""
+    """What the batch system answered. `snapshot` None = it was asked for allocations only. `calls`: commands that it
+    took."""
 
     statuses: dict[str, Status]
     snapshot: Snapshot | None
     seconds: float
+    calls: int
 
 
 class Actions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,13 +131,18 @@ class BatchCalls:
 
 
 def _poll(batch: BatchSystem, names: list[str], machine: bool) -> PollAnswer | Unreachable:
-    began_s = clock.monotonic_s()
+    began_s, before = clock.monotonic_s(), batch.calls.queries
     try:
         statuses = batch.status(names) if names else {}
         snapshot = batch.snapshot() if machine else None
     except TidemillError as error:
         return Unreachable(error)
-    return PollAnswer(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
+    return PollAnswer(
+        statuses=statuses,
+        snapshot=snapshot,
+        seconds=clock.monotonic_s() - began_s,
+        calls=batch.calls.queries - before,
+    )
 
 
 def _glance(batch: BatchSystem) -> Glanced:

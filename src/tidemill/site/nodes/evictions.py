@@ -1,13 +1,14 @@
 """Which of our allocations have to go whatever the plan says. Pure: state, settings and now in.
 
-Four kinds: those that run and of which no pilot was ever heard (a launcher hangs, or a node's file system), those that
-the scheduler has suspended, those that wait although their pilots would be too late and leave at once, and those that
-wait and were asked for before a node was put into quarantine, so that they may still be given that node.
+Five kinds: those that run and of which no pilot was ever heard (a launcher hangs, or a node's file system), those that
+the scheduler has suspended, those that wait and can never start, those that wait although their pilots would be too
+late and leave at once, and those that wait and were asked for before a node was put into quarantine, so that they may
+still be given that node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -72,6 +73,16 @@ def suspended(living: Iterable[Allocation], names: Container[str], now_us: int) 
     found = [a.name for a in living if a.name in names and not _is_told(a, now_us)]
     why = "the scheduler suspended it: others have its nodes, and its work is given back"
     return [Eviction(names=found, why=why)] if found else []
+
+
+def hopeless(living: Iterable[Allocation], reasons: Mapping[str, str], now_us: int) -> list[Eviction]:
+    """Those of which the batch system says that they can never start. Together they are one start that failed: the
+    next try is later."""
+    found = [a.name for a in living if a.name in reasons and _may_end(a, now_us)]
+    return [
+        Eviction(names=[name], why=f"it can never start: {reasons[name]}", is_failure=not index)
+        for index, name in enumerate(found)
+    ]
 
 
 def late(waiting: Iterable[Allocation], harvest: Harvest, now_us: int) -> list[Eviction]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, is_transient
 from tidemill.harvest.plan.pace import QUIET_POLLS, GlancePace, OwnJobs, is_news
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts
 from tidemill.site.nodes.batch_calls import Glanced
 
-AGAIN_S = 600.0
-"""A glance that has failed is tried again after this time."""
+AGAIN_S, AWAY_S = 600.0, 60.0
+"""A glance that has failed is tried again after this time: one that was refused or is not offered, and one during which
+the batch system was unreachable, as it may be for a minute."""
 
 NOT_OFFERED = "the batch system has no command that shows counts of jobs"
 _log = Log("harvest")
@@ -78,9 +79,9 @@ class Glances:
         if counts is not None:
             self._counts, self._own = counts, OwnJobs()
 
-    def acted(self, *, submitted: int, canceled: int) -> None:
-        """Take notice of allocations that Tidemill has submitted and canceled: they are not news."""
-        self._own = OwnJobs(self._own.submitted + submitted, self._own.canceled + canceled)
+    def acted(self, own: OwnJobs) -> None:
+        """Take notice of what Tidemill has done to the counts since the last glance: it is not news."""
+        self._own = OwnJobs(*(sum(both) for both in zip(self._own, own, strict=True)))
 
     def take(self, glanced: Glanced, now_s: float) -> bool:
         """Take what a glance showed; whether to poll at once."""
@@ -100,8 +101,9 @@ class Glances:
 
     def _fail(self, error: TidemillError | None, now_s: float) -> None:
         why = NOT_OFFERED if error is None else error.message
-        self._off_until_s = now_s + AGAIN_S
+        pause_s = AWAY_S if error is not None and is_transient(error) else AGAIN_S
+        self._off_until_s = now_s + pause_s
         self._counts = None
         if why != self.why_not:
             self.why_not = why
-            _log.warning("glance.off", reason=why, retry_s=AGAIN_S)
+            _log.warning("glance.off", reason=why, retry_s=pause_s)

@@ -18,7 +18,7 @@ from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import Tracker, Yielded
 from tidemill.harvest.plan import phase
-from tidemill.harvest.plan.pace import GlancePace
+from tidemill.harvest.plan.pace import GlancePace, OwnJobs
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
 from tidemill.model.state import AllocationState
@@ -36,7 +36,7 @@ from tidemill.site.nodes.batch_calls import (
     PollAnswer,
     Unreachable,
 )
-from tidemill.site.nodes.evictions import Eviction, Silence, doomed, late, suspended
+from tidemill.site.nodes.evictions import Eviction, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
@@ -103,6 +103,7 @@ class Harvesting:
         self._has_new_work = False  #: work has come since the last poll
         self._is_fresh = False
         self._unreachable = ""
+        self._starts_nothing = ""  #: why the batch system starts no jobs, as last seen
         self._shortened_by: dict[str, str] = {}
         self._silence = Silence(config.harvest.first_record_s)
         self._polled = False
@@ -143,8 +144,10 @@ class Harvesting:
     def heard(self, records: Sequence[Record]) -> None:
         """Take what pilots record: what starts cost, and that allocations start."""
         self.machine.costs.heard(records, self._log.pool.state.allocations)
-        if any(type(record) is Started for record in records):
+        started = {record.allocation for record in records if type(record) is Started}
+        if started:
             self.book.worked()
+            self.glances.acted(OwnJobs(started=self.book.singles(started)))
 
     # ---- polling ----
 
@@ -262,6 +265,7 @@ class Harvesting:
             return False
         if isinstance(answer, Unreachable):
             self.glances.missed()
+            self._starts_nothing = ""
             if answer.error.message != self._unreachable:
                 self._unreachable = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
@@ -281,14 +285,14 @@ class Harvesting:
         return self._take_poll(answer)
 
     def _take_poll(self, answer: PollAnswer) -> bool:
-        if self._unreachable:
-            clear_outage(self.machine.site_dir)
+        self._show_starting("" if answer.snapshot is None else answer.snapshot.starts_nothing)
         self._unreachable = ""
         self._polled = True
         foreign = len(self._log.pool.state.foreign_us)
         changed = self.book.take(answer.statuses)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
         self.machine.death_s = self.calls.batch.calls.death_s
+        self.glances.pace.cost(answer.calls)
         if answer.snapshot is not None:
             self.glances.polled(answer.snapshot.counts)
             self.glances.is_queue_empty = not any(
@@ -297,6 +301,14 @@ class Harvesting:
             self.machine.take(answer.snapshot)
             self._is_fresh = True
         return changed
+
+    def _show_starting(self, starts_nothing: str) -> None:
+        """The batch system answers: whether it starts jobs."""
+        if starts_nothing and starts_nothing != self._starts_nothing:
+            show_outage(self.machine.site_dir, starts_nothing, answers=True)
+        elif not starts_nothing and (self._unreachable or self._starts_nothing):
+            clear_outage(self.machine.site_dir)
+        self._starts_nothing = starts_nothing
 
     # ---- deciding ----
 
@@ -403,6 +415,7 @@ class Harvesting:
         if self.machine.is_local:
             return found
         found += suspended(living, self.book.suspended, now_us)
+        found += hopeless(living, self.book.hopeless, now_us)
         fleets = self._log.pool.state.fleets
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         found += late(waiting, self._config.harvest, now_us)
@@ -481,8 +494,11 @@ class Harvesting:
     def _note(self, acted: ActionsDone) -> None:
         self.book.note(acted)
         self.glances.acted(
-            submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),
-            canceled=len(acted.acts.cancel),
+            OwnJobs(
+                submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),
+                canceled=len(acted.acts.cancel),
+                withdrawn=self.book.singles(acted.acts.cancel, waiting=True),
+            )
         )
         if acted.ends_s:
             by_plan: dict[str, dict[str, float]] = {}

@@ -22,7 +22,7 @@ from tidemill.harvest.machine.placement import layout_of
 from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.machine.windows import partitions
 from tidemill.harvest.plan.headroom import Headrooms
-from tidemill.harvest.plan.patience import CYCLES, Patience
+from tidemill.harvest.plan.patience import Patience
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Limits
 from tidemill.log import Log
@@ -166,9 +166,8 @@ class SiteMachine:
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
             decision = planning.for_others(plan.decision, self.snapshot)
             plans.append(msgspec.structs.replace(plan, decision=decision))
-        # nodes that came back start no cycle in PBS: a job may wait for the next one by itself
-        cycle_s = limits.cycle_s + self.snapshot.iteration_s / CYCLES
-        for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=cycle_s):
+        seen = self.snapshot
+        for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
 

@@ -1,4 +1,4 @@
-"""SITE/away.json: while the batch system is unreachable, since when, and what came back: for people.
+"""SITE/away.json: while the batch system is unreachable or starts nothing, since when, and what came back: for people.
 
 The file is valid while its agent lives: one that a killed agent left is not read.
 """
@@ -22,19 +22,20 @@ _log = Log("away")
 
 
 class BatchOutage(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the batch system is asked in vain, and the last refusal: empty while the first answer is awaited."""
+    """Since when the batch system is asked in vain, and the last refusal: empty while the first answer is awaited.
+    `answers`: it does answer, and `reason` says why it starts nothing."""
 
     since_us: int
     reason: str = ""
     hint: str = ""
+    answers: bool = False
 
 
-def show_outage(site_dir: Path, reason: str, hint: str | None = None) -> None:
-    """Note that it does not answer. Nothing depends on the file: a failure is logged."""
+def show_outage(site_dir: Path, reason: str, hint: str | None = None, *, answers: bool = False) -> None:
+    """Note that it does not answer, or starts nothing. Nothing depends on the file: a failure is logged."""
     known = _read(site_dir)
-    waiting = BatchOutage(
-        since_us=known.since_us if known else clock.now_us(), reason=reason, hint=hint or ""
-    )
+    since_us = known.since_us if known and known.answers is answers else clock.now_us()
+    waiting = BatchOutage(since_us=since_us, reason=reason, hint=hint or "", answers=answers)
     try:
         write_whole(site_dir / NAME, msgspec.json.encode(waiting), mode=0o644)
     except SiteError as error:
@@ -42,7 +43,7 @@ def show_outage(site_dir: Path, reason: str, hint: str | None = None) -> None:
 
 
 def clear_outage(site_dir: Path) -> None:
-    """Note that it answers, or is not asked any more."""
+    """Note that it answers and starts jobs, or is not asked any more."""
     try:
         (site_dir / NAME).unlink(missing_ok=True)
     except OSError as error:

@@ -247,6 +247,15 @@ def _account_table(wishes: SiteWishes, facts: Facts) -> str:
 def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes) -> list[Finding]:
     """What the batch system's answers mean for us."""
     findings = [Finding("batch system", "ok", facts.system)]
+    if facts.starts_nothing:
+        findings.append(
+            Finding(
+                "scheduler",
+                "fail",
+                f"{facts.starts_nothing}: jobs wait, and none starts",
+                "tell the centre's staff; Tidemill goes on by itself when it is back",
+            )
+        )
     findings.append(_partition_finding(facts, partition, wishes))
     others = [each for each in facts.partitions if partition is None or each.name != partition.name]
     if others:

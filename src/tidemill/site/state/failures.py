@@ -22,6 +22,9 @@ from tidemill.wire.node import Failed
 FRUITLESS_MAX = 50
 """A job gives back its work after so many failures that do not count, without any success between."""
 
+LAUNCHES_MAX = 2
+"""... after so many where the launcher does not put ranks on their nodes: each try meets the same launcher."""
+
 FAR_SAID_MAX = 10
 """An event may fail so often by a trouble of the way to its far input that only the payload's output tells of."""
 
@@ -86,6 +89,11 @@ def is_of_the_way(far: FarTrouble | None, undone: list[tuple[int, int]], before:
         return False
     most = max((before.get(first, 0) for first, _ in undone), default=0)
     return most < (FAR_SEEN_MAX if far.is_seen else FAR_SAID_MAX)
+
+
+def fruitless_max(failure: FailureClass) -> int:
+    """After more failures than this that do not count, the last one of this class, a job gives back its work."""
+    return LAUNCHES_MAX if failure is FailureClass.BATCH else FRUITLESS_MAX
 
 
 def decide(

@@ -19,13 +19,13 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.activities import Activities
 from tidemill.site.state.failures import (
     FAR_EVENTS_MAX,
-    FRUITLESS_MAX,
     REPORTED_MAX,
     RETURNS_MAX,
     RetryVerdict,
     decide,
     explain,
     failure_class,
+    fruitless_max,
     is_of_the_way,
 )
 from tidemill.site.state.settlement import Settlement
@@ -162,7 +162,7 @@ class BatchOfRecords:
         if not verdict.counted:
             job.fruitless += 1
         self._settlement.make_ready(job, verdict.again)
-        if job.fruitless > FRUITLESS_MAX and failure is not FailureClass.PREEMPTED:
+        if job.fruitless > fruitless_max(failure) and failure is not FailureClass.PREEMPTED:
             self._give_back(job, evidence)
 
     def _returned(self, record: node.Returned) -> None:

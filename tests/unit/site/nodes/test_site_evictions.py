@@ -9,7 +9,7 @@ import pytest
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late, suspended
+from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.state.site_state import Allocation
 from tidemill.wire.node import Done, Started
@@ -51,6 +51,18 @@ def test_the_time_of_silence_begins_when_it_runs_and_ends_with_the_first_word() 
     assert silence.look([mine], 500) == []
     mine.pilots = 1
     assert silence.look([mine], 900) == []
+
+
+def test_what_can_never_start_goes_and_is_one_start_that_failed() -> None:
+    mine = [allocation(name, AllocationState.QUEUED) for name in ("a", "b", "c")]
+    word = "Can Never Run: Not enough total nodes available"
+    found = hopeless(mine, {"a": word, "c": word}, 100 * SECOND)
+    assert [(each.names, each.is_failure) for each in found] == [(["a"], True), (["c"], False)]
+    assert found[0].why == f"it can never start: {word}"
+    mine[0].canceled_us = mine[2].canceled_us = 100 * SECOND
+    assert hopeless(mine, {"a": word, "c": word}, 101 * SECOND) == []
+    mine[0].canceled_us, mine[0].state = 0, AllocationState.ACTIVE
+    assert hopeless(mine, {"a": word}, 101 * SECOND) == [], "it runs all the same"
 
 
 def test_what_is_suspended_goes_once_and_again_after_a_minute() -> None:

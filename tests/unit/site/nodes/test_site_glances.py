@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tidemill.errors import SiteError
-from tidemill.harvest.plan.pace import BURST_POLLS, QUIET_POLLS, GlancePace
+from tidemill.harvest.plan.pace import BURST_POLLS, QUIET_POLLS, GlancePace, OwnJobs
 from tidemill.model.machine import JobCounts
 from tidemill.site.nodes.batch_calls import Glanced
-from tidemill.site.nodes.glances import AGAIN_S, NOT_OFFERED, Glances
+from tidemill.site.nodes.glances import AGAIN_S, AWAY_S, NOT_OFFERED, Glances
 
 
 def glances() -> Glances:
@@ -30,14 +30,14 @@ def test_an_arrival_since_the_poll_causes_a_poll_at_once() -> None:
 
 def test_what_tidemill_submitted_itself_causes_none() -> None:
     made = glances()
-    made.acted(submitted=3, canceled=0)
+    made.acted(OwnJobs(submitted=3))
     assert not made.take(shows(8), 8.0)
     assert made.take(shows(9), 16.0)
 
 
 def test_what_tidemill_canceled_itself_causes_none_and_what_others_end_does() -> None:
     made = glances()
-    made.acted(submitted=0, canceled=2)
+    made.acted(OwnJobs(canceled=2))
     assert not made.take(shows(5, ended=4), 8.0)
     assert made.take(shows(5, ended=5), 16.0)
     made.polling(16.0, at_once=True)
@@ -107,7 +107,8 @@ def test_a_glance_follows_the_last_look_after_the_pause_that_is_decided_then() -
 
 def test_where_glances_fail_the_machine_is_polled_as_configured_and_the_reason_is_kept() -> None:
     made = glances()
-    assert not made.take(Glanced(error=SiteError("`sdiag` ended with status 1: denied")), 8.0)
+    denied = SiteError("`sdiag` ended with status 1: denied", transient=False)
+    assert not made.take(Glanced(error=denied), 8.0)
     assert "denied" in made.why_not
     assert made.pause_s(9.0, holds=True) is None
     assert made.poll_factor(9.0, holds=True) == 1.0
@@ -116,3 +117,17 @@ def test_where_glances_fail_the_machine_is_polled_as_configured_and_the_reason_i
     assert made.why_not == NOT_OFFERED
     made.take(shows(5), 20.0 + 2 * AGAIN_S)
     assert made.why_not == ""
+
+
+def test_a_glance_during_an_outage_is_tried_again_soon() -> None:
+    made = glances()
+    made.take(Glanced(error=SiteError("`qstat -B` ended with status 255: cannot connect")), 8.0)
+    assert made.pause_s(8.0 + AWAY_S - 1, holds=True) is None
+    assert made.pause_s(8.0 + AWAY_S, holds=True) is not None
+
+
+def test_what_tidemill_did_in_two_steps_between_two_glances_counts_together() -> None:
+    made = glances()
+    made.acted(OwnJobs(submitted=2))
+    made.acted(OwnJobs(submitted=1, started=1))
+    assert not made.take(shows(8), 8.0)

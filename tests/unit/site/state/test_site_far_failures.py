@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.batch.launch import MISPLACED_WORDS
 from tidemill.cache.routing.attribution import FarTrouble
-from tidemill.model.failure import FaultKind
-from tidemill.model.job import JobSpec
+from tidemill.model.failure import FailureClass, FaultKind, is_jobs_own
+from tidemill.model.job import JobSpec, Resources
 from tidemill.site.state import site_state as s
-from tidemill.site.state.failures import FAR_SAID_MAX, FRUITLESS_MAX
+from tidemill.site.state.failures import FAR_SAID_MAX, FRUITLESS_MAX, LAUNCHES_MAX
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire.api import FailureReport, LeaseOrder, ReleaseReport
 from tidemill.wire.node import Failed, Grant
@@ -21,10 +22,10 @@ OTHER = FarTrouble(text="the origin has no such file")
 class FailingJob:
     """A job of some events, each without a retry, whose payloads all fail."""
 
-    def __init__(self, events: int = 1) -> None:
+    def __init__(self, events: int = 1, nodes: int | None = None) -> None:
         self.pool = WorkPool(s.SiteState(site="here"))
         self.records = 0
-        spec = JobSpec(app="a", events=events, retries=0)
+        spec = JobSpec(app="a", events=events, retries=0, resources=Resources(nodes=nodes))
         order = LeaseOrder(n=1, lease=1, job=7, first=0, count=events, campaign="c", seed_base=0, spec=spec)
         self.pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
         self.pool.apply(s.FleetOpened(fleet="e1-1", at_us=0))
@@ -34,8 +35,8 @@ class FailingJob:
     def job(self) -> s.SiteJob:
         return self.pool.state.jobs[7]
 
-    def fail(self, far: FarTrouble | None) -> None:
-        """Grant what is ready, and have it fail."""
+    def fail(self, far: FarTrouble | None, *, says: str = "") -> None:
+        """Grant what is ready, and have it fail. `says`: the end of its stderr."""
         for piece in list(self.job.ready):
             number = self.pool.state.next_grant
             grant = Grant(grant=number, job=7, first=piece.first, count=piece.count, chunk_max=None)
@@ -43,7 +44,7 @@ class FailingJob:
             self.records += 1
             record = Failed(
                 p="a1.0.i1", s=self.records, grant=number, job=7, first=piece.first, count=piece.count, event=None,
-                failure="payload", message="exit status 54", exit_status=54, signal=None, stderr_tail="", slot=0,
+                failure="payload", message="exit status 54", exit_status=54, signal=None, stderr_tail=says, slot=0,
                 at_us=0, wall_us=1, user_us=0, system_us=0,
             )  # fmt: skip
             entry = s.Read(fleet="e1-1", offsets={}, records=[record], far={} if far is None else {0: far})
@@ -93,6 +94,25 @@ def test_a_trouble_that_stays_gives_the_work_back_to_the_last_event_and_fails_no
     assert (released.first, released.count) == (0, 1)
     assert released.evidence is not None
     assert released.evidence.fault == FaultKind.SITE
+
+
+def test_ranks_that_are_not_on_their_nodes_are_tried_a_few_times_and_fail_no_event() -> None:
+    """Each try meets the same launcher: the work goes back, and the server holds it off this site for a while."""
+    it = FailingJob(nodes=4)
+    says = f"{MISPLACED_WORDS}: 8 of them are on n1, where 2 should be"
+    for _ in range(LAUNCHES_MAX):
+        it.fail(None, says=says)
+    assert it.job.ready
+    assert not any(isinstance(each, ReleaseReport) for each in it.pool.state.reports)
+    it.fail(None, says=says)
+
+    assert not it.job.ready, "it is not tried here again"
+    assert not any(each.final for each in it.failures())
+    (released,) = [each for each in it.pool.state.reports if isinstance(each, ReleaseReport)]
+    assert released.evidence is not None
+    assert released.evidence.failure is FailureClass.BATCH
+    assert released.evidence.message == "ranks are not on their nodes: 8 of them are on n1, where 2 should be"
+    assert not is_jobs_own(released.evidence), "it counts against no job"
 
 
 def test_what_is_the_jobs_own_is_told_and_counts() -> None:
