@@ -90,7 +90,7 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
         (["run", "--name", "a b", "--", "true"], "`a b` is no name", "letters"),
         (["submit"], "needs a job file, or --app", ""),
         (["jobs"], "no server is named", "tidemill up"),
-        (["jobs", "--state", "RUNING"], "is no state", "did you mean `RUNNING`?"),
+        (["jobs", "--state", "RUNING"], "is not a state", "did you mean `RUNNING`?"),
         (["job", "cancel"], "needs numbers of jobs, or --campaign", ""),
         (["outputs", "ls"], "name a job", ""),
         (["report", "--since", "yore"], "neither a time", "--help"),
