@@ -164,6 +164,6 @@ def test_all_leaves_out_the_session_and_names_what_may_be_secret() -> None:
     assert (
         captured({"CONDA_PREFIX": "/c/envs/hep"}, []).environment == "conda environment `hep` (`/c/envs/hep`)"
     )
-    with pytest.raises(ConfigError, match="no such variable") as caught:
+    with pytest.raises(ConfigError, match="the variable is not set here") as caught:
         captured(ENVIRON, ["ROOTSY"])
     assert "did you mean `ROOTSYS`?" in (caught.value.hint or "")

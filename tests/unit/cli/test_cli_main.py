@@ -87,7 +87,7 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
             "NOT_SET_ANYWHERE=",
         ),
         (["run", "--input", "no.txt", "--", "true"], "input `no.txt` does not exist", "looked for"),
-        (["run", "--name", "a b", "--", "true"], "`a b` is no name", "letters"),
+        (["run", "--name", "a b", "--", "true"], "`a b` is not a valid name", "letters"),
         (["submit"], "needs a job file, or --app", ""),
         (["jobs"], "no server is named", "tidemill up"),
         (["jobs", "--state", "RUNING"], "is not a state", "did you mean `RUNNING`?"),
