@@ -10,7 +10,9 @@ from tidemill.model.failure import POLICY, FailurePolicy, next_step
 
 HEAD = """# Failures
 
-Drawn by `make gen` from `src/tidemill/model/failure.py`; edit that. It is the only table of failures: server, site and
+This reference lists the classes of failures, what each means and what to do next.
+
+`make gen` draws it from `src/tidemill/model/failure.py`; edit that. It is the only table of failures: server, site and
 pages decide by it.
 
 Only a job's own fault (`application`, `input`) fails a job. Everything else waits, goes to another site, or both.

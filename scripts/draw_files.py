@@ -18,7 +18,9 @@ from tidemill.model import application, job
 MODEL = Path(__file__).parent.parent / "src" / "tidemill" / "model"
 HEAD = """# Application files and job files
 
-Drawn by `make gen` from `src/tidemill/model`; edit that. Unknown keys are errors that name the nearest one.
+This reference lists the keys of application files and job files.
+
+`make gen` draws it from `src/tidemill/model`; edit that. Unknown keys are errors that name the nearest one.
 
 An **application file**, `SITE/apps/NAME.toml`, is what a site's staff approve; `tidemill app check FILE` reads
 one and prints the digests. A **job file** is what `tidemill submit FILE` reads: one `[[job]]` table for each job with

@@ -11,7 +11,9 @@ from tidemill.model.metrics import AGENT, SERVER, Label, Metric
 
 HEAD = """# Metrics
 
-Drawn by `make gen` from `src/tidemill/model/metrics`; edit that. This page is a contract: names, types,
+This reference lists the metrics for Prometheus.
+
+`make gen` draws it from `src/tidemill/model/metrics`; edit that. The page is a contract: names, types,
 labels and units stay, the changelog announces the removal of a metric one release before. Times are in seconds,
 sizes in bytes.
 

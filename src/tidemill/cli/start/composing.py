@@ -28,6 +28,7 @@ from tidemill.cli.command.words import Resolved, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
+from tidemill.client.home import make_private
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import bytes_text
 
@@ -53,7 +54,7 @@ class CommandFiles:
     def path(self, name: str) -> Path:
         """A file of the spool."""
         if not self._dry:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._directory)
         return self._directory / name
 
     def write(self, name: str, text: str) -> Path:
@@ -205,7 +206,6 @@ def _each_file(path: Path, spool: CommandFiles) -> Path:
         say("reading lines from the terminal; Ctrl-D ends them")
     text = sys.stdin.buffer.read() if is_stdin else path.read_bytes()
     saved = spool.path(LINES)
-    saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     saved.write_bytes(text)
     return saved
 
