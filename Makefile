@@ -44,7 +44,7 @@ ORDER := \
   test-local+test-fault \
   test-caches+test-postgresql,test-transfer
 
-.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist bundle container clean
+.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -78,6 +78,7 @@ check-python: setup
 	.venv/bin/python scripts/gen_wire.py --check
 	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
+	$(MAKE) --no-print-directory site
 
 check-rust: setup
 	@cargo fmt --all --check
@@ -128,6 +129,14 @@ cut: setup ## messages through a TCP cut of 60 s: three minutes
 
 bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
 	@for bench in dispatch store pages worst lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
+
+site: setup ## docs/ as a site in target/site, built strictly: no dead link, every page in the navigation
+	@[ -x .uv/site/bin/zensical ] && cmp -s scripts/site-requirements.txt .uv/site/installed || {
+	  .uv/venv/bin/uv venv --quiet --clear --python .venv/bin/python .uv/site
+	  .uv/venv/bin/uv pip install --quiet --python .uv/site/bin/python -r scripts/site-requirements.txt
+	  cp scripts/site-requirements.txt .uv/site/installed
+	}
+	.venv/bin/python scripts/build_site.py .uv/site/bin/zensical
 
 screenshots: setup ## the pictures of docs/web.md, docs/stress.md, docs/reports.md and docs/opportunity.md, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page

@@ -62,7 +62,7 @@ def bill_faults(path: Path) -> list[str]:
         return [f"{path.name} is missing"]
     document = json.loads(path.read_text())
     if document.get("bomFormat") != "CycloneDX" or not document.get("components"):
-        return [f"{path.name}: is no CycloneDX document with components"]
+        return [f"{path.name}: is not a CycloneDX document with components"]
     found = []
     for each in document["components"]:
         files = [each, *each.get("externalReferences", [])]

@@ -21,9 +21,29 @@ TITLES = {
     "ClientConfig": "A client: `HOME/client.toml`",
     "MessagesConfig": "A submitter at a message broker: `HOME/messages.toml`",
 }
+#: the keys of `site.toml` that most sites set, in the order of a first set-up, with a typical value
+COMMON = {
+    "name": '"titan"',
+    "server": '"https://tide.example.org:8443"',
+    "certificate": '"site.pem"',
+    "batch": '"slurm"',
+    "cluster.partition": '"batch"',
+    "accounts[].name": '"phy123"',
+    "accounts[].node_hours": "20000",
+    "mode": '"run"',
+    "nodes_max": "16",
+    "harvest.node_hours_max": "1000",
+    "walltime_s": '"2h"',
+    "data_roots": '["/gpfs/exp"]',
+    "output_dir": '"/gpfs/exp/out"',
+    "contact": '"you@example.org"',
+    "stop_file": '"/gpfs/ops/STOP-tidemill"',
+}
 HEAD = """# Configuration
 
-Drawn by `make gen` from the records named `...Config` in `src/tidemill`; edit those.
+This reference lists every key of the configuration files, first the 15 that most sites set.
+
+`make gen` draws it from the records named `...Config` in `src/tidemill`; edit those.
 An unknown key is an error that names the nearest one.
 `io[].name` is a key of each `[[io]]`, `containers.NAME.path` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
@@ -43,9 +63,29 @@ def records() -> list[type[msgspec.Struct]]:
     return sorted(found, key=lambda record: (record.__name__ != "SiteConfig", record.__name__))
 
 
+def common() -> str:
+    """The table of keys that most sites set. Raises KeyError if one does not exist."""
+    site = next(record for record in records() if record.__name__ == "SiteConfig")
+    keys = {key.key: key for key in config.describe(site, inside=True)}
+    rows = [
+        f"| `{name}` | `{value}` | {f'`{cell(keys[name].default)}`' if keys[name].default else 'required'} "
+        f"| {cell(keys[name].doc)} |"
+        for name, value in COMMON.items()
+    ]
+    head = [
+        "## Start here: 15 keys of `SITE/site.toml`",
+        "",
+        "`tidemill site init` writes most of them. All other keys have defaults that fit most sites.",
+        "",
+        "| key | for example | default | what for |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
 def drawn() -> str:
-    """The whole page: one table per file."""
-    parts = [HEAD]
+    """The whole page: the common keys, then one table per file."""
+    parts = [HEAD, common()]
     for record in records():
         title = TITLES.get(record.__name__, f"`{record.__name__}`")
         # Some of these records say no more than their title

@@ -89,7 +89,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "The tide",
         (
-            Panel("Nodes", "short", "The machine: regular jobs, ours, idle", (
+            Panel("Nodes", "short", "The machine: regular jobs, Tidemill, idle", (
                 (f"sum by (state) (tidemill_nodes{SITE})", "{{state}}"),
             )),
             Panel("Allocations", "short", "Ours, by state", (
@@ -121,7 +121,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             )),
             Panel("Time of a query", "s", "The last one", (
                 (f"tidemill_batch_last_seconds{SITE}", "{{site}}"),
-                (f"tidemill_batch_interval_factor{SITE} > 1", "{{site}} polls so many times rarer"),
+                (f"tidemill_batch_interval_factor{SITE} > 1", "{{site}} polls less often by this factor"),
             )),
             Panel("Metadata operations", "ops", "On shared file systems, and what is allowed", (
                 (per_s("tidemill_io_ops_total", "site, area", SITE), "{{site}} {{area}}"),

@@ -10,7 +10,9 @@ from tidemill.model.failure import POLICY, FailurePolicy, next_step
 
 HEAD = """# Failures
 
-Drawn by `make gen` from `src/tidemill/model/failure.py`; edit that. It is the only table of failures: server, site and
+This reference lists the classes of failures, what each means and what to do next.
+
+`make gen` draws it from `src/tidemill/model/failure.py`; edit that. It is the only table of failures: server, site and
 pages decide by it.
 
 Only a job's own fault (`application`, `input`) fails a job. Everything else waits, goes to another site, or both.
@@ -20,12 +22,12 @@ Only a job's own fault (`application`, `input`) fails a job. Everything else wai
 """
 TAIL = """
 *Whose fault* is that of the class; the evidence of a failure may name another one. An input that a site does not permit
-is `stage_in`, but the site's fault. `ours` is Tidemill itself, such as a full database; no class has it by itself.
-*Against the job*: a job that sites give back three times with it fails.
+is `stage_in`, but the site's fault. `ours` means Tidemill itself, such as a full database; no class has it by itself.
+*Against the job*: a job that sites return three times with it fails.
 
 ## What a site can wait out
 
-A disk that is full, a file system that stalls, a data server that is away, a proxy or token that has expired: jobs wait
+A disk that is full, a file system that stalls, an unreachable data server, a proxy or token that has expired: jobs wait
 at the site. A job is tried again at once, then after the pause above, then after twice that, up to an hour. It asks for
 no nodes meanwhile. After `wait_max_s` of `site.toml` (default: three days) it goes back to the server with the reason,
 and other sites may take it.
@@ -52,11 +54,11 @@ a few jobs that can never succeed do not keep a breaker open. A site has at most
 An image that cannot be used on a node counts against that node. On three nodes in a row, or ten times, it is the site's
 image: the breaker of the application opens, and one event tries it.
 
-## What a site gives back
+## What a site returns
 
-A job that a site gives back for a cause of its own waits for other sites; the same site is offered it again after 10 s,
+A job that a site returns for a cause of its own waits for other sites; the same site is offered it again after 10 s,
 then after twice that, up to an hour. It does not fail, however many sites do so: `tidemill job explain` names each with
-its reason. A job that is given back for its own fault goes to a site that has not refused it, if there is one.
+its reason. A job that is returned for its own fault goes to a site that has not refused it, if there is one.
 """
 
 

@@ -18,12 +18,14 @@ from tidemill.model import application, job
 MODEL = Path(__file__).parent.parent / "src" / "tidemill" / "model"
 HEAD = """# Application files and job files
 
-Drawn by `make gen` from `src/tidemill/model`; edit that. Unknown keys are errors that name the nearest one.
+This reference lists the keys of application files and job files.
+
+`make gen` draws it from `src/tidemill/model`; edit that. Unknown keys are errors that name the nearest one.
 
 An **application file**, `SITE/apps/NAME.toml`, is what a site's staff approve; `tidemill app check FILE` reads
-one and tells the digests. A **job file** is what `tidemill submit FILE` reads: one `[[job]]` table for each job with
+one and prints the digests. A **job file** is what `tidemill submit FILE` reads: one `[[job]]` table for each job with
 the keys of a job below, and at the top, all optional, `campaign` (its name), `shares` (its weight in the fair share),
-`[[notify]]` (who is [told](notifications.md) of it) and `[defaults]` (keys of every job that does not give its own).
+`[[notify]]` (addressees of [notices](notifications.md)) and `[defaults]` (keys of every job without its own).
 In a job file a job may also have `repeat`, the number of such jobs. A key whose default is `none` is left out to
 get it.
 """
@@ -34,7 +36,7 @@ SECTIONS = [
     ("Resources of a slot: `[resources]`", "job.py", "Resources"),
     ("An input: `[[job.inputs]]`", "job.py", "Input"),
     ("An output: `[[outputs]]`", "job.py", "Output"),
-    ("Somebody who is told of the campaign: `[[notify]]`", "notification.py", "Subscription"),
+    ("An addressee of notices of the campaign: `[[notify]]`", "notification.py", "Subscription"),
 ]
 
 

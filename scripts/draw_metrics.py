@@ -11,8 +11,11 @@ from tidemill.model.metrics import AGENT, SERVER, Label, Metric
 
 HEAD = """# Metrics
 
-Drawn by `make gen` from `src/tidemill/model/metrics`; edit that. What stands here is a contract: names, types,
-labels and units stay, a metric that goes is told in the changelog one release before. Times are seconds, sizes bytes.
+This reference lists the metrics for Prometheus.
+
+`make gen` draws it from `src/tidemill/model/metrics`; edit that. The page is a contract: names, types,
+labels and units stay, the changelog announces the removal of a metric one release before. Times are in seconds,
+sizes in bytes.
 
 | of | where | for whom |
 |---|---|---|
@@ -22,7 +25,7 @@ labels and units stay, a metric that goes is told in the changelog one release b
 | the same | `[metrics] listen` and `secret_file`: `GET /metrics` on the login node | who knows the secret |
 
 [deploy/grafana-dashboard.json](../deploy/grafana-dashboard.json) shows them, [operations](operations.md) says how to
-scrape them. Counters count since the start of the process. Metrics of which there is nothing to tell are left out,
+scrape them. Counters count since the start of the process. Metrics without data are omitted,
 such as nodes on the embedded batch system.
 """
 TAIL = """
@@ -33,8 +36,8 @@ TAIL = """
 - `tidemill_server_notification_oldest_seconds` grows: mail or a hook cannot be reached; the log has
   `message.delayed`.
 - `tidemill_server_transaction_seconds`: the database is slow when most take longer than 0.1 s.
-- `tidemill_drained` is 1: somebody stopped us. `tidemill site status` says who and why.
-- `tidemill_cancels_total{by="others"}` grows: the centre's staff, or a script of theirs, ends our allocations.
+- `tidemill_drained` is 1: staff have stopped the site. `tidemill site status` says who and why.
+- `tidemill_cancels_total{by="others"}` grows: the centre's staff, or a script of theirs, ends Tidemill's allocations.
 - `tidemill_batch_interval_factor` is above 1: the batch system is slow, and we ask it less often.
 - `tidemill_harm_today_seconds`: what regular jobs waited because of us; `tidemill site harm` names them.
 - `tidemill_waits_for{cause="..."}`: `idle` (no node is idle), `regular` (regular jobs are about to use what is idle),

@@ -1,7 +1,7 @@
 """Make the notebook of the examples from its source, a Python file with `# %%` marks; `--check` only says whether
 it is current.
 
-The notebook has no outputs: they would be somebody's year. `cells` is what the test runs.
+The notebook has no outputs: they would be one collaboration's year. `cells` is what the test runs.
 """
 
 from __future__ import annotations

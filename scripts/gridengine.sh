@@ -48,7 +48,7 @@ inside() { # a command in the cluster's namespaces
     nsenter -t "$init" -p -m "$@"
 }
 
-free_port() { # the first of two TCP ports in a row that nobody uses, below the ephemeral ones
+free_port() { # the first of two TCP ports in a row that are free, below the ephemeral ones
     used=$(awk 'FNR > 1 { split($2, a, ":"); print a[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u)
     for port in $(seq $((7000 + $$ % 100 * 10)) 2 9998); do
         hex=$(printf '%04X' "$port") next=$(printf '%04X' $((port + 1)))
@@ -142,7 +142,7 @@ tables() { # hosts, queue, scheduler
     qconf -Msconf "$dir/etc/sched"
 }
 
-join() { # NODE NUMBER: its daemon in namespaces of its own, its device joined to ours
+join() { # NODE NUMBER: its daemon in namespaces of its own, its device joined to this host's
     net=$(cat "$dir/etc/net")
     rm -f "$dir/run/$1.joined"
     unshare -n -u sh -c "hostname $1; while [ ! -e '$dir/run/$1.joined' ]; do sleep 0.02; done; exec sge_execd" >"$dir/log/execd.$1" 2>&1 &

@@ -7,7 +7,7 @@
 #   scripts/gridftp.sh crash DIR    kills them, and the processes of their sessions, with SIGKILL
 #
 # A client needs X509_CERT_DIR=DIR/certs/trust X509_USER_CERT=DIR/certs/user.pem X509_USER_KEY=DIR/certs/user.key;
-# `stranger` there is no user of the server. As root it runs as nobody: the server maps nobody to root.
+# `stranger` is not a user of the server. As root it runs as the user `nobody`: the server maps no user to root.
 set -eu
 cd "$(dirname "$0")"
 here=$PWD

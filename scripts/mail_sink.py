@@ -7,7 +7,7 @@
 DIR/000001.eml, ...: envelope as `X-Env-From`, `X-Env-To`, then the mail. With a certificate STARTTLS is required, with
 `--implicit` TLS from the first byte. `--login`: a file with the only user and the password, a line each.
 `--refuse`: recipients with WORD in them are refused with CODE. `--die-before-answer`: the N-th mail is kept, and the
-process killed before it says so. `--slow`: each mail is answered so much later. Prints `ready PORT`.
+process killed before it says so. `--slow`: each mail is answered with this delay. Prints `ready PORT`.
 """
 
 from __future__ import annotations

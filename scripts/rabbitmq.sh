@@ -36,14 +36,14 @@ as_owner() {
     fi
 }
 
-detached() { # LOG WORDS...: whoever reads what this script prints does not wait for it; `exec`, since a redirected function keeps the old files open
+detached() { # LOG WORDS...: the reader of this script's output does not wait for it; `exec`, since a redirected function keeps the old files open
     log=$1
     shift
     exec </dev/null >"$log" 2>&1 9>&-
     as_owner "$@"
 }
 
-free_port() { # the first of three TCP ports in a row that nobody uses, below the ephemeral ones
+free_port() { # the first of three TCP ports in a row that are free, below the ephemeral ones
     used=$(awk 'FNR > 1 { split($2, a, ":"); print a[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u)
     for port in $(seq $((10000 + $$ % 1000 * 10)) 10 29990); do
         taken=
@@ -55,7 +55,7 @@ free_port() { # the first of three TCP ports in a row that nobody uses, below th
     fail "no free ports between 10000 and 29990"
 }
 
-certificates() { # an authority, the broker, and everybody; kept when they are there
+certificates() { # an authority, the broker, and all clients; kept when they are there
     mkdir -p "$dir/certs"
     cd "$dir/certs"
     new="openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
@@ -134,7 +134,7 @@ start() {
     if [ ! -s "$dir/env.sh" ] || [ $# -gt 0 ]; then configure "$@"; fi
     if [ "$(id -u)" = 0 ]; then
         chown -R rabbitmq:rabbitmq "$dir"
-        chown root "$dir"/certs/*.key # those of clients are ours
+        chown root "$dir"/certs/*.key # those of clients stay this user's
         chown rabbitmq "$dir/certs/broker.key"
     fi
     . "$dir/env.sh"

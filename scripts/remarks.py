@@ -8,7 +8,7 @@ import ast
 def remarks_of(record: ast.ClassDef, lines: list[str]) -> dict[str, str]:
     """Field -> remark: what follows `#:` on any line of the field, else the lines of `#:` above it.
 
-    `lines` are those of the whole source. Raises LookupError for a remark that is no field's.
+    `lines` are those of the whole source. Raises LookupError for a remark that belongs to no field.
     """
     fields = [
         each for each in record.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
@@ -26,5 +26,7 @@ def remarks_of(record: ast.ClassDef, lines: list[str]) -> dict[str, str]:
             found[field.target.id] = "\n".join(lines[number].partition("#:")[2].strip() for number in own)
     for number in range(record.lineno - 1, record.end_lineno or record.lineno):
         if "#:" in lines[number] and number not in taken:
-            raise LookupError(f"`{record.name}` has a remark that is no field's: `{lines[number].strip()}`")
+            raise LookupError(
+                f"`{record.name}` has a remark that belongs to no field: `{lines[number].strip()}`"
+            )
     return found

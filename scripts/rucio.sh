@@ -84,7 +84,7 @@ END
     own "$dir/home" "$dir/log"
 }
 
-# Its own database server, as the service's user: nobody where root runs this.
+# Its own database server, as the service's user: `nobody` where root runs this.
 bin=
 for each in /usr/lib/postgresql/*/bin; do
     [ -x "$each/initdb" ] && bin=$each # the last is the newest

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Start or stop an S3-compatible server for tests and benches, on loopback, as an ordinary user: s3s-fs, objects in files.
 #
-#   scripts/s3.sh build PREFIX   builds it from the Rust registry into PREFIX/bin (cargo, 2 minutes); .tools is looked at by itself
+#   scripts/s3.sh build PREFIX   builds it from the Rust registry into PREFIX/bin (cargo, 2 minutes); it searches .tools by itself
 #   scripts/s3.sh start DIR      prints its http:// address; buckets are directories in DIR/data, keys in DIR/credentials
 #   scripts/s3.sh stop DIR       stops it; the data stay
 #   scripts/s3.sh crash DIR      kills it with SIGKILL
 #
-# As root it runs as nobody.
+# As root it runs as the user `nobody`.
 set -eu
 wanted=$(realpath -m "${2:-.}") # seen from where we were called
 cd "$(dirname "$0")"

@@ -81,7 +81,7 @@ def _python(package: dict[str, Any], *, scope: str) -> Component:
 
 
 def _python_license(name: str) -> str:
-    """As the installed package tells it; empty where it is not installed or tells a whole text."""
+    """As the installed package names it; empty where it is not installed or holds a whole text."""
     try:
         told = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError:

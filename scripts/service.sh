@@ -1,7 +1,7 @@
 # What the scripts of transfer services share; read by them with `.`, runs nothing itself.
 #
 # A service has a directory DIR: DIR/data is what it serves, DIR/port its port, kept from start to start, DIR/log what it
-# says, DIR/pid its process. As root it runs as nobody, as anybody else as that user.
+# says, DIR/pid its process. As root it runs as the user `nobody`, otherwise as the present user.
 # shellcheck shell=sh
 
 # Become the service's user and this program; for a subshell in the background, so that `$!` is the program.
@@ -21,14 +21,14 @@ own() {
     if [ "$(id -u)" = 0 ]; then chown -R nobody:nogroup "$@"; fi
 }
 
-# Whether somebody listens on this port. Nobody connects to find out: globus-gridftp-server 13.24 fails an assertion when a
+# Whether a process listens on this port. It does not connect to find out: globus-gridftp-server 13.24 fails an assertion when a
 # connection ends while it starts.
 is_open() {
     cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qi "^ *[0-9]*: [0-9A-F]*:$(printf '%04X' "$1") [0-9A-F:]* 0A "
 }
 
-# N ports of loopback that nobody has, one a line. Below those that the kernel gives to connections: a service that is
-# killed would find its port taken by whoever connects anywhere meanwhile.
+# N ports of loopback that are free, one a line. Below those that the kernel gives to connections: a service that is
+# killed could lose its port to any outgoing connection meanwhile.
 free_ports() {
     python3 -c '
 import random, socket, sys

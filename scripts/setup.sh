@@ -126,11 +126,11 @@ install_packages() {
   fi
 }
 
-# Packages of services start them when they are installed, with a configuration that is not ours: the tests start their
+# Packages of services start them when they are installed, with a configuration of their own: the tests start their
 # own. Debian's way to forbid it (invoke-rc.d(8)); taken back when we end.
 hold_daemons() {
   local policy=/usr/sbin/policy-rc.d
-  [ ! -e "$policy" ] || return 0 # ours from a moment ago, or the machine's own
+  [ ! -e "$policy" ] || return 0 # this script's from a moment ago, or the machine's own
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod 755 "$policy"
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT

@@ -7,7 +7,7 @@
 #   scripts/slurm.sh crash DIR             kills the controller with SIGKILL
 #   scripts/slurm.sh quit DIR              ends the controller in good order, so that it forgets nothing
 #   scripts/slurm.sh controller DIR        starts the controller again
-#   scripts/slurm.sh register DIR          lets every node tell the controller of itself now
+#   scripts/slurm.sh register DIR          makes every node register with the controller now
 #   scripts/slurm.sh node-crash DIR NODE   kills a node's daemon with SIGKILL; its jobs run on unseen
 #   scripts/slurm.sh node DIR NODE         starts a node's daemon again
 #
@@ -16,7 +16,7 @@
 #   --line KEY=VALUE   replaces or adds a line of slurm.conf; may be repeated
 #   --reach PATH       jobs see this folder although it lies below one that is closed to them, such as an interpreter in /root
 #
-# Partitions, each of all nodes: `batch` (default, whole nodes), `preempt` (lower tier, whole nodes, preempted by the others as told), `shared`
+# Partitions, each of all nodes: `batch` (default, whole nodes), `preempt` (lower tier, whole nodes, preempted by the others), `shared`
 # (cores). Features: `left` on the first half of the nodes, `right` on the second; names are n1, n2 ... with leading zeros.
 # DIR should be short: a socket path has at most 107 bytes.
 set -eu
@@ -54,7 +54,7 @@ ended() { # PID: it is gone, or dead and not yet waited for
     ! grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"
 }
 
-free_ports() { # COUNT: the first of so many TCP ports in a row that nobody uses, below the ephemeral ones
+free_ports() { # COUNT: the first of COUNT TCP ports in a row that are free, below the ephemeral ones
     used=$(awk 'FNR > 1 { split($2, a, ":"); print a[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u)
     base=$((12000 + $$ % 100 * 200))
     for _ in $(seq 100); do

@@ -14,7 +14,7 @@ DT_NULL, DT_NEEDED = 0, 1
 
 
 def dynamic_parts(program: bytes) -> list[str]:
-    """What a 64-bit little-endian ELF file wants: `interpreter`, `library`. Raises ValueError if it is none."""
+    """What a 64-bit little-endian ELF file wants: `interpreter`, `library`. Raises ValueError for any other file."""
     if program[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", program, 32)

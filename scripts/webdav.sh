@@ -5,9 +5,9 @@
 #   scripts/webdav.sh stop DIR     stops it; the data stay
 #   scripts/webdav.sh crash DIR    kills it and its children with SIGKILL
 #
-# Of DIR/data it serves: /open to everybody, /denied to nobody, /cert to those with a certificate of DIR/certs/ca.pem,
+# Of DIR/data it serves: /open to all, /denied to none, /cert to those with a certificate of DIR/certs/ca.pem,
 # /token to those with the bearer token `sesame`, /slow as /open with 200 kB/s, /lies as /open with a wrong
-# checksum. /near/X redirects to /open/X, /far/X to another host (WEBDAV_FAR, default https://127.0.0.2), /round/X to itself. As root it runs as nobody.
+# checksum. /near/X redirects to /open/X, /far/X to another host (WEBDAV_FAR, default https://127.0.0.2), /round/X to itself. As root it runs as the user `nobody`.
 set -eu
 cd "$(dirname "$0")"
 here=$PWD

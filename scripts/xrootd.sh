@@ -6,7 +6,7 @@
 #   scripts/xrootd.sh crash DIR    kills it with SIGKILL
 #
 # /denied in it may not be read or written. XROOTD_OPTIONS: further lines of its configuration, such as
-# `xrootd.redirect ...`; XROOTD_CHKSUM: who makes checksums. As root it runs as nobody (xrootd refuses uid 0).
+# `xrootd.redirect ...`; XROOTD_CHKSUM: who makes checksums. As root it runs as the user `nobody` (xrootd refuses uid 0).
 set -eu
 cd "$(dirname "$0")"
 here=$PWD

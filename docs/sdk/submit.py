@@ -1,4 +1,4 @@
-"""Submit a command for ten events, wait, and look at the outcome."""
+"""Submit a command for ten events, wait, and print the outcome."""
 
 from tidemill import Client, JobSpec
 

@@ -117,17 +117,17 @@ def test_names_do_not_become_paths(site: Site) -> None:
     source, tries, campaigns = str(site.data / "card"), [], []
     for name in ["../../apps/evil.toml", "/etc/cron.d/evil", "..", "a\nb", "", "x" * 300]:
         tries += [
-            (JobSpec(app="good", inputs=[Input(name=name, url=source)]), "is no name of an input"),
-            (JobSpec(app="good", outputs=[Output(name=name, path="o")]), "is no name of an output"),
-            (JobSpec(app="good", name=name), "is no name"),
+            (JobSpec(app="good", inputs=[Input(name=name, url=source)]), "is not a valid name of an input"),
+            (JobSpec(app="good", outputs=[Output(name=name, path="o")]), "is not a valid name of an output"),
+            (JobSpec(app="good", name=name), "is not a valid name"),
         ]
         campaigns.append(site.lease(JobSpec(app="good"), campaign=name))
     path = JobSpec(app="good", outputs=[Output(name="o", path="../../o")])
     refused(site, [*tries, (path, "leaves the work directory")])
     owners = [site.lease(JobSpec(app="good"), owner=name) for name in ("a\nb", "x" * 10_000, "\x1b[2J")]
     site.server.say(*campaigns, *owners)
-    assert all("is no name of a campaign" in site.refused(order) for order in campaigns)
-    assert all("is no name of a submitter" in site.refused(order) for order in owners)
+    assert all("is not a valid name of a campaign" in site.refused(order) for order in campaigns)
+    assert all("is not a valid name of a submitter" in site.refused(order) for order in owners)
 
 
 def test_arguments_are_of_their_type_range_and_pattern(site: Site) -> None:
@@ -163,7 +163,7 @@ def test_only_approved_applications_run(site: Site) -> None:
         site,
         [
             (JobSpec(app="evil"), "`evil` is not approved here"),
-            (JobSpec(app="../good"), "`../good` is no name"),
+            (JobSpec(app="../good"), "`../good` is not a valid name"),
             (JobSpec(command=["/bin/sh", "-c", "touch evil"]), "approved applications only"),
             (JobSpec(app="good", env={"LD_PRELOAD": "/tmp/evil.so"}), "lets no job set any"),
             (

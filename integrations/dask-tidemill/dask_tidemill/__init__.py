@@ -130,7 +130,7 @@ class TidemillCluster(SpecCluster):
             "options": {"host": host, "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0",
                         "security": security, "protocol": "tls"},
         }  # fmt: skip
-        dask.config.set({"distributed.scheduler.http.routes": []})  # its HTTP port asks nobody who they are
+        dask.config.set({"distributed.scheduler.http.routes": []})  # its HTTP port asks for no credential
         dask.config.set({"distributed.deploy.lost-worker-timeout": LOST_S})
         super().__init__(
             workers={k: self._new for k in range(n_workers)}, scheduler=scheduler, worker=self._new,

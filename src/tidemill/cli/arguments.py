@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tidemill.errors import ConfigError, did_you_mean
 
-RETRY_S = 2.0  #: a person waits so long for a server that restarts; who follows a campaign waits longer
+RETRY_S = 2.0  #: how long a person waits for a server that restarts; following a campaign waits longer
 
 
 class Command(NamedTuple):

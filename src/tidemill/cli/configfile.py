@@ -30,7 +30,7 @@ def commented(
 ) -> str:
     """A TOML file with every key of a record: those in `values` (dotted key -> TOML text) set, the others commented.
 
-    `origins` tells where a value comes from (dotted key -> text), also of keys that stay as they are; `tail` is TOML
+    `origins` names the source of a value (dotted key -> text), also of keys that stay as they are; `tail` is TOML
     that ends the file, such as lists of tables.
     """
     told = origins or {}
@@ -64,7 +64,7 @@ def _entry(key: config.Key, name: str, values: Mapping[str, str], origins: Mappi
 def set_keys(text: str, values: Mapping[str, str], *, source: Path) -> str:
     """The file with these keys (dotted key -> TOML text) set and everything else, comments included, as it was.
 
-    A key that is there or commented out is changed where it stands, others are added at the end of their table.
+    A key that is there or commented out is changed in place, others are added at the end of their table.
     Raises ConfigError where the result would not say exactly this, such as for a value of several lines.
     """
     changed = text

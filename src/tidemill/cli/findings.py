@@ -1,4 +1,4 @@
-"""Findings, as `doctor`, `site init` and `site check` tell them."""
+"""Findings, as `doctor`, `site init` and `site check` print them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INDENT = 20
 
 
 def tell_findings(findings: Iterable[Finding], tell: Callable[[str], None]) -> None:
-    """One paragraph each: state, what was looked at, what was found; then what to do about it."""
+    """One paragraph each: state, what was examined, what was found; then what to do about it."""
     for each in findings:
         head = f"{each.state:<5} {each.check:<13} "
         tell(wrapped(head, each.found))

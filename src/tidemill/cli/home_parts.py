@@ -46,7 +46,7 @@ def _split(home: Path, places: tuple[Path, ...], error: ConfigError) -> Path:
             refuse_network(place)
             local = Path(
                 tempfile.mkdtemp(prefix=f"{PREFIX}{socket.gethostname()}-", dir=place)
-            )  # mode 0700, ours
+            )  # mode 0700, owned by this user
         except (ConfigError, OSError):
             continue
         (local / "server").mkdir(mode=0o700)
@@ -55,7 +55,7 @@ def _split(home: Path, places: tuple[Path, ...], error: ConfigError) -> Path:
         return local
     listed = ", ".join(f"`{place}`" for place in places)
     raise ConfigError(
-        f"{error.message}, and no local disk was found: looked at {listed}",
+        f"{error.message}, and no local disk was found; tried {listed}",
         hint="set $TIDEMILL_HOME to a directory on a local disk, and name a shared one for the site: "
         "`tidemill site init DIR`",
     ) from error

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
         flush()
     except BrokenPipeError:
-        # The reader of our output has left (`| head`): that is no failure. What Python flushes at exit goes nowhere.
+        # The reader of stdout has left (`| head`), which is not a failure. What Python flushes at exit goes nowhere.
         discard_stdout()
         return EXIT_DONE
     except TidemillError as error:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_JOB_FAILED
     except SystemExit as exit_:  # argparse has printed its help
         return exit_.code if isinstance(exit_.code, int) else EXIT_DONE
-    except Exception as error:  # noqa: BLE001 -- the top of the program: told as a bug
+    except Exception as error:  # noqa: BLE001 -- the top of the program: reported as a bug
         return _bug(error, as_json=wants_json(words))
     return code
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tidemill.client.client import Client
     from tidemill.wire.api import AllocationRow, CampaignRow
 
-PATIENCE_S = 8.0  #: without progress for so long, the cause is told
-LINE_S = 10.0  #: without a terminal: a line so often
+PATIENCE_S = 8.0  #: print the cause after this time without progress
+LINE_S = 10.0  #: interval of lines without a terminal
 
 
 class Progress:
@@ -65,7 +65,7 @@ class Progress:
 
 
 class WaitingNotice:
-    """Says why nothing happens: call it at every look; it asks `cause` when no event was settled for a while."""
+    """Prints why nothing happens: call it at every poll; it asks `cause` when no event was settled for a while."""
 
     def __init__(self, cause: Callable[[], str | None]) -> None:
         self._cause = cause

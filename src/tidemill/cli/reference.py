@@ -12,6 +12,8 @@ HEAD = """# The command line
 
 <!-- Made from the parsers: python -m tidemill.cli.reference > docs/cli.md -->
 
+This reference lists every command and option.
+
 `tidemill VERB [OPTIONS]`. Data goes to stdout, everything else (progress, hints, errors) to stderr; with `--json` the
 data is JSON, and so is an error: `{"error": {"kind", "message", "hint", "exit_code"}}`. An error names what was
 attempted, on what and what came back; a line `hint:` says what to do.

@@ -1,4 +1,4 @@
-"""Which verb somebody means who typed another word: by meaning first (words of other tools), then by distance. Pure."""
+"""The verb that a mistyped word means: by meaning first (words of other tools), then by distance. Pure."""
 
 from __future__ import annotations
 

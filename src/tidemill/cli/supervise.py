@@ -20,7 +20,7 @@ from tidemill.errors import ConfigError, SiteError
 
 BACKOFF_S = 0.2
 BACKOFF_MAX_S = 10.0
-STEADY_S = 30.0  #: a child that lived so long starts again without delay
+STEADY_S = 30.0  #: a child that lived this long starts again without delay
 POLL_S = 0.1
 TERM_S = 40.0  #: time between SIGTERM and SIGKILL; an agent gives its allocations back in between
 LEFT_S = 5.0  #: the same, for what children have left behind

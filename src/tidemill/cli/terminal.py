@@ -1,4 +1,4 @@
-"""The only place that prints: data on stdout, everything else on stderr, and no control character of anybody's text.
+"""The only place that prints: data on stdout, everything else on stderr, and no control character from outside.
 
 What a payload, a site or a job wrote is cleaned as it is printed (`tidemill.printable`), so that no verb can forget it.
 Only the output of payloads is passed on byte by byte, into a file or a pipe, or where `--raw` asks for it.
@@ -132,7 +132,7 @@ def stdout_is_terminal() -> bool:
 
 
 def stderr_is_terminal() -> bool:
-    """Whether a person sees what is told."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "job logs": ("jobs.logs", "stdout and stderr of a payload"),
         "top": ("jobs.top", "campaigns as they run"),
         "message submit": ("jobs.message", "submit a job file by the message broker"),
-        "message follow": ("jobs.message", "state changes of your jobs, as messages report them"),
+        "message follow": ("jobs.message", "follow state changes of your jobs through the broker"),
         "outputs ls": ("jobs.outputs", "list outputs: at the site, under way, delivered"),
         "outputs get": ("jobs.outputs", "copy delivered outputs and verify them"),
         "errors": ("jobs.errors", "failures grouped by class and cause"),

@@ -332,7 +332,7 @@ def _check_pair(key_path: Path, public: Any) -> None:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"`{name[:100]}` is no name for a certificate",
+            f"`{name[:100]}` is not a valid name of a certificate",
             hint="letters, digits, blanks and `@:._+-`, at most 64",
         )
     return name

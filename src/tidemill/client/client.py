@@ -513,7 +513,7 @@ def check_name(name: str, what: str) -> str:
     """The name if it is fit for a file name on any system; ConfigError otherwise."""
     if not re.match(NAME_PATTERN, name):
         raise ConfigError(
-            f"`{name}` is no name of a {what}",
+            f"`{name}` is not a valid name of a {what}",
             hint="letters, digits, `.`, `_`, `+` and `-`, at most 100, first a letter or digit",
         )
     return name

@@ -28,6 +28,7 @@ from tidemill.client.calls.call import CallError, CallFuture, CallTimeoutError, 
 from tidemill.client.calls.crew import Crew
 from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client, new_campaign
+from tidemill.client.home import make_private
 from tidemill.errors import ConfigError
 from tidemill.model.job import Input, JobSpec, Resources
 
@@ -158,7 +159,7 @@ def _scratch(home: Path) -> Path:
     """A directory of this executor in the home: sites of other machines that share the home can read it."""
     parent = home / "executor"
     try:
-        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(parent)
         return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
     except OSError as error:
         raise ConfigError(f"failed to create a directory in `{parent}`: {error.strerror}") from error

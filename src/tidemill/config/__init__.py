@@ -184,7 +184,7 @@ class _Checker:
             raise self._wrong(value, "a path", key)
         try:
             return (self._source.parent / Path(value).expanduser()).absolute()
-        except RuntimeError as error:  # `~name` of somebody whom this machine does not know
+        except RuntimeError as error:  # `~name` of a user whom this machine does not know
             raise ConfigError(f"{self._source}: `{key}`: {error}") from error
 
     def _expect(self, value: Any, wanted: type, name: str, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Who can be told of what: occasions and addressees, as configuration and submitters write them. Pure."""
+"""Occasions and addressees of notifications, as configuration and submitters write them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Occasion(StrEnum):
-    """What somebody may be told of."""
+    """What can be notified."""
 
     JOB = "job"
     CAMPAIGN = "campaign"
@@ -35,7 +35,7 @@ OCCASIONS: dict[Occasion, str] = {
 
 
 class Channel(StrEnum):
-    """How somebody is told."""
+    """How a notice reaches its addressee."""
 
     MAIL = "mail"
     HOOK = "hook"
@@ -44,7 +44,7 @@ class Channel(StrEnum):
 
 class Target(NamedTuple):
     """An addressee, taken apart: `where` is an address, the name of a hook or its URL, or who gets messages (empty =
-    whoever owns the campaign)."""
+    the campaign's owner)."""
 
     channel: Channel
     where: str
@@ -68,13 +68,13 @@ def parse_target(text: str) -> Target:
         if kind == "message" and (text == kind or _NAME.fullmatch(where)):
             return Target(Channel.MESSAGE, where)
     raise ValueError(
-        f"`{text[:100]}` is nobody who can be told: expected `mail:me@example.org`, `hook:NAME`, "
+        f"`{text[:100]}` is not a valid addressee: expected `mail:me@example.org`, `hook:NAME`, "
         "`https://host/path` or `message`"
     )
 
 
 def shown(target: str) -> str:
-    """An addressee for logs: of a URL only the host, for with many services whoever knows the path may write there."""
+    """An addressee for logs: of a URL only the host, for with many services the path is the credential."""
     parts = urlsplit(target)
     return f"{parts.scheme}://{parts.hostname}/..." if "://" in target else target
 
@@ -83,7 +83,7 @@ def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return bool(parts.hostname) and parts.username is None and parts.port != 0 and not parts.fragment
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         return False
 
 

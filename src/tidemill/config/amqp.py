@@ -16,7 +16,7 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     url: Annotated[
         str | None,
         doc(
-            "The broker: `amqps://HOST:PORT/VHOST` (not told: port 5671, virtual host `tidemill`); none = no messages"
+            "The broker: `amqps://HOST:PORT/VHOST` (default: port 5671, virtual host `tidemill`); none = no messages"
         ),
     ] = None
     certificate: Annotated[

@@ -16,9 +16,7 @@ class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     keep_days: Annotated[
         float,
         msgspec.Meta(gt=0, le=36_500),
-        doc(
-            "Ended campaigns stay in the database, and can be retried, for so many days; then they are archived"
-        ),
+        doc("Keep ended campaigns in the database, where they can be retried, for N days; then archive them"),
     ] = 90.0
     dir: Annotated[
         Path | None,

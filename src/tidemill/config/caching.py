@@ -41,7 +41,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory: Annotated[
         Size | None,
         doc(
-            "Of a `node` cache: pilots run it with so much of each node's memory, which slots do not get; 1 GiB of "
+            "Of a `node` cache: the memory of each node that pilots give to it, and slots do not get; 1 GiB of "
             "it is for blocks under way, the rest holds files. none = others run it at `url`"
         ),
     ] = None
@@ -161,7 +161,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     probe_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("The round trip to an origin or cache is measured so often at most, by one connection"),
+        doc("Measure the round trip to an origin or cache at most once in this time, by one connection"),
     ] = 300.0
     stage_bytes_max: Annotated[
         Size, msgspec.Meta(ge=0), doc("Files of at most this size that programs read whole may be copied")

@@ -65,7 +65,7 @@ TMP = Path("/tmp")
 
 
 def credential_patterns(homes: Iterable[Path] = ()) -> list[str]:
-    """As nodes are told them: `~/NAME`, the same in other homes, `/tmp/NAME*`."""
+    """As nodes receive them: `~/NAME`, the same in other homes, `/tmp/NAME*`."""
     below = [f"~/{name}" for name in BELOW_HOME]
     below += [str(home / name) for home in homes for name in BELOW_HOME]
     return [*below, *(f"{TMP}/{name}*" for name in BELOW_TMP)]
@@ -82,7 +82,7 @@ def why_hidden(path: Path) -> str | None:
     if any(_holds(path.parts, Path(name).parts) for name in BELOW_HOME):
         return "is a credential by its name"
     if path in (Path("/"), TMP, Path("/proc"), Path("/dev")):
-        return "is no directory of anybody's: name what lies in it"
+        return "is not the directory of one user: name the entries in it"
     return None
 
 

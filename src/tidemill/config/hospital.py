@@ -65,7 +65,7 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     moves_max: Annotated[
         int,
         msgspec.Meta(ge=1, le=100),
-        doc("Times that a job is moved into wards, at most: one that was moved so often stays where it is"),
+        doc("Move a job into wards at most N times; after that it stays where it is"),
     ] = 2
     cure: Annotated[WardCure, doc("Gentler settings")] = WardCure()
 

@@ -1,4 +1,4 @@
-"""`[mail]` and `[notify]` of `server.toml`: how people and programs are told, who else may be, and what of."""
+"""`[mail]` and `[notify]` of `server.toml`: how notices are sent, who else may receive them, and of what."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
-        doc("The mail server has so long for each answer; for the one to a mail's end 10 minutes or more"),
+        doc("Wait at most T for each answer of the mail server; at the end of a mail, 10 minutes or more"),
     ] = 60.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, and a password in the clear."""
         if self.server and not self.sender:
-            raise ValueError("`server` is set and `sender` is not: nobody could answer or return a mail")
+            raise ValueError(
+                "`server` is set and `sender` is not: a mail could be neither answered nor returned"
+            )
         if self.sender:
             parse_target(f"mail:{self.sender}")
         if self.security == "none" and self.login_file is not None:
@@ -73,16 +75,16 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     private: Annotated[
         bool, doc("May the host have a private or loopback address? Else such an address is refused")
     ] = False
-    plain: Annotated[
-        bool, doc("May it be `http` to another machine? Then anybody on the way can read it")
-    ] = False
+    plain: Annotated[bool, doc("Permit `http` to another machine, readable by every host on the way")] = False
     submitters: Annotated[bool, doc("May submitters name it?")] = False
 
     def __post_init__(self) -> None:
         """Refuse a URL that nothing can be posted to, or that the way can read."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
-            raise ValueError(f"`{self.url}` is no URL such as `https://host/path` without user and password")
+            raise ValueError(
+                f"`{self.url}` is not a URL such as `https://host/path` without user and password"
+            )
         if parts.scheme == "http" and not self.plain and not is_loopback(parts.hostname):
             raise ValueError(f"`{self.url}` is not https: set `plain = true` if that is meant")
 
@@ -96,7 +98,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody who is always told, whoever submits."""
+    """An addressee that receives notices of all campaigns."""
 
     to: Annotated[str, doc("`mail:ADDRESS`, `hook:NAME` or `message:NAME` (a submitter of `[amqp]`)")]
     when: Annotated[list[Occasion], msgspec.Meta(min_length=1), doc("Of what")]
@@ -104,7 +106,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     failures_share: Annotated[Share, doc("For `failures`: from which share of failed events on")] = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse an addressee that is none."""
+        """Refuse an invalid addressee."""
         target = parse_target(self.to)
         if not target.where:
             raise ValueError(f"`{self.to}`: say who gets the messages, `message:NAME`")
@@ -115,9 +117,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What people and programs are told, and how often at most."""
+    """What is notified, and how often at most."""
 
-    rules: Annotated[list[Rule], doc("Who is always told, and of what")] = []
+    rules: Annotated[list[Rule], doc("Addressees of notices of all campaigns")] = []
     hooks: Annotated[list[Hook], doc("Web hooks that may be named")] = []
     hook_hosts: Annotated[
         list[str],
@@ -130,16 +132,20 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Path | None, doc("File (mode 0600) with the secret that signs what goes to those")
     ] = None
     gather_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("What happens within this time after the first is told with it")
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("Report what happens within this time after the first event together with it"),
     ] = 10.0
     digest_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("Nobody is told more often than this; what happens meanwhile waits")
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("Minimum time between two messages to an addressee; notices wait meanwhile"),
     ] = 300.0
     per_hour_max: Annotated[
         int, msgspec.Meta(ge=1, le=3600), doc("Messages to one addressee in an hour, at most")
     ] = 12
     look_s: Annotated[
-        Duration, msgspec.Meta(ge=0.05, le=60), doc("Pause between two looks at what has happened")
+        Duration, msgspec.Meta(ge=0.05, le=60), doc("Pause between two reads of new events")
     ] = 1.0
     retry_s: Annotated[
         Duration, msgspec.Meta(ge=0.1), doc("First pause after a message that could not be sent")
@@ -148,10 +154,10 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     give_up_s: Annotated[
         Duration,
         msgspec.Meta(ge=60),
-        doc("A message that cannot be sent for so long is given up, and logged"),
+        doc("Give up a message that cannot be sent for this time, and log it"),
     ] = 5 * 86400.0
     keep_s: Annotated[
-        Duration, msgspec.Meta(ge=3600), doc("What was sent, or given up, stays in the database for so long")
+        Duration, msgspec.Meta(ge=3600), doc("Keep sent and abandoned messages in the database for this time")
     ] = 7 * 86400.0
 
     def __post_init__(self) -> None:
@@ -164,4 +170,4 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for rule in self.rules:
             target = parse_target(rule.to)
             if target.channel == "hook" and target.where not in names:
-                raise ValueError(f"a rule tells `{rule.to}`, and `hooks` has no `{target.where}`")
+                raise ValueError(f"a rule notifies `{rule.to}`, but `hooks` has no `{target.where}`")

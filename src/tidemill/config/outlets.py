@@ -27,6 +27,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
 
     def __post_init__(self) -> None:
-        """Refuse a listener for everybody."""
+        """Refuse a listener without a secret."""
         if self.listen and self.secret_file is None:
-            raise ValueError("`listen` needs `secret_file`: everybody on a login node can reach its loopback")
+            raise ValueError(
+                "`listen` needs `secret_file`: every user of a login node can reach its loopback"
+            )

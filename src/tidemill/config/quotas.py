@@ -21,7 +21,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         msgspec.Meta(ge=1),
         doc(
             "Kinds of jobs of one submitter that have not ended, at most: each campaign and each combination of "
-            "application, cores, memory, devices and width in it is one; every sync has to look at all of them"
+            "application, cores, memory, devices and width in it is one; every sync has to examine all of them"
         ),
     ] = 500
     campaign_kinds_max: Annotated[
@@ -65,12 +65,12 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int, msgspec.Meta(ge=1), doc("Connections with one client certificate at once, at most")
     ] = 100
     head_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("A request whose headers are not whole after so long is ended")
+        Duration, msgspec.Meta(ge=0.1), doc("End a request whose headers are not complete after this time")
     ] = 20.0
     stall_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.1),
         doc(
-            "A request is ended when less than 1 kB of its body comes, or nothing of its answer is taken, in so long"
+            "End a request when less than 1 kB of its body arrives, or none of its answer is read, in this time"
         ),
     ] = 60.0

@@ -48,17 +48,19 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     secret_file: Annotated[
         Path | None,
         doc(
-            "File (mode 0600) with a secret for `listen`: who knows it may do everything; without https it is "
-            "wanted from everybody"
+            "File (mode 0600) with a secret for `listen` that permits everything; without https every client "
+            "needs it"
         ),
     ] = None
     site_lost_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("A site silent for so long loses its leases: others get its work")
+        Duration,
+        msgspec.Meta(ge=1),
+        doc("A site that is silent for this time loses its leases to other sites"),
     ] = SITE_LOST_S
     half_life_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("Half of what owners and campaigns have used is forgotten after so long, for the fair share"),
+        doc("Half-life of past usage of owners and campaigns in the fair share"),
     ] = HALF_LIFE_S
     data_wait_s: Annotated[
         Duration,
@@ -82,7 +84,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def place(self) -> Path:
-        """The server's directory. Raises ConfigError if neither a key nor a file tells it."""
+        """The server's directory. Raises ConfigError if neither a key nor a file names it."""
         if self.dir is None:
             raise ConfigError("the server's directory is not known", hint="set `dir`")
         return self.dir

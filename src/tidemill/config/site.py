@@ -37,7 +37,7 @@ class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = None
     queue_wait_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("An allocation waits at least so long, as in a real queue")
+        Duration, msgspec.Meta(ge=0), doc("Minimum wait of an allocation, as in a real queue")
     ] = 0.0
     grace_s: Annotated[
         Duration, msgspec.Meta(ge=0.1), doc("Time from SIGTERM to SIGKILL at walltime's end or cancel")
@@ -77,7 +77,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 1_000_000_000
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
-        doc("Slurm: how far our jobs stand behind others'; none = not at all"),
+        doc("Slurm: the `--nice` value of Tidemill's jobs, which puts them behind regular jobs; none = 0"),
     ] = 1_000_000
     launcher: Annotated[
         Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
@@ -99,13 +99,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     json: Annotated[
         Literal["auto", "never"], doc("Slurm: read JSON where text does not say all, or never")
     ] = "auto"
-    timeout_s: Annotated[Duration, msgspec.Meta(ge=1), doc("A command is given up after so long")] = 60.0
+    timeout_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Give up a command after this time")] = 60.0
     slow_s: Annotated[
         Duration, msgspec.Meta(ge=0.01), doc("A reply that takes longer doubles the pause between polls")
     ] = 2.0
-    slowdown_max: Annotated[
-        float, msgspec.Meta(ge=1), doc("Pauses between polls grow at most so many times")
-    ] = 16.0
+    slowdown_max: Annotated[float, msgspec.Meta(ge=1), doc("Pauses between polls grow at most N times")] = (
+        16.0
+    )
     reply_bytes_max: Annotated[
         Size, msgspec.Meta(ge=10_000), doc("A reply with more bytes is given up, and said so")
     ] = 64_000_000
@@ -115,7 +115,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unknown_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("An allocation that neither queue nor accounting know for so long is lost"),
+        doc("An allocation that queue and accounting have not listed for this time is lost"),
     ] = 120.0
 
     def __post_init__(self) -> None:
@@ -146,23 +146,23 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How we give nodes back."""
+    """How nodes are released."""
 
     dead_after_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("A pilot that hears nothing from lead or agent for so long drains and leaves"),
+        doc("A pilot that hears nothing from lead or agent for this time drains and leaves"),
     ] = 300.0
     drain_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("A draining pilot ends what still runs after so long")
+        Duration, msgspec.Meta(ge=0), doc("A draining pilot ends what still runs after this time")
     ] = 60.0
     stop_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("When staff stop us, pilots have so long to drain before their allocations are canceled"),
+        doc("After a stop by staff, pilots drain for at most T before their allocations are canceled"),
     ] = 20.0
     top_up_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("Without TCP: pilots look for more work so often")
+        Duration, msgspec.Meta(ge=0.1), doc("Without TCP: pause between two reads of new work by a pilot")
     ] = 60.0
     foreign_cancels: Annotated[
         int, msgspec.Meta(ge=1), doc("So many cancellations that we did not order drain the site ...")
@@ -178,15 +178,15 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     policy: Annotated[
         Literal["yield", "preempt", "capped", "windows", "demand"] | None,
         doc(
-            "`yield` gives nodes back before others wait; `preempt` leaves that to the scheduler; `capped` fits its "
-            "limits to the gaps and never yields; `windows` uses only what no plan needs; `demand` queues like "
-            "anybody else. none = `demand` on the local batch system, `windows` on Grid Engine, else `yield`"
+            "`yield` releases nodes before regular jobs wait; `preempt` leaves that to the scheduler; `capped` fits "
+            "its limits to the gaps and never yields; `windows` uses only what no plan needs; `demand` queues like "
+            "any user's jobs. none = `demand` on the local batch system, `windows` on Grid Engine, else `yield`"
         ),
     ] = None
     poll_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
         doc(
-            "Pause between two looks at the machine: 2-3 % of a typical run; none = `batch_poll_s` locally, else 30 s"
+            "Pause between two polls of the machine: 2-3 % of a typical run; none = `batch_poll_s` locally, else 30 s"
         ),
     ] = None
     cycle_s: Annotated[
@@ -203,9 +203,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     slack_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc(
-            "Others' jobs that are over time are taken to end so much later: Slurm's KillWait and the epilog"
-        ),
+        doc("Regular jobs end at most T after their limit: Slurm's KillWait and the epilog"),
     ] = 30.0
     width: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
@@ -221,7 +219,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Duration, msgspec.Meta(ge=0), doc("Prolog, epilog and a pilot's start together, until measured")
     ] = 10.0
     payback: Annotated[
-        float, msgspec.Meta(ge=0), doc("A node must be able to work so many times its start-up")
+        float, msgspec.Meta(ge=0), doc("Take a node only if it can work N times as long as its start-up")
     ] = 3.0
     waiting_per_idle: Annotated[
         float, msgspec.Meta(ge=0), doc("Pilots that wait in the queue per idle node, at most")
@@ -230,7 +228,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float, msgspec.Meta(gt=0), doc("Starts per node of the machine and hour, at most")
     ] = 6.0
     start_by_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("A pilot that has not started after so long never does")
+        Duration, msgspec.Meta(ge=1), doc("Treat a pilot that has not started after this time as failed")
     ] = 600.0
     wake_nodes: Annotated[bool, doc("Do powered-down nodes count as idle?")] = False
     lead: Annotated[
@@ -250,7 +248,9 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     quarantine_starts: Annotated[
         int, msgspec.Meta(ge=1), doc("So many fast failures put a node into quarantine")
     ] = 3
-    quarantine_s: Annotated[Duration, msgspec.Meta(ge=1), doc("A node stays there for so long")] = 86400.0
+    quarantine_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Leave a node in quarantine for this time")] = (
+        86400.0
+    )
     fast_failure_s: Annotated[
         Duration, msgspec.Meta(ge=0.1), doc("A start that fails within this time is a fast failure")
     ] = 120.0
@@ -258,7 +258,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Duration,
         msgspec.Meta(ge=1),
         doc(
-            "An allocation that runs so long without a word of a pilot hangs, and is given back: launchers and file "
+            "Release an allocation that has run for this time without a message of a pilot: launchers and file "
             "systems that are slow need a minute or two, and nodes should not be held idle for much longer"
         ),
     ] = 300.0
@@ -302,7 +302,9 @@ class SiteConfig(
     ] = None
     deny_submitters: Annotated[
         list[str],
-        doc("Submitters whose jobs are given back unrun, besides those whom `tidemill site deny` names"),
+        doc(
+            "Submitters whose jobs are returned without running, besides those whom `tidemill site deny` names"
+        ),
     ] = []
     certificate: Annotated[
         Path | None, doc("The site's certificate (PEM), as `tidemill certs issue site NAME` makes it")
@@ -329,8 +331,8 @@ class SiteConfig(
     batch: Annotated[Literal["local", "slurm", "pbs", "gridengine"], doc("The batch system")] = "local"
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
     cluster: Annotated[Cluster, doc("How the centre's batch system is asked")] = Cluster()
-    harvest: Annotated[Harvest, doc("Which nodes we take")] = Harvest()
-    yielding: Annotated[Yielding, doc("How we give nodes back")] = Yielding()
+    harvest: Annotated[Harvest, doc("Which nodes Tidemill takes")] = Harvest()
+    yielding: Annotated[Yielding, doc("How nodes are released")] = Yielding()
     accounts: Annotated[list[Account], doc("Grants of the centre, used in this order; none = no ledger")] = []
     io: Annotated[
         list[Io], doc("Areas of shared file systems with a budget; starts are paced to keep it")
@@ -338,18 +340,18 @@ class SiteConfig(
     start_ops_default: Annotated[
         int,
         msgspec.Meta(ge=0),
-        doc("Operations that a start costs each area while nobody has traced it; 0 = it is not paced"),
+        doc("Assumed operations of an untraced start in each area; 0 = it is not paced"),
     ] = 0
     start_bytes_default: Annotated[
         Size,
         msgspec.Meta(ge=0),
-        doc("Bytes that a start reads in each area while nobody has traced it; 0 = it is not paced by bytes"),
+        doc("Assumed bytes that an untraced start reads in each area; 0 = it is not paced by bytes"),
     ] = 0
     contact: Annotated[
-        str, doc("Mail address of the operator: in every job's comment, told when we are stopped")
+        str, doc("Mail address of the operator: in every job's comment, notified when staff stop the site")
     ] = ""
     stop_file: Annotated[
-        Path | None, doc("A path agreed with the centre's staff: whoever makes this file stops us")
+        Path | None, doc("A path agreed with the centre's staff: a file there stops the site")
     ] = None
     mail: Annotated[ContactMail, doc("Where mail goes out")] = ContactMail()
     metrics: Annotated[Metrics, doc("Who may read the agent's metrics")] = Metrics()
@@ -357,7 +359,7 @@ class SiteConfig(
         Duration,
         msgspec.Meta(ge=0, le=86_400),
         doc(
-            "Pilots measure their nodes so often: CPU, memory, network, disks, file systems, GPUs; 0 = never"
+            "Interval at which pilots measure their nodes: CPU, memory, network, disks, file systems, GPUs; 0 = never"
         ),
     ] = 30.0
     nodes_max: Annotated[
@@ -367,7 +369,7 @@ class SiteConfig(
     data_roots: Annotated[
         list[Path],
         doc(
-            "`file:` inputs and outputs must lie below one of these directories; delivered outputs are no inputs"
+            "`file:` inputs and outputs must lie below one of these directories; delivered outputs cannot be inputs"
         ),
     ] = []
     output_dir: Annotated[
@@ -464,7 +466,7 @@ class SiteConfig(
         ),
     ] = None
     output_flush_s: Annotated[
-        Duration, msgspec.Meta(ge=0.05), doc("Outputs on a node are made durable at least so often")
+        Duration, msgspec.Meta(ge=0.05), doc("Outputs on a node become durable at least this often")
     ] = 30.0
     storage_patience_s: Annotated[
         Duration,
@@ -475,16 +477,16 @@ class SiteConfig(
         ),
     ] = 300.0
     record_flush_s: Annotated[
-        Duration, msgspec.Meta(ge=0.001, le=10), doc("Results are made durable at least so often")
+        Duration, msgspec.Meta(ge=0.001, le=10), doc("Results become durable at least this often")
     ] = 0.1
     queue_s: Annotated[
         Duration, msgspec.Meta(ge=0), doc("Seconds of work that the lead keeps queued at each core")
     ] = 2.0
-    idle_s: Annotated[Duration, msgspec.Meta(ge=0), doc("A pilot without work for so long leaves")] = 20.0
+    idle_s: Annotated[Duration, msgspec.Meta(ge=0), doc("A pilot without work for this time leaves")] = 20.0
     pilot_grace_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("The work of a pilot whose connection is gone for so long is given to others"),
+        doc("The work of a pilot whose connection is lost for this time goes to other pilots"),
     ] = 30.0
     bundle_bytes_max: Annotated[
         Size, msgspec.Meta(ge=1_000_000), doc("A larger output bundle is closed, a new one started")
@@ -522,10 +524,12 @@ class SiteConfig(
         doc("Pause between two syncs when nothing presses; none = 0.2 s on a Unix socket, else 10 s"),
     ] = None
     sync_interval_max_s: Annotated[
-        Duration, msgspec.Meta(ge=0.01), doc("Longest pause while the server is away")
+        Duration,
+        msgspec.Meta(ge=0.01),
+        doc("Longest pause between two syncs while the server is unreachable"),
     ] = 60.0
     sync_timeout_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("The server may be silent for so long in one exchange")
+        Duration, msgspec.Meta(ge=1), doc("Wait at most T for the server in one exchange")
     ] = 60.0
     tick_s: Annotated[
         Duration, msgspec.Meta(ge=0.005, le=60), doc("Pause of the agent's loop while work is running")
@@ -546,13 +550,11 @@ class SiteConfig(
         "127.0.0.1:0"
     )
     node_binary: Annotated[Path | None, doc("The `tidemill-node` binary; none = the installed one")] = None
-    heartbeat_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("The agent renews its sign of life so often")
-    ] = 5.0
+    heartbeat_s: Annotated[Duration, msgspec.Meta(ge=0.1), doc("Interval of the agent's heartbeat")] = 5.0
     dead_agent_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("An agent on another host without a sign of life for so long counts as dead"),
+        doc("An agent on another host without a heartbeat for this time counts as dead"),
     ] = 60.0
     stage_bytes_max: Annotated[
         Size, msgspec.Meta(ge=1), doc("Bytes of staged inputs at most, of all jobs together")
@@ -584,10 +586,10 @@ class SiteConfig(
     fleet_keep_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("A fleet that has ended is kept for so long, for its payloads' logs"),
+        doc("Keep an ended fleet, with its payloads' logs, for this time"),
     ] = 86400.0
     log_snapshot_lines: Annotated[
-        int, msgspec.Meta(ge=100), doc("The site's log is condensed into a snapshot after so many lines")
+        int, msgspec.Meta(ge=100), doc("Condense the site's log into a snapshot after N lines")
     ] = 50_000
 
     def __post_init__(self) -> None:
@@ -613,7 +615,7 @@ class SiteConfig(
                     raise ValueError(f"`{key}`: `{path}` {why}")
         if self.with_credentials and self.serves_others:
             raise ValueError(
-                "`with_credentials` shows your keys to the programs of everybody whose jobs this site runs: it is for "
+                "`with_credentials` shows your keys to the programs of all users whose jobs this site runs: it is for "
                 "your own site (`shared = false`)"
             )
 

@@ -44,7 +44,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     reload_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("Certificates, CAs and CRLs that were changed are read again after so long"),
+        doc("Read changed certificates, CAs and CRLs again after this time"),
     ] = 60.0
 
 
@@ -56,7 +56,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,39}$"),
         doc("Short name: who comes with a token of subject SUB is `SUB@NAME` here"),
     ]
-    issuer: Annotated[str, doc("The claim `iss`, to the letter; https, with loopback excepted")]
+    issuer: Annotated[str, doc("The claim `iss`, exactly; https, except on loopback")]
     audience: Annotated[
         list[str],
         msgspec.Meta(min_length=1),
@@ -81,7 +81,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     issuers: Annotated[list[Issuer], doc("Services whose tokens are believed")] = []
     leeway_s: Annotated[
-        Duration, msgspec.Meta(ge=0, le=300), doc("Clocks may differ by so much (`exp`, `nbf`)")
+        Duration, msgspec.Meta(ge=0, le=300), doc("Tolerated difference of clocks (`exp`, `nbf`)")
     ] = 30.0
     lifetime_s_max: Annotated[
         Duration,
@@ -89,7 +89,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         doc("A token that lives longer is refused; the WLCG profile says 6 h at most"),
     ] = 21600.0
     keys_kept_s: Annotated[
-        Duration, msgspec.Meta(ge=10), doc("An issuer's keys are asked for again after so long")
+        Duration, msgspec.Meta(ge=10), doc("Fetch an issuer's keys again after this time")
     ] = 3600.0
 
 
@@ -123,5 +123,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         doc("A credential that ends less than this after the job is expected to is remarked at submit"),
     ] = MARGIN_S
     audit_kept_s: Annotated[
-        Duration, msgspec.Meta(ge=86400), doc("The audit log and who ran where are kept for so long")
+        Duration,
+        msgspec.Meta(ge=86400),
+        doc("Keep the audit log, and the record of who ran where, for this time"),
     ] = 34560000.0

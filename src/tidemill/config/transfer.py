@@ -62,7 +62,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, doc("Outputs get a temporary name first (`https`: needs MOVE; `root`; `gsiftp`)")
     ] = True
     read_back: Annotated[
-        bool, doc("Outputs are read again and compared where the server tells no checksum of its own")
+        bool, doc("Outputs are read again and compared where the server reports no checksum")
     ] = True
     service: Annotated[
         str, doc("`s3`: where the bucket is served, such as `https://s3.example.org`; empty = Amazon's")
@@ -90,10 +90,10 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("The move of one file is given up after so long, all tries together"),
+        doc("Give up the move of one file after this time, all tries together"),
     ] = 21600.0
     stall_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("A try that has moved nothing for so long is ended")
+        Duration, msgspec.Meta(ge=1), doc("End a try that has moved nothing for this time")
     ] = 120.0
     tries_max: Annotated[int, msgspec.Meta(ge=1, le=100), doc("Tries of one move, at most")] = 5
     pause_s: Annotated[
@@ -102,9 +102,9 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cache_bytes_max: Annotated[
         Annotated[Size, msgspec.Meta(ge=0)] | None,
         doc(
-            "Staged inputs that no job needs now are kept up to so many bytes in all; none = half of `stage_bytes_max`"
+            "Keep staged inputs that no job needs now up to N bytes in all; none = half of `stage_bytes_max`"
         ),
     ] = None
-    cache_age_s: Annotated[Duration, msgspec.Meta(ge=0), doc("... and for so long after their last use")] = (
-        604800.0
-    )
+    cache_age_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("... and for this time after their last use")
+    ] = 604800.0

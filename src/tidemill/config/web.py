@@ -24,5 +24,5 @@ class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     session_s: Annotated[
         Duration,
         msgspec.Meta(ge=60, le=43_200),
-        doc("Who logged in has to do so again after so long, or when the credential ends"),
+        doc("A login ends after this time, or when its credential expires"),
     ] = 3_600.0

@@ -90,9 +90,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     outputs: list[Output] = []  #: of a job that gives none
     events_per_range_max: int | None = None  #: at most; None = 1 unless `{events}` is among the arguments
     range_s: float = 10.0  #: aimed length of one range in range mode and of one chunk in command mode
-    #: the first payload of a version, and of each slot every so many-th, is traced; 0 = none
+    #: the first payload of a version, and of each slot every N-th, is traced; 0 = none
     trace_every: int = 1000
-    looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
+    looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for this time
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
     #: paths that its payloads see, read-only, although slots hide them: below /tmp or a home directory
     show: list[Path] = []
@@ -105,13 +105,13 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     network: bool | None = None
     #: processes and threads of a slot at most; none = as the site says, else 256 and 32 more for each core
     processes_max: Annotated[int, msgspec.Meta(ge=8)] | None = None
-    nodes_max: int = 1  #: a job may ask for a payload that spans so many nodes
-    #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
+    nodes_max: int = 1  #: most nodes that a payload of a job may span
+    #: most ranks (MPI) that a payload of a job may have; 0 = it is never started by a launcher
     ranks_max: int = 0
     container: Container | None = None  #: then `executable` and `script` are paths in the image
     #: shell lines such as `module load x`: run once per version and node type, kept as data
     setup: list[str] = []
-    setup_timeout_s: int = 120  #: the lines of `setup` are given up after so long
+    setup_timeout_s: int = 120  #: give up the lines of `setup` after this time
     ready_timeout_s: int = 600  #: range mode: a payload that is not `ready` by then failed its set-up
     help: str = ""  #: what it does, shown to submitters
 

@@ -65,7 +65,7 @@ class BackOff(NamedTuple):
     breaker: int = 3
 
     def pause_s(self, tries: int) -> float:
-        """The pause after so many failed tries."""
+        """The pause after this number of failed tries."""
         if tries < 2:
             return 0.0
         return float(min(self.longest_s, self.first_s * 2 ** min(tries - 2, 40)))
@@ -77,7 +77,7 @@ NO_WAIT = BackOff(0.0, 0.0, 0)
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a class is treated: a row of the table.
 
-    `counts`: it uses up one of the event's retries. `against_job`: a job that is given back with it several times
+    `counts`: it uses up one of the event's retries. `against_job`: a job that is returned with it several times
     fails. `next_step` may hold `{job}`, `{event}` and `{of_event}`: see `next_step`.
     """
 
@@ -160,7 +160,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         against_job=False,
         against=Against.NOTHING,
         back_off=NO_WAIT,
-        meaning="the allocation was given back or ended first",
+        meaning="the allocation was released or ended first",
         next_step="nothing: the events run again elsewhere",
     ),
     FailureClass.NODE: FailurePolicy(
@@ -233,7 +233,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int = 0
     notes: list[
         str
-    ] = []  #: how the allocation's nodes did things, as far as they told: images, work directories
+    ] = []  #: how the allocation's nodes did things, as far as they reported it: images, work directories
     fault: str = (
         ""  #: a `FaultKind` where it is not the one of the class; what this version does not know is ignored
     )
@@ -261,7 +261,7 @@ def fault_of(evidence: Evidence) -> FaultKind:
 
 
 def is_jobs_own(evidence: Evidence) -> bool:
-    """Whether a job that is given back with this evidence is to blame for it."""
+    """Whether a job that is given back with this evidence caused it itself."""
     return POLICY[evidence.failure].against_job and fault_of(evidence) in JOBS_OWN
 
 

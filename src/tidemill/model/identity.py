@@ -12,7 +12,7 @@ import msgspec
 
 
 class Role(StrEnum):
-    """What somebody is to the server."""
+    """The part that a client plays for the server."""
 
     SUBMITTER = "submitter"
     SITE = "site"
@@ -22,14 +22,14 @@ class Role(StrEnum):
 class Via(StrEnum):
     """How it was shown who asks."""
 
-    SOCKET = "socket"  #: the kernel told the user at the other end of the Unix socket
+    SOCKET = "socket"  #: the kernel names the user at the other end of the Unix socket
     SECRET = "secret"  #: the secret of a private file
     CERTIFICATE = "certificate"  #: the key of a client certificate
     TOKEN = "token"  #: a signed bearer token
 
 
 class Act(StrEnum):
-    """What somebody may want. Every route and every message is one of these."""
+    """What a request asks for. Every route and every message is one of these."""
 
     HEALTH = "health"
     SCHEMA = "schema"
@@ -59,7 +59,7 @@ class Reach(StrEnum):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who asks. `name`: of the person (owner of campaigns) or of the site."""
+    """The author of a request. `name`: of the person (owner of campaigns) or of the site."""
 
     role: Role
     name: str
@@ -132,7 +132,7 @@ SCOPES: dict[Act, str] = {
 
 
 def reach(identity: Identity, act: Act) -> Reach:
-    """How far somebody's right to an act goes."""
+    """How far an identity's right to an act goes."""
     if identity.is_everybody:
         return Reach.ALL
     if identity.via is Via.TOKEN:
@@ -143,7 +143,7 @@ def reach(identity: Identity, act: Act) -> Reach:
 
 
 def may(identity: Identity, act: Act, *, owner: str | None = None, site: str | None = None) -> AccessDecision:
-    """Whether somebody may do this, to something of this owner or of this site.
+    """Whether an identity may do this, to something of this owner or of this site.
 
     Without `owner` and `site`: whether there is anything at all that he may do this to; what is shown must then be
     limited to `own_name`.

@@ -56,7 +56,7 @@ class Deliver(StrEnum):
 
 
 class Width(NamedTuple):
-    """A payload that spans nodes: so many whole nodes, so many ranks (processes of one MPI program) on all of them."""
+    """A payload that spans nodes: whole nodes, and ranks (processes of one MPI program) on all of them."""
 
     nodes: int
     ranks: int
@@ -81,7 +81,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     event_s: float | None = None  #: estimated seconds of one event on one slot; replaced by what is measured
     timeout_s: int | None = None  #: a payload (command mode) or range (range mode) is killed after this
     scratch_mb: int | None = None  #: size of the slot's /tmp, work directory included
-    nodes: int | None = None  #: a payload spans so many whole nodes; None = 1
+    nodes: int | None = None  #: whole nodes that a payload spans; None = 1
     ranks: int | None = None  #: processes of a payload, alike on each node; None = one on each of `nodes`
 
     @property
@@ -169,7 +169,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     resources: Resources = Resources()  #: of a slot
     after: list[int | str] = []  #: job ids, or names of campaigns
     after_any: bool = False  #: run even if a job that it comes after failed
-    failed_max: int = 0  #: so many failed events still make it PARTIAL, not FAILED
+    failed_max: int = 0  #: up to N failed events make it PARTIAL, not FAILED
     #: what is done at the end of the job, or nothing before it is complete; none = `done`
     deliver: Deliver | msgspec.UnsetType = msgspec.UNSET
     retries: int = 2  #: an event that failed 1 + retries times enters the failed set
@@ -179,7 +179,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     home: str | msgspec.UnsetType = msgspec.UNSET
     #: the server keeps the times of each payload (`tidemill stress`); none = sums only
     timed: bool | msgspec.UnsetType = msgspec.UNSET
-    #: so many of its events run at the same time at most, all at one site and each a payload of its own; none = as many
+    #: at most N of its events run at the same time, all at one site and each a payload of its own; none = as many
     #: as there are slots
     at_once: int | msgspec.UnsetType = msgspec.UNSET
     stress: StressLevel | msgspec.UnsetType = (
@@ -197,7 +197,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def running_max(at_once: int | msgspec.UnsetType, events: int) -> int | None:
-    """How many of so many events may run at the same time; None = all."""
+    """How many of `events` may run at the same time; None = all."""
     return at_once if at_once is not msgspec.UNSET and at_once < events else None
 
 

@@ -1,4 +1,4 @@
-"""What is legal in a job, whoever is to run it. Pure.
+"""What is valid in a job at any site. Pure.
 
 The server asks it of submitters, a site asks it again of the server, which it does not trust: names become file names,
 numbers become limits of processes, texts become arguments.
@@ -59,7 +59,7 @@ class Fault(NamedTuple):
 def row_fault(spec: JobSpec) -> Fault | None:
     """What is wrong with that in which jobs of one specification differ; None = nothing."""
     if spec.name is not None and not is_name(spec.name):
-        return Fault(f"`{shown(spec.name)}` is no name", "letters, digits and `._+-`, at most 100")
+        return Fault(f"`{shown(spec.name)}` is not a valid name", "letters, digits and `._+-`, at most 100")
     if abs(spec.priority) > PRIORITY_MAX:
         return Fault(f"priority {shown(spec.priority)} is beyond +-{PRIORITY_MAX}")
     if not 1 <= spec.events <= EVENTS_MAX:
@@ -68,7 +68,7 @@ def row_fault(spec: JobSpec) -> Fault | None:
 
 
 def spec_fault(spec: JobSpec) -> Fault | None:
-    """What is wrong with a specification, as far as can be told without knowing the application; None = nothing."""
+    """What is wrong with a specification, as far as can be known without the application; None = nothing."""
     if (spec.app is None) == (not spec.command):
         return Fault(f"{'neither' if spec.app is None else 'both'} `app` and `command` are given", "give one")
     if len(spec.inputs) > INPUTS_MAX or len(spec.after) > AFTER_MAX:
@@ -140,7 +140,7 @@ def _names_fault(spec: JobSpec) -> Fault | None:
     names += [("an application that merges", each.merge) for each in spec.outputs or []]
     for what, name in names:
         if name is not None and not is_name(name):
-            return Fault(f"`{shown(name)}` is no name of {what}", "letters, digits and `._+-`")
+            return Fault(f"`{shown(name)}` is not a valid name of {what}", "letters, digits and `._+-`")
     for what, each in (("inputs", inputs), ("outputs", outputs)):
         if len(set(each)) < len(each):
             return Fault(f"it has two {what} of one name")
@@ -204,7 +204,7 @@ def _texts_fault(spec: JobSpec) -> Fault | None:
         return Fault(f"it has more than {PARAMETERS_MAX} parameters or variables")
     for name in spec.env:
         if not _VARIABLE.fullmatch(name):
-            return Fault(f"`{shown(name)}` is no name of a variable", "letters, digits and `_`")
+            return Fault(f"`{shown(name)}` is not a valid name of a variable", "letters, digits and `_`")
     values: Iterable[tuple[str, object]] = (*spec.params.items(), *spec.env.items())
     for name, value in values:
         if isinstance(value, str) and (len(value) > TEXT_CHARACTERS_MAX or "\0" in value):

@@ -1,4 +1,4 @@
-"""A machine as its batch system shows it at one moment: nodes, jobs of everybody, reservations, partitions. Pure data.
+"""A machine as its batch system shows it at one moment: nodes, all users' jobs, reservations, partitions. Pure data.
 
 Every adapter of `batch/` makes these from what its commands print; `harvest/` reads nothing else. Times are seconds
 since 1970, UTC. Host lists are expanded: names of single nodes, interned by the adapter.
@@ -14,7 +14,7 @@ import msgspec
 class NodeState(StrEnum):
     """What a node can be used for now. The batch system's own word is in `Node.word`."""
 
-    IDLE = "idle"  #: nobody is on it, it takes jobs; it may be planned for one (see `Queued.planned_nodes`)
+    IDLE = "idle"  #: no job is on it, it takes jobs; it may be planned for one (see `Queued.planned_nodes`)
     BUSY = "busy"  #: all of it is used
     SHARED = "shared"  #: part of it is used, the rest may be (see `cores_free`)
     ENDING = "ending"  #: its last job has ended, epilog or kill wait is under way: not free yet
@@ -39,7 +39,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job that holds nodes (running, suspended, completing), anybody's."""
+    """A job that holds nodes (running, suspended, completing), of any user."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job that waits, anybody's, in the order in which the scheduler looks at them (highest priority first)."""
+    """A pending job of any user, in the order in which the scheduler considers them (highest priority first)."""
 
     id: str
     name: str
@@ -81,7 +81,7 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Nodes kept for somebody or for maintenance."""
+    """Nodes kept for users or for maintenance."""
 
     name: str
     start_s: float
@@ -92,7 +92,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A partition or queue. None = no limit or not told."""
+    """A partition or queue. None = no limit, or not reported."""
 
     name: str
     nodes: tuple[str, ...]
@@ -108,7 +108,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """All jobs of a machine in figures, anybody's. None = the batch system does not show it."""
+    """All users' jobs of a machine in figures. None = the batch system does not show it."""
 
     submitted: int | None = None  #: ever submitted; starts again at 0 now and then
     ended: int | None = None  #: ever ended; starts again with `submitted`
@@ -131,16 +131,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         ""  #: why the batch system starts no job at all now, in words; empty = it starts jobs
     )
     is_order_known: bool = True  #: False: the order of `queued` is a guess; any of them may start first
-    are_others_hidden: bool = False  #: others' jobs are not shown, nor which idle nodes are kept for them
+    are_others_hidden: bool = False  #: regular jobs are not shown, nor which idle nodes are kept for them
     hidden: list[
         str
-    ] = []  #: such as `others' jobs (PrivateData=jobs)`: then the plan without us cannot be known
+    ] = []  #: such as `regular jobs (PrivateData=jobs)`: then the plan without us cannot be known
 
     counts: JobCounts | None = None  #: taken before anything else; None = see `BatchSystem.glance`
 
     @property
     def tells_plan(self) -> bool:
-        """Whether the scheduler tells planned starts: it says when it last planned, or one of others' jobs has one."""
+        """Whether the scheduler reports planned starts: it says when it last planned, or a regular job has one."""
         return self.plan_age_s is not None or any(
             job.planned_s is not None and not job.ours for job in self.queued
         )

@@ -53,7 +53,7 @@ def check_value(name: str, parameter: Parameter, value: Any) -> str | int | floa
     if parameter.type is ParameterType.CHOICE:
         if value not in (parameter.choices or []):
             raise JobError(
-                f"parameter `{name}` is `{shown(value)}`, which is no choice",
+                f"parameter `{name}` is `{shown(value)}`, which is not one of its choices",
                 hint=did_you_mean(value, parameter.choices or []),
             )
         return str(value)
@@ -75,7 +75,7 @@ def _check_number(name: str, parameter: Parameter, value: Any) -> int | float:
 
 
 def _exact(kind: ParameterType, value: Any) -> int | float | None:
-    """The number that the value is, to its last digit; None where it is none, or none of this type. Whole numbers never
+    """The number that the value is, to its last digit; None where it is not a number of this type. Whole numbers never
     pass through a float: it would change those above 2^53, such as seeds of 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

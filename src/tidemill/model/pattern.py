@@ -1,6 +1,6 @@
 """The regular expressions of application files, run in time that grows linearly with the text. Pure.
 
-A site writes them, a submitter writes what they are run on, and server, client and site all do it: nobody of the three
+A site writes them, a submitter writes what they are run on, and server, client and site all do it: none of the three
 may be able to hold up another one. Python's `re` backtracks: `(a|a)*b` takes twice as long for each letter more. RE2
 does not, and bounds memory; what it leaves out is what cannot be had without backtracking. See docs/decisions/0020.
 """

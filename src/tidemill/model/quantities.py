@@ -99,7 +99,7 @@ def ratio(part: float, whole: float) -> float | None:
 
 
 def figure_text(value: float) -> str:
-    """`12.5`, `1,234`: one decimal where it tells something."""
+    """`12.5`, `1,234`: one decimal where it is significant."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 

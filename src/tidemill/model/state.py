@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """The few states of a job; how far it is, is told by its counts of events."""
+    """The few states of a job; its counts of events show its progress."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -75,12 +75,12 @@ LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
         LeaseState.RELEASED,
     ): "the site gave the rest back, the job was canceled, or an operator reset the site",
     (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than site_lost_s",
-    (LeaseState.LOST, LeaseState.ACTIVE): "its site came back before anybody else had its events",
+    (LeaseState.LOST, LeaseState.ACTIVE): "its site came back before another site had its events",
     (LeaseState.LOST, LeaseState.SETTLED): "late results of the site settled the rest",
     (
         LeaseState.LOST,
         LeaseState.RELEASED,
-    ): "the job had ended, and its owner retries it: its site has been told to stop",
+    ): "the job had ended, and its owner retries it: its site has an order to stop",
 }
 
 

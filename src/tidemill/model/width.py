@@ -1,4 +1,4 @@
-"""What is legal for payloads that span nodes, said in words that fit every place where a job is looked at. Pure."""
+"""What is valid for payloads that span nodes, in words that fit every place that checks a job. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RANKS_MAX = 10_000_000
 
 
 def check_asked(asked: Resources) -> str | None:
-    """What is wrong with the figures themselves, whoever runs the job; None = nothing."""
+    """What is wrong with the figures themselves, at any site; None = nothing."""
     width = asked.width
     if width is None:
         return None
@@ -39,7 +39,7 @@ def check_allowed(width: Width, *, app: str, nodes_max: int, ranks_max: int) -> 
 
 
 def check_place(width: Width, *, cores: int, nodes: int, cores_per_node: int, launcher: str) -> str | None:
-    """Why a site with so many nodes cannot start it; None = it can. `cores`: of one rank; `launcher` empty = none."""
+    """Why a site with `nodes` nodes cannot start it; None = it can. `cores`: of one rank; `launcher` empty = none."""
     if not launcher:
         return "this site has no MPI launcher"
     if width.nodes > nodes:

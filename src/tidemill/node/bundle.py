@@ -55,7 +55,7 @@ def read_chunks(directory: Path, ref: OutputRef) -> Iterator[bytes]:
     on an error.
     """
     if Path(ref.bundle).name != ref.bundle or not ref.bundle.endswith(".tar") or "\0" in ref.bundle:
-        raise ProtocolError(f"`{ref.bundle}` is no name of a bundle (output `{ref.name}`)")
+        raise ProtocolError(f"`{ref.bundle}` is not a valid name of a bundle (output `{ref.name}`)")
     if ref.offset < 0 or ref.length < 0 or ref.offset + ref.length > BUNDLE_BYTES_MAX:
         raise ProtocolError(f"output `{ref.name}` of `{ref.bundle}` has an offset or a length out of range")
     path = directory / ref.bundle

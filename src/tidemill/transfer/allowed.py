@@ -217,7 +217,7 @@ def _host(scheme: str, text: str, refuse: _Refuse) -> tuple[str, int]:
         )
     if scheme == "s3":
         if not _BUCKET.fullmatch(text):
-            raise refuse("that is no name of a bucket")
+            raise refuse("that is not a valid name of a bucket")
         return text, 0
     match = re.fullmatch(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?", text.lower())
     if match is None or not _HOST.fullmatch(match["host"]):

@@ -93,7 +93,7 @@ def test_jobs_that_wait_for_each_other_in_a_long_row_are_ordered_in_time(tmp_pat
      "https://u:p@h/", "file:///etc/passwd", "message:a/b", "https://h/#x", "gopher://h/"],
 )  # fmt: skip
 def test_an_addressee_is_no_header_no_option_and_no_path(text: str) -> None:
-    with pytest.raises(ValueError, match="nobody who can be told"):
+    with pytest.raises(ValueError, match="is not a valid addressee"):
         parse_target(text)
 
 

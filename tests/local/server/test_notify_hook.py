@@ -301,7 +301,7 @@ def test_a_url_of_a_submitter_must_still_be_allowed_when_it_is_sent(secret_file:
         ('[[notify.hooks]]\nname="a"\nurl="ftp://example.org/"\nsecret_file="s"', "no URL"),
         ('[notify]\nhook_hosts=["*"]', "hook_secret_file"),
         ('[[notify.rules]]\nto="hook:x"\nwhen=["job"]', "has no `x`"),
-        ('[[notify.rules]]\nto="mail:a@b\\nBcc: c@d"\nwhen=["job"]', "nobody who can be told"),
+        ('[[notify.rules]]\nto="mail:a@b\\nBcc: c@d"\nwhen=["job"]', "is not a valid addressee"),
         ('[[notify.rules]]\nto="mail:a@b.org"\nwhen=["never"]', "never"),
         ('[mail]\nserver="m:25"', "sender"),
         ('[mail]\nserver="m:25"\nsender="a@b.org"\nsecurity="none"\nlogin_file="x"', "in the clear"),

@@ -82,8 +82,9 @@ def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_p
 def test_a_plan_is_told_in_words() -> None:
     text = plan_text(plan(100, cancel=2, yields_to=["77"], why="job 77 could start"), now_s=110)
     assert text == (
-        "batch/8c: 16 nodes, 12 busy, 3 idle, 1 ours; 0 of ours and 5 regular jobs wait. job 77 could start; "
-        "2 given back for 77 (10 s ago)"
+        "batch/8c: 16 nodes, 12 busy, 3 idle, 1 Tidemill's; 0 of Tidemill's and 5 regular jobs wait. "
+        "job 77 could start; "
+        "2 released for 77 (10 s ago)"
     )
 
 

@@ -113,7 +113,7 @@ def test_fix_quotes_for_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: 
     [
         ([], "there is no command"),
         (["--"], "there is no command"),
-        (["--area", "sw", "--", "true"], "`sw` is no absolute path"),
+        (["--area", "sw", "--", "true"], "`sw` is not an absolute path"),
         (["--also", "mmap", "--", "true"], "`tidemill trace`"),
         (["-o", "/nowhere/p.json", "--", "true"], "failed to write `/nowhere/p.json`"),
         (["--areas", "/", "--", "true"], "has no option `--areas`"),

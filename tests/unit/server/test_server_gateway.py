@@ -84,8 +84,8 @@ def test_the_commands_quote_what_users_are_called() -> None:
     [
         ({"sites": {"cms": ""}}, "the broker's user `cms` is the submitter `cms` already"),
         ({"sites": {"x": "srv"}}, "the broker's user `srv` is the server already"),
-        ({"submitters": {"a/b": ""}}, "`a/b` is no name"),
-        ({"submitters": {"*": ""}}, "is no name"),
+        ({"submitters": {"a/b": ""}}, "`a/b` is not a valid name"),
+        ({"submitters": {"*": ""}}, "is not a valid name"),
     ],
 )
 def test_names_and_users_that_do_not_go_together_are_refused(changes: dict[str, Any], complaint: str) -> None:

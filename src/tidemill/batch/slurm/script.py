@@ -96,7 +96,7 @@ def script_text(submission: BatchSubmission, launcher: str, *, burst_buffer: Seq
     ]
     for key, text in sorted(submission.environment.items()):
         if not _VARIABLE.fullmatch(key):
-            raise SiteError(f"`{key[:100]}` is no name of a variable", transient=False)
+            raise SiteError(f"`{key[:100]}` is not a valid name of a variable", transient=False)
         lines.append(f"export {key}={shlex.quote(text)}")
     command = submission.command
     ranged = submission.nodes_min is not None and submission.nodes_min < submission.nodes

@@ -118,7 +118,7 @@ def define(parser: Parser) -> None:
 
 
 def init(args: Namespace) -> int:
-    """Check, write, tell."""
+    """Check the arguments, write the configuration, print the next step."""
     from tidemill import config
     from tidemill.cache.engine import directory as places
     from tidemill.cache.engine import limits

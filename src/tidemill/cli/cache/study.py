@@ -83,7 +83,7 @@ def define(parser: Parser) -> None:
         type=size,
         default=BYTES,
         metavar="SIZE",
-        help="read at most so much in a pass (default: 64MB)",
+        help="read at most SIZE in each pass (default: 64MB)",
     )
     parser.add_argument(
         "--time",

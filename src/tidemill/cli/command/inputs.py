@@ -107,7 +107,7 @@ def checked_url(url: str) -> str:
     if not path.exists():
         raise ConfigError(f"input `{url}` does not exist", hint=f"looked for `{path}`")
     if not path.is_file():
-        raise ConfigError(f"input `{url}` is not a regular file", hint=f"looked at `{path}`")
+        raise ConfigError(f"input `{url}` is not a regular file", hint=f"the path is `{path}`")
     return str(path)
 
 

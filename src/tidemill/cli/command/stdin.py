@@ -26,7 +26,7 @@ def has_stdin() -> bool:
 
 
 def has_waiting_data() -> bool:
-    """Whether somebody has sent data to stdin that would be lost."""
+    """Whether stdin holds data that would be lost."""
     if not has_stdin():
         return False
     found = os.fstat(0)

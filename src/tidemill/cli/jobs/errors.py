@@ -17,7 +17,11 @@ def define(parser: Parser) -> None:
     parser.add_argument("--campaign", metavar="NAME", help="only failures of this campaign (default: all)")
     parser.add_argument("--job", type=count, metavar="JOB", help="only failures of this job (default: all)")
     parser.add_argument(
-        "--limit", type=count, default=LIMIT, metavar="N", help=f"look at the newest N (default: {LIMIT})"
+        "--limit",
+        type=count,
+        default=LIMIT,
+        metavar="N",
+        help=f"examine the newest N failures (default: {LIMIT})",
     )
 
 

@@ -115,7 +115,7 @@ def tell_failures(client: Client, job: JobDetail) -> None:
         hint(f"`tidemill job accept {job.row.id}` delivers what is done as it is")
     again, number = "it" if job.row.events == 1 else "what failed", job.row.id
     hint(
-        f"`tidemill errors --campaign {job.row.campaign}` tells more, `tidemill job retry {number}` runs {again} again"
+        f"`tidemill errors --campaign {job.row.campaign}` groups them, `tidemill job retry {number}` runs {again} again"
     )
 
 

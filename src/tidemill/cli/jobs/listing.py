@@ -29,7 +29,7 @@ def define(parser: Parser) -> None:
         help="jobs of campaigns that have left the database for the archive",
     )
     parser.add_argument(
-        "--limit", type=count, default=LIMIT, metavar="N", help=f"so many jobs at most (default: {LIMIT})"
+        "--limit", type=count, default=LIMIT, metavar="N", help=f"list at most N jobs (default: {LIMIT})"
     )
 
 
@@ -39,7 +39,7 @@ def run(args: Namespace) -> int:
 
     state = args.state.upper() if args.state else None
     if state is not None and state not in list(JobState):
-        raise ConfigError(f"`{args.state}` is no state of a job", hint=did_you_mean(state, list(JobState)))
+        raise ConfigError(f"`{args.state}` is not a state of a job", hint=did_you_mean(state, list(JobState)))
     client = client_of(args)
     rows = list(
         client.jobs(

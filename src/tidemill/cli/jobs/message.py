@@ -35,7 +35,7 @@ def define_follow(parser: Parser) -> None:
     _file(parser)
     parser.add_argument("--campaign", metavar="NAME", help="show this campaign's only (default: all)")
     parser.add_argument(
-        "--quiet-for", type=duration, metavar="T", help="end when nothing came for so long (default: go on)"
+        "--quiet-for", type=duration, metavar="T", help="exit when no message arrives for T (default: go on)"
     )
 
 

@@ -53,7 +53,7 @@ def _find(args: Namespace) -> tuple[Any, list[Any]]:
         raise ConfigError("name a job by its number, or a campaign with --campaign")
     client = client_of(args)
     if args.job is not None:
-        client.job(args.job)  # a job that does not exist is an error, one without outputs is none
+        client.job(args.job)  # an unknown job is an error, a job without outputs is not
     else:
         client.campaign(args.campaign)
     return client, list(client.outputs(campaign=args.campaign, job=args.job))

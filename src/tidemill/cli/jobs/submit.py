@@ -137,13 +137,13 @@ def _define_place(one: _ArgumentGroup) -> None:
 
 
 def define_notify(parser: Parser) -> None:
-    """Options that say who is told."""
+    """Options that name addressees of notices."""
     parser.add_argument(
         "--notify",
         action="append",
         default=[],
         metavar="TARGET",
-        help="tell `mail:me@example.org`, `hook:NAME`, `https://...` or `message`; repeatable (default: nobody)",
+        help="notify `mail:me@example.org`, `hook:NAME`, `https://...` or `message`; repeatable (default: none)",
     )
     parser.add_argument(
         "--notify-when",
@@ -153,7 +153,7 @@ def define_notify(parser: Parser) -> None:
 
 
 def wants_of(args: Namespace) -> list[Subscription]:
-    """Who is to be told of what. Raises ConfigError."""
+    """Addressees and the occasions of their notices. Raises ConfigError."""
     from tidemill.config.addressee import Occasion, parse_target
     from tidemill.errors import did_you_mean
     from tidemill.model.notification import Subscription
@@ -163,7 +163,7 @@ def wants_of(args: Namespace) -> list[Subscription]:
         for word in args.notify_when.split(","):
             if word not in list(Occasion):
                 raise ConfigError(
-                    f"--notify-when: `{word}` is nothing to be told of",
+                    f"--notify-when: `{word}` cannot be notified",
                     hint=did_you_mean(word, list(Occasion)),
                 )
         when = [Occasion(word) for word in args.notify_when.split(",")]
@@ -173,9 +173,7 @@ def wants_of(args: Namespace) -> list[Subscription]:
         except ValueError as error:
             raise ConfigError(f"--notify: {error}") from error
     if when is not None and not args.notify:
-        raise ConfigError(
-            "--notify-when says of what, and nobody is named", hint="--notify mail:me@example.org"
-        )
+        raise ConfigError("--notify-when needs an addressee", hint="add `--notify mail:me@example.org`")
     return [Subscription(to=each, when=when) for each in args.notify]
 
 
@@ -383,7 +381,7 @@ def _tell(args: Namespace, sent: Submission) -> int:
 
 
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
-    """Wait with a progress bar, tell how it ended; 1 if a job failed or was canceled."""
+    """Wait with a progress bar and print the outcome; 1 if a job failed or was canceled."""
     from tidemill.cli.progress import Progress
     from tidemill.client.client import RETRY_S
 

@@ -22,7 +22,7 @@ ROWS = 20
 def define(parser: Parser) -> None:
     """Options of `top`."""
     parser.add_argument(
-        "--once", action="store_true", help="print once and end (default where stdout is no terminal)"
+        "--once", action="store_true", help="print once and exit (default where stdout is not a terminal)"
     )
     parser.add_argument(
         "--rows", type=count, default=ROWS, metavar="N", help=f"campaigns shown (default: {ROWS})"
@@ -48,7 +48,7 @@ _RIGHT = (2, 3, 4, 5, 6, 7, 8)
 
 
 class _Rates:
-    """Events per second of each campaign, from two looks at it."""
+    """Events per second of each campaign, from two readings."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int]] = {}
@@ -83,7 +83,7 @@ def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list
 
 
 def _state(row: CampaignRow) -> str:
-    """The state that tells most: running before waiting before how it ended."""
+    """The most informative state: running before waiting before how it ended."""
     for state in ("RUNNING", "WAITING", "FAILED", "PARTIAL", "CANCELED"):
         if row.states.get(state):
             return state

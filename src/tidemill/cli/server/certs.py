@@ -22,7 +22,7 @@ def define_init(parser: Parser) -> None:
         "--name", default="Tidemill CA", metavar="TEXT", help="the CA's name (default: Tidemill CA)"
     )
     parser.add_argument(
-        "--days", type=int, default=CA_DAYS, metavar="N", help=f"it lasts so long (default: {CA_DAYS})"
+        "--days", type=int, default=CA_DAYS, metavar="N", help=f"validity in days (default: {CA_DAYS})"
     )
 
 
@@ -35,7 +35,7 @@ def define_issue(parser: Parser) -> None:
     parser.add_argument(
         "--also", action="append", default=[], metavar="HOST", help="a server's further names (default: none)"
     )
-    parser.add_argument("--days", type=int, metavar="N", help=f"it lasts so long (default: {_days()})")
+    parser.add_argument("--days", type=int, metavar="N", help=f"validity in days (default: {_days()})")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where NAME.pem and NAME.key go (default: the CA's directory)"
     )
@@ -159,7 +159,7 @@ def show_certs(args: Namespace) -> int:
         for each, left_us in zip(found, ends, strict=True):
             show(f"{each.path}")
             show(f"  subject  {each.subject}")
-            show(f"  role     {each.role or 'none of ours'}")
+            show(f"  role     {each.role or 'none'}")
             show(f"  issuer   {each.issuer}")
             show(f"  serial   {each.serial}")
             show(f"  hosts    {', '.join(each.hosts) or 'none'}")

@@ -39,7 +39,7 @@ def list_owners(args: Namespace) -> int:
             f"{row.owner or '(none)'}: {row.shares:g} shares, had {row.used_core_s / 3600:.1f} core-hours ({at})"
         )
     if not rows:
-        say("nobody has submitted anything yet")
+        say("no jobs have been submitted yet")
     return 0
 
 

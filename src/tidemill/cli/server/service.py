@@ -172,8 +172,8 @@ def server_config(args: Namespace) -> ServerConfig:
 
 
 def _read(args: Namespace) -> ServerConfig:
-    """The file named, else HOME/server/server.toml, else a private server in HOME/server, which brings its own database
-    up to date: there is nobody else to ask."""
+    """The file named, else HOME/server/server.toml, else a private server in HOME/server, which upgrades its own
+    database, because it has no other operator."""
     from tidemill.config.server import ServerConfig, read_config
 
     if args.config is not None:

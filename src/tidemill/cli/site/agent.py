@@ -49,7 +49,9 @@ def define_reason(parser: Parser) -> None:
 def define_submitter(parser: Parser) -> None:
     """Options of `site deny` and `site allow`."""
     parser.add_argument(
-        "submitter", metavar="SUBMITTER", help="his name, as `tidemill site status` or a log tells it"
+        "submitter",
+        metavar="SUBMITTER",
+        help="the submitter's name, as `tidemill site status` or a log shows it",
     )
     define_reason(parser)
 
@@ -93,7 +95,7 @@ def drain(args: Namespace) -> int:
         say(f"already stopped: {before or 'no reason given'}")
         return 0
     request_drain(directory, args.reason)
-    say("stopped: nothing new starts, nodes are given back within a minute; it stays so through restarts")
+    say("stopped: nothing new starts, nodes are released within a minute; a restart does not change that")
     hint("`tidemill site resume --reason TEXT` lets it work again")
     return 0
 
@@ -136,7 +138,7 @@ def allow(args: Namespace) -> int:
     directory = site_directory(args)
     read_site(directory)
     denials.allow(directory, args.submitter, args.reason)
-    say(f"allowed `{args.submitter}`: jobs that were given back run here again after `tidemill job retry`")
+    say(f"allowed `{args.submitter}`: jobs that were returned run here again after `tidemill job retry`")
     return 0
 
 

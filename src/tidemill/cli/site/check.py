@@ -303,7 +303,7 @@ def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     applications.refresh()
     yield Finding("applications", "ok", ", ".join(sorted(applications.by_name)) or "none approved")
     for file, problem in sorted(applications.problems.items()):
-        yield Finding("application", "fail", f"{file}: {problem}", "`tidemill app check FILE` tells more")
+        yield Finding("application", "fail", f"{file}: {problem}", "`tidemill app check FILE` gives details")
     masked = masked_paths(directory, read)
     for name, approved in sorted(applications.by_name.items()):
         for path in (*approved.app.show, *approved.app.write):
@@ -317,11 +317,17 @@ def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:
 def _manners(read: SiteConfig) -> Iterator[Finding]:
     if not read.contact:
         yield Finding(
-            "contact", "warn", "nobody is named", "set `contact`: the staff see it with every job of ours"
+            "contact",
+            "warn",
+            "no contact is named",
+            "set `contact`: the centre's staff see it with each of Tidemill's jobs",
         )
     if read.stop_file is None:
         yield Finding(
-            "stop_file", "warn", "none is agreed with the centre's staff", "set `stop_file`, and tell them"
+            "stop_file",
+            "warn",
+            "no file is agreed with the centre's staff",
+            "set `stop_file`, and give them its path",
         )
     elif not read.stop_file.parent.is_dir():
         yield Finding(
@@ -335,7 +341,7 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
     if beside and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
         yield Finding(
             "lead_listen", "warn", f"`{read.lead_listen}` can be reached from this host only",
-            "right where the compute nodes are this host; else `tidemill doctor --compute` tells the address",
+            "right where the compute nodes are this host; else `tidemill doctor --compute` prints the address",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What `site check` tells of the places that data may come from and go to: clients, files, dates. Asks no server."""
+"""Findings of `site check` on endpoints: clients, files, dates. Connects to no server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def examine_endpoints(read: SiteConfig) -> Iterator[Finding]:
 
 
 def examine_broker(read: SiteConfig) -> Iterator[Finding]:
-    """Where the server is reached by messages: whether address, certificate and library will do. Connects to nobody."""
+    """Of a server reached by messages: whether address, certificate and library are usable. Connects to no broker."""
     from tidemill.site.link.transport import credentials_of
     from tidemill.wire.broker import broker_of, is_broker, library
 

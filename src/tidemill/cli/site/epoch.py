@@ -1,4 +1,4 @@
-"""`tidemill site reset-epoch`: an operator lets a site's agent come back that somebody else has locked out."""
+"""`tidemill site reset-epoch`: an operator readmits a site's agent after another process has taken its epoch."""
 
 from __future__ import annotations
 

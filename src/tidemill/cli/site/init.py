@@ -1,4 +1,4 @@
-"""`tidemill site init`: looks at the machine, writes a commented site.toml, sends one small job to a compute node."""
+"""`tidemill site init`: inspects the machine, writes a commented site.toml, sends one small job to a compute node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PROBE_WAIT_S = 300
 TITLE = "A Tidemill site, written by `tidemill site init`. Lines with `->` say where a value comes from"
 SYSTEMS = ("slurm", "pbs", "gridengine", "local")
-#: which commands tell a batch system: Grid Engine and PBS share the name `qsub`
+#: the commands that identify a batch system: Grid Engine and PBS share the name `qsub`
 COMMANDS_OF = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "pbsnodes"), "gridengine": ("qsub", "qconf")}
 
 
@@ -67,16 +67,16 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--enable", action="store_true", help="let it submit jobs from the start (default: it only observes)"
     )
-    parser.add_argument("--no-probe", action="store_true", help="submit no job to look at a compute node")
+    parser.add_argument("--no-probe", action="store_true", help="submit no job to inspect a compute node")
     parser.add_argument(
         "--probe-wait", type=duration, default=PROBE_WAIT_S, metavar="T",
-        help="wait so long for the probe to start, such as `10m` (default: 5m)",
+        help="wait at most T for the probe to start, such as `10m` (default: 5m)",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before the probe is submitted")
 
 
 def init(args: Namespace) -> int:
-    """Find out, write, probe, write again, tell."""
+    """Inspect the machine, write site.toml, probe a node, complete site.toml, print the findings."""
     import msgspec
 
     from tidemill.cli.home_parts import SITE_NAME, split_home
@@ -134,7 +134,7 @@ def _check_free(path: Path, home: Path) -> bool:
     if not path.read_text(errors="replace").startswith(MARK):
         raise ConfigError(
             f"`{path}` exists already",
-            hint="`tidemill site check` tells what is in it; move it away, or name another directory",
+            hint="`tidemill site check` checks it; rename it, or name another directory",
         )
     if up_runs(home):
         raise ConfigError(f"`tidemill up` runs with `{path}`", hint="stop it first: `tidemill up --stop`")
@@ -219,7 +219,7 @@ def check_named(facts: Facts, *, partition: str | None, account: str | None) -> 
 
 
 def login_facts(directory: Path, named: Path | None = None) -> Login:
-    """This host and our binary on it; a missing binary is told by the probe and by `doctor`."""
+    """This host and its `tidemill-node`; the probe and `doctor` report a missing binary."""
     from tidemill.node.binary import find_binary
     from tidemill.site.setup.detection import Login, elf_machine
 
@@ -258,7 +258,7 @@ def _checked(text: str, path: Path) -> SiteConfig:
 def _probe(
     args: Namespace, read: SiteConfig, directory: Path, *, login: Login
 ) -> tuple[NodeFacts | None, Finding | None]:
-    """Let a job look at a compute node. The site works without: what goes wrong is a finding."""
+    """Let a job inspect a compute node. The site works without: what goes wrong is a finding."""
     from tidemill.site.setup.finding import Finding
 
     if args.no_probe or not _may_submit(args, read):
@@ -276,19 +276,19 @@ def _may_submit(args: Namespace, read: SiteConfig) -> bool:
     if args.yes or args.json or not sys.stdin.isatty():
         return True
     where = f"partition `{read.cluster.partition}`" if read.cluster.partition else "the default partition"
-    say(f"One small job (1 node, 2 minutes at most) in {where} can look at a compute node.")
+    say(f"One small job (1 node, 2 minutes at most) in {where} can inspect a compute node.")
     return ask("Submit it? [Y/n]").lower() in ("", "y", "yes")
 
 
 def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: float) -> NodeFacts:
-    """Run a probe of this site and tell how it gets on. Raises SiteError (too late is one), KeyboardInterrupt."""
+    """Run a probe of this site and print its progress. Raises SiteError (too late is one), KeyboardInterrupt."""
     import msgspec
 
     from tidemill.batch.open import open_batch, site_key
     from tidemill.site.setup.advice import advise
     from tidemill.site.setup.probe import Probe, run_probe
 
-    # A probe queues like anybody's job: as a guest behind all others it might wait for ever.
+    # A probe queues like any user's job: as a guest behind all others it might wait for ever.
     hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
     comment = f"tidemill {site_key(directory)} {config.name} contact={config.contact}"
     try:
@@ -311,7 +311,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     return facts
 
 
-# ---- what is told --------------------------------------------------------------------------------------
+# ---- messages --------------------------------------------------------------------------------------
 
 
 def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteConfig) -> int:

@@ -57,7 +57,7 @@ def abilities_findings(args: Namespace) -> Iterator[Finding]:
     try:
         here = look_here()
     except ConfigError:
-        return  # there is no binary: that has been told
+        return  # the missing binary has been reported
     except TidemillError as error:
         yield Finding("abilities", "warn", error.message, error.hint or "")
         return

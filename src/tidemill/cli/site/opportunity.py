@@ -72,7 +72,10 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument("--nodes", type=count, metavar="N", help="size of the machine (default: by the log)")
     parser.add_argument(
-        "--cores-per-node", type=count, metavar="C", help="cores of a node (default: by the log, if it tells)"
+        "--cores-per-node",
+        type=count,
+        metavar="C",
+        help="cores of a node (default: from the log, if it names them)",
     )
     define_simulation(parser)
     parser.add_argument(

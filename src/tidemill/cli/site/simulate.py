@@ -39,7 +39,7 @@ def seconds(text: str) -> float:
         except ValueError as error:
             raise ArgumentTypeError(str(error)) from error
     if not 0 <= value < 1e9:
-        raise ArgumentTypeError(f"`{text}` is no number of seconds")
+        raise ArgumentTypeError(f"`{text}` is not a number of seconds")
     return value
 
 
@@ -105,7 +105,7 @@ def define_bounds(parser: Parser) -> None:
         type=seconds,
         default=120.0,
         metavar="S",
-        help="jobs come up to so much later (default: 120)",
+        help="jobs arrive up to S seconds later (default: 120)",
     )
     parser.add_argument(
         "--jobs-max",
@@ -122,7 +122,7 @@ def define_times(parser: Parser) -> None:
     """Options that are times, the length of events left out."""
     for name, value, text in (
         ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
-        ("--poll-s", 30.0, "pause between two looks at the machine"),
+        ("--poll-s", 30.0, "pause between two polls of the machine"),
         ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
         ("--death-s", 5.0, "from cancel, or the end of a limit, to free nodes"),
         ("--walltime-max-s", 86400.0, "longest allocation"),
@@ -152,7 +152,7 @@ def define_times(parser: Parser) -> None:
         "--lead-s",
         type=seconds,
         metavar="S",
-        help="a poll has acted so long before the scheduler's cycle (default: death-s + 1)",
+        help="a poll acts S seconds before the scheduler's cycle (default: death-s + 1)",
     )
     parser.add_argument(
         "--unaligned",

@@ -157,7 +157,7 @@ def denied_lines(directory: Path, config: SiteConfig) -> list[str]:
     try:
         found = denials.read(directory)
     except TidemillError as error:
-        return [*lines, f"everybody: {error.message} ({error.hint})"]
+        return [*lines, f"all submitters: {error.message} ({error.hint})"]
     return lines + [
         f"{each.submitter}: {each.reason} ({each.by}, {clock.utc_text(each.at_us)})" for each in found
     ]
@@ -192,7 +192,7 @@ def mode_text(config: SiteConfig) -> str:
 
 
 def newest_plans(directory: Path) -> list[PlanMade]:
-    """The last plan of each pool that the newest file of records tells of."""
+    """The last plan of each pool that the newest file of records holds."""
     from tidemill.errors import ProtocolError
     from tidemill.harvest.account.records import PlanMade, decode
 
@@ -216,9 +216,9 @@ def newest_plans(directory: Path) -> list[PlanMade]:
 def plan_text(plan: PlanMade, *, now_s: float) -> str:
     """What a plan saw and did, in words."""
     age = duration_text(max(0.0, now_s - plan.at_s))
-    text = f"{plan.pool}: {plan.nodes} nodes, {plan.busy} busy, {plan.idle} idle, {plan.held} ours; "
-    text += f"{plan.waiting} of ours and {plan.queue} regular jobs wait"
-    acts = [(plan.submit, "asked for"), (plan.cancel, "given back"), (plan.shorten, "shortened")]
+    text = f"{plan.pool}: {plan.nodes} nodes, {plan.busy} busy, {plan.idle} idle, {plan.held} Tidemill's; "
+    text += f"{plan.waiting} of Tidemill's and {plan.queue} regular jobs wait"
+    acts = [(plan.submit, "asked for"), (plan.cancel, "released"), (plan.shorten, "shortened")]
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
     if plan.why:
         text += f". {plan.why}"
@@ -286,9 +286,9 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
         text = (
             f"{jobs or 0:.0f} regular jobs waited {harm:.0f} s because of us"
             if jobs
-            else "nobody waited because of us"
+            else "no regular job waited because of Tidemill"
         )
-        lines.append(("today", text + (", `tidemill site harm` tells more" if jobs else "")))
+        lines.append(("today", text + (", `tidemill site harm` gives details" if jobs else "")))
     return lines
 
 

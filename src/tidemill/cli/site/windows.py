@@ -1,4 +1,4 @@
-"""`tidemill windows`: which nodes are idle now and until when nobody needs them. A `showbf` for Slurm and PBS.
+"""`tidemill windows`: which nodes are idle now and until when no job needs them. A `showbf` for Slurm and PBS.
 
 Needs no site directory: the batch commands on PATH are enough. Submits nothing and changes nothing.
 """
@@ -24,7 +24,7 @@ TOLD_MAX = 10
 """Ids of jobs that are listed by name."""
 
 PLAN_AGE_S_MAX = 120.0
-"""An older plan is told: four of Slurm's default cycles."""
+"""An older plan is reported as such: four of Slurm's default cycles."""
 
 SYSTEMS = ("slurm", "pbs", "gridengine")
 _COMMANDS = {"slurm": ("squeue", "sinfo"), "pbs": ("qstat", "pbsnodes"), "gridengine": ("qstat", "qhost")}
@@ -51,7 +51,7 @@ def define(parser: Parser) -> None:
         "--feature", action="append", default=[], metavar="F", help="only nodes that have it; repeatable"
     )
     parser.add_argument(
-        "--cores", type=count, metavar="C", help="count nodes with so many free cores (default: whole nodes)"
+        "--cores", type=count, metavar="C", help="count nodes with C free cores (default: whole nodes)"
     )
     parser.add_argument(
         "--width", type=count, metavar="N", help="only how long N nodes are free (default: all steps)"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidemill.image.recipe import Recipe
 
 LEFT_S = 86400
-"""A build that wrote nothing to its temporary file for so long is taken for dead."""
+"""A build that wrote nothing to its temporary file for this time counts as dead."""
 
 MODES = ("auto", "fuse", "unpack", "relocate")
 
@@ -258,7 +258,7 @@ def define_verify(parser: Parser) -> None:
     parser.add_argument(
         "--content", action="store_true", help="compare bytes (default: sizes and times of change)"
     )
-    parser.add_argument("--store-only", action="store_true", help="do not look at the sources")
+    parser.add_argument("--store-only", action="store_true", help="do not read the sources")
 
 
 def verify(args: Namespace) -> int:
@@ -312,13 +312,13 @@ def define_gc(parser: Parser) -> None:
         type=duration,
         default=86400,
         metavar="TIME",
-        help="keep what was made later than so long ago (default: 1d)",
+        help="keep what is younger than TIME (default: 1d)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
 
 
 def gc(args: Namespace) -> int:
-    """Remove images that nobody names, and bytes that no image needs."""
+    """Remove images that no application names, and bytes that no image needs."""
     from tidemill.image.catalogue import Kept
     from tidemill.image.removal import named_images, plan_removal, remove, used_packs
 
@@ -327,7 +327,7 @@ def gc(args: Namespace) -> int:
     named = named_images(site / "apps", store)
     if named is None and (args.site is not None or args.keep is None):
         raise ConfigError(
-            f"`{site}` is no site, it has no `apps`: nothing says which images of `{store}` are used",
+            f"`{site}` is not a site, it has no `apps`: nothing says which images of `{store}` are used",
             hint="name the site by --site"
             + (", or say by --keep how many images stay" if args.site is None else ""),
         )

@@ -83,7 +83,7 @@ def define(parser: Parser) -> None:
         help="count this call too: `close`, `fstat` or `getcwd`, which mostly ask no server; repeatable",
     )
     parser.add_argument(
-        "--paths-max", type=count, metavar="N", help="tell at most so many paths apart (default: a million)"
+        "--paths-max", type=count, metavar="N", help="track at most N distinct paths (default: a million)"
     )
     parser.add_argument(
         "--best-effort", action="store_true", help="where tracing is not possible, run the command without"
@@ -175,7 +175,7 @@ def run(args: Namespace) -> int:
         say(f"wrote `{args.output}`")
     if profile.failed_total * 4 > profile.ops_total:
         name = args.output or "PROFILE"
-        hint(f"`tidemill trace explain {name}` tells which search paths cause the failing look-ups")
+        hint(f"`tidemill trace explain {name}` names the search paths that cause the failing look-ups")
     return status
 
 
@@ -201,7 +201,7 @@ def _tracer_words(args: Namespace, path: Path) -> list[str]:
     words = [str(find_binary()), "trace", "-o", str(path)]
     for area in args.area:
         if not area.startswith("/"):
-            raise ConfigError(f"--area `{area}` is no absolute path", hint=f"`{Path(area).absolute()}`?")
+            raise ConfigError(f"--area `{area}` is not an absolute path", hint=f"`{Path(area).absolute()}`?")
         words += ["--area", area]
     if args.also:
         words += ["--also", ",".join(dict.fromkeys(args.also))]
@@ -213,7 +213,7 @@ def _tracer_words(args: Namespace, path: Path) -> list[str]:
 
 
 def _traced(words: list[str], *, to_stderr: bool) -> int:
-    """Run the tracer to its end; its exit status as a shell would tell it."""
+    """Run the tracer to its end; its exit status as a shell would report it."""
     try:
         with _passing_signals() as running, subprocess.Popen(words, stdout=2 if to_stderr else None) as child:
             running.append(child)

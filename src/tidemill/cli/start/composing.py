@@ -30,6 +30,7 @@ from tidemill.cli.command.words import Resolved, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
+from tidemill.client.home import make_private
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import bytes_text
 
@@ -83,7 +84,7 @@ class CommandFiles:
         """Make the directory. One that is there holds files that another job reads."""
         plain, number = self._directory, 2
         try:
-            plain.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(plain.parent)
             while True:
                 try:
                     self._directory.mkdir(mode=0o700)

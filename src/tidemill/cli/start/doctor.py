@@ -1,4 +1,4 @@
-"""`tidemill doctor`: looks at this machine, this installation, your home and your site for what will not work."""
+"""`tidemill doctor`: checks this machine, this installation, your home and your site for what will not work."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TIMEOUT_S = 20
 def define(parser: Parser) -> None:
     """Options of `doctor`."""
     parser.add_argument(
-        "--site", type=Path, metavar="DIR", help="look at this site, too (default: HOME/site if there is one)"
+        "--site", type=Path, metavar="DIR", help="check this site, too (default: HOME/site if there is one)"
     )
     parser.add_argument(
-        "--compute", action="store_true", help="let one small job look at a compute node of the site"
+        "--compute", action="store_true", help="let one small job inspect a compute node of the site"
     )
     parser.add_argument(
         "--probe-wait", type=duration, default=PROBE_WAIT_S, metavar="T",
@@ -106,7 +106,7 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
     if node.abilities is None:
         yield from told
         return
-    # the binary's own doctor has tried what the shell probe only looked at
+    # the binary's own doctor has tried what the shell probe only read
     yield from (each for each in told if each.check != "isolation")
     yield from of_abilities(node.abilities, site_images(directory))
 

@@ -55,7 +55,7 @@ def define(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the campaign and tell how it went."""
+    """Run the campaign and print its result."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -338,7 +338,7 @@ def _refuse_observing(home: Path) -> None:
     if path.exists() and config.load(path, SiteConfig).mode == "observe":
         raise ConfigError(
             f'your site only observes: `{path}` has `mode = "observe"`',
-            hint="`tidemill site enable` lets it submit jobs as you; it tells the bounds",
+            hint="`tidemill site enable` lets it submit jobs as you; it prints the bounds",
         )
 
 

@@ -1,4 +1,4 @@
-"""`tidemill support`: what somebody needs who is to help, in one file, without secrets and of bounded size."""
+"""`tidemill support`: collects diagnostics in one file, without secrets and of bounded size."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ are. Look through it before you send it on.
 
 
 class Bundle:
-    """Members as they are gathered. What cannot be had is told in the manifest, and ends nothing."""
+    """Members as they are gathered. The manifest names what cannot be read, which ends nothing."""
 
     def __init__(self) -> None:
         self.members: dict[str, bytes] = {}
@@ -98,7 +98,7 @@ class Bundle:
             self.add(name, found if isinstance(found, str) else json.dumps(found, indent=1, default=str))
 
     def finish(self) -> None:
-        """The manifest, and a last look: a member with a known secret in it is thrown away."""
+        """The manifest, and a last check: a member with a known secret in it is discarded."""
         for name, content in list(self.members.items()):
             if any(secret.encode() in content for secret in log.hidden()):
                 del self.members[name]
@@ -187,7 +187,7 @@ def hide_secrets_of(path: Path) -> None:
         key = path_of.rpartition(".")[2]
         if not isinstance(value, str):
             continue
-        if path_of == "notify.hooks.url":  # with many services whoever knows the path may write there
+        if path_of == "notify.hooks.url":  # with many services the path is the credential
             log.hide(value)
         elif key.endswith("_file") or key in ("certificate", "key"):
             _hide_file((path.parent / Path(value).expanduser()).absolute())
@@ -210,8 +210,8 @@ def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _hide_file(path: Path) -> None:
-    """Hide the lines of a file, if it is private, and what stands behind `=` in them: certificates that everybody may
-    read are no secrets."""
+    """Hide the lines of a file, if it is private, and what follows `=` in them: certificates that all users may
+    read are not secrets."""
     try:
         with path.open("rb") as file:
             if not stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:

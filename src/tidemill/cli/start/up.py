@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 READY_S = 60.0  #: how long server and site may take to answer
 STOP_S = 60.0  #: how long `--stop` waits
 LOCK_TRIES = 10
-DEATHS_MAX = 5  #: a child that dies so often before it ever answered is given up
+DEATHS_MAX = 5  #: give up a child after this many deaths before its first answer
 
 
 def define(parser: Parser) -> None:
@@ -286,7 +286,7 @@ def _children(home: Path) -> list[Child]:
 def prepare(
     home: Path, *, nodes: int | None, cores: int | None, with_credentials: Sequence[Path] = ()
 ) -> tuple[int, int]:
-    """Write the site's configuration where it is missing or ours; the number of nodes and cores of each (0 = as the
+    """Write the site's configuration where it is missing or generated; number of nodes and cores of each (0 = as the
     batch system's nodes have)."""
     from tidemill import config
     from tidemill.config.site import SiteConfig

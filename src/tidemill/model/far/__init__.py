@@ -1,7 +1,7 @@
 """URLs that payloads open by themselves, and names in a catalogue: what may be written in a job. Pure.
 
 Such a URL becomes part of another one, `root://CACHE//URL`, and an argument of a program. So what two readers could
-understand in two ways is refused, before any site looks at what it permits.
+understand in two ways is refused, before any site compares it with what it permits.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _path_fault(path: str) -> str | None:
 
 def _query_fault(query: str) -> str | None:
     if re.search(r"(?i)authz|token|signature|x-amz-|password", query):
-        return "its query holds a credential, which everybody on a node could read"
+        return "its query holds a credential, which every user of a node could read"
     if ":/" in query or "%3a" in query.lower():
         return "its query holds another URL"
     return None

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-REPORTED_S = 15.0  #: the server knows what payloads did within this time of their end, unless a site is away
+REPORTED_S = (
+    15.0  #: the server knows what payloads did within this time of their end, unless a site is unreachable
+)
 STEP_S = 1  #: the finest interval; coarser ones are twice, four times, ... as long
 
 Changes = dict[int, list[int]]
@@ -147,7 +149,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s + self.bin_s * len(self.done)
 
 
-RECENT = 64  #: intervals whose longest payload tells how far back running ones may reach
+RECENT = 64  #: intervals whose longest payload shows how far back running ones may reach
 
 
 def course(

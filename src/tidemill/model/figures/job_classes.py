@@ -29,7 +29,7 @@ class SizeAndLength(NamedTuple):
 
 
 class ClassTotals(NamedTuple):
-    """Sums over the regular jobs of a class that started (or left): what they waited, and which part of it is ours."""
+    """Sums over the regular jobs of a class that started (or left): their waits, and the part that Tidemill caused."""
 
     jobs: int = 0
     delayed: int = 0

@@ -74,7 +74,9 @@ AGENT: dict[str, Metric] = {
     "tidemill_batch_bytes_total": Metric("counter", "Bytes of replies"),
     "tidemill_batch_seconds_total": Metric("counter", "Seconds that commands took"),
     "tidemill_batch_last_seconds": Metric("gauge", "Seconds that the last query took"),
-    "tidemill_batch_interval_factor": Metric("gauge", "Polls are so many times rarer than configured"),
+    "tidemill_batch_interval_factor": Metric(
+        "gauge", "Factor by which polls are less frequent than configured"
+    ),
     "tidemill_batch_glance_seconds": Metric(
         "gauge",
         "Seconds between two glances at the counts of jobs; 0 while there are none",
@@ -94,7 +96,9 @@ AGENT: dict[str, Metric] = {
     "tidemill_harm_today_seconds": Metric(
         "gauge", "Our estimated part of the waits of regular jobs since 0 h UTC"
     ),
-    "tidemill_harm_today_jobs": Metric("gauge", "Regular jobs since 0 h UTC whose wait was partly ours"),
+    "tidemill_harm_today_jobs": Metric(
+        "gauge", "Regular jobs since 0 h UTC that waited partly because of Tidemill"
+    ),
     "tidemill_regular_today_jobs": Metric(
         "gauge", "Regular jobs that started since 0 h UTC", {"size": _SIZES, "length": _LENGTHS}
     ),
@@ -131,7 +135,7 @@ AGENT: dict[str, Metric] = {
         "gauge", "Metadata operations that we may cause", {"area": _AREA}
     ),
     "tidemill_io_budget_bytes_per_second": Metric("gauge", "Bytes that the site may move", {"area": _AREA}),
-    "tidemill_io_told": Metric("gauge", "Part of the budget that fleets were told, all together: 0 to 1"),
+    "tidemill_io_told": Metric("gauge", "Part of the budget assigned to all fleets together: 0 to 1"),
     "tidemill_io_ops_total": Metric(
         "counter", "Metadata operations that nodes' own counters saw", {"area": _AREA}
     ),
@@ -293,7 +297,7 @@ SERVER: dict[str, Metric] = {
     "tidemill_server_open_files": Metric("gauge", "Files and sockets that the server has open"),
     "tidemill_server_health": Metric(
         "gauge",
-        "What `/health` tells: 1 for a problem that there is, else 0",
+        "What `/health` reports: 1 for a present problem, else 0",
         {
             "problem": Label(
                 (
@@ -335,7 +339,7 @@ SERVER: dict[str, Metric] = {
     ),
     "tidemill_server_site_busy_cores": Metric("gauge", "Cores of the allocations that run", {"site": _SITE}),
     "tidemill_server_site_allocations": Metric(
-        "gauge", "Allocations as the site last told", {"site": _SITE, "state": _ALLOCATIONS}
+        "gauge", "Allocations in the site's last report", {"site": _SITE, "state": _ALLOCATIONS}
     ),
     "tidemill_server_sync_seconds": Metric(
         "histogram", "A sync, from when it was read until it was committed", {}, TIMES_S

@@ -324,7 +324,7 @@ def apps_of(request: SubmitRequest) -> list[str]:
 def _check(request: SubmitRequest) -> list[int]:
     if not _NAME.fullmatch(request.campaign):
         raise RequestError(
-            f"`{request.campaign[:100]}` is no name for a campaign",
+            f"`{request.campaign[:100]}` is not a valid name of a campaign",
             hint="letters, digits and `._+-`, at most 100",
         )
     repeat = [1] * len(request.jobs) if request.repeat is None else request.repeat

@@ -141,14 +141,15 @@ def _check(request: SyncRequest) -> None:
         raise RequestError(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
     if not _NAME.fullmatch(request.site):
         raise RequestError(
-            f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
+            f"`{request.site[:100]}` is not a valid name of a site",
+            hint="letters, digits and `._+-`, at most 100",
         )
     if not 0 <= request.have < ORDER_NUMBER_MAX:
         raise RequestError(f"site `{request.site}` says that it has order {request.have}")
     for offer in request.offers or ():
         if not _NAME.fullmatch(offer.name):  # jobs cannot ask for it, and pages have names in their addresses
             raise RequestError(
-                f"site `{request.site}` offers `{clean(offer.name)[:100]}`, which is no name for an application",
+                f"site `{request.site}` offers `{clean(offer.name)[:100]}`, not a valid name of an application",
                 hint="letters, digits and `._+-`, at most 100",
             )
     capacity = request.capacity

@@ -42,7 +42,8 @@ def check(config: Amqp) -> None:
         for name, told in names.items():
             if not is_name(name):
                 raise ConfigError(
-                    f"`amqp.{role}s`: `{name}` is no name", hint="letters, digits and `._+-`, at most 100"
+                    f"`amqp.{role}s`: `{name}` is not a valid name",
+                    hint="letters, digits and `._+-`, at most 100",
                 )
             user, what = told or name, f"the {role} `{name}`"
             if user in users:

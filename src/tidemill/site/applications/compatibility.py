@@ -64,7 +64,9 @@ def cell(aspect: str, kind: str) -> Cell:
 
 
 _OF_SETUID = {
-    "trace": Cell("refused", "the kernel lets nobody trace a set-user-id program that keeps its rights"),
+    "trace": Cell(
+        "refused", "the kernel does not allow tracing of a set-user-id program that keeps its rights"
+    ),
     "namespaces": Cell("refused", _NO_PRIVILEGES),
 }
 
@@ -84,11 +86,11 @@ _CELLS = {
     ("images", "setuid apptainer"): Cell("refused", _NOWHERE),
     ("namespaces", "podman"): Cell(
         "differently",
-        "one user only: no entries of yours in /etc/subuid, files of others in the container are nobody's",
+        "one user only: no entries of yours in /etc/subuid, foreign files in the container have the overflow owner",
     ),
     ("namespaces", "podman-hpc"): Cell(
         "differently",
-        "one user only: no entries of yours in /etc/subuid, files of others in the container are nobody's",
+        "one user only: no entries of yours in /etc/subuid, foreign files in the container have the overflow owner",
     ),
     ("range mode", "podman"): Cell("differently", "`--preserve-fds=2` hands the protocol's descriptors on"),
     ("range mode", "podman-hpc"): Cell(

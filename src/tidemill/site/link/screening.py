@@ -235,9 +235,9 @@ def _origin_fault(order: api.LeaseOrder, spec: JobSpec) -> legal.Fault | None:
 
 def _lease_fault(order: api.LeaseOrder) -> str | None:
     if not legal.is_name(order.campaign):
-        return f"`{legal.shown(order.campaign)}` is no name of a campaign"
+        return f"`{legal.shown(order.campaign)}` is not a valid name of a campaign"
     if len(order.owner) > OWNER_CHARACTERS_MAX or not (order.owner == "" or order.owner.isprintable()):
-        return f"`{legal.shown(order.owner)}` is no name of a submitter"
+        return f"`{legal.shown(order.owner)}` is not a valid name of a submitter"
     if order.seed_base >= 2**31 or order.first + order.count > EVENTS_MAX:
         return "its events or seeds are beyond what a campaign may have"
     if order.cure is not None and not (legal.is_name(order.cure.ward) and order.cure.read in CURE_READS):

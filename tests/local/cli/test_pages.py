@@ -1,0 +1,118 @@
+"""The commands of the tutorials and how-tos run as they are written, each page in a home of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.home.pages import DOCS, Step, missing, steps
+from tests.worlds.home.world import namespace_command
+
+from tidemill.model.failure import FailureClass
+from tidemill.server.read.waiting import Cause
+
+PAGES = [
+    "first-campaign",
+    "sweeps",
+    "aggregate",
+    "python-notebooks",
+    "from-hyperqueue",
+    "from-parsl",
+    "from-htcondor",
+    "from-job-arrays",
+    "gpus",
+    "software-environments",
+    "troubleshooting",
+]
+#: pages whose commands other tests run: on a Slurm cluster, with a cache, with two sites
+ELSEWHERE = {"first-campaign-slurm": "tests/slurm/test_first_use_slurm.py"}
+SHELL = """
+set -eu -o pipefail
+n=0
+while [ -e "step-$n.sh" ]; do
+    . "./step-$n.files"
+    (set -eu -o pipefail; . "./step-$n.sh") >"step-$n.out" 2>&1
+    n=$((n + 1))
+done
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tm-", dir="/var/tmp", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+def run(page: list[Step], place: Path) -> list[str]:
+    """What each step printed; asserts that all succeed. The processes that they leave end with the page's namespace."""
+    work = place / "w"
+    work.mkdir()
+    for number, step in enumerate(page):
+        (work / f"step-{number}.sh").write_text(step.commands)
+        copies = []
+        for name, content in step.files.items():
+            (place / f"{number}-{name}").write_text(content)
+            copies.append(f"cp {place}/{number}-{name} {name}\n")
+        (work / f"step-{number}.files").write_text("".join(copies))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*namespace_command(), "/bin/bash", "-c", SHELL],
+        cwd=work,
+        env={**os.environ, "PATH": path, "TIDEMILL_HOME": str(place / "h"), "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    printed = [
+        (work / f"step-{n}.out").read_text() for n in range(len(page)) if (work / f"step-{n}.out").exists()
+    ]
+    assert done.returncode == 0, f"{page[len(printed) - 1].commands}\n{printed[-1]}\n{done.stderr}"
+    return printed
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_do_what_it_shows(page: str, place: Path) -> None:
+    read = steps(page)
+    for step, printed in zip(read, run(read, place), strict=True):
+        assert missing(step.shown, printed) == [], f"{step.commands}\n{printed}"
+
+
+def test_every_page_with_commands_to_run_is_run() -> None:
+    with_commands = {
+        path.stem for path in DOCS.glob("*.md") if "\n```sh\n" in path.read_text(encoding="utf-8")
+    }
+    assert with_commands == {*PAGES, *ELSEWHERE}
+
+
+def test_troubleshooting_names_causes_and_classes_that_exist() -> None:
+    tables = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition("## A campaign waits")[2]
+    waits, _, fails = tables.partition("## An event fails")
+    named = {
+        word
+        for row in re.findall(r"^\| (`.*?) \|", waits, re.MULTILINE)
+        for word in re.findall(r"`(\w+)`", row)
+    }
+    classes = {
+        word
+        for row in re.findall(r"^\| (`.*?) \|", fails.partition("## Nothing")[0], re.MULTILINE)
+        for word in re.findall(r"`(\w+)`", row)
+    }
+    assert named - {"it waits for"} <= set(Cause)
+    assert classes <= set(FailureClass)
+    assert len(named) > 5
+    assert len(classes) > 5
+
+
+def test_a_line_that_is_not_printed_is_missing() -> None:
+    printed = "job 7 (fit)\nCOMPLETED: 2 of 2 events done, 0.6 s\n"
+    assert missing(["job ... (fit)", "COMPLETED: 2 of 2 events done, ..."], printed) == []
+    assert missing(["COMPLETED: 3 of 3 events done, ..."], printed) == ["COMPLETED: 3 of 3 events done, ..."]
