@@ -43,7 +43,7 @@ TAIL = """
 - `tidemill_waits_for{cause="..."}`: `idle` (no node is idle), `regular` (regular jobs are about to use what is idle),
   `ours` (allocations of Tidemill wait for what is idle), `headroom` (kept for small jobs to come),
   `payback` (the gaps are too short), `backlog` (no work for more), `nodes`, `allocations`, `waiting`, `starts`,
-  `submits`, `width` (a bound of the site), `grant`, `hidden` (others' jobs cannot be seen), `scheduler` (the batch
+  `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the batch
   system's scheduler does not run), `closed` (the partition is closed), `failed_starts`, `wide`
   (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's).
   `tidemill site status` says it in words.

@@ -61,7 +61,7 @@ from tidemill.wire.http import BusyError, Connection, NotFoundError
 from tidemill.wire.monitoring import SampleReply
 
 T = TypeVar("T")
-RETRY_S = 60.0  #: how long a call is repeated while the server is away
+RETRY_S = 60.0  #: how long a call is repeated while the server does not answer
 RETRY_PAUSE_S = 0.2
 BUSY_S = 1_800.0  #: how long a call is repeated while the server answers that it comes too soon
 PAGE_VALUES_MAX = 1_900_000  #: the server refuses bodies of more than 2,000,000
@@ -165,7 +165,7 @@ class Client:
     # ---- ask -------------------------------------------------------------------------------------------------
 
     def get(self, path: str, reply_type: type[T], **query: str | int | bool | None) -> T:
-        """The answer to `GET path`, repeated while the server is away (at most `retry_s`)."""
+        """The answer to `GET path`, repeated while the server does not answer (at most `retry_s`)."""
         return self._repeat(lambda: self.connection.call("GET", path, reply_type, query=query))
 
     def job(self, job: int) -> JobDetail:
@@ -503,7 +503,7 @@ def has_ended(row: CampaignRow) -> bool:
 
 
 def new_campaign(stem: str) -> str:
-    """A campaign name that nobody has: STEM, date and time (UTC), four hexadecimal digits."""
+    """A campaign name that is not in use: STEM, date and time (UTC), four hexadecimal digits."""
     safe = re.sub(r"[^A-Za-z0-9._+-]", "-", stem).strip("-._+")[:60] or "run"
     stamp = clock.utc_text(clock.now_us()).replace("-", "").replace(":", "").replace("T", "-").rstrip("Z")
     return f"{safe}-{stamp}-{uuid.uuid4().hex[:4]}"

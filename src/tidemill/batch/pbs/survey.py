@@ -30,11 +30,11 @@ from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
 
-HIDDEN_JOBS = "others' jobs (query_other_jobs is False)"
+HIDDEN_JOBS = "other users' jobs (query_other_jobs is False)"
 NO_SCHEDULER = "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down)"
 NO_SCHEDULING = "PBS's scheduling is switched off (`scheduling = False`)"
 SILENT_S = 30.0
-"""A job that has waited so long without a comment was in no cycle: each cycle comments on what it does not start."""
+"""A job that has waited longer than this without a comment was in no cycle: each cycle comments on what it does not start."""
 
 OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[\d+\]")
@@ -60,7 +60,7 @@ def ask_scheduler(budget: Budget) -> bool:
 
 
 def is_silent(jobs: Mapping[str, Record], now_s: float) -> bool:
-    """Whether a job waits that no cycle has looked at: the scheduler may be down."""
+    """Whether a job waits that no cycle has considered: the scheduler may be down."""
     return any(
         text_of(job, "job_state") == "Q"
         and "[" not in number  # elements have no comments of their own

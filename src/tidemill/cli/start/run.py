@@ -271,8 +271,8 @@ def _is_far(args: Namespace) -> bool:
 
 
 def _refuse_known(args: Namespace, campaign: str) -> bool:
-    """ConfigError if the campaign exists: its jobs and those of this command would be one. False if no server runs that
-    could tell."""
+    """ConfigError if the campaign exists: its jobs and those of this command would be one. False if there is no server
+    to ask."""
     from tidemill.client.client import Client
     from tidemill.client.home import find_server
     from tidemill.wire.http import NotFoundError

@@ -65,11 +65,11 @@ def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty
             return True
         ended = (after.ended or 0) - (before.ended or 0)
         return ended < 0 or (ended > own.canceled and not is_queue_empty)
-    # what of ours has left the queue may hide as many that came
+    # jobs of Tidemill that left the queue may hide as many that came
     least = min(0, own.submitted - own.started - own.withdrawn)
     come = (after.waiting or 0) - (before.waiting or 0) > least
     if before.waiting and (after.running or 0) - (before.running or 0) > own.started:
-        return True  # one of ours may have started of which no pilot was heard yet
+        return True  # one of Tidemill's may have started whose pilot has not reported yet
     return come or (not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running))
 
 

@@ -86,7 +86,7 @@ AGENT: dict[str, Metric] = {
         "Is 1 while glances are off: the batch system shows no counts of jobs, or the query for them fails",
     ),
     "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept free for small jobs, at most"),
-    "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = others' jobs", {"state": _NODES}),
+    "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = other users' jobs", {"state": _NODES}),
     "tidemill_allocations": Metric("gauge", "Allocations that the site's log knows", {"state": _ALLOCATIONS}),
     "tidemill_starts_total": Metric("counter", "Allocations that we asked for"),
     "tidemill_cancels_total": Metric(

@@ -76,9 +76,9 @@ class Allocations:
         self.starts_failed = 0
         self.last_failed_s = 0.0
         self.why_failed = ""
-        self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
-        self.suspended: list[str] = []  #: at the last look
-        self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last look
+        self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last poll
+        self.suspended: list[str] = []  #: at the last poll
+        self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last poll
         self.nodes = nodes
         self.leftovers = Leftovers(log.pool.state.allocations.values())
 

@@ -253,7 +253,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
                 "scheduler",
                 "fail",
                 f"{facts.starts_nothing}: jobs wait, and none starts",
-                "tell the centre's staff; Tidemill goes on by itself when it is back",
+                "inform the centre's staff; Tidemill resumes by itself when the scheduler runs again",
             )
         )
     findings.append(_partition_finding(facts, partition, wishes))

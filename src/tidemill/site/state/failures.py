@@ -20,10 +20,10 @@ from tidemill.site.state.site_state import UndonePiece
 from tidemill.wire.node import Failed
 
 FRUITLESS_MAX = 50
-"""A job gives back its work after so many failures that do not count, without any success between."""
+"""A job's work returns to the server after this many failures that do not count, without a success in between."""
 
 LAUNCHES_MAX = 2
-"""... after so many where the launcher does not put ranks on their nodes: each try meets the same launcher."""
+"""... after this many where the launcher does not put ranks on their nodes: each try meets the same launcher."""
 
 FAR_SAID_MAX = 10
 """An event may fail so often by a trouble of the way to its far input that only the payload's output tells of."""
@@ -35,7 +35,7 @@ FAR_EVENTS_MAX = 1000
 """Events of one failed range of which that is counted."""
 
 RETURNS_MAX = 10
-"""... or after so many pilots in turn that could not fit it into the time or memory they had."""
+"""... or after this many pilots in a row that could not fit it into the time or memory they had."""
 
 REPORTED_MAX = 20
 """Failures of a job that are reported as evidence, besides the final ones."""
