@@ -34,7 +34,8 @@ HIDDEN_JOBS = "other users' jobs (query_other_jobs is False)"
 NO_SCHEDULER = "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down)"
 NO_SCHEDULING = "PBS's scheduling is switched off (`scheduling = False`)"
 SILENT_S = 30.0
-"""A job that has waited longer than this without a comment was in no cycle: each cycle comments on what it does not start."""
+"""A job that has waited longer than this without a comment was in no cycle: each cycle comments on jobs that it does
+not start."""
 
 OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[\d+\]")
