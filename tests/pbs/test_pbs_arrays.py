@@ -3,6 +3,8 @@ OpenPBS 23.06 treats them: the fake commands do the same."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +157,23 @@ def test_a_scheduler_that_is_down_is_told_and_what_was_submitted_waits_for_it(pb
     assert batch.status(["tm-here-e1-1"])["tm-here-e1-1"].state is AllocationState.QUEUED
     (pbs.state / "no-scheduler").unlink()
     assert batch.snapshot().starts_nothing == "", "asked for at every poll while it is down"
+    assert wait(batch, "tm-here-e1-1", is_final).state is AllocationState.COMPLETED
+
+
+def test_without_qmgr_a_site_works_and_its_scheduler_counts_as_running(
+    pbs: PbsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes = Path(shutil.which("qstat") or "").parent
+    here = tmp_path / "without-qmgr"
+    here.mkdir()
+    for each in fakes.iterdir():
+        if each.name != "qmgr":
+            (here / each.name).symlink_to(each)
+    monkeypatch.setenv("PATH", os.environ["PATH"].replace(str(fakes), str(here)))
+    assert shutil.which("qmgr") is None
+    batch = client(pbs)
+    batch.submit(submission("true"))
+    assert batch.snapshot().starts_nothing == ""
     assert wait(batch, "tm-here-e1-1", is_final).state is AllocationState.COMPLETED
 
 

@@ -27,7 +27,7 @@ from tidemill.batch.pbs.replies import (
     variables,
 )
 from tidemill.batch.polite import Budget
-from tidemill.errors import ProtocolError
+from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
 
 HIDDEN_JOBS = "other users' jobs (query_other_jobs is False)"
@@ -54,8 +54,12 @@ def ask_server(budget: Budget) -> Record:
 
 def ask_scheduler(budget: Budget) -> bool:
     """Whether the scheduler runs, as far as the server shows. Only `qmgr` shows that it is down: jobs then wait
-    without a comment. Raises SiteError where the command could not be run."""
-    reply = budget.query(["qmgr", "-c", "list sched default state"], kind="")
+    without a comment. Where `qmgr` cannot be run, as on a login node that does not have it, the scheduler counts as
+    running: everything else works without it."""
+    try:
+        reply = budget.query(["qmgr", "-c", "list sched default state"], kind="")
+    except SiteError:
+        return True
     match = _SCHEDULER.search(reply.output.decode(errors="replace")) if reply.status == 0 else None
     return match is None or match[1] != "down"
 

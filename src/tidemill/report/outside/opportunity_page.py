@@ -176,6 +176,8 @@ def _promise(each: Harvestable) -> str:
     if broken:
         return f" Jobs that {', and jobs that '.join(broken)} wait longer than promised."
     unsure = sum(row.verdict is PromiseState.UNSURE for _, row in _classes(each))
+    if unsure and each.pairs < 2:
+        return " One replay gives no intervals for the classes of jobs: `--seeds 8` does."
     if not unsure:
         return " No class of size or length waits longer than promised."
     return f" For {unsure} of {len(_classes(each))} classes it is not sure whether they wait longer than promised."
