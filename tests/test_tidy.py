@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tidemill"
 FILE_LINES_MAX = 800
 FOLDER_FILES_MAX = 20
+README_LINES_MAX = 120
 ONE_FILE_BY_CONTRACT = {"src/tidemill/payload/__init__.py"}  #: payloads get it as a single file
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 5
@@ -595,6 +596,23 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
                 offenders.append(f"{at(path)}: {target}")
     listed(offenders, "a link leads to a file of the repository")
+
+
+def test_every_page_names_its_purpose_in_its_first_sentence() -> None:
+    purpose = re.compile(r"This (?:page|tutorial|how-to|reference) \w+")
+    offenders = []
+    for path in files(".md", "docs"):
+        if path.parent.name == "decisions":
+            continue
+        text = re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        first = next((line for line in text.splitlines()[1:] if line.strip()), "")
+        if not purpose.match(first):
+            offenders.append(f"{at(path)}: {first[:80]}")
+    listed(offenders, "a page has one purpose: `This page lists ...`, `This how-to installs ...`")
+
+
+def test_the_readme_is_a_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
 
 
 def test_every_group_of_tests_runs_in_a_lane_and_is_documented() -> None:

@@ -30,8 +30,11 @@ PAGES = [
     "software-environments",
     "troubleshooting",
 ]
-#: pages whose commands other tests run: on a Slurm cluster, with a cache, with two sites
-ELSEWHERE = {"first-campaign-slurm": "tests/slurm/test_first_use_slurm.py"}
+#: pages whose blocks other tests run
+ELSEWHERE = {
+    "first-campaign-slurm": "tests/slurm/test_first_use_slurm.py",
+    "range-protocol": "tests/local/examples/test_examples_languages.py",
+}
 SHELL = """
 set -eu -o pipefail
 n=0
@@ -91,6 +94,8 @@ def test_every_page_with_commands_to_run_is_run() -> None:
         path.stem for path in DOCS.glob("*.md") if "\n```sh\n" in path.read_text(encoding="utf-8")
     }
     assert with_commands == {*PAGES, *ELSEWHERE}
+    root = DOCS.parent
+    assert [path for path in ELSEWHERE.values() if not (root / path).exists()] == []
 
 
 def test_troubleshooting_names_causes_and_classes_that_exist() -> None:
