@@ -68,6 +68,19 @@ def test_each_future_resolves_when_its_own_call_ends(home: Home) -> None:
         assert slow.cancel()
 
 
+def test_calls_do_not_wait_behind_a_long_one_while_another_worker_is_free(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=2) as pool:
+        assert sum(pool.map(int, range(500), timeout=60)) == sum(
+            range(500)
+        )  # calls are short, as far as it knows
+        wait_for(lambda: pool.workers == 2, home.logs)
+        futures = [pool.submit(time.sleep, 600 if k == 50 else 0) for k in range(200)]
+        long = futures.pop(50)
+        assert wait(futures, timeout=60).not_done == set()
+        assert long.running()
+        assert long.cancel()
+
+
 def test_results_come_as_they_are_ready(pool: Executor) -> None:
     futures = [pool.submit(operator.add, k, 1) for k in range(30)]
     assert sorted(future.result() for future in as_completed(futures, timeout=60)) == list(range(1, 31))
