@@ -24,6 +24,7 @@ OUTAGE_S = float(os.environ.get("TIDEMILL_OUTAGE_S", "0"))
 SCRIPT = """set -e
 tidemill() { exec "$PYTHON" -m tidemill.cli.main "$@"; }
 (tidemill site init --batch local)
+sed -i '1i data_roots = ["/"]' "$TIDEMILL_HOME/site/site.toml"
 sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/; s/^# *nodes_max.*/nodes_max = 2/' "$TIDEMILL_HOME/site/site.toml"
 (tidemill site run 2>site.log) &
 while :; do
