@@ -138,7 +138,7 @@ class Crew:
 
     def _cancel_rest(self) -> None:
         """Workers that are connected leave by themselves; those that are not would look for a pool that is gone."""
-        left = sorted(self._live)
+        left = sorted(self._live - self._board.jobs())
         if not left:
             return
         try:
