@@ -64,9 +64,8 @@ def _events(path: Path, seed: int) -> None:
         "phi": rng.uniform(-numpy.pi, numpy.pi, size), "charge": rng.choice([-1, 1], size),
     }  # fmt: skip
     with uproot.recreate(path) as file:
-        file["Events"] = {
-            "Muon": ak.zip({name: ak.unflatten(each, counts) for name, each in columns.items()})
-        }
+        muons = ak.zip({name: ak.unflatten(each, counts) for name, each in columns.items()})
+        file.mktree("Events", {"Muon": muons.type}).extend({"Muon": muons})
 
 
 def _masses(path: str) -> hist.Hist:

@@ -288,9 +288,13 @@ def test_no_port_socket_or_file_of_a_person_who_works_answers_another_user() -> 
             opened = {each[1] for each in found if each[0] != "port"}
             everybodys = {*map(str, it.home.parents), str(Path(sys.executable).with_name("tidemill-node"))}
             assert opened <= everybodys, opened
-            for port, said in [each[1:] for each in found if each[0] == "port"]:  # a lead says a challenge, which says nothing of anybody
+            for port, said in [
+                each[1:] for each in found if each[0] == "port"
+            ]:  # a lead says a challenge, which says nothing of anybody
                 assert port == lead_port(it) or said == "", (port, said)
-                assert not said or set(json.loads(said.splitlines()[0])) <= {"m", "nonce", "incarnation"}, said
+                assert not said or set(json.loads(said.splitlines()[0])) <= {"m", "nonce", "incarnation"}, (
+                    said
+                )
             assert pool.submit(os.getpid).result(60), "it works on"
             for number in own:
                 argv = Path(f"/proc/{number}/cmdline")

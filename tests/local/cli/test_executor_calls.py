@@ -144,6 +144,22 @@ def test_arguments_and_results_of_many_megabytes_travel(pool: Executor) -> None:
     assert pool.submit(operator.mul, b"x", 30_000_000).result(60) == b"x" * 30_000_000
 
 
+def _peak_of_parent(data: bytes) -> tuple[int, int]:
+    """The size of an argument, and the peak memory of the process that passed it on, in kB."""
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return len(data), int(peak)
+
+
+def test_a_large_argument_is_nowhere_whole_in_memory_but_in_its_call(home: Home) -> None:
+    size = 128 << 20
+    with Executor(Client(home=home.path), workers=1) as pool:
+        _, before = pool.submit(_peak_of_parent, b"").result(60)
+        length, after = pool.submit(_peak_of_parent, bytes(size)).result(100)
+    assert length == size
+    assert 1024 * (after - before) < size / 4
+
+
 def test_lambdas_and_functions_and_classes_of_main_travel(home: Home, tmp_path: Path) -> None:
     script = tmp_path / "notebook.py"
     script.write_text(

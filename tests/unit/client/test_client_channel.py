@@ -13,14 +13,17 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidemill.client.calls import channel
+from tidemill.client.calls.call import pickled
 from tidemill.client.calls.channel import CallFrame, CallLink, LinkError, accept, connect
 from tidemill.client.calls.crew import missing
+from tidemill.client.calls.functions import FunctionPickles
 from tidemill.client.calls.process import _FRAME, run_parts
 from tidemill.client.calls.switchboard import STRANGERS_MAX, Switchboard
 
@@ -116,6 +119,20 @@ def _result(call: object) -> tuple[object, ...]:
         parts = b"" if kind == channel.ABORTED else parts + sink.read(size)
     found: tuple[object, ...] = pickle.loads(parts)
     return found
+
+
+def test_a_large_argument_is_pickled_into_a_file(tmp_path: Path) -> None:
+    data = bytes(64 << 20)
+    tracemalloc.start()
+    try:
+        spool = pickled((len, (data,), {}), tmp_path, FunctionPickles())
+        parts = [len(content) for _, content in spool.parts()]
+        peak = tracemalloc.get_traced_memory()[1]
+        spool.close()
+    finally:
+        tracemalloc.stop()
+    assert sum(parts) > len(data)
+    assert peak < len(data) / 4
 
 
 def test_a_call_in_pieces_gives_its_result() -> None:
