@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import secrets
 import socket
 import ssl
@@ -9,8 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import awkward as ak
 import dask.array as da
+import hist
+import numpy
 import pytest
+import uproot
 from dask.distributed import Client as DaskClient
 from dask_tidemill import TidemillCluster
 from distributed.comm.core import CommClosedError, FatalCommClosedError
@@ -46,6 +52,48 @@ def test_an_array_and_a_map_over_files(tmp_path: Path) -> None:
         assert (jobs.jobs, set(jobs.states)) == (2, {"RUNNING"})
     ended = {each.state for each in Client().wait(cluster.campaign, timeout_s=300)}
     assert ended <= {"CANCELED", "COMPLETED"}  # a worker may leave before its cancel arrives
+
+
+def _events(path: Path, seed: int) -> None:
+    """A ROOT file with some muons in each event."""
+    rng = numpy.random.default_rng(seed)
+    counts = rng.poisson(2.0, 500)
+    size = int(counts.sum())
+    columns = {
+        "pt": rng.exponential(30.0, size), "eta": rng.normal(0.0, 1.5, size),
+        "phi": rng.uniform(-numpy.pi, numpy.pi, size), "charge": rng.choice([-1, 1], size),
+    }  # fmt: skip
+    with uproot.recreate(path) as file:
+        muons = ak.zip({name: ak.unflatten(each, counts) for name, each in columns.items()})
+        file.mktree("Events", {"Muon": muons.type}).extend({"Muon": muons})
+
+
+def _masses(path: str) -> hist.Hist:
+    """What an analysis does with a file: read columns, select, combine, fill."""
+    with uproot.open(path) as file:
+        read = file["Events"].arrays(["Muon_pt", "Muon_eta", "Muon_phi", "Muon_charge"])
+    muons = ak.zip({name: read[f"Muon_{name}"] for name in ("pt", "eta", "phi", "charge")})
+    one, two = ak.unzip(ak.combinations(muons[muons.pt > 5.0], 2))
+    opposite = one.charge != two.charge
+    one, two = one[opposite], two[opposite]
+    mass = numpy.sqrt(2 * one.pt * two.pt * (numpy.cosh(one.eta - two.eta) - numpy.cos(one.phi - two.phi)))
+    return hist.Hist.new.Reg(60, 0, 300, name="mass").Weight().fill(mass=ak.flatten(mass))
+
+
+def test_a_map_over_root_files_and_a_tree_of_sums(tmp_path: Path) -> None:
+    files = [tmp_path / f"{k}.root" for k in range(20)]
+    for k, path in enumerate(files):
+        _events(path, k)
+    expected = functools.reduce(operator.add, [_masses(str(path)) for path in files])
+    with TidemillCluster(cores=1, memory="1GB") as cluster, DaskClient(cluster) as client:
+        cluster.scale(2)
+        parts = client.map(_masses, [str(path) for path in files])
+        while len(parts) > 1:
+            pairs = [client.submit(operator.add, *parts[k : k + 2]) for k in range(0, len(parts) - 1, 2)]
+            parts = pairs + parts[len(pairs) * 2 :]
+        total = parts[0].result(timeout=300)
+    assert total.sum().value == expected.sum().value > 5_000
+    assert numpy.array_equal(total.view(flow=True), expected.view(flow=True))
 
 
 def test_nobody_without_the_clusters_certificate_is_heard(tmp_path: Path) -> None:

@@ -305,3 +305,20 @@ def test_pages_are_used_by_keyboard_and_without_javascript(web: World, opens: Op
     plain.page.click("button.danger")
     assert "1 job canceled" in plain.text()
     assert "CANCELED" in plain.text()
+
+
+def test_a_long_list_is_folded_on_a_phone_and_stays_open_when_it_is_renewed(web: World, opens: Opens) -> None:
+    olga = opens("olga", viewport=PHONE)
+    olga.go("/allocations")
+    rows = olga.page.locator("#list tbody tr")
+    assert rows.count() > 10
+    assert rows.locator("visible=true").count() == 10
+    olga.go("/jobs?size=25")
+    rows = olga.page.locator("#list tbody tr")
+    assert rows.locator("visible=true").count() == 10
+    olga.page.click("text=Show all 25")
+    assert rows.locator("visible=true").count() == 25
+    number = web.submit(a_job(), campaign="while-unfolded", owner="ann")
+    olga.page.wait_for_selector(f"#job-{number}", timeout=60_000)
+    assert rows.locator("visible=true").count() == 25
+    assert not olga.troubles

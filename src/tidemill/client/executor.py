@@ -26,6 +26,7 @@ import msgspec
 
 from tidemill.client.calls.call import CallError, CallFuture, CallTimeoutError, RemoteTraceback, pickled
 from tidemill.client.calls.crew import Crew
+from tidemill.client.calls.functions import FunctionPickles
 from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client, new_campaign
 from tidemill.client.home import make_private
@@ -82,19 +83,19 @@ class Executor(BaseExecutor):
             workers_max=options.get("workers") or _slots(self.client, options.get("resources")),
         )
         self._is_shut = False
-        self._board.start(self._crew.why)
+        self._functions = FunctionPickles()
+        self._board.start(self._crew.why, self._crew.ring)
         self._crew.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
         """A future of `fn(*args, **kwargs)`."""
-        spool = pickled((fn, args, kwargs), self._scratch)
+        spool = pickled((fn, args, kwargs), self._scratch, self._functions)
         future: CallFuture[T] = CallFuture(self._board.cancelled)
         try:
             self._board.add(spool, future)
         except RuntimeError:
             spool.close()
             raise
-        self._crew.ring()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -175,7 +175,9 @@ def _job(table: dict[str, Any], defaults: dict[str, Any], *, number: int, path: 
     for key in ("params", "env", "resources"):  # tables of small things add up, a job's own keys win
         if isinstance(defaults.get(key), dict) and isinstance(table.get(key), dict):
             merged[key] = {**defaults[key], **table[key]}
-    repeat = config.convert({"repeat": merged.pop("repeat", 1)}, _Positive, source=path).repeat
+    repeat = 1
+    if "repeat" in merged:  # few have it, and files of 10,000 jobs are common
+        repeat = config.convert({"repeat": merged.pop("repeat")}, _Positive, source=path).repeat
     try:
         spec = config.convert(merged, JobSpec, source=path)
     except ConfigError as error:

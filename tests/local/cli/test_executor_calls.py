@@ -68,6 +68,19 @@ def test_each_future_resolves_when_its_own_call_ends(home: Home) -> None:
         assert slow.cancel()
 
 
+def test_calls_do_not_wait_behind_a_long_one_while_another_worker_is_free(home: Home) -> None:
+    with Executor(Client(home=home.path), workers=2) as pool:
+        assert sum(pool.map(int, range(500), timeout=60)) == sum(
+            range(500)
+        )  # calls are short, as far as it knows
+        wait_for(lambda: pool.workers == 2, home.logs)
+        futures = [pool.submit(time.sleep, 600 if k == 50 else 0) for k in range(200)]
+        long = futures.pop(50)
+        assert wait(futures, timeout=60).not_done == set()
+        assert long.running()
+        assert long.cancel()
+
+
 def test_results_come_as_they_are_ready(pool: Executor) -> None:
     futures = [pool.submit(operator.add, k, 1) for k in range(30)]
     assert sorted(future.result() for future in as_completed(futures, timeout=60)) == list(range(1, 31))
@@ -129,6 +142,22 @@ def test_arguments_and_results_of_many_megabytes_travel(pool: Executor) -> None:
     digest = pool.submit(lambda data: hashlib.sha256(data).hexdigest(), content)
     assert digest.result(60) == hashlib.sha256(content).hexdigest()
     assert pool.submit(operator.mul, b"x", 30_000_000).result(60) == b"x" * 30_000_000
+
+
+def _peak_of_parent(data: bytes) -> tuple[int, int]:
+    """The size of an argument, and the peak memory of the process that passed it on, in kB."""
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return len(data), int(peak)
+
+
+def test_a_large_argument_is_nowhere_whole_in_memory_but_in_its_call(home: Home) -> None:
+    size = 128 << 20
+    with Executor(Client(home=home.path), workers=1) as pool:
+        _, before = pool.submit(_peak_of_parent, b"").result(60)
+        length, after = pool.submit(_peak_of_parent, bytes(size)).result(100)
+    assert length == size
+    assert 1024 * (after - before) < size / 4
 
 
 def test_lambdas_and_functions_and_classes_of_main_travel(home: Home, tmp_path: Path) -> None:

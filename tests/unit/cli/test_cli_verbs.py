@@ -15,7 +15,7 @@ import pytest
 import tidemill
 from tidemill.cli.main import main, wants_json
 from tidemill.cli.start.completion import SCRIPTS, complete
-from tidemill.cli.start.man import page
+from tidemill.cli.start.man import page, roff
 from tidemill.cli.suggestions import MEANINGS, distance, suggested
 from tidemill.cli.verbs import VERBS, family_of, load, parser_of
 
@@ -114,7 +114,22 @@ def test_manual_pages_hold_each_option_and_are_written_for_each_verb(tmp_path: P
     for option in parser_of("run", load("run")).option_names():
         assert option.replace("-", "\\-") in text
     assert not re.search(r"^['.](?!B |TH |SH |TP|nf|fi)", text, re.MULTILINE), "no text starts a request"
-    assert page("job explain").startswith('.TH "TIDEMILL\\-JOB\\-EXPLAIN" "1"')
+    assert roff(page("job explain")).startswith('.TH "TIDEMILL\\-JOB\\-EXPLAIN" "1"')
+
+
+@pytest.mark.parametrize("words", [["run"], ["job", "explain"], ["job"], []])
+def test_a_page_in_a_pipe_is_text_that_people_read(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["man", *words]) == 0
+    text = capsys.readouterr().out
+    assert not re.search(r"^[.'\\]|\\[-f&(]", text, re.MULTILINE), "no request of roff"
+    heads = [line for line in text.splitlines() if line[:1].strip()]
+    assert heads[1:3] == ["NAME", "SYNOPSIS"]
+    assert heads[-2:] == ["EXIT STATUS", "SEE ALSO"]
+    if words and " ".join(words) in VERBS:
+        for option in parser_of(" ".join(words), load(" ".join(words))).option_names():
+            assert re.search(rf"^       .*{option}\b", text, re.MULTILINE), option
 
 
 def test_version_and_errors_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

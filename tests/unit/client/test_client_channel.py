@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import pickle
 import select
 import socket
@@ -12,16 +13,19 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidemill.client.calls import channel
-from tidemill.client.calls.channel import CallLink, LinkError, accept, connect
+from tidemill.client.calls.call import pickled
+from tidemill.client.calls.channel import CallFrame, CallLink, LinkError, accept, connect
 from tidemill.client.calls.crew import missing
+from tidemill.client.calls.functions import FunctionPickles
+from tidemill.client.calls.process import _FRAME, run_parts
 from tidemill.client.calls.switchboard import STRANGERS_MAX, Switchboard
-from tidemill.client.calls.worker import _FRAME, run_call
 
 KEY = bytes(range(32))
 
@@ -106,7 +110,7 @@ def _result(call: object) -> tuple[object, ...]:
         source.write(_FRAME.pack(channel.PART, len(piece)) + piece)
     source.write(_FRAME.pack(channel.LAST, 0))
     source.seek(0)
-    run_call(source, sink)
+    run_parts(source, sink)
     assert source.read() == b""
     sink.seek(0)
     parts = b""
@@ -115,6 +119,20 @@ def _result(call: object) -> tuple[object, ...]:
         parts = b"" if kind == channel.ABORTED else parts + sink.read(size)
     found: tuple[object, ...] = pickle.loads(parts)
     return found
+
+
+def test_a_large_argument_is_pickled_into_a_file(tmp_path: Path) -> None:
+    data = bytes(64 << 20)
+    tracemalloc.start()
+    try:
+        spool = pickled((len, (data,), {}), tmp_path, FunctionPickles())
+        parts = [len(content) for _, content in spool.parts()]
+        peak = tracemalloc.get_traced_memory()[1]
+        spool.close()
+    finally:
+        tracemalloc.stop()
+    assert sum(parts) > len(data)
+    assert peak < len(data) / 4
 
 
 def test_a_call_in_pieces_gives_its_result() -> None:
@@ -160,9 +178,9 @@ def test_workers_are_as_many_as_calls_can_use(wanted: int, live: int, count: int
 
 
 @contextlib.contextmanager
-def _worker(directory: Path) -> Iterator[CallLink]:
+def _worker(directory: Path, timeout_s: float | None = None) -> Iterator[CallLink]:
     """A worker in a process of its own, connected and set up."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as kept:
         address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
         (directory / "pool").write_text(json.dumps({"addresses": [address], "key": KEY.hex()}))
         process = subprocess.Popen(
@@ -170,14 +188,13 @@ def _worker(directory: Path) -> Iterator[CallLink]:
         )
         try:
             listener.settimeout(60)
-            connection, _ = listener.accept()
+            connection = kept.enter_context(listener.accept()[0])
             link = accept(connection, connection.recv(channel.HELLO_BYTES, socket.MSG_WAITALL), KEY)
-            link.put(channel.SETUP, 0, json.dumps({"path": sys.path, "timeout_s": None}).encode())
+            link.put(channel.SETUP, 0, json.dumps({"path": sys.path, "timeout_s": timeout_s}).encode())
             yield link
             link.put(channel.END)
             link.flush()
             assert process.wait(60) == 0
-            link.close()
         finally:
             process.kill()
             process.wait()
@@ -185,14 +202,25 @@ def _worker(directory: Path) -> Iterator[CallLink]:
 
 def _until(link: CallLink, kind: bytes, number: int) -> bytes:
     """The content of the first frame of a kind of a call."""
+    return _all_until(link, kind, number)[-1].content
+
+
+def _all_until(link: CallLink, kind: bytes, number: int) -> list[CallFrame]:
+    """The frames that come, up to the first one of a kind of a call."""
     deadline = time.monotonic() + 60
+    found: list[CallFrame] = []
     while time.monotonic() < deadline:
         link.flush()
         if select.select([link.socket], [], [], 1)[0]:
             for frame in link.receive():
+                found.append(frame)
                 if (frame.kind, frame.number) == (kind, number):
-                    return frame.content
-    pytest.fail(f"no frame {kind!r} of call {number} came")
+                    return found
+    pytest.fail(f"no frame {kind!r} of call {number} came, but {found}")
+
+
+def _call(link: CallLink, number: int, function: object, *args: object) -> None:
+    link.put(channel.LAST, number, pickle.dumps((function, args, {})))
 
 
 def test_a_call_that_comes_with_the_cancel_of_the_one_before_runs(tmp_path: Path) -> None:
@@ -203,6 +231,83 @@ def test_a_call_that_comes_with_the_cancel_of_the_one_before_runs(tmp_path: Path
             link.put(channel.CANCEL, number)
             link.put(channel.LAST, number + 1, pickle.dumps((sum, ([1, 2],), {})))  # both in one read
             assert pickle.loads(_until(link, channel.LAST, number + 1)) == (True, 3)
+
+
+def test_many_calls_that_wait_run_in_their_order(tmp_path: Path) -> None:
+    with _worker(tmp_path) as link:
+        for number in range(1, 301):
+            _call(link, number, int, number)
+        frames = [each for each in _all_until(link, channel.LAST, 300) if each.kind == channel.LAST]
+        assert [each.number for each in frames] == list(range(1, 301))
+        assert [pickle.loads(each.content) for each in frames] == [(True, k) for k in range(1, 301)]
+
+
+def test_calls_behind_a_long_one_are_given_back_and_the_others_run(tmp_path: Path) -> None:
+    with _worker(tmp_path) as link:
+        _call(link, 1, time.sleep, 600)
+        for number in range(2, 7):
+            _call(link, number, int, number)
+        _until(link, channel.STARTED, 1)
+        for number in (1, 3, 4):
+            link.put(channel.RECALL, number)  # the first one runs, and stays
+        assert [each.number for each in _all_until(link, channel.RETURNED, 4)] == [3, 4]
+        link.put(channel.CANCEL, 1)
+        done = [each.number for each in _all_until(link, channel.LAST, 6) if each.kind == channel.LAST]
+        assert done == [2, 5, 6]
+
+
+def test_calls_behind_one_that_dies_run_in_another_process(tmp_path: Path) -> None:
+    with _worker(tmp_path) as link:
+        _call(link, 1, os.getpid)
+        _call(link, 2, os._exit, 7)
+        _call(link, 3, os.getpid)
+        frames = {(each.kind, each.number): each.content for each in _all_until(link, channel.LAST, 3)}
+        assert json.loads(frames[channel.DIED, 2])["why"] == "its process ended with exit status 7"
+        first, second = (pickle.loads(frames[channel.LAST, number]) for number in (1, 3))
+        assert first != second
+
+
+def test_only_the_call_that_runs_out_of_time_dies(tmp_path: Path) -> None:
+    with _worker(tmp_path, timeout_s=0.5) as link:
+        _call(link, 1, int, 1)
+        _call(link, 2, time.sleep, 600)
+        _call(link, 3, int, 3)
+        ends = [(each.kind, each.number) for each in _all_until(link, channel.LAST, 3) if each.number]
+        assert [each for each in ends if each[0] != channel.STARTED] == [
+            (channel.LAST, 1), (channel.DIED, 2), (channel.LAST, 3),
+        ]  # fmt: skip
+
+
+def test_a_process_that_dies_while_its_child_holds_its_pipes_is_noticed(tmp_path: Path) -> None:
+    with _worker(tmp_path) as link:
+        _call(link, 1, _leave_a_child)
+        assert json.loads(_until(link, channel.DIED, 1))["why"] == "its process ended with exit status 3"
+
+
+def _leave_a_child() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(30)
+        os._exit(0)
+    os._exit(3)
+
+
+def test_parts_of_a_call_whose_process_died_are_no_other_calls(tmp_path: Path) -> None:
+    with _worker(tmp_path, timeout_s=0.5) as link:
+        content = pickle.dumps((len, (bytes(3 << 20),), {}))
+        link.put(channel.PART, 1, content[: 1 << 20])
+        _until(link, channel.DIED, 1)  # the rest did not come in time
+        link.put(channel.PART, 1, content[1 << 20 : 2 << 20])
+        link.put(channel.LAST, 1, content[2 << 20 :])
+        _call(link, 2, int, 2)
+        assert [each.number for each in _all_until(link, channel.LAST, 2)] == [2, 2]  # begun, ended
+        link.put(channel.PART, 3, content[: 1 << 20])
+        _until(link, channel.DIED, 3)
+        link.put(channel.CANCEL, 3)  # the executor gives up, and tries again
+        link.put(channel.PART, 3, content[: 1 << 20])
+        link.put(channel.PART, 3, content[1 << 20 : 2 << 20])
+        link.put(channel.LAST, 3, content[2 << 20 :])
+        assert pickle.loads(_until(link, channel.LAST, 3)) == (True, 3 << 20)
 
 
 def test_strangers_who_push_each_other_out_do_not_end_an_executor(tmp_path: Path) -> None:

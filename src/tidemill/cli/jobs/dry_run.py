@@ -40,10 +40,13 @@ class SubmissionPlan(NamedTuple):
 
 def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> None:
     """What no site of now can ever run is named, with the nearest that fits: refused, or only remarked on."""
+    import msgspec
+
     sites = _sites(client)
     offers = client.applications() if sites and any(spec.app is not None for spec in specs) else []
     seen: list[str] = []
-    for spec in specs:
+    kinds = {msgspec.json.encode((spec.app, spec.site, spec.resources)): spec for spec in specs}
+    for spec in kinds.values():  # jobs of a file ask for few different things
         misfit = misfit_of(spec, sites, offers)
         if misfit is None or misfit[0] in seen:
             continue

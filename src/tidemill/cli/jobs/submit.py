@@ -258,7 +258,10 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
         for index, job in enumerate(jobs):
             check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ")
     if args.dry_run:
-        say(f"`{args.file}` is valid: {count_text(sum(file.repeat))} jobs in {len(steps)} steps")
+        number = sum(file.repeat)
+        said = f"{count_text(number)} job{'' if number == 1 else 's'} in {len(steps)} step{'' if len(steps) == 1 else 's'}"
+        say(f"`{args.file}` is valid: {said}")
+        check_places(client, jobs, refuse=False)
         show_plan(client, list(zip(jobs, file.repeat, strict=True)), as_json=args.json)
         return None
     check_places(client, jobs, refuse=False)
@@ -294,10 +297,10 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         keep_stdout=args.keep_stdout and _prints(args.app, offers),
     )
     check_offered(spec, offers)
+    check_places(client, [spec], refuse=False)
     if args.dry_run:
         show_plan(client, [(spec, 1)], as_json=args.json)
         return None
-    check_places(client, [spec], refuse=False)
     return client.submit(spec, campaign=campaign, wishes=Wishes(notify=wants_of(args)))
 
 

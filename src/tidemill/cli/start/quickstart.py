@@ -171,7 +171,10 @@ def _analyse(number: int, job: int, output: str) -> JobSpec:
     from tidemill.model.job import Input, JobSpec
 
     inputs = [Input(name="events", url=f"job:{job}/events")]
-    return JobSpec(app="zpeak", name=f"zpeak-{number}", inputs=inputs, after=[job], output_dir=output)
+    return JobSpec(
+        app="zpeak", name=f"zpeak-{number}", inputs=inputs, after=[job], output_dir=output,
+        params={"bins": 100},  # of 2 GeV
+    )  # fmt: skip
 
 
 def _report(client: Client, place: Path) -> ReportData:

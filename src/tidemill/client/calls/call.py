@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from tidemill.client.calls import channel
-from tidemill.client.calls.worker import contiguous, pickler
+from tidemill.client.calls.functions import FunctionPickles
+from tidemill.client.calls.process import contiguous, pickler
 from tidemill.errors import ConfigError, JobError
 
 T = TypeVar("T")
@@ -55,19 +57,31 @@ class CallFuture(Future[T]):
 class Spool:
     """A pickle as it is written: in memory, from 4 MiB on in a file of the executor's directory."""
 
+    __slots__ = ("_directory", "_file", "_pieces", "main_count", "size")
+
     def __init__(self, directory: Path) -> None:
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES, dir=str(directory))  # noqa: SIM115
+        self._directory = directory
+        self._pieces: list[bytes] = []
+        self._file: IO[bytes] | None = None
         self.size = 0
-        self.names_main = False  #: it may refer to `__main__`, which is another one in a worker
+        self.main_count = 0  #: how often it may refer to `__main__`, which is another one in a worker
 
     def write(self, data: Any) -> int:
         """Append bytes."""
         data = contiguous(data)
         size = len(data)
-        if size <= channel.PART_BYTES and b"__main__" in bytes(data):
-            self.names_main = True
-        self._file.write(data)
         self.size += size
+        if size <= channel.PART_BYTES:
+            data = bytes(data)
+            self.main_count += data.count(b"__main__")
+        if self.size <= MEMORY_BYTES:
+            self._pieces.append(bytes(data))
+            return size
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- until `close`
+            self._file.writelines(self._pieces)
+            self._pieces.clear()
+        self._file.write(data)
         return size
 
     @property
@@ -77,21 +91,32 @@ class Spool:
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """Kind and content of the frames that carry it."""
-        self._file.seek(0)
+        source = self._source()
         left = self.size
         while left > channel.PART_BYTES:
             left -= channel.PART_BYTES
-            yield channel.PART, self._file.read(channel.PART_BYTES)
-        yield channel.LAST, self._file.read()
+            yield channel.PART, source.read(channel.PART_BYTES)
+        yield channel.LAST, source.read()
+
+    def content(self) -> bytes:
+        """All of it."""
+        return self._source().read() if self._file is not None else b"".join(self._pieces)
 
     def load(self) -> Any:
         """What was pickled."""
-        self._file.seek(0)
-        return pickle.load(self._file)
+        return pickle.load(self._source())
 
     def close(self) -> None:
         """Give memory and file back."""
-        self._file.close()
+        self._pieces.clear()
+        if self._file is not None:
+            self._file.close()
+
+    def _source(self) -> IO[bytes]:
+        if self._file is None:
+            return io.BytesIO(b"".join(self._pieces))
+        self._file.seek(0)
+        return self._file
 
 
 class RemoteCall:
@@ -132,36 +157,56 @@ class RemoteCall:
             self.result.close()
 
 
-def pickled(call: tuple[Any, Any, Any], directory: Path) -> Spool:
+def pickled(call: tuple[Any, Any, Any], directory: Path, functions: FunctionPickles) -> Spool:
     """A call's pickle. Raises ConfigError for what cannot be pickled."""
-    function = call[0]
+    function, args, kwargs = call
     name = getattr(function, "__qualname__", repr(function))
-    used = pickler()
-    if used is pickle.Pickler and getattr(function, "__module__", None) == "__main__":
+    by_value = pickler() is not pickle.Pickler
+    if not by_value and getattr(function, "__module__", None) == "__main__":
         raise ConfigError(
             f"`{name}` is a function of `__main__`, which a worker cannot import",
             hint="`pip install tidemill[python]`, or move the function to a module",
         )
-    spool = Spool(directory)
     try:
-        try:
-            pickle.Pickler(spool, protocol=5).dump(call)
-            fits = used is pickle.Pickler or not spool.names_main
-        except (pickle.PicklingError, TypeError, AttributeError, ValueError):
-            fits = False
-            if used is pickle.Pickler:
-                raise
-        if not fits:  # cloudpickle takes what pickle does not, and is ten times slower
+        content = functions.of(function) if by_value else None
+        if content is not None:
+            spool = _dumped((content, args, kwargs), directory, pickle.Pickler)
+            if spool is not None and spool.main_count == content.count(b"__main__"):
+                return spool
+        else:
+            spool = _dumped(call, directory, pickle.Pickler)
+            if spool is not None and not (by_value and spool.main_count):
+                return spool
+        if spool is not None:
             spool.close()
-            spool = Spool(directory)
-            used(spool, protocol=5).dump(call)
-    except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
-        spool.close()
+        # cloudpickle takes what pickle does not, and is ten times slower
+        return _dump(call, directory, pickler())
+    except _REFUSALS as error:
         raise ConfigError(
             f"failed to pickle the call of `{name}`: {error}",
             hint="pass data that pickle takes; lambdas and local functions need `pip install tidemill[python]`",
         ) from error
+
+
+_REFUSALS = (pickle.PicklingError, TypeError, AttributeError, ValueError)
+
+
+def _dump(call: Any, directory: Path, used: Any) -> Spool:
+    spool = Spool(directory)
+    try:
+        used(spool, protocol=5).dump(call)
+    except BaseException:
+        spool.close()
+        raise
     return spool
+
+
+def _dumped(call: Any, directory: Path, used: Any) -> Spool | None:
+    """None if it cannot be pickled that way."""
+    try:
+        return _dump(call, directory, used)
+    except _REFUSALS:
+        return None
 
 
 def loaded(content: bytes) -> Any:

@@ -32,11 +32,13 @@ _NUMBER = struct.Struct("<cQ")
 # executor -> worker
 SETUP = b"S"  #: JSON: `path`, `timeout_s`
 CANCEL = b"C"  #: end this call, whether it runs or waits
+RECALL = b"T"  #: give this call back if it has not begun
 END = b"E"  #: no more calls: leave
 # worker -> executor
 HELLO = b"H"  #: JSON: `host`, `pid`, `job`, `python`
-STARTED = b"R"  #: the call runs
+STARTED = b"R"  #: the call runs; not said of calls that are over when it could be
 ABORTED = b"A"  #: forget the parts of this result
+RETURNED = b"G"  #: the call has not begun, and will not
 DIED = b"D"  #: JSON: `why`, `stderr`
 # both ways
 PART = b"P"  #: a piece of a pickled call or result
@@ -127,8 +129,11 @@ class CallLink:
                 raise LinkError(f"a frame of {size} bytes came")
             if len(self._in) - at < head + size:
                 break
-            body = bytes(self._in[at + head : at + head + size])
-            mac = bytes(self._in[at + _HEAD.size : at + head])
+            with memoryview(self._in) as view:
+                body, mac = (
+                    bytes(view[at + head : at + head + size]),
+                    bytes(view[at + _HEAD.size : at + head]),
+                )
             if not hmac.compare_digest(mac, _mac(self._receive_key, self._received, body)):
                 raise LinkError("a frame came whose check is wrong")
             self._received += 1
@@ -206,24 +211,34 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return content
 
 
-def dial(addresses: list[str], *, patience_s: float) -> socket.socket:
-    """A socket connected to the first address that answers: `unix:PATH` or `tcp:HOST:PORT`; tried again until
-    `patience_s` is over. Raises LinkError."""
+def join(addresses: list[str], key: bytes, *, patience_s: float) -> CallLink:
+    """The worker's connection to the first address where its executor answers: `unix:PATH` or `tcp:HOST:PORT`; tried
+    again until `patience_s` is over. Raises LinkError."""
     deadline = time.monotonic() + patience_s
     while True:
         refusals = []
         for address in addresses:
-            scheme, _, rest = address.partition(":")
             try:
-                if scheme == "unix":
-                    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                    connection.settimeout(HANDSHAKE_S)
-                    connection.connect(rest)
-                    return connection
-                host, _, port = rest.rpartition(":")
-                return socket.create_connection((host, int(port)), timeout=HANDSHAKE_S)
+                connection = _dial(address)
             except OSError as error:
+                refusals.append(f"{address}: {error}")
+                continue
+            try:
+                return connect(connection, key)
+            except LinkError as error:
+                connection.close()
                 refusals.append(f"{address}: {error}")
         if time.monotonic() > deadline:
             raise LinkError("no address of the executor answers: " + "; ".join(refusals))
         time.sleep(0.5)
+
+
+def _dial(address: str) -> socket.socket:
+    scheme, _, rest = address.partition(":")
+    if scheme == "unix":
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(HANDSHAKE_S)
+        connection.connect(rest)
+        return connection
+    host, _, port = rest.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=HANDSHAKE_S)

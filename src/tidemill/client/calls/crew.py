@@ -51,7 +51,7 @@ class Crew:
         self._thread.start()
 
     def ring(self) -> None:
-        """There are new calls."""
+        """Calls wait for a worker."""
         self._bell.set()
 
     def end(self) -> None:
@@ -77,7 +77,7 @@ class Crew:
 
     def _run(self) -> None:
         while not self._ends.is_set() and not self._board.is_over:
-            self._bell.wait(LOOK_S if self._board.wanted() else None)
+            self._bell.wait(LOOK_S if self._board.waits else None)
             self._bell.clear()
             if self._ends.is_set():
                 break
@@ -138,7 +138,7 @@ class Crew:
 
     def _cancel_rest(self) -> None:
         """Workers that are connected leave by themselves; those that are not would look for a pool that is gone."""
-        left = sorted(self._live)
+        left = sorted(self._live - self._board.jobs())
         if not left:
             return
         try:

@@ -6,6 +6,7 @@ Knows no server. `Switchboard.wanted` says how many workers the calls could use;
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
 import os
 import secrets
@@ -25,11 +26,13 @@ from tidemill.client.calls.channel import CallFrame, CallLink, LinkError
 from tidemill.log import Log
 
 AHEAD_S = 0.02  #: a worker has calls of about this many seconds waiting
-AHEAD_MAX = 16
+AHEAD_MAX = 200
+RECALL_S = 1.0  #: calls that wait for one that runs for longer than this are given to others
 LOSSES_MAX = 4  #: workers lost while they ran a call, before it is taken for the cause
 SILENCE_S = 60.0  #: a worker that is silent for this time is lost
 OUT_BYTES = 4 << 20  #: what waits for a worker's socket, before a large call's next part is read
 STRANGERS_MAX = 64  #: connections that have not shown the key
+NOTE_S = 60.0  #: interval at which strangers are logged
 TICK_S = 1.0
 
 _log = Log("executor")
@@ -44,14 +47,21 @@ class _Worker:
         self.calls: dict[int, RemoteCall] = {}  #: in the order in which they were sent
         self.parts: Any = None  #: what is left to send of a large call
         self.parts_of = 0
-        self.started_s: float | None = None
         self.heard_s = self.idle_s = self.beat_s = now_s
+        self.since_s = now_s  #: when it got its first call, or ended one
+        self.ended = 0  #: calls that ended in the read of this moment
         self.call_s: float | None = None  #: of its calls, on average
         self.is_leaving = False
+        self.is_stuck = False  #: its other calls were recalled from behind a long one
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a frame of it has come: what opened the connection may be another's words, repeated."""
+        return bool(self.about)
 
     def ahead(self) -> int:
         """How many calls it should have now."""
-        if self.parts is not None or self.is_leaving:
+        if not self.is_known or self.parts is not None or self.is_leaving or self.is_stuck:
             return 0
         if self.call_s is None:
             return 1
@@ -87,13 +97,17 @@ class Switchboard:
         self._selector.register(self._ear, selectors.EVENT_READ, None)
         self._listeners: list[socket.socket] = []
         self._why: Callable[[int], str] = lambda _job: ""
+        self._on_short: Callable[[], None] = lambda: None
+        self._is_short = False
+        self._refused, self._noted_s = 0, -NOTE_S
         self._thread = threading.Thread(target=self._run, name="tidemill-calls", daemon=True)
 
     # ---- from any thread -------------------------------------------------------------------------------------
 
-    def start(self, why: Callable[[int], str]) -> None:
-        """Serve. `why` says what the server knows of the end of a worker's job."""
-        self._why = why
+    def start(self, why: Callable[[int], str], on_short: Callable[[], None] = lambda: None) -> None:
+        """Serve. `why` says what the server knows of the end of a worker's job; `on_short` is called when calls have
+        come that no worker has room for."""
+        self._why, self._on_short = why, on_short
         self._thread.start()
 
     def listen(self, address: str) -> str:
@@ -134,9 +148,14 @@ class Switchboard:
         with self._lock:
             return len(self._pending) + sum(1 for each in list(self._workers.values()) if each.calls)
 
+    @property
+    def waits(self) -> bool:
+        """Whether calls wait for a worker."""
+        return bool(self._pending)
+
     def connected(self) -> int:
         """How many workers are here."""
-        return len(self._workers)
+        return sum(each.is_known for each in list(self._workers.values()))
 
     def jobs(self) -> set[int]:
         """The jobs of the workers that are here."""
@@ -217,7 +236,7 @@ class Switchboard:
             self._accept(key.data)
         elif isinstance(key.data, int):
             self._greet(key.data)
-        else:
+        elif key.data.link.socket.fileno() in self._workers:  # it may have been lost in this round
             self._hear(key.data)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -226,11 +245,28 @@ class Switchboard:
             if not _is_own(connection):
                 connection.close()
                 return
-            if len(self._strangers) >= STRANGERS_MAX:
-                self._dismiss(min(self._strangers, key=lambda fd: self._strangers[fd][2]))
+            self._make_room()
             connection.setblocking(False)
             self._strangers[connection.fileno()] = (connection, b"", clock.monotonic_s())
             self._selector.register(connection, selectors.EVENT_READ, connection.fileno())
+
+    def _make_room(self) -> None:
+        """Send the oldest away where too many have not shown the key."""
+        unknown = [(each.idle_s, fd) for fd, each in self._workers.items() if not each.is_known]
+        unknown += [(since_s, fd) for fd, (_, _, since_s) in self._strangers.items()]
+        if len(unknown) >= STRANGERS_MAX:
+            fd = min(unknown)[1]
+            if fd in self._strangers:
+                self._dismiss(fd)
+            else:
+                self._lose(self._workers[fd], "it did not say who it is")
+
+    def _note_stranger(self, why: str) -> None:
+        now_s = clock.monotonic_s()
+        self._refused += 1
+        if now_s > self._noted_s + NOTE_S:
+            _log.warning("executor.stranger", error=why, times=self._refused)
+            self._refused, self._noted_s = 0, now_s
 
     def _dismiss(self, fd: int) -> None:
         connection, _, _ = self._strangers.pop(fd)
@@ -258,32 +294,49 @@ class Switchboard:
         try:
             link = channel.accept(connection, so_far, self.key)
         except LinkError as error:
-            _log.warning("executor.stranger", error=str(error))
+            self._note_stranger(str(error))
             self._dismiss(fd)
             return
         del self._strangers[fd]
         worker = _Worker(link, clock.monotonic_s())
-        worker.link.put(channel.SETUP, 0, self._setup)
         self._selector.modify(connection, selectors.EVENT_READ, worker)
         self._workers[fd] = worker
+        self._hear_nothing(worker)
 
     def _hear(self, worker: _Worker) -> None:
         try:
             self._send(worker)
-            for frame in worker.link.receive():
-                worker.heard_s = clock.monotonic_s()
-                self._take(worker, frame)
+            frames = worker.link.receive()
+            worker.heard_s = clock.monotonic_s()
+            returned: list[RemoteCall] = []
+            for frame in frames:
+                if frame.kind == channel.RETURNED and frame.number in worker.calls:
+                    returned.append(worker.calls.pop(frame.number))
+                else:
+                    self._take(worker, frame)
+            for call in reversed(returned):
+                self._again(call)
+            self._note_pace(worker)
         except LinkError as error:
             self._lose(worker, str(error))
+
+    def _note_pace(self, worker: _Worker) -> None:
+        """How long its calls take, after some have ended."""
+        if worker.ended:
+            took_s = (worker.heard_s - worker.since_s) / worker.ended
+            worker.call_s = took_s if worker.call_s is None else (worker.call_s + took_s) / 2
+            worker.since_s = worker.heard_s
+            worker.ended, worker.is_stuck = 0, False
 
     def _take(self, worker: _Worker, frame: CallFrame) -> None:
         call = worker.calls.get(frame.number)
         if frame.kind == channel.HELLO:
             worker.about = json.loads(frame.content)
+            worker.link.put(channel.SETUP, 0, self._setup)
+            self._send(worker)
         if call is None:
             return  # a beat, or of a call that was cancelled meanwhile
         if frame.kind == channel.STARTED:
-            worker.started_s = clock.monotonic_s()
             call.future.runs = True
         elif frame.kind == channel.PART:
             call.result = call.result or Spool(self.directory)
@@ -298,11 +351,7 @@ class Switchboard:
             self._bury(worker, call, json.loads(frame.content))
 
     def _finish(self, worker: _Worker, call: RemoteCall, content: bytes) -> None:
-        now_s = clock.monotonic_s()
-        if worker.started_s is not None:
-            took_s = now_s - worker.started_s
-            worker.call_s = took_s if worker.call_s is None else 0.8 * worker.call_s + 0.2 * took_s
-            worker.started_s = now_s  # that of the next one may come in the same read
+        worker.ended += 1
         self._drop(worker, call)
         result = call.result
         if result is not None:
@@ -314,6 +363,10 @@ class Switchboard:
 
     def _bury(self, worker: _Worker, call: RemoteCall, died: dict[str, Any]) -> None:
         """The process of a call died: again, or its end."""
+        worker.ended += 1
+        if worker.parts is not None and worker.parts_of == call.number:
+            worker.parts = None  # nobody takes the rest of it
+            worker.link.put(channel.CANCEL, call.number)
         self._drop(worker, call)
         call.died += 1
         call.future.runs = False
@@ -327,7 +380,8 @@ class Switchboard:
 
     def _drop(self, worker: _Worker, call: RemoteCall) -> None:
         del worker.calls[call.number]
-        worker.idle_s = clock.monotonic_s()
+        if not worker.calls:
+            worker.idle_s = clock.monotonic_s()
 
     def _again(self, call: RemoteCall) -> None:
         if call.result is not None:
@@ -365,8 +419,9 @@ class Switchboard:
             if now_s > since_s + channel.HANDSHAKE_S:
                 self._dismiss(fd)
         for worker in list(self._workers.values()):
-            if now_s > worker.heard_s + SILENCE_S:
-                self._lose(worker, f"it was silent for {SILENCE_S:g} s")
+            patience_s = SILENCE_S if worker.is_known else channel.HANDSHAKE_S
+            if now_s > worker.heard_s + patience_s:
+                self._lose(worker, f"it was silent for {patience_s:g} s")
                 continue
             if now_s > worker.beat_s + channel.BEAT_S:
                 worker.beat_s = now_s
@@ -374,6 +429,10 @@ class Switchboard:
             if not worker.calls and not worker.is_leaving and now_s > worker.idle_s + self._idle_s:
                 worker.is_leaving = True
                 worker.link.put(channel.END)
+            if len(worker.calls) > 1 and not worker.is_stuck and now_s > worker.since_s + RECALL_S:
+                worker.is_stuck = True
+                for number in list(worker.calls)[1:]:
+                    worker.link.put(channel.RECALL, number)
             self._hear_nothing(worker)
 
     def _hear_nothing(self, worker: _Worker) -> None:
@@ -399,6 +458,7 @@ class Switchboard:
                 if worker.parts_of == call.number:
                     worker.parts = None
                 self._drop(worker, call)
+                worker.since_s, worker.is_stuck = clock.monotonic_s(), False
                 worker.link.put(channel.CANCEL, call.number)
                 self._cancel(call)
             self._hear_nothing(worker)
@@ -411,29 +471,38 @@ class Switchboard:
 
     def _hand_out(self) -> None:
         """Give calls to workers, those with the fewest first."""
+        free = [(len(each.calls), fd) for fd, each in self._workers.items() if len(each.calls) < each.ahead()]
+        heapq.heapify(free)
         touched: set[int] = set()
-        while self._pending:
-            free = [each for each in self._workers.values() if len(each.calls) < each.ahead()]
-            if not free:
-                break
-            worker = min(free, key=lambda each: len(each.calls))
-            with self._lock:
-                if not self._pending:
-                    break
-                call = self._pending[0]
-                if not call.spool.is_small and worker.calls:
-                    break  # large ones go to a worker that has nothing else
-                self._pending.popleft()
-            self._give(worker, call)
-            touched.add(worker.link.socket.fileno())
-        for fd in touched:
+        while free:
+            calls, fd = free[0]
             worker = self._workers[fd]
-            self._hear_nothing(worker)
+            with self._lock:
+                if not self._pending or (calls and not self._pending[0].spool.is_small):
+                    break  # large ones go to a worker that has nothing else
+                call = self._pending.popleft()
+            self._give(worker, call)
+            touched.add(fd)
+            if len(worker.calls) < worker.ahead():
+                heapq.heapreplace(free, (len(worker.calls), fd))
+            else:
+                heapq.heappop(free)
+        for fd in touched:
+            self._hear_nothing(self._workers[fd])
+        is_short = bool(self._pending)
+        if is_short and not self._is_short:
+            self._on_short()
+        self._is_short = is_short
 
     def _give(self, worker: _Worker, call: RemoteCall) -> None:
+        if not worker.calls:
+            worker.since_s = clock.monotonic_s()
         worker.calls[call.number] = call
-        worker.parts, worker.parts_of = call.spool.parts(), call.number
-        self._pull_parts(worker)
+        if call.spool.is_small:
+            worker.link.put(channel.LAST, call.number, call.spool.content())
+        else:
+            worker.parts, worker.parts_of = call.spool.parts(), call.number
+            self._pull_parts(worker)
 
     def _pull_parts(self, worker: _Worker) -> None:
         while worker.parts is not None and worker.link.outgoing < OUT_BYTES:

@@ -239,6 +239,7 @@ class DeliveredFile(msgspec.Struct, frozen=True):
     name: str
     url: str
     size_bytes: int
+    place: int  #: among those of its job, in the order in which they were delivered
 
 
 def delivered(

@@ -96,11 +96,13 @@ SELECT id FROM jobs WHERE kept = 1 AND kind {in:kinds} ORDER BY id DESC LIMIT :l
 
 -- name: outputs_newest
 -- Delivered files, those of the newest jobs first.
-SELECT job, number, campaign, name, url, size_bytes FROM outputs WHERE (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
+SELECT job, number, campaign, name, url, size_bytes, (SELECT COUNT(*) FROM outputs b WHERE b.job = outputs.job AND b.number < outputs.number)
+FROM outputs WHERE (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
 
 -- name: outputs_newest_of
 -- Delivered files of a campaign, those of the newest jobs first.
-SELECT job, number, campaign, name, url, size_bytes FROM outputs WHERE campaign = :campaign AND (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
+SELECT job, number, campaign, name, url, size_bytes, (SELECT COUNT(*) FROM outputs b WHERE b.job = outputs.job AND b.number < outputs.number)
+FROM outputs WHERE campaign = :campaign AND (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
 
 -- name: outputs_of_campaign
 -- Delivered files of a campaign; whole jobs, newest first.

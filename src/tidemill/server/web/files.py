@@ -52,7 +52,7 @@ def opened(identity: Identity, job: int, output: OutputRow) -> Download:
         raise ForbiddenError("files are downloaded by the server's own user only", hint=hint)
     path = _path(output.url)
     if path is None:
-        raise MissingError(f"output `{output.name}` of job {job} is not a file of this machine", hint=hint)
+        raise MissingError(f"output `{output.name}` of job {job} is not one file of this machine", hint=hint)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -76,7 +76,7 @@ def opened(identity: Identity, job: int, output: OutputRow) -> Download:
 
 
 def _path(url: str) -> str | None:
-    """The absolute path of a `file:` URL of this machine; None for anything else."""
+    """The absolute path of a `file:` URL of this machine; None for anything else, such as a directory of files."""
     try:
         parts = urlsplit(url)
         path = unquote(parts.path, errors="strict")
@@ -88,6 +88,6 @@ def _path(url: str) -> str | None:
         and not parts.query
         and not parts.fragment
     )
-    if not is_plain or not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+    if not is_plain or not path.startswith("/") or path.endswith("/") or "\0" in path or ".." in path.split("/"):
         return None
     return path

@@ -13,6 +13,7 @@ from tidemill.model.state import AllocationState
 from tidemill.server.core import site_views
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages, web_pages
+from tidemill.server.web.files import may_download
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
 from tidemill.server.web.render import PageRequest, Pages
@@ -196,6 +197,7 @@ def transfers(ask: PageRequest, made: Pages) -> str:
         )
     return made.show(
         ask, "transfers.html", more=more, files=files, next=after, owner=owner, after=web_pages.reached(ask.session),
+        gets=[may_download(ask.identity, each.url) for each in files],
         moving=[each for each in moving if owner in (None, owners.get(each[2].job))],
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def test_what_is_not_the_delivered_file_is_not_sent(tmp_path: Path) -> None:
     for wrong in (
         output(tmp_path / "link"), output(tmp_path / "pipe"), output(tmp_path), output(tmp_path / "none"),
         output(path, size_bytes=6), output(f"{tmp_path}/x/../{path.name}"), output(f"{tmp_path}/x/%2e%2e/{path.name}"),
-        output(f"elsewhere{path}"), output(f"{path}?x"), output(f"{path}%00"),
+        output(f"{tmp_path}/"), output(f"elsewhere{path}"), output(f"{path}?x"), output(f"{path}%00"),
         msgspec.structs.replace(output(path), url=str(path)),
         msgspec.structs.replace(output(path), url=f"https://x{path}"),
     ):  # fmt: skip

@@ -40,8 +40,8 @@
 
   const isInUse = (part) => {
     const at = document.activeElement;
-    return (at && at !== body && part.contains(at) && /^(input|select|textarea)$/i.test(at.tagName))
-      || part.querySelector("input:checked, details[open] form") !== null;
+    return (at && at !== body && part.contains(at) && /^(input|select|textarea)$/i.test(at.tagName) && !at.matches(".fold"))
+      || part.querySelector("input:checked:not(.fold), details[open] form") !== null;
   };
   const show = (text) => {
     const page = new DOMParser().parseFromString(text, "text/html");
@@ -49,10 +49,12 @@
       const next = page.getElementById(part.id);
       if (!next || next.innerHTML === part.innerHTML || isInUse(part)) continue;
       const open = [...part.querySelectorAll("details")].map((each) => each.open);
-      const at = document.activeElement, stops = "a, button, summary, [tabindex]";
+      const unfolded = [...part.querySelectorAll(".fold:checked")].map((each) => each.id);
+      const at = document.activeElement, stops = "a, button, summary, .fold, [tabindex]";
       const place = at ? [...part.querySelectorAll(stops)].indexOf(at) : -1;
       part.replaceChildren(...next.childNodes);
       part.querySelectorAll("details").forEach((each, k) => { if (open[k]) each.open = true; });
+      for (const each of part.querySelectorAll(".fold")) each.checked = unfolded.includes(each.id);
       if (place >= 0) {  // who moves by keyboard stays where he was
         const now = [...part.querySelectorAll(stops)], href = at.getAttribute("href");
         (now.find((each) => href && each.getAttribute("href") === href) || now[place])?.focus({ preventScroll: true });

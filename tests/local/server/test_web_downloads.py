@@ -1,0 +1,70 @@
+"""Delivered files on the pages of a job, of its campaign and of transfers: the links lead to what was delivered."""
+
+from __future__ import annotations
+
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.home.homes import Home
+
+COMMAND = "test {event} = 0 || test -e MARK || exit 3; echo of {event} > out-{event}.txt"
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
+    try:
+        it.start()
+        yield it
+    finally:
+        it.end()
+
+
+def _get(home: Home, path: str) -> tuple[str, str]:
+    """Head and body of the answer on the server's socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(60)
+        connection.connect(str(home.path / "server" / "api.sock"))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    head, _, body = answer.decode("latin-1").partition("\r\n\r\n")
+    return head, body
+
+
+def test_pages_link_to_the_files_of_all_deliveries_of_a_job(home: Home) -> None:
+    command = COMMAND.replace("MARK", str(home.work / "mark"))
+    words = ["run", "--name", "twice", "--events", "2", "--retries", "0", "--failed-max", "1"]
+    words += ["--output", "out-{event}.txt", "--pack", "tar"]
+    first = home.run(*words, "--", "sh", "-c", command)
+    (job,) = home.jobs("twice")
+    assert (job.state, job.events_done) == ("PARTIAL", 1), first.stderr
+    (home.work / "mark").touch()
+    assert home.run("job", "retry", str(job.id)).returncode == 0
+    assert home.run("wait", "twice").returncode == 0
+    for path in (f"/jobs/{job.id}", "/campaigns/twice", "/transfers"):
+        links = re.findall(r'href="(/jobs/\d+/files/\d+)" download', _get(home, path)[1])
+        assert len(links) >= 2, path
+        answers = [_get(home, link) for link in links]
+        assert all("200 OK" in head and "attachment" in head for head, _ in answers), path
+        for line in ("of 0\n", "of 1\n"):
+            assert any(line in body for _, body in answers), (path, line)
+
+
+def test_a_directory_of_files_is_shown_with_the_command_that_copies_it(home: Home) -> None:
+    words = ["run", "--name", "many", "--events", "3", "--output", "out-{event}.txt"]
+    done = home.run(*words, "--", "sh", "-c", "echo {event} > out-{event}.txt")
+    assert done.returncode == 0, done.stderr
+    (job,) = home.jobs("many")
+    for path, command in (
+        (f"/jobs/{job.id}", f"tidemill outputs get {job.id}"),
+        ("/campaigns/many", "tidemill outputs get --campaign many"),
+    ):
+        page = _get(home, path)[1]
+        assert not re.search(r"download>(<b>)?out", page), path
+        assert command in page, path
