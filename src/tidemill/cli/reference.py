@@ -93,8 +93,8 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 ## In the shell
 
 `tidemill completion bash|zsh|fish` prints a script that completes verbs, options, and the jobs, campaigns, sites and
-applications that your server knows. `tidemill man VERB` shows a manual page, as plain
-text in a pipe; `tidemill man --to ~/.local/share/man` writes all of them for `man`. Both are made from the parsers, like this page.
+applications that your server knows. `tidemill man VERB` shows a manual page, as plain text in a pipe;
+`tidemill man --to ~/.local/share/man` writes all of them for `man`. Both are made from the parsers, like this page.
 """
 
 

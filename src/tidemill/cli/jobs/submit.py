@@ -259,7 +259,8 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
             check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ")
     if args.dry_run:
         number = sum(file.repeat)
-        said = f"{count_text(number)} job{'' if number == 1 else 's'} in {len(steps)} step{'' if len(steps) == 1 else 's'}"
+        said = f"{count_text(number)} job{'' if number == 1 else 's'}"
+        said += f" in {len(steps)} step{'' if len(steps) == 1 else 's'}"
         say(f"`{args.file}` is valid: {said}")
         check_places(client, jobs, refuse=False)
         show_plan(client, list(zip(jobs, file.repeat, strict=True)), as_json=args.json)

@@ -88,6 +88,12 @@ def _path(url: str) -> str | None:
         and not parts.query
         and not parts.fragment
     )
-    if not is_plain or not path.startswith("/") or path.endswith("/") or "\0" in path or ".." in path.split("/"):
+    if (
+        not is_plain
+        or not path.startswith("/")
+        or path.endswith("/")
+        or "\0" in path
+        or ".." in path.split("/")
+    ):
         return None
     return path
