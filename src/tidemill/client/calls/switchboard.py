@@ -214,7 +214,7 @@ class Switchboard:
             self._selector.close()
 
     def _give_up(self, error: BaseException) -> None:
-        """Nobody waits for ever for a thread that has died of a bug."""
+        """No caller waits for ever for a thread that has died of a bug."""
         self._closed = True
         self.fail_pending(error)
         for worker in self._workers.values():
@@ -365,7 +365,7 @@ class Switchboard:
         """The process of a call died: again, or its end."""
         worker.ended += 1
         if worker.parts is not None and worker.parts_of == call.number:
-            worker.parts = None  # nobody takes the rest of it
+            worker.parts = None  # no reader is left for the rest of it
             worker.link.put(channel.CANCEL, call.number)
         self._drop(worker, call)
         call.died += 1
