@@ -245,7 +245,9 @@ def launch_words(kind: str, nodes: int, command: list[str], *, status_files: Pat
         return [*words, "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", *command]
     if kind == "pbsdsh":
         if status_files is None:
-            raise ConfigError("`pbsdsh` does not tell how its commands ended", hint="`status_files`")
+            raise ConfigError(
+                "`pbsdsh` does not report the exit status of its commands", hint="`status_files`"
+            )
         return ["/bin/sh", "-c", _PBSDSH, "sh", str(nodes), os.fspath(status_files), _EACH, *command]
     each = ["/bin/sh", "-c", _EACH, "sh", os.fspath(status_files or ""), "1", *command]
     if kind == "mpich":
@@ -370,4 +372,4 @@ def _openmpi_rules(*, keep_others: bool) -> list[str]:
 
 
 def _unknown(kind: str) -> ConfigError:
-    return ConfigError(f"`{kind}` is no launcher", hint=f"known: {', '.join(KINDS)}")
+    return ConfigError(f"`{kind}` is not a launcher", hint=f"known: {', '.join(KINDS)}")

@@ -191,7 +191,7 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
         except OSError as error:
             raise SiteError(
                 f"failed to open `{self.name}` of job {self.job} at `{self.place}`: {error.strerror}",
-                hint="is its file system mounted here, and has nobody moved it?",
+                hint="check that its file system is mounted here and that it was not moved",
             ) from error
         if self.offset is None:
             return file
@@ -279,7 +279,7 @@ def _not_copied(source: Path, target: Path, error: OSError) -> SiteError:
 def _unreadable(job: int, output: OutputRow, path: Path, error: Exception) -> SiteError:
     return SiteError(
         f"failed to read output `{output.name}` of job {job} at `{path}`: {error}",
-        hint="is its file system mounted here, and has nobody moved it?",
+        hint="check that its file system is mounted here and that it was not moved",
     )
 
 
@@ -347,7 +347,7 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
     except (OSError, *UNDECODABLE) as error:
         raise SiteError(
             f"failed to read the manifest of output `{output.name}` of job {job} at `{path}`: {error}",
-            hint="is its file system mounted here, and has nobody moved it?",
+            hint="check that its file system is mounted here and that it was not moved",
             transient=False,
         ) from error
     events = IntervalSet.parse(output.events) if output.events else None
@@ -394,7 +394,7 @@ def _copy_verified(source: Path, final: Path, sha256: str) -> Path:
             if digest.hexdigest() != sha256:
                 raise SiteError(
                     f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {sha256}",
-                    hint="somebody changed or damaged it",
+                    hint="it was changed or damaged after delivery",
                     transient=False,
                 )
             write.flush()

@@ -97,7 +97,7 @@ def test_names_and_users_that_do_not_go_together_are_refused(changes: dict[str, 
     "address", ["amqp://h/v", "amqps://user:word@h/v", "amqps:///v", "https://h", "amqps://h:x/v"]
 )
 def test_an_address_without_tls_or_with_a_password_is_none(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no broker's address"):
+    with pytest.raises(ConfigError, match="is not a broker's address"):
         place_of(address)
 
 

@@ -32,7 +32,7 @@ from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
 
-HIDDEN_JOBS = "others' jobs (query_other_jobs is False)"
+HIDDEN_JOBS = "regular jobs (query_other_jobs is False)"
 OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[\d+\]")
 _WAITING = ("Q", "H", "W", "T")
@@ -186,7 +186,7 @@ def _ask(budget: Budget, words: list[str], part: str, head: str, *, kind: str) -
         found = replies.read_text(budget.check(budget.query(plain, kind=kind)), head)
     if found is None:
         raise ProtocolError(
-            f"`{' '.join(words)}` printed what is no JSON: `{text[:200].decode(errors='replace')}`"
+            f"`{' '.join(words)}` printed invalid JSON: `{text[:200].decode(errors='replace')}`"
         )
     return found
 

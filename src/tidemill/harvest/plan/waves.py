@@ -47,7 +47,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.STARTS: "enough allocations were started this hour (`starts_per_node_hour`)",
     Binding.SUBMITS: "enough is submitted for one tick (`submits_max`)",
     Binding.GRANT: "the grant is used up, or promised to what runs",
-    Binding.HIDDEN: "others' jobs are hidden: only windows that no plan needs can be used, and none is known",
+    Binding.HIDDEN: "regular jobs are hidden: only windows that no plan needs can be used, and none is known",
 }
 """What people read."""
 

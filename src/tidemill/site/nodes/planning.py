@@ -58,11 +58,11 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PROMISES = {
-    Policy.YIELD: "nodes that others need are given back",
+    Policy.YIELD: "nodes that regular jobs need are released",
     Policy.PREEMPT: "the scheduler takes nodes that others need",
     Policy.CAPPED: "its jobs end before the next planned start, and none is ended early",
     Policy.WINDOWS: "it uses idle nodes that no waiting job could use, and keeps them until its jobs end",
-    Policy.DEMAND: "its jobs wait in the queue and run to their end as anybody's",
+    Policy.DEMAND: "its jobs wait in the queue and run to their end as any user's",
 }
 """What each policy promises to others, for people."""
 
