@@ -49,7 +49,7 @@ def test_a_list_that_changed_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("root://o//*", "not a URL"),
+        ("root://o//*", "no URL"),
         ("root://o//*/* root://a//*", "more than one"),
         ("root://o//x root://a//*", "does not have"),
         ("root://o//* relative/*", "not a URL"),
