@@ -153,7 +153,7 @@ def test_no_message_whatever_it_holds_is_answered_but_with_a_refusal(body: bytes
 def test_who_is_nobody_here_is_told_so(dispatcher: Dispatcher) -> None:
     letter = IncomingMessage("eve", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
     answer = SubmitterIntake(dispatcher, {"cms": "cms"}).take(letter)
-    assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is no submitter here")
+    assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is not a submitter here")
 
 
 def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: Dispatcher) -> None:
