@@ -137,6 +137,8 @@ def prose(path: Path) -> str:
         return prose_of_rust(text)
     if path.suffix == ".sh":
         text = re.sub(r"^[^#\n]*(?:\w#[^#\n]*)*", lambda m: blanked(m[0]), text, flags=re.MULTILINE)
+    if path.suffix == ".html":
+        text = re.sub(r"\{[{%#].*?[}%#]\}|<[^>]*>", lambda m: blanked(m[0]), text, flags=re.DOTALL)
     return prose_of_page(text)
 
 

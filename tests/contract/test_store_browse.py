@@ -102,9 +102,9 @@ def test_a_filter_says_how_many_jobs_it_has(many: World) -> None:
 
 def test_places_and_states_that_are_none_are_refused(many: World) -> None:
     for after in ("x", "1.2.3", "-1", "9" * 30, ""):
-        with pytest.raises(RequestError, match="no place"):
+        with pytest.raises(RequestError, match="not a place"):
             web_pages.jobs(many.reader, Filter(), Sort.ENDED, after=after, size=5)
-    with pytest.raises(RequestError, match="no state"):
+    with pytest.raises(RequestError, match="not a state"):
         listing.find(many.reader, Filter(state="DONE"), Sort.NEWEST, after=None, size=5)
 
 

@@ -215,7 +215,7 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
             if before is None:
                 break
         assert found == expected, filters
-    with pytest.raises(RequestError, match="no state"):
+    with pytest.raises(RequestError, match="not a state"):
         api_pages.jobs(world.reader, Filter(state="DONE"), before=None, limit=None)
 
 

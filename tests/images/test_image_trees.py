@@ -119,9 +119,9 @@ def test_a_whole_system_leaves_to_the_node_what_is_the_nodes(tmp_path: Path) -> 
 def test_trees_are_read_as_source_and_place(tmp_path: Path) -> None:
     assert parse_tree(str(tmp_path)) == Tree(str(tmp_path), str(tmp_path))
     assert parse_tree(f"{tmp_path}:/sw/x") == Tree(str(tmp_path), "/sw/x")
-    with pytest.raises(ConfigError, match="no plain absolute path"):
+    with pytest.raises(ConfigError, match="not a plain absolute path"):
         parse_tree(f"{tmp_path}:/sw/../x")
-    with pytest.raises(ConfigError, match="is no directory"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         parse_tree(f"{tmp_path}/none")
 
 

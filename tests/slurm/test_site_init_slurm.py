@@ -187,7 +187,7 @@ def test_hidden_jobs_and_missing_arrays_are_told(start_slurm: Callable[..., Slur
     person = SlurmPerson(cluster, "p")
     told = person.data("site", "init", "--no-probe")
     findings = by_check(told["findings"])
-    assert "policy `windows`" in findings["others' jobs"]["found"]
+    assert "policy `windows`" in findings["regular jobs"]["found"]
     assert "MaxArraySize 0" in findings["arrays"]["found"]
     assert read(person).harvest.policy == "windows"
 

@@ -219,7 +219,7 @@ def test_hidden_jobs_are_said_to_be_hidden(
     bench.wait("a", ACTIVE)
     machine = bench.batch.snapshot()
     assert [each.ours for each in machine.running] == [True]
-    assert machine.hidden == ["others' jobs (PrivateData=jobs)"]
+    assert machine.hidden == ["regular jobs (PrivateData=jobs)"]
     assert bench.batch.facts().others_hidden
 
 

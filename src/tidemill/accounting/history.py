@@ -161,10 +161,10 @@ class History:
         if widest > size:
             raise ConfigError(
                 f"`{self.name}` has a job of {widest:,} nodes on a machine of {size:,} ({source})",
-                hint="--nodes N tells the size of the machine",
+                hint="--nodes N sets the size of the machine",
             )
         if not is_complete:
-            note = "the log does not tell all starts: outages cannot be seen"
+            note = "the log does not record all starts: outages cannot be seen"
             return Machine(nodes=size, nodes_from=source, outages=[], is_trusted=False, note=note)
         if (share := overfull_share(self.timeline, size)) > swf.OVERFULL_SHARE_MAX:
             note = swf.overfull_note(share)

@@ -370,4 +370,4 @@ def _openmpi_rules(*, keep_others: bool) -> list[str]:
 
 
 def _unknown(kind: str) -> ConfigError:
-    return ConfigError(f"`{kind}` is no launcher", hint=f"known: {', '.join(KINDS)}")
+    return ConfigError(f"`{kind}` is not a launcher", hint=f"known: {', '.join(KINDS)}")

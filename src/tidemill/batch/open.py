@@ -43,7 +43,7 @@ def open_cluster(
         from tidemill.batch.gridengine import GridEngineBatchSystem
 
         return GridEngineBatchSystem(directory, cluster, key=key, account=account)
-    raise ConfigError(f"`{kind}` is no batch system", hint="known: `slurm`, `pbs`, `gridengine`, `local`")
+    raise ConfigError(f"`{kind}` is not a batch system", hint="known: `slurm`, `pbs`, `gridengine`, `local`")
 
 
 def site_key(site_dir: Path) -> str:
@@ -57,7 +57,7 @@ def site_key(site_dir: Path) -> str:
         raise SiteError(f"failed to read the site's key `{path}`: {error}", transient=False) from error
     if len(key) != 2 * KEY_BYTES or set(key) - set("0123456789abcdef"):
         raise SiteError(
-            f"`{path}` is no key: {len(key)} characters, expected {2 * KEY_BYTES} hexadecimal digits",
+            f"`{path}` is not a key: {len(key)} characters, expected {2 * KEY_BYTES} hexadecimal digits",
             hint="allocations that were submitted with the old key are not recognised with another one",
             transient=False,
         )

@@ -323,7 +323,7 @@ def _check_pair(key_path: Path, public: Any) -> None:
         found = load_pem_private_key(key_path.read_bytes(), None).public_key()
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            f"it cannot be told whether `{key_path}` is the key of the request: {error}", hint=hint
+            f"failed to check whether `{key_path}` is the key of the request: {error}", hint=hint
         ) from error
     if _public_text(found) != _public_text(public):
         raise ConfigError(f"`{key_path}` is there, and is not the key of the request", hint=hint)

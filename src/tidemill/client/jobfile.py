@@ -230,7 +230,7 @@ def _resolved_input(each: Input, numbers: dict[str, list[int]], path: Path) -> I
         return each
     ids = numbers.get(name)
     if ids is None or len(ids) != 1:
-        why = "is no job of this file" if ids is None else "stands for several jobs (`repeat`)"
+        why = "is not a job of this file" if ids is None else "stands for several jobs (`repeat`)"
         raise ConfigError(
             f"{path}: input `{each.name}` reads `{each.url}`, but `{name}` {why}",
             hint=did_you_mean(name, numbers),

@@ -51,4 +51,4 @@ def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | JobError
         )
     width = spec.resources.width
     why = width and check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)
-    return ConfigError(where + why, hint="`tidemill app show` tells what it may ask for") if why else None
+    return ConfigError(where + why, hint="`tidemill app show` lists what it may ask for") if why else None

@@ -417,7 +417,7 @@ def _copy_verified(source: Path, final: Path, sha256: str) -> Path:
             if digest.hexdigest() != sha256:
                 raise SiteError(
                     f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {sha256}",
-                    hint="somebody changed or damaged it",
+                    hint="it was changed or damaged after delivery",
                     transient=False,
                 )
             write.flush()

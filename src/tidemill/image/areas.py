@@ -42,10 +42,10 @@ def parse_tree(text: str) -> Tree:
     real = os.path.realpath(source)
     if not Path(real).is_dir():
         raise ConfigError(
-            f"tree `{source}` is no directory", hint="`--tree DIR`, or `--tree DIR:/PATH/FOR/PAYLOADS`"
+            f"tree `{source}` is not a directory", hint="`--tree DIR`, or `--tree DIR:/PATH/FOR/PAYLOADS`"
         )
     if at and os.path.normpath(at) != at:
-        raise ConfigError(f"`{at}` of tree `{text}` is no plain absolute path")
+        raise ConfigError(f"`{at}` of tree `{text}` is not a plain absolute path")
     return Tree(real, at or real)
 
 
@@ -78,11 +78,11 @@ def _may_hold_files(directory: str) -> bool:
 def real_area(path: str) -> str:
     """An area as the kernel names it. Raises ConfigError where it is no directory."""
     if not path.startswith("/"):
-        raise ConfigError(f"area `{path}` is no absolute path")
+        raise ConfigError(f"area `{path}` is not an absolute path")
     real = os.path.realpath(path)
     if not Path(real).is_dir():
         raise ConfigError(
-            f"area `{path}` is no directory here", hint="build where the software is to be seen"
+            f"area `{path}` is not a directory here", hint="build where the software is to be seen"
         )
     return real
 
@@ -130,9 +130,9 @@ def check_areas(areas: Sequence[str]) -> None:
 
 def _why_not(area: str) -> str | None:
     if not area.startswith("/") or os.path.normpath(area) != area:
-        return "it is no plain absolute path"
+        return "it is not a plain absolute path"
     if shown(area) != area:
-        return "its name holds control characters or bytes that are no UTF-8"
+        return "its name holds control characters or bytes that are not valid UTF-8"
     for path, why in NEVER.items():
         if is_below(area, path) or is_below(path, area):
             return f"`{path}` is {why}"

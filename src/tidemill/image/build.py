@@ -131,7 +131,7 @@ def _refuse_empty(areas: Iterable[str], entries: Iterable[ImageEntry]) -> None:
     for area in areas:
         if area not in held:
             raise ConfigError(
-                f"nothing of area `{area}` was used, or it is no directory: an image of it would be empty",
+                f"nothing of area `{area}` was used, or it is not a directory: an image of it would be empty",
                 hint="trace a run that uses it, or pack it whole by --tree",
             )
 
@@ -146,7 +146,7 @@ def _pack(order: Order, image: Path, *, tell: Callable[[str], None]) -> tuple[Wo
             if left == 0:
                 raise SiteError(
                     f"gave up after {TRIES_MAX} tries: {change}",
-                    hint="wait until nobody writes there, or leave it out by --exclude",
+                    hint="wait until no process writes there, or leave it out by --exclude",
                 ) from change
             tell(f"{change}; beginning again")
     raise AssertionError("TRIES_MAX is at least 1")

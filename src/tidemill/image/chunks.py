@@ -50,7 +50,7 @@ def read_head(file: BinaryIO) -> Head:
     content = file.read(_SUPER.size)
     fields = _SUPER.unpack(content) if len(content) == _SUPER.size else (0,) * 19
     if fields[0] != _MAGIC or fields[9:11] != (4, 0):
-        raise ProtocolError(f"`{file.name}` is no squashfs of format 4.0")
+        raise ProtocolError(f"`{file.name}` is not a squashfs image of format 4.0")
     return Head(fields[1], fields[3], fields[11], fields[15], fields[16])
 
 
@@ -89,7 +89,7 @@ def cuts(image: Path) -> list[tuple[int, int]]:
     if at < size:
         found.append((at, size - at))
     if any(length < 1 for _, length in found) or at > size:
-        raise ProtocolError(f"the blocks of `{image}` overlap: it is no squashfs that Tidemill wrote")
+        raise ProtocolError(f"the blocks of `{image}` overlap: Tidemill did not write it")
     return found
 
 
@@ -129,7 +129,7 @@ def _blocks(table: bytes, head: Head) -> Iterator[tuple[int, int]]:
                 start, size, _, _, fragment, _, _ = _LONG_FILE.unpack_from(table, body)
                 at = body + _LONG_FILE.size
             if fragment != _NO_FRAGMENT:
-                raise ProtocolError("the image has fragments: it is none that Tidemill wrote")
+                raise ProtocolError("the image has fragments: Tidemill did not write it")
             number = -(-size // head.block_bytes)
             for (word,) in struct.iter_unpack("<I", table[at : at + 4 * number]):
                 length = word & _BLOCK_SIZE_MASK
@@ -144,7 +144,9 @@ def _blocks(table: bytes, head: Head) -> Iterator[tuple[int, int]]:
         elif kind in _FIXED:
             at += _FIXED[kind]
         else:
-            raise ProtocolError(f"the image has an inode of type {kind}: it is no squashfs of format 4.0")
+            raise ProtocolError(
+                f"the image has an inode of type {kind}: it is not a squashfs image of format 4.0"
+            )
 
 
 def _after_directory(table: bytes, body: int) -> int:

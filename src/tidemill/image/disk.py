@@ -74,7 +74,7 @@ def status_of(path: str, kind: str) -> os.stat_result:
     except FileNotFoundError as error:
         raise Changed(f"`{shown(path)}` is gone") from error
     except OSError as error:
-        raise SiteError(f"failed to look at `{shown(path)}`: {error.strerror}") from error
+        raise SiteError(f"failed to read `{shown(path)}`: {error.strerror}") from error
     if kind_of(status.st_mode) != kind:
         raise Changed(f"`{shown(path)}` is another kind of file")
     return status

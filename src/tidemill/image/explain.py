@@ -464,7 +464,7 @@ def _advice(
         names = [PurePosixPath(word).name for word in profile.command[:1]]
         is_compiler = any(name.startswith(("gcc", "g++", "cc", "c++", "clang")) for name in names)
         told.append(
-            f"{storm_failed} operations fail on paths that exist: somebody resolves links of whole paths (`realpath`); "
+            f"{storm_failed} operations fail on existing paths: a program resolves links of whole paths (`realpath`); "
             + (
                 "`-fno-canonical-system-headers` stops GCC"
                 if is_compiler

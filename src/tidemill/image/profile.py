@@ -214,7 +214,7 @@ def parse_profile(content: bytes, *, source: str) -> Profile:
     for use in profile.paths:
         if not use.path.startswith("/") or use.kind not in KINDS or len(use.kind) != 1:
             raise ConfigError(
-                f"`{source}` is no profile: path `{use.path}` of kind `{use.kind}`",
+                f"`{source}` is not a valid profile: path `{use.path}` of kind `{use.kind}`",
                 hint=f"paths are absolute, kinds are one of `{KINDS}`",
             )
     return profile

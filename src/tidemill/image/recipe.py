@@ -118,13 +118,13 @@ def _wrong(recipe: Recipe) -> str | None:
         return f"its pieces have {told} bytes, the image has {recipe.file.bytes}"
     for digest in (recipe.file.sha256, recipe.listing):
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
-            return f"`{digest}` is no SHA-256"
+            return f"`{digest}` is not a valid SHA-256 digest"
     for piece in recipe.file.pieces:
         is_place = piece.offset >= 0 and piece.length >= 1 and piece.offset + piece.length <= PACK_BYTES_MAX
         if not re.fullmatch(r"packs/[0-9a-f]{64}\.pack", piece.path) or not is_place:
-            return f"`{piece.path}` at {piece.offset} of {piece.length} bytes is no piece of a pack"
+            return f"`{piece.path}` at {piece.offset} of {piece.length} bytes is not a piece of a pack"
     return next(
-        (f"area `{each}` is no absolute path" for each in recipe.areas if not each.startswith("/")), None
+        (f"area `{each}` is not an absolute path" for each in recipe.areas if not each.startswith("/")), None
     )
 
 

@@ -28,6 +28,6 @@ def resolve(text: str, store: Path) -> tuple[Path, Recipe]:
     if wanted is not None and recipe.file.sha256 != wanted:
         raise ConfigError(
             f"image `{path}` has digest sha256:{recipe.file.sha256}, approved is sha256:{wanted}",
-            hint="somebody built it anew: approve the new one, or build the old one again",
+            hint="it was built again: approve the new one, or build the old one again",
         )
     return path, recipe

@@ -196,7 +196,7 @@ def _status(path: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SiteError(f"failed to look at `{path}`: {error.strerror}", hint=AGAIN) from error
+        raise SiteError(f"failed to read `{path}`: {error.strerror}", hint=AGAIN) from error
 
 
 def _unlink(path: Path) -> None:

@@ -26,7 +26,7 @@ def find_binary(environ: Mapping[str, str] | None = None) -> Path:
         if _is_executable(Path(named)):
             return Path(named).absolute()
         raise ConfigError(
-            f"environment variable {VARIABLE} names `{named}`, which is no executable file",
+            f"environment variable {VARIABLE} names `{named}`, which is not an executable file",
             hint=f"unset {VARIABLE} to use the installed {NAME}",
         )
     places = _places(variables)
@@ -35,7 +35,7 @@ def find_binary(environ: Mapping[str, str] | None = None) -> Path:
             return place
     listed = ", ".join(f"`{place}`" for place in places)
     raise ConfigError(
-        f"failed to find {NAME}: looked at {listed}",
+        f"failed to find {NAME}; tried {listed}",
         hint=f"install it with `pip install {NAME}`, or set {VARIABLE} to its path",
     )
 

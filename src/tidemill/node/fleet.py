@@ -195,7 +195,7 @@ def open_fleet(directory: Path) -> Fleet:
     path = directory / "manifest.json"
     content = read_bounded(path, SMALL_FILE_BYTES_MAX)
     if content is None:
-        raise ConfigError(f"`{directory}` is no fleet directory: it has no manifest.json")
+        raise ConfigError(f"`{directory}` is not a fleet directory: it has no manifest.json")
     manifest = _decode(path, content, Manifest)
     if manifest.format > FORMAT:
         raise ConfigError(

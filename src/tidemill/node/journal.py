@@ -106,7 +106,7 @@ class JournalTail(FramedTail[Record]):
     def _pass_over(self, why: str) -> None:
         self._refused += 1
         if self._refused <= REFUSED_TOLD_MAX:
-            hint = "update tidemill here if its pilots are newer; if not, somebody has the fleet's secret"
+            hint = "update tidemill here if its pilots are newer; if not, the fleet's secret has leaked"
             _log.warning("record.refused", reason=why, hint=hint, refused=self._refused)
 
 

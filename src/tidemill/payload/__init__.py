@@ -293,7 +293,7 @@ def _write(fd: int, data: bytes) -> None:
         while view:
             view = view[os.write(fd, view) :]
     except BrokenPipeError:
-        raise Error("the pilot is gone: nobody reads this payload's reports") from None
+        raise Error("the pilot is gone: this payload's reports have no reader") from None
 
 
 def _environment_int(name: str, default: int) -> int:

@@ -190,7 +190,7 @@ def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str]:
         split = urlsplit("x://" + rest)
         raw = unquote_to_bytes(split.path)
     except ValueError as error:  # brackets that are no address; characters that no encoding has
-        raise refuse(f"that is no URL: {error}") from error
+        raise refuse(f"that is not a URL: {error}") from error
     if split.fragment or "#" in rest:
         raise refuse("a part after `#` is for browsers")
     if split.query and scheme not in ("http", "https", "dav", "davs"):
@@ -221,8 +221,8 @@ def _host(scheme: str, text: str, refuse: _Refuse) -> tuple[str, int]:
         return text, 0
     match = re.fullmatch(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?", text.lower())
     if match is None or not _HOST.fullmatch(match["host"]):
-        raise refuse("that is no host")
+        raise refuse("that is not a host")
     port = int(match["port"] or PORTS[scheme])
     if not 0 < port < 65536:
-        raise refuse("that is no port")
+        raise refuse("that is not a port")
     return match["host"].rstrip("."), port

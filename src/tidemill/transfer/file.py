@@ -58,7 +58,7 @@ def local_path(url: str) -> Path:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise SiteError(f"`{url}` is no URL: {error}", transient=False) from error
+        raise SiteError(f"`{url}` is not a URL: {error}", transient=False) from error
     if parts.scheme not in SCHEMES:
         raise SiteError(
             f"`{url}`: this site has no transfer for `{parts.scheme or url}:`",
@@ -156,7 +156,7 @@ class FileTransfer:
                 f"failed to read `{url}`: {error.strerror}", transient=error.errno not in LASTING
             ) from error
         if not stat.S_ISREG(status.st_mode):
-            raise SiteError(f"`{url}` is no plain file", transient=False)
+            raise SiteError(f"`{url}` is not a regular file", transient=False)
         if status.st_size > self._size_max:
             raise SiteError(
                 f"`{url}` has {status.st_size} bytes, this site stages at most {self._size_max}",

@@ -52,13 +52,15 @@ class GridFtpAdapter:
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """See the contract."""
-        with self.control(place, "look at", watch) as control:
+        with self.control(place, "query", watch) as control:
             control.voidcmd("TYPE I")
             size = control.sendcmd(f"SIZE {place.path}")
             changed = control.sendcmd(f"MDTM {place.path}")
         size_bytes = whole(size.strip().removeprefix("213 "))
         if size_bytes is None:
-            raise TransferError(f"`{place.shown}`: the server told no size: `{size[:100]}`", transient=False)
+            raise TransferError(
+                f"`{place.shown}`: the server reported no size: `{size[:100]}`", transient=False
+            )
         return Stat(size_bytes=size_bytes, version=f"{size[4:].strip()} {changed[4:].strip()}")
 
     def read(
@@ -297,7 +299,7 @@ def _error(place: RemoteFile, verb: str, words: str, *, refused: bool = False) -
         return credential_error(place, words[-program.QUOTE_CHARS_MAX :])
     return TransferError(
         what,
-        hint="the server or the network is away: it is tried again",
+        hint="the server or the network is unreachable: it is tried again",
         transient=not refused or "500" not in text,
     )
 

@@ -84,12 +84,13 @@ class HttpAdapter:
             answer = self._ask(place, "GET", watch, headers).answer
         with closing(answer):
             if answer.status != 200:
-                raise _refusal(place, answer, "look at")
+                raise _refusal(place, answer, "query")
             length = answer.headers.get("Content-Length", "")
             size_bytes = 0 if _is_chunked(answer) else whole(length)
             if size_bytes is None:
                 raise TransferError(
-                    f"`{place.shown}`: the server tells no size (`Content-Length: {length}`)", transient=False
+                    f"`{place.shown}`: the server reports no size (`Content-Length: {length}`)",
+                    transient=False,
                 )
             checksums = _digests(answer)
             validator = _validator(answer) or " ".join(
@@ -416,7 +417,7 @@ def _joined(place: RemoteFile, location: str) -> str:
         return urljoin(_absolute(place), location)
     except ValueError as error:
         raise TransferError(
-            f"`{place.shown}` sends us on to `{ascii(location)[:200]}`, which is no URL", transient=False
+            f"`{place.shown}` sends us on to `{ascii(location)[:200]}`, which is not a URL", transient=False
         ) from error
 
 
@@ -435,7 +436,7 @@ def _with_path(place: RemoteFile, path: str) -> RemoteFile:
 def _length(answer: HttpAnswer) -> int:
     size_bytes = whole(answer.headers.get("Content-Length", ""))
     if size_bytes is None:
-        raise TransferError("the server tells no size of what it sends", transient=False)
+        raise TransferError("the server reports no size of what it sends", transient=False)
     return size_bytes
 
 
@@ -487,7 +488,7 @@ def _broken(place: RemoteFile, verb: str, error: Exception) -> TransferError:
     words = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     return TransferError(
         f"failed to {verb.lower()} `{place.shown}`: {words}",
-        hint="the server or the network is away: it is tried again",
+        hint="the server or the network is unreachable: it is tried again",
     )
 
 

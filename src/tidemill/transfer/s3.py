@@ -56,14 +56,12 @@ class S3Adapter:
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """See the contract."""
-        with _told(place, "look at"):
+        with _told(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
         told = canonical("sha256", str(head.get("Metadata", {}).get(META, "")))
         size, tag = head.get("ContentLength"), quote(str(head.get("ETag", "")), safe=_TAG_SAFE)
         if not isinstance(size, int) or size < 0:
-            raise TransferError(
-                f"failed to look at `{place.shown}`: the service does not say how large it is"
-            )
+            raise TransferError(f"failed to query `{place.shown}`: the service does not say how large it is")
         return Stat(
             size_bytes=size,
             version=f"{size} {tag} {head.get('LastModified', '')}",
@@ -105,7 +103,7 @@ class S3Adapter:
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """See the contract. An entity tag made of MD5s is what the service itself worked out; what we said of the
         object when we put it is not asked here."""
-        with _told(place, "look at"):
+        with _told(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
         tag = str(head.get("ETag", "")).strip('"').lower()
         return tag if algorithm == "etag" and re.fullmatch(r"[0-9a-f]{32}(-[0-9]+)?", tag) else None
@@ -311,7 +309,7 @@ def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[
             raise _refusal(place, verb, cause.response) from error
         raise TransferError(
             f"failed to {verb} `{place.shown}`: {_said(error)}",
-            hint="the service or the network is away: it is tried again",
+            hint="the service or the network is unreachable: it is tried again",
         ) from error
     except (ResponseParserError, ValueError, ArithmeticError, RuntimeError) as error:
         # what botocore makes of documents, numbers and times that are none

@@ -50,11 +50,13 @@ class XrootdAdapter:
         self._stay(place, watch)
         reply = self._ask(place, watch, "stat", place.path)
         if reply.status != 0:
-            raise self._error(place, reply, "look at")
+            raise self._error(place, reply, "query")
         facts = {match["key"]: match["value"].strip() for match in _LINE.finditer(reply.output)}
         size_bytes = whole(facts.get("Size", ""))
         if size_bytes is None or "IsDir" in facts.get("Flags", ""):
-            raise TransferError(f"`{place.shown}` is no plain file: `{reply.last_words}`", transient=False)
+            raise TransferError(
+                f"`{place.shown}` is not a regular file: `{reply.last_words}`", transient=False
+            )
         version = f"{facts['Size']} {facts.get('MTime', '')} {facts.get('Id', '')}"
         return Stat(size_bytes=size_bytes, version=version)
 

@@ -54,10 +54,10 @@ def place_of(address: str) -> tuple[str, int, str]:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or PORT
     except ValueError as error:
-        raise ConfigError(f"`{address}` is no broker's address: {error}") from error
+        raise ConfigError(f"`{address}` is not a broker's address: {error}") from error
     if parts.scheme != "amqps" or host is None or parts.query or parts.username:
         raise ConfigError(
-            f"`{address}` is no broker's address",
+            f"`{address}` is not a broker's address",
             hint="write `amqps://HOST:PORT/VHOST`; TLS is a must, since the certificate says who we are",
         )
     return host, port, unquote(parts.path.removeprefix("/")) or VHOST

@@ -58,7 +58,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
             except (OSError, ssl.SSLError) as error:
                 raise ConfigError(
                     f"certificate `{self.certificate}` with key `{key}` cannot be used: {error}",
-                    hint="both are PEM, and the key is that of the first certificate; `tidemill certs show` tells more",
+                    hint="both are PEM, and the key is that of the first certificate; see `tidemill certs show`",
                 ) from error
         return context
 

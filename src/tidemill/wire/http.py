@@ -314,7 +314,7 @@ class Connection:
             hint = "is it the right server? name the CA of its certificate with the key `ca`"
         elif isinstance(error, ssl.SSLError):
             reason = str(error)
-            hint = "it may have refused your certificate: `tidemill certs show` tells whether it has expired"
+            hint = "it may have refused your certificate: `tidemill certs show` shows whether it has expired"
         return SiteError(
             f"failed to reach the server at {self.address} for `{what}`: {reason}",
             hint=hint,
@@ -364,7 +364,7 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         if not path.startswith("/"):
-            raise ConfigError(f"`{address}` is no server address: the path of the socket is not absolute")
+            raise ConfigError(f"`{address}` is not a server address: the path of the socket is not absolute")
         return HttpServer("localhost", None, timeout_s=timeout_s, connect=unix(Path(path)))
     try:
         parts = urlsplit(address)
@@ -375,9 +375,9 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
             soon = None if connect_s is None else lambda step_s: at(min(step_s, connect_s))
             return HttpServer(host, port, timeout_s=timeout_s, tls=tls, connect=soon)
     except (ValueError, ExchangeError) as error:
-        raise ConfigError(f"`{address}` is no server address: {error}") from error
+        raise ConfigError(f"`{address}` is not a server address: {error}") from error
     raise ConfigError(
-        f"`{address}` is no server address",
+        f"`{address}` is not a server address",
         hint="write `unix:/path/api.sock`, `http://host:port` or `https://host:port`",
     )
 

@@ -53,7 +53,7 @@ def test_times_may_be_milliseconds() -> None:
 
 def test_unknown_jobs_are_none_although_it_is_no_xml() -> None:
     assert replies.read_contexts(read("unknown.xml")) == {}
-    with pytest.raises(ProtocolError, match="no XML"):
+    with pytest.raises(ProtocolError, match="invalid XML"):
         replies.read_rows(b"error: commlib")
 
 

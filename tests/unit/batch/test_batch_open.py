@@ -30,7 +30,7 @@ def test_a_centres_batch_system_is_opened_with_the_sites_key(tmp_path: Path) -> 
 
 
 def test_an_unknown_batch_system_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`lsf` is no batch system"):
+    with pytest.raises(ConfigError, match="`lsf` is not a batch system"):
         open_cluster("lsf", tmp_path, Cluster())
 
 
@@ -51,6 +51,6 @@ def test_two_that_make_a_key_at_a_time_get_the_same(tmp_path: Path) -> None:
 
 def test_a_damaged_key_is_an_error_not_a_new_key(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("0123")
-    with pytest.raises(SiteError, match="is no key: 4 characters, expected 16") as caught:
+    with pytest.raises(SiteError, match="is not a key: 4 characters, expected 16") as caught:
         site_key(tmp_path)
     assert "not recognised" in (caught.value.hint or "")

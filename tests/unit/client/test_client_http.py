@@ -236,5 +236,5 @@ def test_a_secret_file_that_others_read_or_that_holds_no_word_is_refused(
 
 @pytest.mark.parametrize("address", ["", "unix:api.sock", "ftp://a", "http://", "http://h:x", "localhost:80"])
 def test_an_address_that_is_none_is_a_config_error(address: str) -> None:
-    with pytest.raises(ConfigError, match="no server address"):
+    with pytest.raises(ConfigError, match="not a server address"):
         Connection(address)

@@ -119,7 +119,7 @@ def test_a_circle_is_named(tmp_path: Path) -> None:
 
 def test_an_input_of_a_job_that_is_not_there_is_refused(tmp_path: Path) -> None:
     text = "campaign='zmumu'\nshares=2.0\n[[job]]\nname='a'\napp='x'\ninputs=[{name='e', url='job:b/out'}]\n"
-    with pytest.raises(ConfigError, match="`b` is no job of this file"):
+    with pytest.raises(ConfigError, match="`b` is not a job of this file"):
         submit_job_file(_Recorder(), load_job_file(_write(tmp_path, text)))  # type: ignore[arg-type]
 
 

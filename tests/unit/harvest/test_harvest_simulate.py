@@ -199,7 +199,7 @@ def record(n: int = 1, submit: int = 0, run: int = 60, width: int = 4) -> str:
     [
         ("", "has no job"),
         (HEADER, "has no job"),
-        (HEADER + "hello world\n", "line 3 is no record"),
+        (HEADER + "hello world\n", "line 3 is not a record"),
         (HEADER + record() + "2 10 3\n", "line 4 has 3 fields"),
         (HEADER + record(submit=-5), "line 3 has a negative submit time: -5"),
         (HEADER + record(run=-7), "line 3 has a negative run time: -7"),
@@ -261,7 +261,7 @@ def test_an_empty_machine_while_somebody_waits_is_an_outage(tmp_path: Path) -> N
     ("text", "message"),
     [
         ("0,5\n10\n", "line 2 has 1 fields"),
-        ("0,5\nx y\n", "line 2 is no sample"),
+        ("0,5\nx y\n", "line 2 is not a sample"),
         ("0,5\n10,-3\n", "line 2 has a negative number"),
         ("10,5\n0,5\n", "line 2: time goes back by 10 s"),
         ("0,5\n", "1 samples"),

@@ -152,7 +152,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(content: bytes, message: 
 def test_a_wrong_path_entry_is_refused(bad: list[object]) -> None:
     told = msgspec.to_builtins(fixture("cut"))
     told["paths"] = [bad]
-    with pytest.raises(ConfigError, match=r"no(t a)? profile"):
+    with pytest.raises(ConfigError, match=r"not a (valid )?profile"):
         parse_profile(msgspec.json.encode(told), source="x.json")
 
 

@@ -85,7 +85,7 @@ def test_a_missing_work_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_manifest_is_no_fleet(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no fleet directory"):
+    with pytest.raises(ConfigError, match="not a fleet directory"):
         open_fleet(tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_names_and_users_that_do_not_go_together_are_refused(changes: dict[str, 
     "address", ["amqp://h/v", "amqps://user:word@h/v", "amqps:///v", "https://h", "amqps://h:x/v"]
 )
 def test_an_address_without_tls_or_with_a_password_is_none(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no broker's address"):
+    with pytest.raises(ConfigError, match="is not a broker's address"):
         place_of(address)
 
 
@@ -153,7 +153,7 @@ def test_no_message_whatever_it_holds_is_answered_but_with_a_refusal(body: bytes
 def test_who_is_nobody_here_is_told_so(dispatcher: Dispatcher) -> None:
     letter = IncomingMessage("eve", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
     answer = SubmitterIntake(dispatcher, {"cms": "cms"}).take(letter)
-    assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is no submitter here")
+    assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is not a submitter here")
 
 
 def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: Dispatcher) -> None:

@@ -72,7 +72,7 @@ def test_other_schemes_are_refused_with_what_is_supported() -> None:
 
 def test_missing_large_and_special_files_are_refused(root: Path) -> None:
     transfer = FileTransfer(Roots([root]), size_max=3)
-    for name, part in (("absent", "No such file"), ("in.txt", "5 bytes"), (".", "no plain file")):
+    for name, part in (("absent", "No such file"), ("in.txt", "5 bytes"), (".", "not a regular file")):
         with pytest.raises(SiteError, match=part):
             transfer.look(str(root / name))
 

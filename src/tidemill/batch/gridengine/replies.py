@@ -285,7 +285,7 @@ def _parse(text: bytes, command: str) -> ElementTree.Element:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, LookupError, ValueError) as error:  # unknown encodings, too
         shown = text[:200].decode(errors="replace")
-        raise ProtocolError(f"`{command} -xml` printed what is no XML: {error}: `{shown}`") from error
+        raise ProtocolError(f"`{command} -xml` printed invalid XML: {error}: `{shown}`") from error
 
 
 def _text(each: ElementTree.Element, tag: str) -> str:

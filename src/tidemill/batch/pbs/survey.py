@@ -211,7 +211,7 @@ def _ask(budget: Budget, words: list[str], part: str, head: str, *, kind: str) -
         found = replies.read_text(budget.check(budget.query(plain, kind=kind)), head)
     if found is None:
         raise ProtocolError(
-            f"`{' '.join(words)}` printed what is no JSON: `{text[:200].decode(errors='replace')}`"
+            f"`{' '.join(words)}` printed invalid JSON: `{text[:200].decode(errors='replace')}`"
         )
     return found
 

@@ -33,7 +33,7 @@ def find_facts(budget: Budget, survey: Survey, user: str) -> Facts:
     private = settings.get("PrivateData", "none")
     hidden = "jobs" in private.lower().split(",")
     if hidden:
-        notes.append("others' jobs are hidden (PrivateData=jobs): only windows can be used")
+        notes.append("regular jobs are hidden (PrivateData=jobs): only windows can be used")
     preempts = settings.get("PreemptType", "preempt/none").removeprefix("preempt/")
     return Facts(
         system=f"Slurm {settings.get('SLURM_VERSION', '')}".strip(),

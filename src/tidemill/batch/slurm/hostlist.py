@@ -52,7 +52,7 @@ def _split(text: str) -> list[str]:
             start = place + 1
     parts = [part for part in [*parts, text[start:]] if part]
     if depth or not all(map(_is_name, parts)):
-        raise ProtocolError(f"`{text[:200]}` is no list of hosts")
+        raise ProtocolError(f"`{text[:200]}` is not a list of hosts")
     return parts
 
 
@@ -66,7 +66,7 @@ def _padded(ranges: str, text: str) -> list[str]:
         low, _, high = part.partition("-")
         first, last = whole(low), whole(high or low)
         if first is None or last is None or not first <= last <= first + HOSTS_MAX - len(found):
-            raise ProtocolError(f"`{text[:200]}` is no list of hosts")
+            raise ProtocolError(f"`{text[:200]}` is not a list of hosts")
         found += [str(number).zfill(len(low)) for number in range(first, last + 1)]
     return found
 
@@ -82,7 +82,7 @@ def expand_elements(text: str, most: int) -> tuple[range, ...]:
             break
         match = _NUMBERS.fullmatch(part)
         if match is None:
-            raise ProtocolError(f"`{text[:200]}` are no elements of an array")
+            raise ProtocolError(f"`{text[:200]}` are not elements of an array")
         low, high, step = match.groups()
         ranges.append(range(int(low), min(int(high or low), int(low) + most) + 1, int(step or 1) or 1))
     return tuple(ranges)

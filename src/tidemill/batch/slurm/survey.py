@@ -131,7 +131,7 @@ class Survey:
         private = set(self.settings().get("PrivateData", "none").lower().replace(" ", "").split(","))
         hidden = []
         if "jobs" in private:
-            hidden.append("others' jobs (PrivateData=jobs)")
+            hidden.append("regular jobs (PrivateData=jobs)")
         if "nodes" in private and not nodes:
             hidden.append("nodes (PrivateData=nodes)")
         if "reservations" in private:

@@ -114,7 +114,7 @@ def _check_security(config: CacheConfig, origins: list[OriginPath]) -> None:
     if tls.ca is not None and tls.certificate is None:
         raise ConfigError("`tls.ca` needs `tls.certificate`")
     if config.tokens.issuers and tls.certificate is None:
-        raise ConfigError("`[tokens]` needs `[tls]`: a token that travels in the clear is everybody's")
+        raise ConfigError("`[tokens]` needs `[tls]`: a token that travels in the clear can be read by others")
     for issuer in config.tokens.issuers:
         if not _ISSUER.fullmatch(issuer):
             raise ConfigError(f"`tokens.issuers`: `{issuer[:200]}` is not an `https://` address")

@@ -76,7 +76,7 @@ def _parts(text: str) -> tuple[str, str, int, str]:
     if "?" in text or "#" in text:
         raise ConfigError(
             f"`{shown}`: a URL for the cache has no opaque part (`?...`)",
-            hint="what stands there would reach the origin, but what comes back is cached for everybody",
+            hint="it would reach the origin, but the reply is cached for all clients",
         )
     host, port = _host_port(found["authority"], shown)
     path = re.sub("/+", "/", found["path"] or "/")

@@ -94,12 +94,12 @@ _CLOSE = msgspec.json.Decoder(FileClose)
 def parse_datagram(content: bytes) -> Datagram | None:
     """What a datagram says; None = it is one of another stream, or the server names itself. Raises ProtocolError."""
     if len(content) > DATAGRAM_BYTES_MAX:
-        raise ProtocolError(f"a datagram of {len(content)} bytes is none of XCache")
+        raise ProtocolError(f"a datagram of {len(content)} bytes is not from XCache")
     first, *lines = content.rstrip(b"\0\n").split(b"\n")
     try:
         head = _HEAD.decode(first)
     except UNDECODABLE as error:
-        raise ProtocolError(f"a datagram that is none of XCache: {first[:100]!r}: {error}") from error
+        raise ProtocolError(f"a datagram that is not from XCache: {first[:100]!r}: {error}") from error
     if head.code != "g" or head.kind is None or head.kind.type != "C":
         return None
     closes, malformed = [], 0

@@ -51,7 +51,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.STARTS: "enough allocations were started this hour (`starts_per_node_hour`)",
     Binding.SUBMITS: "enough is submitted for one tick (`submits_max`)",
     Binding.GRANT: "the grant is used up, or promised to what runs",
-    Binding.HIDDEN: "others' jobs are hidden: only windows that no plan needs can be used, and none is known",
+    Binding.HIDDEN: "regular jobs are hidden: only windows that no plan needs can be used, and none is known",
     Binding.SCHEDULER: "the batch system's scheduler starts no jobs now",
     Binding.CLOSED: "the partition is closed: it takes or starts no jobs now",
 }

@@ -36,7 +36,7 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
         if free > size:
             raise ConfigError(
                 f"`{path}`, line {line}: {free} nodes are free on a machine of {size}",
-                hint="--nodes N tells its size",
+                hint="--nodes N sets its size",
             )
     if size < 1:
         raise ConfigError(f"`{path}`: no node is ever free")
@@ -78,7 +78,7 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
             at, free = seconds_of(words[0]), int(float(words[1]))
         except (ValueError, OverflowError):
             raise ConfigError(
-                f"{where} is no sample of time and free nodes: `{text[:80]}`",
+                f"{where} is not a sample of time and free nodes: `{text[:80]}`",
                 hint="--kind swf reads jobs in the Standard Workload Format",
             ) from None
         if free < 0:

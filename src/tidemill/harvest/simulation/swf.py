@@ -99,7 +99,7 @@ def trace_of(path: Path, records: list[Raw], *, nodes: tuple[int, str], skipped:
         if each.width > size:
             raise ConfigError(
                 f"`{path}`, line {each.line}: a job of {each.width} nodes on a machine of {size} ({source})",
-                hint="--nodes N tells the size of the machine",
+                hint="--nodes N sets the size of the machine",
             )
     first = records[0].submit_s
     outages, note = outages_of(records, size)
@@ -164,7 +164,7 @@ def parsed(path: Path, number: int, text: str) -> tuple[Raw | None, str]:
         values = [int(float(word)) for word in words[:FIELDS]]
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"{where} is no record of the Standard Workload Format: `{text[:80]}`",
+            f"{where} is not a record of the Standard Workload Format: `{text[:80]}`",
             hint="a record has 18 numbers; a dump of sacct begins with its header, a record of PBS with a date",
         ) from None
     if len(values) < FIELDS_MIN:
@@ -221,7 +221,7 @@ def timeline_of(records: list[Raw]) -> BusyNodes:
 def outages_of(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]], str]:
     """When the machine was out of service, and why that cannot be known, if so."""
     if any(each.wait_s < 0 for each in records):
-        return [], "the log does not tell all starts: outages cannot be seen"
+        return [], "the log does not record all starts: outages cannot be seen"
     timeline = timeline_of(records)
     if (share := overfull_share(timeline, nodes)) > OVERFULL_SHARE_MAX:
         return [], overfull_note(share)

@@ -144,7 +144,7 @@ def backfill_sheet(
         "which "
         "payloads ran (of allocations that ended in the month). Cores of a node are those of our allocations. "
         "`hours`: how "
-        "much of the month the site told of."
+        "much of the month the site reported."
     )
     columns = (
         text("month"), text("site"), Column("hours", "h"), Column("available", "node-h"), Column("used", "node-h"),
@@ -298,8 +298,8 @@ def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
             median, totals.worst_s, totals.worst_id or "-",
         ))  # fmt: skip
     about = (
-        "Jobs of other users that started in this time; how many waited because nodes were ours when they could have "
-        "started, and for how long: the broker's estimate, each with its evidence (`tidemill site harm`)."
+        "Jobs of other users that started in this time; how many waited for nodes that Tidemill held, "
+        "and for how long: the broker's estimate, each with its evidence (`tidemill site harm`)."
     )
     columns = (
         text("site"), count("jobs"), count("delayed"), share("share_delayed"), Column("delay", "h"),

@@ -295,7 +295,7 @@ def _waits(operation: OperationReport) -> str:
     for directory, each in operation.waits:
         drawn = figures.waits(each)
         if drawn is not None:
-            words = f"{directory.parent.name}: how long jobs of other users waited because nodes were ours."
+            words = f"{directory.parent.name}: how long jobs of other users waited because of Tidemill."
             body += captioned(words, drawn)
     return body + sheet_table(sheet) + _plain(operation, "wait_classes")
 

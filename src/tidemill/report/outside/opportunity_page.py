@@ -71,7 +71,7 @@ def _harvest(each: Harvestable) -> str:
 def _money_answer(data: Opportunity, chosen: Sequence[Harvestable]) -> str:
     price = data.price
     if price.cores_per_node is None:
-        return "The log does not tell how many cores a node has: `--cores-per-node N` turns node-hours into money."
+        return "The log does not name the cores of a node: `--cores-per-node N` turns node-hours into money."
     sums = ", ".join(f"{money(each, data)} (events of {span(each.event_s)})" for each in chosen)
     return f"{sums} a month at {price.per_core_h:g} {price.currency} a core-hour, {price.cores_per_node} cores a node."
 
@@ -86,7 +86,7 @@ def _harm(each: Harvestable, is_one_of_many: bool) -> str:
         return f"{head}the mean wait changes by {signed(change.mean)} ({waits}); one pair of runs gives no interval."
     if change.low <= 0 <= change.high:
         return (
-            f"{head}no change of the mean wait can be told from chance: {signed(change.mean)} ({waits}), "
+            f"{head}no statistically significant change of the mean wait: {signed(change.mean)} ({waits}), "
             f"95 % interval {interval(change)}."
         )
     word = "longer" if change.mean > 0 else "shorter"
@@ -133,7 +133,7 @@ def _cards(data: Opportunity) -> list[tuple[str, str, str]]:
             short_text(first.core_h_month if first.core_h_month is not None else first.node_h_month),
             "",
         ),
-        ("change of others' mean wait", signed(change.mean), "bad" if is_harm else ""),
+        ("change of the regular jobs' mean wait", signed(change.mean), "bad" if is_harm else ""),
     ] + ([("worth a month", money(first, data), "")] if first.money_month is not None else [])
 
 

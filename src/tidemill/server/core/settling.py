@@ -281,7 +281,7 @@ def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) ->
         if records.rescue(work, job, failed, fits=matching.fits):
             job.refusals = 0
             return
-        text = f"given back {job.refusals} times with a failure, the last time: {evidence.message}"
+        text = f"returned {job.refusals} times with a failure, the last time: {evidence.message}"
         ending.fail(work, job, text)
 
 

@@ -111,7 +111,7 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     if request.epoch - site.epoch > EPOCH_JUMP_MAX:
         raise ConflictError(
             f"site `{site.name}` is in epoch {site.epoch}; epoch {request.epoch} is more than {EPOCH_JUMP_MAX} later",
-            hint="agents count by one: somebody else may have the site's credential",
+            hint="agents count by one: another process may have the site's credential",
         )
     if request.epoch == site.epoch and site.host not in ("", request.host):
         raise ConflictError(

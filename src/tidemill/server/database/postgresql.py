@@ -223,5 +223,5 @@ def errors_of(name: str) -> Iterator[None]:
         # OperationalError holds: connection lost (08, 57P), disk full (53100), out of memory, lock not available
         raise SiteError(
             f"PostgreSQL refused `{name}`: {str(error).strip().splitlines()[0] if str(error) else error!r}",
-            hint="is it running, and has it space? nothing was changed, try again",
+            hint="check that it runs and has free space; nothing was changed, try again",
         ) from error

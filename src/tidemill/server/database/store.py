@@ -308,7 +308,7 @@ _UNSERVED = {
 }  # fmt: skip
 
 
-_IO_HINT = "look at the server's file system"
+_IO_HINT = "check the server's file system"
 _HINTS = {
     sqlite3.SQLITE_FULL: "free space on the server's file system",
     sqlite3.SQLITE_BUSY: "another program holds the database",

@@ -149,7 +149,7 @@ def _believed(role: Role, user: str, name: str | None, judge: Judge) -> Identity
         )
     if name is None:
         raise ForbiddenError(
-            f"the broker's user `{user[:100]}` is no {role} here",
+            f"the broker's user `{user[:100]}` is not a {role} here",
             hint=f"the server's staff name it in server.toml, `[amqp.{role}s]`",
         )
     identity = identity_of(role, name, user)

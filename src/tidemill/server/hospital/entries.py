@@ -94,7 +94,10 @@ def _bounded(entry: Entry, now_us: int) -> tuple[Downtime | None, str]:
     if end_us <= entry.start_us:
         return None, f"{name} ends before it begins, and is left out"
     if end_us > longest:
-        end_us, problem = longest, f"{name} lasts longer than {LONGEST_DAYS} days: it counts for so long only"
+        end_us, problem = (
+            longest,
+            f"{name} lasts longer than {LONGEST_DAYS} days: it counts for that time only",
+        )
     if end_us <= now_us or entry.start_us > now_us + HORIZON_DAYS * DAY_US:
         return None, ""
     return Downtime(shown(entry.site), entry.start_us, end_us, shown(entry.reason)), problem

@@ -73,7 +73,7 @@ def _lines(text: str) -> list[_Line]:
             continue
         match = _LINE.match(row.removesuffix("\r"))
         if match is None:
-            raise ConfigError(f"line {number} is no content line: `{shown(row)}`")
+            raise ConfigError(f"line {number} is not a content line: `{shown(row)}`")
         options = {each[1].upper(): each[2].strip('"') for each in _OPTIONS.finditer(match[2])}
         found.append(_Line(match[1].upper(), options, match[5]))
     return found
@@ -110,7 +110,7 @@ class _Effort:
         """So many more days are looked at. Raises ConfigError when it is enough."""
         self._left -= days
         if self._left < 0:
-            raise ConfigError(f"its rules (RRULE) look at more than {STEPS_ALL_MAX} days")
+            raise ConfigError(f"its rules (RRULE) span more than {STEPS_ALL_MAX} days")
 
 
 def _entries(event: list[_Line], site: str, now: datetime, effort: _Effort) -> list[Entry]:

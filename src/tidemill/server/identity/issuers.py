@@ -136,7 +136,7 @@ def parse(text: bytes) -> list[dict[str, Any]]:
     found = _decoded(text)
     keys = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        raise ValueError("it is no JSON object with a list `keys`")
+        raise ValueError("it is not a JSON object with a list `keys`")
     if len(keys) > KEYS_MAX:
         raise ValueError(f"{len(keys)} keys, at most {KEYS_MAX}")
     return keys

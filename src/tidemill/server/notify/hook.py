@@ -59,7 +59,9 @@ def key_of(secret: bytes) -> bytes:
         try:
             return base64.b64decode(secret.removeprefix(b"whsec_"), validate=True)
         except ValueError:
-            raise ConfigError("a hook's secret begins with `whsec_`, and what follows is no base64") from None
+            raise ConfigError(
+                "a hook's secret begins with `whsec_`, and what follows is not valid base64"
+            ) from None
     return secret
 
 
@@ -137,7 +139,7 @@ def _followed(url: str, location: str | None) -> str:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc}{target}"
     if _origin(target) != _origin(url):
-        where = f"`{shown(text.clean(target))[:200]}`" if _origin(target)[0] else "what is no address"
+        where = f"`{shown(text.clean(target))[:200]}`" if _origin(target)[0] else "an invalid address"
         raise LaterError(f"`{shown(url)}` sends us on to {where}", hint="a hook may not lead to another host")
     return target
 
@@ -182,4 +184,4 @@ def post(
 
 
 def _illegal(url: str) -> LaterError:
-    return LaterError(f"`{shown(url)}` has a host, port or path that is no legal one")
+    return LaterError(f"`{shown(url)}` has a host, port or path that is not valid")

@@ -180,7 +180,7 @@ class Mailer:
         elif isinstance(error, ValueError) and not isinstance(error, OSError):
             why = f"answers what cannot be read: {_said(str(error))}"
         else:
-            why = f"is away: {error}"
+            why = f"is unreachable: {error}"
         return AwayError(f"mail server `{self._config.server}` {why}", hint=_HINT)
 
 

@@ -37,7 +37,7 @@ def body(digest: Digest) -> str:
     """The mail's text."""
     parts = [_part(each) for each in digest.items]
     foot = (
-        f"-- \nThe Tidemill server on {digest.server} sent this; what happens together is told together.\n"
+        f"-- \nThe Tidemill server on {digest.server} sent this; it reports related events together.\n"
         f"Message {digest.id}, {utc(digest.made_us)}\n"
     )
     lines = ("\n\n".join(parts) + "\n\n" + foot).split("\n")
@@ -107,7 +107,7 @@ def _part(news: News) -> str:
         case SiteNews():
             return "\n".join(_site(news))
         case _:
-            return "This is a test: whoever reads it will be told what Tidemill has to tell."
+            return "This is a test: Tidemill's notices will reach this address."
 
 
 def _figures(figures: CampaignFigures | None) -> Iterator[str]:
@@ -186,7 +186,7 @@ def _commands(campaign: str, figures: CampaignFigures | None, *, outputs: bool) 
 
 
 _MEANS = {
-    "DRAINED": "It gets no more work. What it had is finished or given back; jobs go on at other sites.",
+    "DRAINED": "It gets no more work. What it had is finished or returned; jobs go on at other sites.",
     "DOWN": "It gets no new work until the downtime ends. What runs there goes on. Jobs that belong there wait, or are "
     "treated elsewhere if a ward admits them.",
     "LOST": "It has been silent for too long. Its work was given to others; nothing that was kept is lost.",

@@ -144,7 +144,7 @@ def legs_of(session: Session, filters: Filter) -> dict[Leg, int] | ManyLegs:
     """The (kind, state, site) of a filter and how many jobs each has; a test of jobs where there are too many."""
     if filters.state is not None and filters.state not in STATE_CODES:
         raise RequestError(
-            f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState))
+            f"`{filters.state}` is not a state of a job", hint=did_you_mean(filters.state, list(JobState))
         )
     site = -1
     if filters.site is not None:
@@ -313,5 +313,5 @@ def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | Non
 def _place(text: str, parts: int) -> tuple[int, ...]:
     pieces = text.split(".")
     if len(pieces) != parts or not all(each.isdecimal() and len(each) < 19 for each in pieces):
-        raise RequestError(f"`{text[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{text[:40]}` is not a place in this listing", hint="start from its first page")
     return tuple(map(int, pieces))

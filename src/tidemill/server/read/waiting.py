@@ -60,7 +60,7 @@ HINTS = {
     Cause.ADHOC_NOT_ALLOWED: "no site runs ad-hoc commands: submit an approved application, or allow them at your site",
     Cause.RESOURCES_TOO_LARGE: "it asks for more cores, memory or devices than any slot has: ask for less",
     Cause.NO_LAUNCHER: "no site that offers it can start payloads over nodes: its operator sets `cluster.launcher`",
-    Cause.TOO_FEW_NODES: "no site gives it so many nodes, or so many cores on a node: ask for fewer nodes or ranks",
+    Cause.TOO_FEW_NODES: "no site has enough nodes, or enough cores on a node: ask for fewer nodes or ranks",
     Cause.WIDTH_NOT_ALLOWED: "the application is not approved for that many nodes and ranks: `tidemill app show`",
     Cause.SITE_PINNED_UNKNOWN: "the only site that it may run at has never joined: check its name",
     Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: see its agent",
@@ -70,7 +70,7 @@ HINTS = {
     Cause.SITE_DOWNTIME: "the sites that could run it are in a downtime: `tidemill downtimes` lists them",
     Cause.IN_WARD: "it is treated away from its home site: it starts when a site of the ward has room",
     Cause.SITE_TROUBLE: "it waits for the sites that could run it to end a trouble of their own; it goes on by itself",
-    Cause.SITE_REFUSED: "the sites that could run it gave it back for causes of their own, and get it again later",
+    Cause.SITE_REFUSED: "the sites that could run it returned it for causes of their own, and get it again later",
     Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "

@@ -57,7 +57,7 @@ def archived_jobs(
 ) -> JobsPage:
     """A page of archived jobs, newest first. `after`: the number of the last one seen."""
     if after is not None and not (after.isdecimal() and after.isascii() and len(after) < 19):
-        raise RequestError(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{after[:40]}` is not a place in this listing", hint="start from its first page")
     page = archived.jobs(session, archive, filters, before=None if after is None else int(after), limit=size)
     ids, token = [row.id for row in page.jobs], None if page.next is None else str(page.next)
     partial = token is not None and len(ids) < size
@@ -204,7 +204,7 @@ def allocations(
     names: dict[int, str] = dict(session.rows("site_names"))
     time, _, name = (after or "").partition(".")
     if after is not None and not (time.isdecimal() and time.isascii() and len(time) < 19):
-        raise RequestError(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{after[:40]}` is not a place in this listing", hint="start from its first page")
     before = int(time) if after else TOP
     only = {"state": state} if state else {}
     query = "allocations_newest_in" if state else "allocations_newest"

@@ -44,7 +44,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     ),
     "database_full": ProblemKind(False, "the database cannot grow or write", "free space on its file system"),
     "busy": ProblemKind(
-        True, "many requests wait for the one writer", "look at `tidemill_server_transaction_seconds`"
+        True, "many requests wait for the one writer", "see `tidemill_server_transaction_seconds`"
     ),
     "archive": ProblemKind(
         True,

@@ -165,7 +165,7 @@ def ask_log(ask: PageRequest, form: Form) -> str:
     text = form.get("event", [""])[0].strip()
     if text and not (text.isdecimal() and text.isascii() and len(text) < 19):
         raise RequestError(
-            f"`{text[:40]}` is no number of an event", hint="leave it empty for the latest payload"
+            f"`{text[:40]}` is not the number of an event", hint="leave it empty for the latest payload"
         )
     request = ask.dispatcher.ask_log(number, int(text) if text else None, ask.identity)
     if request is None:

@@ -143,7 +143,7 @@ def allocations(ask: PageRequest, made: Pages) -> str:
     states = [str(each) for each in AllocationState]
     state = ask.query.text("state") or ""
     if state and state not in states:
-        raise RequestError(f"`{state}` is no state of an allocation", hint=did_you_mean(state, states))
+        raise RequestError(f"`{state}` is not a state of an allocation", hint=did_you_mean(state, states))
     page = web_pages.allocations(
         ask.session, site=own or chosen, state=state, after=ask.query.text("after"), size=ask.query.size()
     )

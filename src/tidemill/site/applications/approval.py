@@ -81,7 +81,7 @@ def _check_names(site: SiteConfig, path: Path) -> None:
     for name, runtime in site.containers.items():
         if name not in known:
             raise ConfigError(
-                f"{path.absolute().parent.parent / 'site.toml'}: `containers.{name}` is no runtime that is known",
+                f"{path.absolute().parent.parent / 'site.toml'}: `containers.{name}` is not a known runtime",
                 hint=did_you_mean(name, known),
             )
         if not runtime.path.is_absolute():
@@ -98,7 +98,7 @@ def _check_words(path: Path, container: Container, areas: Sequence[str]) -> None
             or "," in bind
         ):
             raise ConfigError(
-                f"{path}: `container.bind`: `{bind}` is none",
+                f"{path}: `container.bind`: `{bind}` is not valid",
                 hint="`/path`, `/source:/target`, with `:ro` where it must not be written",
             )
         sources.append(Path(parts[0]))
@@ -158,7 +158,7 @@ def _of_file(
             raise
         raise ConfigError(f"{path}: `container.image`: {error}") from error
     if found != image.digest:
-        approved = image.digest or "none: an image that is no directory needs one"
+        approved = image.digest or "none: an image that is not a directory needs one"
         raise ConfigError(
             f"{path}: `container.image` `{image.path}` has digest {found}, approved is {approved}",
             hint=f'image = "{image.path}@{found}"',
@@ -189,7 +189,7 @@ def _of_directory(
         if wanted is not None and found != wanted:
             raise ConfigError(
                 f"{path}: `{key}` `{file}` in `{image.path}` has digest {found}, approved is {wanted}",
-                hint="somebody changed it: approve it again, or put the old one back",
+                hint="it was changed: approve it again, or put the old one back",
             )
         files[real] = found
     return files, next(iter(files.values()))

@@ -225,7 +225,7 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
         if wanted is not None and found != wanted:
             raise ConfigError(
                 f"{path}: `{key}` `{file}` has digest {found}, approved is {wanted}",
-                hint="somebody changed it: approve it again, or put the old one back",
+                hint="it was changed: approve it again, or put the old one back",
             )
         if key == "executable" and not os.access(file, os.X_OK):
             raise ConfigError(f"{path}: `{key}` `{file}` is not executable")

@@ -340,7 +340,7 @@ class Allocations:
             return False
         del self._gone_since[allocation.name]
         if allocation.pilots and allocation.pilots_ended >= allocation.pilots:
-            reason = "the batch system has forgotten it; its pilots told their end"
+            reason = "the batch system has forgotten it; its pilots reported their end"
             if allocation.state is not AllocationState.INTENDED:
                 self._note(allocation, AllocationState.COMPLETED, "", reason)
                 _log.info("allocation.ended", allocation=allocation.name, state="COMPLETED", reason=reason)

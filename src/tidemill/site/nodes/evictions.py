@@ -71,7 +71,7 @@ def suspended(living: Iterable[Allocation], names: Container[str], now_us: int) 
     """Those of `names`, which are suspended. Their pilots are frozen and others are on their nodes: the work goes back
     at once, and so does the memory that they hold."""
     found = [a.name for a in living if a.name in names and not _is_told(a, now_us)]
-    why = "the scheduler suspended it: others have its nodes, and its work is given back"
+    why = "the scheduler suspended it: other jobs have its nodes, and its work is returned"
     return [Eviction(names=found, why=why)] if found else []
 
 

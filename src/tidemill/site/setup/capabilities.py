@@ -98,7 +98,7 @@ def parse_abilities(text: str | bytes) -> Abilities:
     except UNDECODABLE as error:
         shown = (text if isinstance(text, str) else text.decode(errors="replace")).strip()[:200]
         raise SiteError(
-            f"`tidemill-node doctor --json` printed what is no answer ({error}): `{shown}`",
+            f"`tidemill-node doctor --json` printed an invalid answer ({error}): `{shown}`",
             hint="is it of the same version as tidemill? `tidemill-node --version`",
             transient=False,
         ) from error

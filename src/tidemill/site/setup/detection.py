@@ -112,7 +112,9 @@ def _of_person(wishes: SiteWishes, facts: Facts | None) -> list[Choice]:
         choices.append(Choice("contact", json.dumps(wishes.contact), "as you said"))
     if wishes.stop_file:
         choices.append(
-            Choice("stop_file", json.dumps(wishes.stop_file), "as you said; tell the centre's staff")
+            Choice(
+                "stop_file", json.dumps(wishes.stop_file), "as you said; give the path to the centre's staff"
+            )
         )
     return choices
 
@@ -122,7 +124,7 @@ def _name(wishes: SiteWishes, facts: Facts | None) -> tuple[str, str]:
         return wishes.name, "as you said"
     cluster = "" if facts is None else facts.scheduler.get("ClusterName", "")
     if NAME.fullmatch(cluster):
-        return cluster, f"the cluster's name, as {facts.system if facts else ''} tells it"
+        return cluster, f"the cluster's name, as {facts.system if facts else ''} reports it"
     return wishes.batch, "the batch system's: `--name` gives a better one"
 
 
@@ -173,7 +175,7 @@ def _of_cluster(
             Choice(
                 "harvest.policy",
                 '"windows"',
-                "others' jobs are hidden here: nobody could see whom to yield to",
+                "regular jobs are hidden here: the agent could not see which jobs to yield to",
             )
         )
     if wishes.account is None:
@@ -280,10 +282,10 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
     if facts.others_hidden:
         findings.append(
             Finding(
-                "others' jobs",
+                "regular jobs",
                 "warn",
                 "hidden (PrivateData=jobs or the like): policy `windows` takes only what no plan needs",
-                "ask the staff to show them to you: then we give nodes back before anybody waits, and use more",
+                "ask the staff to show them to you: then Tidemill can yield nodes to them, and uses more",
             )
         )
     if facts.array_max <= 0:
@@ -348,7 +350,7 @@ def _account_finding(facts: Facts, wishes: SiteWishes) -> Finding:
         return Finding(
             "account",
             "fail",
-            f"`{wishes.account}` is none of yours: {listed}",
+            f"`{wishes.account}` is not one of yours: {listed}",
             "--account NAME, or ask its holder",
         )
     if wishes.account is not None:
@@ -365,7 +367,7 @@ def of_node(node: NodeFacts | None, login: Login) -> list[Finding]:
     if node is None:
         return [
             Finding(
-                "compute node", "warn", "not looked at: no probe ran", "`tidemill doctor --compute` runs one"
+                "compute node", "warn", "not inspected: no probe ran", "`tidemill doctor --compute` runs one"
             )
         ]
     findings = [_machine_finding(node, login), _binary_finding(node, login)]
@@ -393,7 +395,7 @@ def of_node(node: NodeFacts | None, login: Login) -> list[Finding]:
                 "clock",
                 "warn",
                 f"{node.host} is {node.clock_offset_s:+.0f} s off this host",
-                "tell the staff: NTP",
+                "report it to the staff: NTP",
             )
         )
     return findings
@@ -465,7 +467,7 @@ def _memory_findings(node: NodeFacts) -> list[Finding]:
                 "node memory",
                 "warn",
                 "no /dev/shm to write to: work directories go to /tmp",
-                "tell the staff",
+                "report it to the staff",
             )
         )
     else:

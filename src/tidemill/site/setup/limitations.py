@@ -109,8 +109,10 @@ def _cgroups(node: Abilities) -> Finding:
     groups = node.cgroups
     if groups.delegated:
         words = " ".join(groups.controllers) or "no controllers"
-        return Finding("cgroups", "ok", f"{groups.version}, {groups.path} is ours to divide ({words})")
-    where = f"{groups.version}, {groups.path} is not ours" if groups.path else "none are mounted"
+        return Finding(
+            "cgroups", "ok", f"{groups.version}, {groups.path} may be divided by Tidemill ({words})"
+        )
+    where = f"{groups.version}, {groups.path} is not Tidemill's" if groups.path else "none are mounted"
     return Finding(
         "cgroups", "ok", f"{where}: memory of payloads is sampled, not bounded by the kernel",
         "a payload that grows fast may take more than its share for a second before it is ended",
@@ -199,7 +201,9 @@ def _shm(shm: NodeDirectory | None, room: int) -> Finding:
             "without user namespaces, programs of images cannot be started from it",
         )  # fmt: skip
     if shm.free_bytes < SHM_BYTES_MIN:
-        return Finding("/dev/shm", "warn", about, "what other jobs left there takes memory: tell the staff")
+        return Finding(
+            "/dev/shm", "warn", about, "what other jobs left there takes memory: report it to the staff"
+        )
     return Finding("/dev/shm", "ok", about)
 
 

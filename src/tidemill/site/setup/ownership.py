@@ -40,7 +40,7 @@ def check_own(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ConfigError(f"failed to look at `{path}`: {error.strerror}") from error
+        raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in (0, os.geteuid()):
         raise ConfigError(

@@ -339,7 +339,7 @@ def _silent(status: Status | None, text: str) -> SiteError:
         Ending.CANCELED,
         Ending.DEADLINE,
     ):
-        return SiteError(f"the probe was ended before it could tell anything: {why}", hint="try again")
+        return SiteError(f"the probe was ended before it could report anything: {why}", hint="try again")
     last = text.strip().splitlines()[-1:] or ["nothing"]
     return SiteError(
         f"the probe ended ({why or 'no reason given'}), and this host sees no answer; its output: {last[0][:200]}",
@@ -371,7 +371,7 @@ def parse(text: str, *, heard: list[Heard]) -> NodeFacts:
             single[key] = value.strip()
             many.setdefault(key, []).append(value.strip())
     if single.get("probe") != "1" or not single.get("machine"):
-        raise SiteError(f"the probe's output is none: `{text.strip()[:200]}`", transient=False)
+        raise SiteError(f"the probe's output is invalid: `{text.strip()[:200]}`", transient=False)
     network = single.get("network") == "bash"
     abilities, untold = _abilities(single.get("doctor"))
     offsets = [each.its_s + 0.5 - each.ours_s for each in heard]  # `date +%s` cuts half a second on average

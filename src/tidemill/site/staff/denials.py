@@ -160,7 +160,7 @@ class Denials:
     def why(self, submitter: str) -> str | None:
         """Why this submitter's jobs do not run here; None = they may."""
         if self.problem:
-            return f"site `{self._site}` denies everybody for now: {self.problem}"
+            return f"site `{self._site}` denies all submitters for now: {self.problem}"
         if submitter and submitter in self._always:
             return f"site `{self._site}` denies submitter `{submitter}`"
         denial = self._by_name.get(submitter)

@@ -42,7 +42,7 @@ def stop_text(config: SiteConfig, reason: str, at: str) -> str:
     """The mail to the contact when the site was stopped."""
     return (
         f"Site `{config.name}` was stopped at {at} on {socket.gethostname()}:\n\n    {reason}\n\n"
-        "Nothing is submitted any more, what waited in the queue is canceled, what ran is given back within a minute.\n"
+        "Nothing is submitted any more, what waits in the queue is canceled, nodes are released in a minute.\n"
         "It stays so, also after restarts, until an operator says\n\n"
         "    tidemill site resume --reason 'what was agreed with the staff'\n"
     )

@@ -53,7 +53,7 @@ def sign_of_stop(signs: Signs, limits: Yielding, *, now_us: int) -> s.Stop | Non
     if len(recent) >= limits.foreign_cancels:
         reason = (
             f"{len(recent)} allocations were canceled within {limits.foreign_cancels_s:.0f} s, and not by us: "
-            "somebody does not want us here"
+            "staff of the centre stopped Tidemill"
         )
         return s.Stop(cause="cancels", reason=reason, at_us=now_us)
     if signs.held:

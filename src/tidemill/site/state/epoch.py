@@ -65,7 +65,7 @@ class Epoch:
         other = _owner(self._directory, newest)
         by = f" by process {other.pid} on {other.host}" if other else ""
         raise SupersededError(
-            f"the site was taken over{by}: epoch {newest} follows ours, {self.number}; this agent does nothing more",
+            f"the site was taken over{by}: epoch {newest} follows {self.number}; this agent does nothing more",
             transient=False,
         )
 

@@ -35,7 +35,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     job = state.jobs.get(order.job)
     if job is None:
         if order.spec is None:
-            _refuse(settlement, order, f"the server never told this site what job {order.job} is")
+            _refuse(settlement, order, f"the server never described job {order.job} to this site")
             return
         job = s.SiteJob(
             id=order.job,

@@ -226,7 +226,7 @@ def test_a_programs_digest_in_a_directory_is_that_of_the_file_that_runs(tmp_path
     [
         ('image = "/t"\nruntime = "podman"', "does not allow container runtime `podman`"),
         ('image = "/t"\nruntime = "dockr"', "dockr"),
-        ('image = "{tree}"\nruntime = "charliecloud"\nbind = ["relative"]', "`relative` is none"),
+        ('image = "{tree}"\nruntime = "charliecloud"\nbind = ["relative"]', "`relative` is not valid"),
         ('image = "{tree}"\nruntime = "charliecloud"\noptions = ["--write"]', "`--write` is not allowed"),
         ('image = "{tree}@' + DIGEST + '"\nruntime = "charliecloud"', "is a directory: it has no digest"),
         ('image = "{tree}/gone"\nruntime = "charliecloud"', "gone"),

@@ -156,7 +156,7 @@ def test_a_file_of_unknown_size_that_is_cut_off_or_has_no_end_mark_is_not_used(
     with pytest.raises(TransferError, match="failed to read") as error:
         it.ask(1, f"{url}500000/cut")
     assert error.value.transient
-    with pytest.raises(TransferError, match="the server tells no size") as error:
+    with pytest.raises(TransferError, match="the server reports no size") as error:
         it.ask(2, f"{url}500000/plain")
     assert not error.value.transient
     assert it.stage.cache.files == 0

@@ -96,7 +96,7 @@ def test_closed_networks_are_told_and_work_travels_by_files() -> None:
 def test_hidden_jobs_mean_windows_only_and_it_says_so() -> None:
     suggestion = with_facts(others_hidden=True)
     assert values(suggestion).harvest.policy == "windows"
-    assert "hidden" in found(suggestion, "others' jobs").found
+    assert "hidden" in found(suggestion, "regular jobs").found
 
 
 def test_an_account_becomes_a_grant_that_is_to_be_filled_in() -> None:

@@ -52,7 +52,7 @@ def test_a_damaged_list_denies_everybody_until_it_is_mended(tmp_path: Path, cont
     good = (tmp_path / "denied.json").read_bytes()
     (tmp_path / "denied.json").write_bytes(content.encode("latin-1"))
     it = agents(tmp_path)
-    assert "denies everybody" in (it.why("ada") or "")
+    assert "denies all submitters" in (it.why("ada") or "")
     with pytest.raises(SiteError, match="failed to read"):
         denials.deny(tmp_path, "eve", "x")
     (tmp_path / "denied.json").write_bytes(good)
