@@ -48,6 +48,12 @@ def _pid_after(seconds: float) -> int:
     return os.getpid()
 
 
+def _pid_when(gate: Path) -> int:
+    while not gate.exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
 def test_map_of_200_calls_keeps_their_order_and_needs_no_job_for_each(pool: Executor) -> None:
     assert list(pool.map(math.sqrt, [k * k for k in range(200)], timeout=60)) == list(range(200))
     assert pool.client.campaign(pool.campaign).jobs <= (os.cpu_count() or 1)
@@ -121,12 +127,14 @@ def test_cancel_ends_a_call_that_runs_and_what_it_started(home: Home) -> None:
         assert pool.client.campaign(pool.campaign).jobs == 1
 
 
-def test_a_call_that_waits_is_cancelled_without_a_worker_being_disturbed(home: Home) -> None:
+def test_a_call_that_waits_is_cancelled_without_a_worker_being_disturbed(home: Home, tmp_path: Path) -> None:
     with Executor(Client(home=home.path), workers=1) as pool:
         before = pool.submit(os.getpid).result(60)
-        first, second, third = (pool.submit(_pid_after, s) for s in (0.5, 600, 0))
+        first = pool.submit(_pid_when, tmp_path / "gate")
+        second, third = (pool.submit(_pid_after, seconds) for seconds in (600, 0))
         wait_for(first.running, home.logs)
         assert second.cancel()
+        (tmp_path / "gate").touch()
         assert (first.result(60), third.result(60)) == (before, before)
 
 
@@ -224,20 +232,23 @@ def test_strangers_get_no_byte(pool: Executor) -> None:
     assert pool.submit(operator.add, 2, 2).result(60) == 4
 
 
-def test_calls_outlive_a_restart_of_server_and_site_for_which_their_client_does_not_wait() -> None:
+def test_calls_outlive_a_restart_of_server_and_site_for_which_their_client_does_not_wait(
+    tmp_path: Path,
+) -> None:
     home = Home(Path(tempfile.mkdtemp(prefix="tm-")))
     try:
         home.start()
         client = Client(home=home.path)
         client.retry_s = 0.2
         with Executor(client, workers=1) as pool:
-            before = pool.submit(_pid_after, 1.0)
+            before = pool.submit(_pid_when, tmp_path / "gate")
             wait_for(before.running, home.logs)
             home.stop()
             during = pool.submit(operator.add, 1, 1)
             wait_for(lambda: not before.running())
             assert not before.done()
             assert not during.done()
+            (tmp_path / "gate").touch()
             home.start()
             assert before.result(60) > 0
             assert during.result(60) == 2
