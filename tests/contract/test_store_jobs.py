@@ -338,7 +338,7 @@ def test_a_crashed_postgresql_refuses_and_is_found_again(tmp_path_factory: pytes
 def test_numbers_that_are_not_finite_are_refused(world: World) -> None:
     with pytest.raises(RequestError, match="not finite"):
         Site(world).sync(want=float("inf"))
-    with pytest.raises(RequestError, match="no name"):
+    with pytest.raises(RequestError, match="is not a valid name"):
         Site(world, "s\n").sync()
     with pytest.raises(MissingError, match="no job"):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[2**70]))

@@ -170,7 +170,7 @@ def test_only_approved_applications_run(site: Site) -> None:
                 JobSpec(
                     app="good", outputs=[Output(name="o", path="o", kind=OutputKind.MERGE, merge="../x")]
                 ),
-                "no name",
+                "is not a valid name",
             ),
         ],
     )

@@ -194,7 +194,7 @@ def test_gc_takes_no_wrong_or_unreadable_site_for_one_without_users(
     words = ["image", "gc", "--store", str(store), "--young", "1", "--keep", "1"]
     (tmp_path / "site").mkdir()
     assert main([*words, "--site", str(tmp_path / "site")]) == 2
-    assert "is no site" in capsys.readouterr().err
+    assert "is not a site" in capsys.readouterr().err
     (tmp_path / "site" / "apps").mkdir()
     (tmp_path / "site" / "fleets").write_bytes(b"what cannot be listed is not empty")
     assert main([*words, "--site", str(tmp_path / "site")]) == 3

@@ -129,7 +129,7 @@ def test_a_messenger_tells_what_the_server_says_and_that_it_is_away(
         assert messenger.submit([JobSpec(app="sim")], repeat=[12_000], campaign="c", key="k").repeated
         with pytest.raises(ConflictError, match="was used for other content"):
             messenger.submit(JobSpec(app="reco"), campaign="c", key="k")
-        with pytest.raises(JobError, match="no name of an app"):
+        with pytest.raises(JobError, match="not a valid name of an app"):
             messenger.submit(JobSpec(app="../../bin/sh"), campaign="c")
     finally:
         messenger.close()

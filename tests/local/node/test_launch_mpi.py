@@ -151,7 +151,7 @@ def test_launcher_is_recognised_by_its_version(kind: str) -> None:
 
 def test_one_node_needs_no_launcher_and_unknown_ones_are_errors() -> None:
     assert launch.launch_words("srun", 1, ["x", "y"]) == ["x", "y"]
-    with pytest.raises(ConfigError, match="no launcher"):
+    with pytest.raises(ConfigError, match="is not a launcher"):
         launch.launch_words("aprun", 2, ["x"])
     with pytest.raises(ConfigError, match="one rank"):
         launch.mpi_words("fork", 1, 2, ["x"])

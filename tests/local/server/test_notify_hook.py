@@ -297,8 +297,8 @@ def test_a_url_of_a_submitter_must_still_be_allowed_when_it_is_sent(secret_file:
     ("text", "why"),
     [
         ('[[notify.hooks]]\nname="a"\nurl="http://example.org/"\nsecret_file="s"', "not https"),
-        ('[[notify.hooks]]\nname="a"\nurl="https://u:p@example.org/"\nsecret_file="s"', "no URL"),
-        ('[[notify.hooks]]\nname="a"\nurl="ftp://example.org/"\nsecret_file="s"', "no URL"),
+        ('[[notify.hooks]]\nname="a"\nurl="https://u:p@example.org/"\nsecret_file="s"', "is not a URL"),
+        ('[[notify.hooks]]\nname="a"\nurl="ftp://example.org/"\nsecret_file="s"', "is not a URL"),
         ('[notify]\nhook_hosts=["*"]', "hook_secret_file"),
         ('[[notify.rules]]\nto="hook:x"\nwhen=["job"]', "has no `x`"),
         ('[[notify.rules]]\nto="mail:a@b\\nBcc: c@d"\nwhen=["job"]', "is not a valid addressee"),

@@ -147,7 +147,7 @@ def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "promise"),
-    [("yield", "nodes that others need are given back"), ("windows", "keeps them until its jobs end")],
+    [("yield", "nodes that other users' jobs need are released"), ("windows", "keeps them until its jobs end")],
 )
 def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, promise: str) -> None:
     person.done("site", "init", "--batch", "local")
@@ -156,7 +156,7 @@ def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, prom
     path.write_text(text.replace("[harvest]\n", f'[harvest]\npolicy = "{policy}"\n'))
     said = " ".join(person.run("site", "enable", "--nodes", "7").stderr.split())
     assert promise in said
-    assert ("given back" in said) is (policy == "yield")
+    assert ("are released" in said) is (policy == "yield")
 
 
 def test_status_of_a_stopped_site_says_why_until_it_is_resumed(person: Person) -> None:
