@@ -132,7 +132,12 @@ def test_a_message_that_comes_again_is_answered_as_the_first_time_and_adds_nothi
     [
         (b'{"key": "a", "campaign": "c", "jobz": []}', {}, 400, "unknown field `jobz`"),
         (b"\xff not JSON", {}, 400, "cannot be read"),
-        (b'{"key": "a", "campaign": "../c", "jobs": [{"app": "sim"}]}', {}, 400, "not a valid name of a campaign"),
+        (
+            b'{"key": "a", "campaign": "../c", "jobs": [{"app": "sim"}]}',
+            {},
+            400,
+            "not a valid name of a campaign",
+        ),
         (b'{"key": "a", "campaign": "a", "jobs": [{"app": "sim"}]}', {}, 409, "is not free"),
         (b'{"campaign": "a"}', {"type": "cancel"}, 404, "there is no campaign `a`"),
         (b'{"jobs": [1]}', {"type": "retry"}, 404, "there is no job 1"),

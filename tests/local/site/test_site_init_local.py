@@ -147,7 +147,10 @@ def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "promise"),
-    [("yield", "nodes that other users' jobs need are released"), ("windows", "keeps them until its jobs end")],
+    [
+        ("yield", "nodes that other users' jobs need are released"),
+        ("windows", "keeps them until its jobs end"),
+    ],
 )
 def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, promise: str) -> None:
     person.done("site", "init", "--batch", "local")

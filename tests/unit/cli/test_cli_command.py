@@ -177,7 +177,7 @@ def test_the_shell_around_a_command_runs_none_of_its_words(tmp_path: Path) -> No
     failing = wrapped(["sh", "-c", "exit 7"], Around(packed=[("o.tar", "x")]))
     assert subprocess.run(failing, cwd=tmp_path, check=False).returncode == 7
     for nothing in (Around(), Around(links=[], unpacked=[], packed=[])):
-        assert wrapped(["true"], nothing) == ["true"], "no shell where there is nothing to do"
+        assert wrapped(["/bin/true"], nothing) == ["/bin/true"], "no shell where there is nothing to do"
 
 
 # ---- environment ---------------------------------------------------------------------------------------------------
@@ -206,3 +206,8 @@ def test_all_leaves_out_the_session_and_names_what_may_be_secret() -> None:
     with pytest.raises(ConfigError, match="is not set here") as caught:
         captured(ENVIRON, ["ROOTSY"])
     assert "did you mean `ROOTSYS`?" in (caught.value.hint or "")
+
+
+def test_a_program_of_an_image_is_found_by_a_shell_in_it() -> None:
+    assert wrapped(["/bin/prog", "x"], Around()) == ["/bin/prog", "x"]
+    assert wrapped(["prog", "x"], Around()) == ["/bin/sh", "-c", 'exec "$@"', "tidemill-run", "prog", "x"]

@@ -23,8 +23,9 @@ class Around(NamedTuple):
 
 
 def wrapped(command: list[str], around: Around) -> list[str]:
-    """The command itself where nothing has to be done, else a shell that does it and ends as the command did."""
-    if not any(around):
+    """The command itself where nothing has to be done, else a shell that does it and ends as the command did. The shell
+    also finds a program that is not an absolute path, such as one of an image."""
+    if not any(around) and command[0].startswith("/"):
         return command
     steps = [f"ln -s {shlex.quote(name)} {shlex.quote(known)} || exit 125" for name, known in around.links]
     steps += [f"tar -xf {shlex.quote(name)} || exit 125" for name in around.unpacked]
