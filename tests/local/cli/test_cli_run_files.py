@@ -174,11 +174,11 @@ def test_a_dry_run_tells_events_files_and_cost_and_submits_nothing(home: Home) -
     before = Client(home=home.path).counts().jobs
     words = ["--dry-run", "--sweep", "a=1..40", "--output", "h-{a}.root", "--wall", "90m"]
     spools = home.path / "inputs"
-    before = set(spools.glob("*"))  # of other tests
+    kept = set(spools.glob("*"))  # of other tests
     plan = home.data("run", "--json", *words, "--", "true", "{a}")
     assert (plan["events"], plan["files"], plan["core_h_max"]) == (40, 40, 60.0)
     assert Client(home=home.path).counts().jobs == before
-    assert set(spools.glob("*")) == before
+    assert set(spools.glob("*")) == kept
 
 
 def test_the_environment_that_finds_software_reaches_the_command(home: Home) -> None:
