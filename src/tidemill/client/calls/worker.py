@@ -101,7 +101,7 @@ class Worker:
     # ---- what is waited for ----------------------------------------------------------------------------------
 
     def _ready(self) -> list[str]:
-        """What can be read or written now. The side that is ahead of the other is not read until the other has caught up."""
+        """What can be read or written now. The side that is ahead is not read until the other has caught up."""
         process, names = self._process, {}
         poll = select.poll()
 
