@@ -1,4 +1,4 @@
-"""A name that was used before the server was stopped: `tidemill run` starts one, and then knows it."""
+"""`tidemill run` with a name that was used before: refused, or resumed with inputs as they are now."""
 
 from __future__ import annotations
 
@@ -29,3 +29,13 @@ def test_a_name_is_refused_and_its_files_stay_also_where_no_server_runs_that_kno
     assert (done.returncode, "campaign `again` exists" in done.stderr) == (2, True), done.stderr
     assert [path.read_text() for path in (home.path / "inputs").glob("*/lines")] == ["a\nb\n"]
     assert len(home.jobs("again")) == 1
+
+
+def test_what_is_resumed_reads_its_inputs_as_they_are_now_also_on_nodes_that_have_them(home: Home) -> None:
+    card = home.path / "card"
+    card.write_text("exit 3\n")
+    words = ["--name", "card", "--retries", "0", "--events", "2", "--input", str(card), "--", "sh", "card"]
+    assert home.run("run", *words).returncode != 0
+    card.write_text("exit 0\n")  # as many bytes
+    done = home.run("run", "--resume", "card")
+    assert done.returncode == 0, done.stderr

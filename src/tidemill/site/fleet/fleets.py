@@ -7,7 +7,7 @@ lead is kept alive and their journals are read until their allocations have ende
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -82,6 +82,8 @@ class OpenFleet:
         self.fleet = fleet
         self.programs: set[int] = set()
         self.jobs: set[int] = set()
+        #: of these, jobs that were over since: should one come back, its inputs were staged again and may have changed
+        self.over: set[int] = set()
         seen = {pilot: str(numbers) for pilot, numbers in record.seen.items()}
         self.journal = FleetJournal(
             fleet.journal, MergeState(offsets=dict(record.offsets), seen=seen, ended=dict(record.ended))
@@ -298,20 +300,31 @@ class Fleets:
         order: WorkOrder,
     ) -> None:
         """Write one work file, with the programs and jobs that this fleet does not have; without a lead, leave that
-        to `hand_out`. Raises SiteError."""
+        to `hand_out`. Pilots cancel what they know of a job that was over and comes back: they hold its inputs as they
+        were. Raises SiteError."""
+        again = opened.over.intersection(jobs)
+        new_jobs = [job for number, job in jobs.items() if number not in opened.jobs or number in again]
         if opened.mailbox is not None:
+            opened.mailbox.order(WorkOrder(cancel_jobs=sorted(again)))
             opened.mailbox.grant(grants, programs.values(), jobs.values())
             opened.mailbox.order(order)
             at_s = clock.monotonic_s() + RETIRE_S
             opened.retiring.update(dict.fromkeys(order.ended, at_s))
-            return
-        new_jobs = [job for number, job in jobs.items() if number not in opened.jobs]
-        new_programs = [each for number, each in programs.items() if number not in opened.programs]
-        opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
-        opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
-        opened.jobs.update(job.job for job in new_jobs)
+        else:
+            order = msgspec.structs.replace(order, cancel_jobs=[*order.cancel_jobs, *sorted(again)])
+            new_programs = [each for number, each in programs.items() if number not in opened.programs]
+            opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
+            opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
+            opened.programs.update(each.program for each in new_programs)
         opened.jobs.difference_update(order.cancel_jobs)
-        opened.programs.update(each.program for each in new_programs)
+        opened.jobs.update(job.job for job in new_jobs)
+        opened.over.difference_update(again, order.cancel_jobs)
+
+    def forget(self, jobs: Iterable[int]) -> None:
+        """These jobs are over."""
+        over = set(jobs)
+        for opened in self.open.values():
+            opened.over |= opened.jobs & over
 
     def remove(self, name: str) -> None:
         """Delete a finished fleet's directory. Raises SiteError."""

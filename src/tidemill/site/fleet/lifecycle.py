@@ -126,6 +126,7 @@ class Lifecycle:
         known = list(jobs)
         for job in known:
             self.granting.forget(job)
+        self._fleets.forget(known)
         self.granting.inputs.tend()
         if known:
             self.granting.troubles.freed()
