@@ -160,6 +160,19 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def make_private(directory: Path, *, failure: Failure = SiteError) -> None:
+    """Create a directory, and what is missing above it, all with mode 0700. Raises `failure`.
+
+    `mkdir(parents=True)` would give what is above it the mode of the umask.
+    """
+    try:
+        for each in (*reversed(directory.parents), directory):
+            if not each.exists():
+                each.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise failure(f"failed to create `{directory}`: {error.strerror}", hint=_HINT) from error
+
+
 def names_in(directory: Path) -> list[str] | None:
     """The sorted names in a directory, None where there is none. Raises SiteError."""
     try:

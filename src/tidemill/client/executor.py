@@ -29,8 +29,8 @@ from tidemill.client.calls.crew import Crew
 from tidemill.client.calls.functions import FunctionPickles
 from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client, new_campaign
-from tidemill.client.home import make_private
 from tidemill.errors import ConfigError
+from tidemill.files import make_private
 from tidemill.model.job import Input, JobSpec, Resources
 
 P = ParamSpec("P")
@@ -159,8 +159,8 @@ def _slots(client: Client, resources: Resources | None) -> int:
 def _scratch(home: Path) -> Path:
     """A directory of this executor in the home: sites of other machines that share the home can read it."""
     parent = home / "executor"
+    make_private(parent, failure=ConfigError)
     try:
-        make_private(parent)
         return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
     except OSError as error:
         raise ConfigError(f"failed to create a directory in `{parent}`: {error.strerror}") from error

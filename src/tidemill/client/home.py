@@ -101,16 +101,6 @@ def home_dir(named: Path | None = None) -> Path:
         ) from error
 
 
-def make_private(directory: Path) -> None:
-    """Create a directory below the home, and what is missing above it, all with mode 0700. Raises OSError.
-
-    `mkdir(parents=True)` would give the home itself the mode of the umask, and a later command would refuse it.
-    """
-    for each in (*reversed(directory.parents), directory):
-        if not each.exists():
-            each.mkdir(mode=0o700, exist_ok=True)
-
-
 def make_home(home: Path) -> None:
     """Create the home with mode 0700; ConfigError if it is another user's or open to others."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
+import weakref
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tidemill.client.calls.functions import FunctionPickles
+from tidemill.client.calls.process import FUNCTIONS_MAX
 
 SCRIPT = """
 import math
@@ -116,3 +119,15 @@ def test_a_name_that_appears_later_takes_effect(script: dict[str, Any]) -> None:
 def test_a_function_that_carries_much_data_is_not_kept(script: dict[str, Any]) -> None:
     exec(f"TEXT = 'x' * {1 << 20}\ndef much(): return len(TEXT)", script)
     assert FunctionPickles().of(script["much"]) is None
+
+
+def test_functions_that_are_made_for_each_call_are_let_go(script: dict[str, Any]) -> None:
+    pickles = FunctionPickles()
+    first = script["made"](0)
+    assert pickles.of(first) is not None
+    kept = weakref.ref(first)
+    del first
+    for number in range(FUNCTIONS_MAX):
+        assert pickles.of(script["made"](number)) is not None
+    gc.collect()
+    assert kept() is None

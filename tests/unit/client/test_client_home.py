@@ -6,7 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from tidemill.client.home import make_home, make_private
+from tidemill.client.home import make_home
+from tidemill.files import make_private
 
 
 def mode(path: Path) -> int:

@@ -14,7 +14,7 @@ from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import ask, say, say_lines, show, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
-from tidemill.files import write_durable
+from tidemill.files import make_private, write_durable
 from tidemill.site.nodes.planning import PROMISES, policy_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def init(args: Namespace) -> int:
     if args.dir is None:
         make_home(home)
         _tell_split(split_home(home), home)
-    _make_private(directory)
+    _take_over(directory)
     wishes, facts = _look(args, home, directory)
     if replaces and args.name is None:  # what the site has done so far is known by this name
         wishes = msgspec.structs.replace(wishes, name=SITE_NAME)
@@ -112,10 +112,11 @@ def init(args: Namespace) -> int:
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
 
 
-def _make_private(directory: Path) -> None:
+def _take_over(directory: Path) -> None:
+    """Make the site's directory, or one that is there already, private."""
     try:
         for each in (directory, directory / "apps"):
-            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(each, failure=ConfigError)
             each.chmod(0o700)
     except OSError as error:
         raise ConfigError(

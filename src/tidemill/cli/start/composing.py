@@ -30,8 +30,8 @@ from tidemill.cli.command.words import Resolved, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
-from tidemill.client.home import make_private
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import make_private
 from tidemill.model.quantities import bytes_text
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class CommandFiles:
     def _make(self) -> None:
         """Make the directory. One that is there holds files that another job reads."""
         plain, number = self._directory, 2
+        make_private(plain.parent)
         try:
-            make_private(plain.parent)
             while True:
                 try:
                     self._directory.mkdir(mode=0o700)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
-from tidemill.client.calls.process import pickler
+from tidemill.client.calls.process import FUNCTIONS_MAX, pickler
 
 CONTENT_BYTES_MAX = 1 << 16  #: a function whose pickle is larger carries data, which workers do not keep
 _PLAIN = (int, float, complex, str, bytes, type(None), BuiltinFunctionType)
@@ -39,10 +39,12 @@ class _References(NamedTuple):
 
 
 class FunctionPickles:
-    """Pickles of functions, made again where they have to be."""
+    """Pickles of functions, made again where they have to be. Kept are the newest, as many as a worker keeps: a program
+    may make a function for each call. All methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[FunctionType, tuple[bytes, _References]] = WeakKeyDictionary()
+        self._known: dict[FunctionType, tuple[bytes, _References]] = {}
+        self._lock = threading.Lock()
 
     def of(self, function: Any) -> bytes | None:
         """The pickle of a function that has to travel by value, and whose pickle can be kept; None otherwise."""
@@ -58,7 +60,11 @@ class FunctionPickles:
         pickler()(content, protocol=5).dump(function)
         if content.tell() > CONTENT_BYTES_MAX:
             return None
-        self._known[function] = content.getvalue(), references
+        with self._lock:
+            self._known.pop(function, None)
+            self._known[function] = content.getvalue(), references
+            if len(self._known) > FUNCTIONS_MAX:
+                del self._known[next(iter(self._known))]
         return content.getvalue()
 
 

@@ -17,6 +17,7 @@ from tidemill.batch.contract import BatchSubmission
 from tidemill.cache.engine.nodeform import node_definition
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.files import make_private
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
@@ -385,14 +386,6 @@ def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[
             yield Seat(
                 allocation=a.name, cores=a.cores, memory_mb=0, devices=devices, remaining_s=remaining_s
             )
-
-
-def make_private(directory: Path) -> None:
-    """Make a directory (0700) that may exist. Raises SiteError."""
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise SiteError(f"failed to make `{directory}`: {error.strerror}") from error
 
 
 def is_over(state: s.SiteState, fleet: str) -> bool:
