@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from argparse import Namespace
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.cli.start import composing
 from tidemill.cli.start.composing import CommandFiles, Rows, rows_of
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError, TidemillError
 
 
 def rows(each: Path, spool: CommandFiles) -> Rows:
@@ -58,3 +60,40 @@ def test_files_of_an_earlier_job_of_the_same_name_stay_as_they_are(tmp_path: Pat
     CommandFiles(tmp_path / "inputs" / "c").drop()
     assert earlier.read_text() == "theirs"
     assert [path.name for path in (tmp_path / "inputs").iterdir()] == ["c"]
+
+
+def test_a_pipe_that_never_ends_is_refused_at_the_most_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composing, "LINES_MAX", 10)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write_on() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"\n" * 4096)
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    with pytest.raises(ConfigError, match="has more than 10 lines"):
+        rows(pipe, CommandFiles(tmp_path / "spool"))
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [
+        (SiteError("no reply came"), True),
+        (ProtocolError("the reply cannot be read"), True),
+        (JobError("refused"), False),
+        (ConfigError("refused"), False),
+    ],
+)
+def test_files_stay_where_the_server_may_have_taken_the_job(
+    tmp_path: Path, error: TidemillError, stays: bool
+) -> None:
+    spool = CommandFiles(tmp_path / "inputs" / "c")
+    path = spool.write("lines", "a")
+    spool.drop_if_refused(error)
+    assert path.exists() is stays

@@ -7,12 +7,16 @@ import shutil
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import SiteError, TidemillError
 from tidemill.model.quantities import bytes_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
 
 INPUTS_AGE_S = 30 * 86_400.0
 """Stdin, lines and directories that `run` kept for its job; a job that is retried after a month is rare."""
@@ -49,7 +53,15 @@ def leftovers(home: Path) -> Iterator[Path]:
 
     old_s = clock.now_us() / 1e6 - INPUTS_AGE_S
     old = [path for path in home.glob("inputs/*") if path.is_dir() and path.stat().st_mtime < old_s]
-    yield from (path for path in old if not is_needed(path, home))
+    if old:
+        from tidemill.client.client import Client
+
+        try:
+            client = Client(home=home, retry_s=0.0)
+        except TidemillError:
+            pass  # no server says that they are not needed
+        else:
+            yield from (path for path in old if not is_needed(path, client))
 
     for path in home.glob("executor/*-*"):
         pid = path.name.partition("-")[0]
@@ -61,15 +73,15 @@ def leftovers(home: Path) -> Iterator[Path]:
         yield from home.glob(".up.json.*tmp")
 
 
-def is_needed(directory: Path, home: Path) -> bool:
+def is_needed(directory: Path, client: Client) -> bool:
     """Whether a job may still read what `run` wrote for it: its campaign has not ended, or no server says so."""
-    from tidemill.client.client import Client, has_ended
+    from tidemill.client.client import has_ended
     from tidemill.wire.http import NotFoundError
 
     names = {directory.name, directory.name.rpartition("-")[0] or directory.name}  # CAMPAIGN, CAMPAIGN-2
     for name in names:
         try:
-            if not has_ended(Client(home=home, retry_s=0.0).campaign(name)):
+            if not has_ended(client.campaign(name)):
                 return True
         except NotFoundError:
             continue

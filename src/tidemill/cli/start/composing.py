@@ -30,7 +30,7 @@ from tidemill.cli.command.words import Resolved, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, JobError, SiteError, TidemillError
 from tidemill.files import make_private
 from tidemill.model.quantities import bytes_text
 
@@ -79,6 +79,11 @@ class CommandFiles:
         """Remove it, for a job that was not submitted."""
         if self._is_made:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def drop_if_refused(self, error: TidemillError) -> None:
+        """Remove it after a submission that failed, unless the server may have taken the job: its answer was lost."""
+        if isinstance(error, ConfigError | JobError):
+            self.drop()
 
     def _make(self) -> None:
         """Make the directory. One that is there holds files that another job reads."""
@@ -243,7 +248,8 @@ def _lines(path: Path, spool: CommandFiles) -> Rows:
         raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
     if not 1 <= content.lines <= LINES_MAX:
         what = "stdin" if is_stdin else f"`{path}`"
-        raise ConfigError(f"{what} has {content.lines:,} lines, it must have 1 to {LINES_MAX:,}")
+        found = f"more than {LINES_MAX:,}" if content.lines else "0"
+        raise ConfigError(f"{what} has {found} lines, it must have 1 to {LINES_MAX:,}")
     return Rows(content.lines, str(place))
 
 
@@ -259,6 +265,8 @@ class _Counted:
             self.lines += piece.count(b"\n")
             is_open = not piece.endswith(b"\n")
             yield piece
+            if self.lines > LINES_MAX:
+                return  # a pipe may never end
         self.lines += is_open
 
 

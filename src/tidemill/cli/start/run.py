@@ -16,7 +16,7 @@ from tidemill.cli.jobs.submit import define_gpus, define_width
 from tidemill.cli.start.composing import RETRIES, CommandFiles, compose
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import say, stderr_is_terminal
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, TidemillError
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -203,9 +203,13 @@ def run(args: Namespace) -> int:
         if args.name and not is_checked:  # the server has just started
             _refuse_known(args, campaign)
         check_places(client, [spec], refuse=True)
-        sent = client.submit(spec, campaign=campaign)
     except BaseException:
         spool.drop()
+        raise
+    try:
+        sent = client.submit(spec, campaign=campaign)
+    except TidemillError as error:
+        spool.drop_if_refused(error)
         raise
     # One event is as if its command ran here: without a terminal only its own output is printed.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
