@@ -89,7 +89,7 @@ struct SlotState {
     at_hand_s: f64,
     programs: HashSet<u64>,
     jobs: HashSet<u64>,
-    /// Of these, jobs that were canceled or told anew since: the slot is told them again before more work of them.
+    /// Of these, jobs that were canceled since: the slot is told them again before more work of them.
     stale: HashSet<u64>,
 }
 
@@ -185,11 +185,6 @@ impl Binding {
             self.programs.insert(number, known);
         }
         for job in work.jobs {
-            if self.jobs.get(&job.job).is_some_and(|known| *known != job) {
-                for state in self.slots.values_mut() {
-                    state.doubt(job.job);
-                }
-            }
             self.jobs.insert(job.job, job);
         }
         let mut refused = Refused::default();

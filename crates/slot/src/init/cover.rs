@@ -1,5 +1,6 @@
 //! What payloads must not see, and what they see again nevertheless.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -72,8 +73,8 @@ pub(crate) struct Covers {
     pub(super) pinned: Vec<PathBuf>,
     /// of the old /tmp when it was looked through last, nanoseconds
     pub(super) own_seen_ns: Option<i128>,
-    /// entries that are still looked at for sockets
-    pub(super) looks_left: usize,
+    /// directories that have come back and have not been searched for sockets
+    pub(super) unsearched: VecDeque<PathBuf>,
 }
 
 impl Covers {
@@ -92,7 +93,7 @@ impl Covers {
             numbered: 0,
             pinned: Vec::new(),
             own_seen_ns: None,
-            looks_left: super::view::LOOKS_MAX,
+            unsearched: VecDeque::new(),
         }
     }
 
@@ -325,7 +326,7 @@ impl Covers {
         });
         if is_dir {
             self.keep_below(path)?;
-            self.hide_sockets(path)?;
+            self.search_later(path);
         }
         self.mask_below(path)
     }

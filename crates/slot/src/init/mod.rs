@@ -384,7 +384,9 @@ impl Init {
             return;
         };
         let id = def.job;
-        match Job::new(def, Rc::clone(program), &self.spec, &self.scratch.place) {
+        let program = Rc::clone(program);
+        self.take_away(id); // it was cancelled and comes back: its inputs may have changed
+        match Job::new(def, program, &self.spec, &self.scratch.place) {
             Ok(job) => drop(self.jobs.insert(id, job)),
             Err(what) => drop(self.wrong_jobs.insert(id, what)),
         }
@@ -400,9 +402,12 @@ impl Init {
     }
 
     fn drop_job(&mut self, job: u64) {
-        if self.queue.of_job(job).is_some() {
-            return;
+        if self.queue.of_job(job).is_none() {
+            self.take_away(job);
         }
+    }
+
+    fn take_away(&mut self, job: u64) {
         self.wrong_jobs.remove(&job);
         if let Some(mut known) = self.jobs.remove(&job) {
             if let Err(error) = self.scratch.lay_out(Vec::new()) {

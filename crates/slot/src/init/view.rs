@@ -18,7 +18,7 @@ use tidemill_wire::View;
 use super::cover::{make_writable, Back, Covers};
 
 /// Entries of directories that come back and are looked at for sockets: 10 ms of a slot's start.
-pub(super) const LOOKS_MAX: usize = 10_000;
+const LOOKS_MAX: usize = 10_000;
 /// Entries of /tmp that are the owner's and shown: each is a mount.
 const OWN_MAX: usize = 200;
 /// Two changes of a directory within one tick of the kernel's clock cannot be told apart.
@@ -207,7 +207,7 @@ impl Covers {
                 self.back(&each.path, false)?;
             }
         }
-        Ok(())
+        self.hide_sockets()
     }
 
     /// Shows a path as writable as it is, also one that is shown read-only.
@@ -245,6 +245,7 @@ impl Covers {
         for name in names {
             self.back(&Path::new("/tmp").join(name), true)?;
         }
+        self.hide_sockets()?;
         Ok(self.backs.len() != before)
     }
 
@@ -275,22 +276,22 @@ impl Covers {
         found.into_iter().map(|(_, _, name)| name).collect()
     }
 
-    /// An empty file in place of each socket in a directory that comes back: sockets of sessions and agents do what is
-    /// asked of them for everybody of this user. Those deeper than `LOOKS_MAX` entries, and of later, stay.
-    pub(super) fn hide_sockets(&mut self, top: &Path) -> Result<()> {
-        if !VOLATILE.iter().any(|place| top.starts_with(place)) {
-            return Ok(());
-        }
-        let mut directories = VecDeque::from([top.to_owned()]);
+    /// An empty file in place of each socket in the directories that have come back: sockets of sessions and agents do
+    /// what is asked of them for everybody of this user. Level by level through all of them together, since a tree of
+    /// many files would otherwise use up the entries, and sockets lie near the top. Those deeper than `LOOKS_MAX`
+    /// entries, and of later, stay.
+    pub(super) fn hide_sockets(&mut self) -> Result<()> {
+        let mut directories = std::mem::take(&mut self.unsearched);
+        let mut left = LOOKS_MAX;
         while let Some(directory) = directories.pop_front() {
             let Ok(entries) = std::fs::read_dir(&directory) else {
                 continue;
             };
             for entry in entries.flatten() {
-                if self.looks_left == 0 {
+                if left == 0 {
                     return Ok(());
                 }
-                self.looks_left -= 1;
+                left -= 1;
                 match entry.file_type() {
                     // one that is gone meanwhile needs no cover
                     Ok(kind) if kind.is_socket() => match self.hide_file(&entry.path()) {
@@ -303,6 +304,13 @@ impl Covers {
             }
         }
         Ok(())
+    }
+
+    /// A directory that has come back is searched by the next `hide_sockets`, if sessions and agents have sockets there.
+    pub(super) fn search_later(&mut self, top: &Path) {
+        if VOLATILE.iter().any(|place| top.starts_with(place)) {
+            self.unsearched.push_back(top.to_owned());
+        }
     }
 }
 

@@ -395,6 +395,7 @@ fn shared_write() {
 
 fn own_view() {
     let (dir, _socket) = with_socket("/tmp");
+    let _many = many_files(); // changed last, so shown before it: they use up no search for sockets
     let ticket = tempfile::Builder::new()
         .prefix("krb5cc_")
         .tempfile_in("/tmp")
@@ -434,6 +435,18 @@ fn own_view() {
         });
     rig.until(|rig| rig.settled() == 2);
     assert_eq!(rig.stdout(), "content\n", "{:?}", rig.failed);
+}
+
+/// A directory of more files than a slot searches for sockets at its start.
+fn many_files() -> tempfile::TempDir {
+    let many = tempfile::tempdir_in("/tmp").unwrap();
+    let deep = many.path().join("a/b");
+    std::fs::create_dir_all(&deep).unwrap();
+    for number in 0..12_000 {
+        std::fs::write(deep.join(number.to_string()), "").unwrap();
+    }
+    std::fs::write(many.path().join("last"), "").unwrap();
+    many
 }
 
 fn pinned() {

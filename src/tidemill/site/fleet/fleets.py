@@ -7,7 +7,7 @@ lead is kept alive and their journals are read until their allocations have ende
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -82,9 +82,7 @@ class OpenFleet:
         self.record = record
         self.fleet = fleet
         self.programs: set[int] = set()
-        self.jobs: set[int] = set()
-        #: of these, jobs that were over since: should one come back, its inputs were staged again and may have changed
-        self.over: set[int] = set()
+        self.jobs: dict[int, int] = {}  #: jobs that it has, with their `began`
         seen = {pilot: str(numbers) for pilot, numbers in record.seen.items()}
         self.journal = FleetJournal(
             fleet.journal, MergeState(offsets=dict(record.offsets), seen=seen, ended=dict(record.ended))
@@ -298,12 +296,14 @@ class Fleets:
         grants: list[Grant],
         programs: dict[int, Program],
         jobs: dict[int, JobDef],
+        began: Mapping[int, int],
         order: WorkOrder,
     ) -> None:
         """Write one work file, with the programs and jobs that this fleet does not have; without a lead, leave that
-        to `hand_out`. What is canceled is what was granted before. Pilots cancel what they know of a job that was over
-        and comes back: they hold its inputs as they were. Raises SiteError."""
-        canceled = opened.over.intersection(jobs).union(order.cancel_jobs)
+        to `hand_out`. What is canceled is what was granted before. Pilots cancel what they know of a job that began
+        again since: they hold its inputs as they were. `began`: of each job, `SiteJob.began`. Raises SiteError."""
+        differs = (number for number in jobs if opened.jobs.get(number, began[number]) != began[number])
+        canceled = {number for number in differs if jobs[number].inputs}.union(order.cancel_jobs)
         order = msgspec.structs.replace(order, cancel_jobs=sorted(canceled))
         new_jobs = [job for number, job in jobs.items() if number not in opened.jobs or number in canceled]
         if opened.mailbox is not None:
@@ -316,15 +316,9 @@ class Fleets:
             opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
             opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
             opened.programs.update(each.program for each in new_programs)
-        opened.jobs.difference_update(canceled)
-        opened.jobs.update(job.job for job in new_jobs)
-        opened.over.difference_update(canceled)
-
-    def forget(self, jobs: Iterable[int]) -> None:
-        """These jobs are over."""
-        over = set(jobs)
-        for opened in self.open.values():
-            opened.over |= opened.jobs & over
+        for number in order.cancel_jobs:
+            opened.jobs.pop(number, None)
+        opened.jobs.update((job.job, began[job.job]) for job in new_jobs)
 
     def remove(self, name: str) -> None:
         """Delete a finished fleet's directory. Raises SiteError."""

@@ -39,6 +39,7 @@ class UnwrittenWork(msgspec.Struct):
     entry: s.Granted
     programs: dict[int, Program]
     jobs: dict[int, JobDef]
+    began: dict[int, int]
 
 
 class Granting:
@@ -53,7 +54,7 @@ class Granting:
         self._fleets = fleets
         self.inputs = StagedInputs(log, preparer, stage, fleets, executor)
         self.troubles = SiteTroubles(log, fleets.directory.parent, fleets.config)
-        self._defined: dict[int, tuple[Program, JobDef]] = {}
+        self._defined: dict[int, tuple[int, Program, JobDef]] = {}  #: with `began` of the job
         self.unwritten: list[UnwrittenWork] = []
 
     @property
@@ -72,9 +73,7 @@ class Granting:
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
         number = pool.state.next_grant
-        unclean = set(
-            pool.state.forgotten
-        )  # of these, what was staged before they came back is removed first
+        unclean = set(pool.state.forgotten)  # back already: their former files are removed first
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
             is_due = job_id not in unclean and self._is_due(job) and not _runs_elsewhere(job, fleet)
@@ -152,7 +151,12 @@ class Granting:
                 close=entry.close,
             )
             self._fleets.give(
-                work.fleet, grants=entry.grants, programs=work.programs, jobs=work.jobs, order=order
+                work.fleet,
+                grants=entry.grants,
+                programs=work.programs,
+                jobs=work.jobs,
+                began=work.began,
+                order=order,
             )
             del self.unwritten[0]
 
@@ -176,7 +180,8 @@ class Granting:
         self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
     ) -> None:
         self._log.apply(entry)
-        self.unwritten.append(UnwrittenWork(fleet, entry, programs, jobs))
+        began = {number: self._log.pool.state.jobs[number].began for number in jobs}
+        self.unwritten.append(UnwrittenWork(fleet, entry, programs, jobs, began))
 
     def _is_due(self, job: s.SiteJob) -> bool:
         """Whether to go on with a job now: no trouble of the site's keeps it."""
@@ -208,8 +213,8 @@ class Granting:
         if has_inputs and not self._have_inputs(job):
             return None
         known = self._defined.get(job.id)
-        if known is not None and known[0] is program:
-            return known
+        if known is not None and known[0] == job.began and known[1] is program:
+            return known[1:]
         self._stage.check_places(job.spec, job.owner)
         inputs = self.inputs.of(job.id) if has_inputs else []
         defined = (program, self._preparer.job(job, program, inputs))
@@ -218,7 +223,7 @@ class Granting:
                 self._defined = {
                     n: each for n, each in self._defined.items() if n in self._log.pool.state.jobs
                 }
-            self._defined[job.id] = defined
+            self._defined[job.id] = (job.began, *defined)
         return defined
 
     def _have_inputs(self, job: s.SiteJob) -> bool:

@@ -126,7 +126,6 @@ class Lifecycle:
         known = list(jobs)
         for job in known:
             self.granting.forget(job)
-        self._fleets.forget(known)
         self.granting.inputs.tend()
         if known:
             self.granting.troubles.freed()

@@ -53,6 +53,7 @@ class _JobInputs(msgspec.Struct):
 
     staged: IntervalSet
     inputs: list[InputDef]
+    began: int = 0  #: as of the job when they were staged
     under_way: Future[list[InputDef]] | None = None
     events: list[tuple[int, int]] = []
     tries: int = 0
@@ -186,13 +187,17 @@ class StagedInputs:
             if len(self._waiting) >= self._waiting_max and job.id not in self._stage.jobs_before:
                 self._weigh(job, IntervalSet())
                 return False
-            known = self._jobs[job.id] = _JobInputs(IntervalSet(), [])
+            known = self._jobs[job.id] = _JobInputs(IntervalSet(), [], job.began)
         if known.under_way is not None:
             if not known.under_way.done():
                 return False
             self._begun.discard(job.id)
             if not self._has_no_room(job, known):
                 self._take(known)
+        if known.began != job.began:  # its owner may have repaired them since
+            self.forget(job.id)
+            self._ending[job.id] = self._executor.submit(self._stage.clean, job.id)
+            return False
         if not job.ready:
             return False
         if known.staged.touches(job.ready[0].first, job.ready[0].first + 1):

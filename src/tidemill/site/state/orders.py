@@ -45,6 +45,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
             spec=order.spec,
             open=IntervalSet(),
             done=IntervalSet(),
+            began=order.n,
         )
         state.jobs[job.id] = job
     if order.spec is not None:
@@ -61,7 +62,8 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
         _supersede(settlement, job, held)
     job.leases.append(s.SiteLease(order.lease, order.first, order.count, order.count))
     state.leases_open += 1
-    _forgive(job, order.first, end)
+    if _forgive(job, order.first, end) and not job.grants:
+        job.began = order.n
     kept = job.done.within(order.first, end)
     new = job.open.missing(order.first, end)
     settlement.open_up(job, order.first, end)
@@ -73,13 +75,15 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     settlement.make_ready(job, [s.UndonePiece(first, last - first) for first, last in new])
 
 
-def _forgive(job: s.SiteJob, first: int, end: int) -> None:
-    """A new lease of failed events is a new start for them: their owner retries them."""
+def _forgive(job: s.SiteJob, first: int, end: int) -> bool:
+    """A new lease of failed events is a new start for them: their owner retries them. Whether there were any."""
+    failed = any(first <= event < end for event in job.failures)
     if job.failures:
         job.failures = {event: n for event, n in job.failures.items() if not first <= event < end}
     if job.far:
         job.far = {event: n for event, n in job.far.items() if not first <= event < end}
     job.fruitless = 0
+    return failed
 
 
 def _supersede(settlement: Settlement, job: s.SiteJob, held: list[tuple[int, int]]) -> None:

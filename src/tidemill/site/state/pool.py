@@ -180,6 +180,7 @@ class WorkPool:
             spec=entry.spec,
             open=IntervalSet(),
             done=IntervalSet(),
+            began=self.state.next_grant,  # a step of the same number, if there was one, had an earlier grant
         )
         self.state.jobs[job.id] = job
         self.state.steps += 1

@@ -95,6 +95,8 @@ class SiteJob(msgspec.Struct, kw_only=True):
     )
     stopping: bool = False  #: nothing more of it is run; what its pilots have finished still comes
     terms: DeliveryTerms = DeliveryTerms()  #: of its delivery, if there is one
+    #: grows each time that nothing of it is left and it begins again: its inputs may have changed since
+    began: int = 0
 
 
 class SiteFleet(msgspec.Struct, kw_only=True):
