@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import ConfigError
-from tidemill.model.quantities import count_text, duration_text, figure_text
+from tidemill.model.quantities import count_text, counted_text, duration_text, figure_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -108,10 +108,8 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
         return
     show(f"jobs        {count_text(plan.jobs)}")
     show(f"events      {count_text(plan.events)}")
-    archives = (
-        f"{count_text(plan.archives)} tar archive{'s' if plan.archives > 1 else ''}" if plan.archives else ""
-    )
-    files = f"{count_text(plan.files)} file{'s' if plan.files > 1 else ''}" if plan.files else ""
+    archives = counted_text(plan.archives, "tar archive") if plan.archives else ""
+    files = counted_text(plan.files, "file") if plan.files else ""
     show(f"outputs     {' and '.join(filter(None, (files, archives))) or 'none'}")
     if plan.core_h is not None:
         show(f"cost        about {figure_text(plan.core_h)} core-hours")

@@ -12,7 +12,7 @@ from tidemill.cli.command.inputs import checked_url, split_input
 from tidemill.cli.jobs.dry_run import check_places, show_plan
 from tidemill.cli.terminal import hint, say, show_json, show_lines
 from tidemill.errors import ConfigError
-from tidemill.model.quantities import count_text
+from tidemill.model.quantities import count_text, counted_text
 
 if TYPE_CHECKING:
     from argparse import _ArgumentGroup
@@ -259,9 +259,7 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
             check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ")
     if args.dry_run:
         number = sum(file.repeat)
-        said = f"{count_text(number)} job{'' if number == 1 else 's'}"
-        said += f" in {len(steps)} step{'' if len(steps) == 1 else 's'}"
-        say(f"`{args.file}` is valid: {said}")
+        say(f"`{args.file}` is valid: {counted_text(number, 'job')} in {counted_text(len(steps), 'step')}")
         check_places(client, jobs, refuse=False)
         show_plan(client, list(zip(jobs, file.repeat, strict=True)), as_json=args.json)
         return None

@@ -10,6 +10,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import hint, say, show_json, show_table
 from tidemill.errors import ConfigError
+from tidemill.model.quantities import counted_text
 
 Format = Literal["toml", "ical", "cric"]
 SUFFIXES: dict[str, Format] = {".ics": "ical", ".ical": "ical", ".json": "cric"}
@@ -88,7 +89,7 @@ def check(args: Namespace) -> int:
     )  # fmt: skip
     for problem in calendar.problems:
         hint(problem)
-    say(f"{len(rows)} downtime{'' if len(rows) == 1 else 's'} to come or now")
+    say(f"{counted_text(len(rows), 'downtime')} to come or now")
     return 0
 
 

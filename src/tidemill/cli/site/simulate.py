@@ -370,7 +370,7 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
         print_classes(name, each)
     first = next(iter(results.values()))
     show("")
-    seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
+    seeds = counted_text(study.seeds, "seed")
     show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {seeds}")
 
 

@@ -13,7 +13,7 @@ from tidemill.cli.findings import wrapped
 from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
 from tidemill.cli.terminal import show_json, show_lines
 from tidemill.errors import UNDECODABLE, TidemillError
-from tidemill.model.quantities import bytes_text, count_text, duration_text
+from tidemill.model.quantities import bytes_text, count_text, counted_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -133,7 +133,7 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
     """What jobs wait for at the site, and what would end it: (head, text)."""
     lines: list[tuple[str, str]] = []
     for each in troubles:
-        jobs = f"{count_text(each.jobs)} job{'' if each.jobs == 1 else 's'} waiting"
+        jobs = f"{counted_text(each.jobs, 'job')} waiting"
         text = f"{each.failure}{f' at {each.name}' if each.name else ''}, {jobs}: {each.message}"
         if each.hint:
             text += f"; to end it: {each.hint}"

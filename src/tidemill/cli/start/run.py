@@ -17,6 +17,7 @@ from tidemill.cli.start.composing import RETRIES, CommandFiles, compose
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import say, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -239,9 +240,7 @@ def _resume(args: Namespace, command: list[str]) -> int:
     again = [row.id for row in rows if row.state in JOB_FINAL and row.state != "COMPLETED"]
     if again:
         reply = client.retry(again, reason="run --resume")
-        say(
-            f"running again what failed or was not done of {reply.changed} job{'' if reply.changed == 1 else 's'}"
-        )
+        say(f"running again what failed or was not done of {counted_text(reply.changed, 'job')}")
     elif all(row.state == "COMPLETED" for row in rows):
         say(f"campaign `{name}` is complete: nothing is left to run")
     return attach(client, name, [], _telling(args)._replace(with_files=True), cancels=True)

@@ -13,6 +13,7 @@ import msgspec
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver
+from tidemill.model.quantities import counted_text
 from tidemill.server.database.rows import (
     ACTIVE,
     CANCELED,
@@ -278,7 +279,7 @@ class Where(NamedTuple):
 
 
 def _failed_text(job: StoredJob) -> str:
-    return f"{job.n_failed} event{'' if job.n_failed == 1 else 's'} failed"
+    return f"{counted_text(job.n_failed, 'event')} failed"
 
 
 def record(work: UnitOfWork, job: StoredJob, evidence: Evidence, *, where: Where, final: bool) -> None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from tidemill import clock
-from tidemill.model.quantities import bytes_text, span_text
+from tidemill.model.quantities import bytes_text, counted_text, span_text
 from tidemill.wire.notification import (
     CampaignFigures,
     CampaignNews,
@@ -152,7 +152,7 @@ def _wrapped(word: str, text: str) -> list[str]:
 
 def _jobs(news: JobsNews) -> Iterator[str]:
     total = sum(news.ended.values())
-    yield f"{total:,} job{'' if total == 1 else 's'} of campaign `{news.campaign}` ended: {counts(news.ended)}."
+    yield f"{counted_text(total, 'job')} of campaign `{news.campaign}` ended: {counts(news.ended)}."
     yield ""
     for each in sorted(news.jobs, key=lambda job: (job.state not in _BAD, job.job)):
         name = f"  {clean(each.name)}" if each.name else ""

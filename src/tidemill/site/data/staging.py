@@ -40,7 +40,7 @@ from tidemill.lines import KnownLines, NumberedLines
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
-from tidemill.model.quantities import bytes_text
+from tidemill.model.quantities import bytes_text, counted_text
 from tidemill.node.bundle import copy_member
 from tidemill.site.data.budget import NO_ROOM, StageBudget, StageRoom, StageSpace
 from tidemill.site.data.cache import CacheLimits, DataCache
@@ -240,7 +240,7 @@ class Stage:
             capacity, used_bytes = self._shown
             limit, disk = self.budget.limit.bytes, self._disk.bytes
         size = bytes_text(need.room.bytes)
-        files = f"{need.room.files} file" + ("s" if need.room.files != 1 else "")
+        files = counted_text(need.room.files, "file")
         if not capacity.holds(need.room):
             most = bytes_text(max(0, capacity.bytes))
             return (
