@@ -99,7 +99,7 @@ impl Binding {
         taken
     }
 
-    /// Drop queued work of jobs; the slots that have work of one of them.
+    /// Drop queued work of jobs; the slots that know one of them. Should such a job come back, its inputs may be others.
     pub fn cancel(&mut self, jobs: &[u64]) -> Vec<(u32, u64)> {
         for (shape, queue) in &mut self.queues {
             queue.retain(|queued| {
@@ -113,14 +113,9 @@ impl Binding {
             self.queued_events.insert(shape.clone(), left);
         }
         let mut told = Vec::new();
-        for (&slot, state) in &self.slots {
-            told.extend(
-                state
-                    .jobs
-                    .iter()
-                    .filter(|job| jobs.contains(job))
-                    .map(|&job| (slot, job)),
-            );
+        for (&slot, state) in &mut self.slots {
+            let known = jobs.iter().filter(|&&job| state.doubt(job));
+            told.extend(known.map(|&job| (slot, job)));
         }
         told
     }
@@ -157,6 +152,7 @@ impl Binding {
                 }
                 keep
             });
+            state.stale.retain(|job| state.jobs.contains(job));
         }
         actions
     }

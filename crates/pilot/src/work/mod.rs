@@ -89,6 +89,19 @@ struct SlotState {
     at_hand_s: f64,
     programs: HashSet<u64>,
     jobs: HashSet<u64>,
+    /// Of these, jobs that were canceled or told anew since: the slot is told them again before more work of them.
+    stale: HashSet<u64>,
+}
+
+impl SlotState {
+    /// What the slot knows of the job does not hold any more; whether it knows it.
+    fn doubt(&mut self, job: u64) -> bool {
+        let knows = self.jobs.contains(&job);
+        if knows {
+            self.stale.insert(job);
+        }
+        knows
+    }
 }
 
 struct Ticket {
@@ -172,6 +185,11 @@ impl Binding {
             self.programs.insert(number, known);
         }
         for job in work.jobs {
+            if self.jobs.get(&job.job).is_some_and(|known| *known != job) {
+                for state in self.slots.values_mut() {
+                    state.doubt(job.job);
+                }
+            }
             self.jobs.insert(job.job, job);
         }
         let mut refused = Refused::default();
@@ -305,6 +323,7 @@ impl Binding {
                         at_hand_s: 0.0,
                         programs: HashSet::new(),
                         jobs: HashSet::new(),
+                        stale: HashSet::new(),
                     },
                 );
             } else if !self.make_room(shape, starved, &|room| room.take(need).is_some(), actions) {
@@ -391,7 +410,7 @@ impl Binding {
         if state.programs.insert(program) {
             actions.push(Action::TellProgram { slot, program });
         }
-        if state.jobs.insert(piece.job) {
+        if state.jobs.insert(piece.job) | state.stale.remove(&piece.job) {
             actions.push(Action::TellJob { slot, job: piece.job });
         }
         let ticket = self.next_ticket;

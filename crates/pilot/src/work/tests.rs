@@ -284,6 +284,42 @@ fn canceled_work_leaves_the_queue_and_the_slots_that_know_it_are_named() {
     );
 }
 
+/// Whether the job is told before its next event runs, which is done at once.
+fn tells(binding: &mut Binding) -> bool {
+    let actions = binding.decide(0);
+    let given = runs(&actions);
+    assert_eq!(given.len(), 1);
+    for (slot, ticket, piece) in given {
+        binding.settle(slot, ticket, piece.first, piece.count);
+    }
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::TellJob { .. }))
+}
+
+#[test]
+fn a_job_that_comes_back_canceled_or_changed_is_told_to_slots_that_know_it() {
+    let mut binding = binding(1);
+    let first = job(1, 1);
+    let changed = JobDef {
+        params: String::from("{\"a\":1}"),
+        ..first.clone()
+    };
+    let mut tells_with = |told: &JobDef, event: u64, cancels: bool| {
+        if cancels {
+            binding.cancel(&[1]);
+        }
+        let told = vec![told.clone()];
+        binding.take_work(work(vec![program(1, 1, 1.0)], told, &[(1, event, 1)]), 0);
+        tells(&mut binding)
+    };
+    assert!(tells_with(&first, 0, false));
+    assert!(!tells_with(&first, 1, false), "as on another connection");
+    assert!(tells_with(&first, 2, true), "its files may be others");
+    assert!(tells_with(&changed, 3, false));
+    assert!(!tells_with(&changed, 4, false), "once");
+}
+
 proptest! {
     /// Whatever happens, every event is queued, at a slot or answered for, exactly once.
     #[test]

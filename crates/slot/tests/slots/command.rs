@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
 use tidemill_slot::ToSlot;
-use tidemill_wire::InputDef;
+use tidemill_wire::{InputDef, JobDef, Program};
 
 use crate::support::*;
 use crate::Test;
@@ -25,6 +25,7 @@ pub const TESTS: &[Test] = &[
     ("stdout can be an output of any length", stdout_output),
     ("inputs lie in the work directory and cannot be changed", inputs),
     ("an input that the node holds is shown and not copied", held_input),
+    ("a job that is told anew reads its inputs anew", inputs_told_anew),
     ("a missing input is a stage_in failure", missing_input),
     (
         "inputs whose copy failed are copied by the next payload",
@@ -327,6 +328,57 @@ fn held_input() {
         }
         rig.slot.kill();
         assert_eq!(std::fs::read(&held).unwrap(), b"held\n");
+    }
+}
+
+/// Files of the same names and as many bytes, for a job that was canceled and comes back.
+fn inputs_told_anew() {
+    let (store, stage) = (
+        tempfile::tempdir_in("/tmp").unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    let write = |life: &str| {
+        let held = store.path().join(life);
+        let (card, each) = (stage.path().join("card"), stage.path().join("each"));
+        std::fs::create_dir_all(&each).unwrap();
+        std::fs::write(&held, format!("held {life}\n")).unwrap();
+        for path in [card.clone(), each.join("0"), each.join("1")] {
+            std::fs::write(path, format!("card {life}\n")).unwrap();
+        }
+        vec![
+            input("held", "shared", held.to_str(), None),
+            input("card", "shared", card.to_str(), None),
+            input("each", "each", each.to_str(), None),
+        ]
+    };
+    let fifo = make_fifo(&stage.path().join("fifo"));
+    for base in [isolated(), plain()] {
+        let mut what = shell("cat held card each; test $1 = 0 || { echo started > $2; exec sleep 100; }");
+        what.1
+            .argv
+            .extend(["x".to_owned(), "{event}".to_owned(), fifo.clone()]);
+        let spec = tidemill_slot::SlotSpec {
+            stores: vec![store.path().into()],
+            ..writing(base, stage.path())
+        };
+        let mut rig = Rig::new(&spec);
+        let mut read = |what: &(Program, JobDef), lives: &[&str]| {
+            let told: Vec<String> = lives
+                .iter()
+                .map(|life| format!("held {life}\ncard {life}\ncard {life}\n"))
+                .collect();
+            rig.learn(what).give(0, 1);
+            rig.until(|rig| rig.done.len() + rig.failed.len() == lives.len());
+            assert_eq!(rig.stdout(), told.concat(), "{:?}", rig.failed);
+            rig.give(1, 1);
+            wait_for_line(&fifo);
+            rig.tell(&tidemill_slot::ToSlot::CancelJob { job: 5 }); // is still being killed when the job is told
+        };
+        for lives in [&["one"][..], &["one", "two"], &["one", "two", "six"]] {
+            what.1.inputs = write(lives[lives.len() - 1]);
+            read(&what, lives);
+        }
+        rig.slot.kill();
     }
 }
 

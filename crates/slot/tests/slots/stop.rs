@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidemill_slot::{SlotSpec, ToSlot};
+use tidemill_slot::ToSlot;
 
 use crate::support::*;
 use crate::Test;
@@ -93,29 +93,6 @@ fn cancel() {
         3,
         "the slot goes on"
     );
-}
-
-/// What payloads of a slot may write there besides.
-fn writing(spec: SlotSpec, place: &Path) -> SlotSpec {
-    let mut spec = spec;
-    spec.view.write = vec![place.to_str().unwrap().to_owned()];
-    spec
-}
-
-fn make_fifo(path: &Path) -> String {
-    let status = Command::new("mkfifo").arg(path).status().unwrap();
-    assert!(status.success());
-    path.to_str().unwrap().to_owned()
-}
-
-/// Blocks until a payload has written a line to the fifo and closed it.
-fn wait_for_line(fifo: &str) {
-    let mut text = String::new();
-    std::fs::File::open(fifo)
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
-    assert_eq!(text, "started\n");
 }
 
 /// A pilot with one slot, whose payloads hold a fifo open; killed. The fifo's end shows that they are gone.

@@ -1,6 +1,9 @@
 //! A small pilot.
 
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tidemill_slot::{start, Done, Failed, FromSlot, Isolation, PayloadLog, Slot, SlotSpec, ToSlot};
@@ -225,4 +228,27 @@ pub fn fails(spec: &SlotSpec, what: &(Program, JobDef)) -> Failed {
     rig.learn(what).give(0, 1).all();
     assert!(rig.done.is_empty(), "{:?}", rig.done);
     rig.failed.remove(0)
+}
+
+/// What payloads of a slot may write there besides.
+pub fn writing(spec: SlotSpec, place: &Path) -> SlotSpec {
+    let mut spec = spec;
+    spec.view.write = vec![place.to_str().unwrap().to_owned()];
+    spec
+}
+
+pub fn make_fifo(path: &Path) -> String {
+    let status = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(status.success());
+    path.to_str().unwrap().to_owned()
+}
+
+/// Blocks until a payload has written a line to the fifo and closed it.
+pub fn wait_for_line(fifo: &str) {
+    let mut text = String::new();
+    std::fs::File::open(fifo)
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "started\n");
 }

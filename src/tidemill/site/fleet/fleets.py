@@ -299,24 +299,23 @@ class Fleets:
         order: WorkOrder,
     ) -> None:
         """Write one work file, with the programs and jobs that this fleet does not have; without a lead, leave that
-        to `hand_out`. Pilots cancel what they know of a job that began again since: they hold its inputs as they were.
-        `began`: of each job, `SiteJob.began`. Raises SiteError."""
+        to `hand_out`. What is canceled is what was granted before. Pilots cancel what they know of a job that began
+        again since: they hold its inputs as they were. `began`: of each job, `SiteJob.began`. Raises SiteError."""
         differs = (number for number in jobs if opened.jobs.get(number, began[number]) != began[number])
-        again = {number for number in differs if jobs[number].inputs}
-        new_jobs = [job for number, job in jobs.items() if number not in opened.jobs or number in again]
+        canceled = {number for number in differs if jobs[number].inputs}.union(order.cancel_jobs)
+        order = msgspec.structs.replace(order, cancel_jobs=sorted(canceled))
+        new_jobs = [job for number, job in jobs.items() if number not in opened.jobs or number in canceled]
         if opened.mailbox is not None:
-            opened.mailbox.order(WorkOrder(cancel_jobs=sorted(again)))
-            opened.mailbox.grant(grants, programs.values(), jobs.values())
             opened.mailbox.order(order)
+            opened.mailbox.grant(grants, programs.values(), jobs.values())
             at_s = clock.monotonic_s() + RETIRE_S
             opened.retiring.update(dict.fromkeys(order.ended, at_s))
         else:
-            order = msgspec.structs.replace(order, cancel_jobs=[*order.cancel_jobs, *sorted(again)])
             new_programs = [each for number, each in programs.items() if number not in opened.programs]
             opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
             opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
             opened.programs.update(each.program for each in new_programs)
-        for number in order.cancel_jobs:
+        for number in canceled:
             opened.jobs.pop(number, None)
         opened.jobs.update((job.job, began[job.job]) for job in new_jobs)
 

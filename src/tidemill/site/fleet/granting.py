@@ -73,9 +73,10 @@ class Granting:
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
         number = pool.state.next_grant
+        unclean = set(pool.state.forgotten)  # what was staged before they came back is removed first
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
-            is_due = self._is_due(job) and not _runs_elsewhere(job, fleet)
+            is_due = job_id not in unclean and self._is_due(job) and not _runs_elsewhere(job, fleet)
             defined = self._define(job) if is_due else None
             if defined is None:
                 if job_id in backlog:  # it is not refused: behind those that are ready

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
+from tests.wire_values import program
 
 from tidemill.batch.contract import BatchSubmission
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
+from tidemill.node.fleet import WorkOrder
 from tidemill.node.framed import frame
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.fleet.handout import Seat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import SupersededError
-from tidemill.wire.node import Returned
+from tidemill.wire.node import Grant, InputDef, JobDef, Returned, WorkFile
 
+Lead = Literal["beside", "none"]
 CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))
 
 
@@ -81,3 +86,55 @@ def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
     assert opened.fleet.next_number == before
     (told,) = fleets.first_work(state, [asked], lambda: None)
     assert told.command == ["pilot", "--work-from", str(before)]
+
+
+CARD = InputDef(name="card", kind="shared", path="/stage/7/card", lines=None, first=0, sha256=None, bytes=7)
+
+
+class Giving:
+    """One fleet that is given events of one job, one after the other."""
+
+    def __init__(self, directory: Path, lead: Lead) -> None:
+        config = msgspec.structs.replace(CONFIG, harvest=Harvest(lead=lead))
+        self.fleets = Fleets(directory, config, binary=directory / "tidemill-node")
+        self.opened = self.fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
+        self.grants = 0
+
+    def give(self, params: str, *, began: int = 1, cancels: bool = False) -> WorkFile:
+        """The work file by which a pilot gets the next event."""
+        self.grants += 1
+        grant = Grant(grant=self.grants, job=7, first=self.grants, count=1, chunk_max=None)
+        job = JobDef(job=7, program=1, argv=[], env={}, params=params, seed_base=0, events=9, inputs=[CARD])
+        self.fleets.give(
+            self.opened,
+            grants=[grant],
+            programs={1: program()},
+            jobs={7: job},
+            began={7: began},
+            order=WorkOrder(cancel_jobs=[7] if cancels else []),
+        )
+        if self.opened.mailbox is not None:
+            self.opened.mailbox.first_shares([Seat(allocation=f"a.{self.grants}", cores=1, memory_mb=10_000)])
+        return self.opened.fleet.read_work(self.opened.fleet.next_number - 1)
+
+
+@pytest.mark.parametrize("lead", ["none", "beside"])
+def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, lead: Lead) -> None:
+    giving = Giving(tmp_path / "fleets", lead)
+    assert not giving.give("1").cancel_jobs
+    back = giving.give("2", began=2)
+    assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])
+    assert [grant.grant for grant in back.grants] == [2]
+    more = giving.give("2", began=2)
+    assert (more.cancel_jobs, [grant.grant for grant in more.grants]) == ([], [3])
+
+
+@pytest.mark.parametrize("lead", ["none", "beside"])
+def test_a_job_that_is_canceled_and_comes_back_at_once_loses_only_what_it_was_granted_before(
+    tmp_path: Path, lead: Lead
+) -> None:
+    giving = Giving(tmp_path / "fleets", lead)
+    giving.give("1")
+    back = giving.give("2", cancels=True)
+    assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])
+    assert [grant.grant for grant in back.grants] == [2]

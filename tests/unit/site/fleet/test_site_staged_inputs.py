@@ -161,6 +161,23 @@ def test_a_canceled_job_waits_and_holds_no_more(tmp_path: Path, site: GrantingSi
     site.until(lambda: site.granted == [3])
 
 
+def test_a_job_that_is_over_and_leased_again_in_one_reply_is_staged_anew_before_it_is_granted(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    card = tmp_path / "card"
+    card.write_text("one")
+    one = Input(name="geo", url=str(card))
+    site.lease(1, one)
+    site.until(lambda: site.granted == [1])
+    card.write_text("two")
+    site.cancel(1)
+    site.lease(1, one)
+    site.tick()
+    assert not site.granted
+    site.until(lambda: site.granted == [1])
+    assert (tmp_path / "stage" / "1" / "geo").read_text() == "two"
+
+
 def test_an_input_that_can_never_fit_is_refused_with_the_numbers(tmp_path: Path, site: GrantingSite) -> None:
     site.lease(1, shared(tmp_path, "huge", 11 * MB))
     site.until(lambda: bool(site.refused))
