@@ -89,7 +89,7 @@ struct SlotState {
     at_hand_s: f64,
     programs: HashSet<u64>,
     jobs: HashSet<u64>,
-    /// Of these, jobs that were canceled since: the slot is told them again before more work of them.
+    /// Of these, jobs that were canceled since: their definitions go to the slot again before more work of them.
     stale: HashSet<u64>,
 }
 

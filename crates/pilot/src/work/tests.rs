@@ -284,7 +284,7 @@ fn canceled_work_leaves_the_queue_and_the_slots_that_know_it_are_named() {
     );
 }
 
-/// Whether the job is told before its next event runs, which is done at once.
+/// Whether the definition goes to the slot before the next event runs, which is done at once.
 fn tells(binding: &mut Binding) -> bool {
     let actions = binding.decide(0);
     let given = runs(&actions);
@@ -298,7 +298,7 @@ fn tells(binding: &mut Binding) -> bool {
 }
 
 #[test]
-fn a_job_that_was_canceled_and_comes_back_is_told_again_to_slots_that_know_it() {
+fn slots_learn_a_canceled_job_again_when_it_comes_back() {
     let mut binding = binding(1);
     let mut tells_with = |event: u64, cancels: bool| {
         if cancels {

@@ -25,7 +25,10 @@ pub const TESTS: &[Test] = &[
     ("stdout can be an output of any length", stdout_output),
     ("inputs lie in the work directory and cannot be changed", inputs),
     ("an input that the node holds is shown and not copied", held_input),
-    ("a job that is told anew reads its inputs anew", inputs_told_anew),
+    (
+        "a job that is defined again reads its inputs again",
+        inputs_told_anew,
+    ),
     ("a missing input is a stage_in failure", missing_input),
     (
         "inputs whose copy failed are copied by the next payload",
@@ -372,7 +375,7 @@ fn inputs_told_anew() {
             assert_eq!(rig.stdout(), told.concat(), "{:?}", rig.failed);
             rig.give(1, 1);
             wait_for_line(&fifo);
-            rig.tell(&tidemill_slot::ToSlot::CancelJob { job: 5 }); // is still being killed when the job is told
+            rig.tell(&tidemill_slot::ToSlot::CancelJob { job: 5 }); // is still being killed when the job is defined again
         };
         for lives in [&["one"][..], &["one", "two"], &["one", "two", "six"]] {
             what.1.inputs = write(lives[lives.len() - 1]);

@@ -7,8 +7,9 @@ lead is kept alive and their journals are read until their allocations have ende
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -73,6 +74,15 @@ RECORDS_PER_READ = 5000
 """Records in one line of the site's log, at most."""
 
 _log = Log("fleets")
+
+
+class GrantNeeds(NamedTuple):
+    """What pilots have to know to run what they are granted: programs and jobs by their numbers, and of each job
+    `SiteJob.began`."""
+
+    programs: dict[int, Program]
+    jobs: dict[int, JobDef]
+    began: dict[int, int]
 
 
 class OpenFleet:
@@ -294,14 +304,13 @@ class Fleets:
         opened: OpenFleet,
         *,
         grants: list[Grant],
-        programs: dict[int, Program],
-        jobs: dict[int, JobDef],
-        began: Mapping[int, int],
+        needs: GrantNeeds,
         order: WorkOrder,
     ) -> None:
         """Write one work file, with the programs and jobs that this fleet does not have; without a lead, leave that
         to `hand_out`. What is canceled is what was granted before. Pilots cancel what they know of a job that began
-        again since: they hold its inputs as they were. `began`: of each job, `SiteJob.began`. Raises SiteError."""
+        again since: they hold its inputs as they were. Raises SiteError."""
+        programs, jobs, began = needs
         differs = (number for number in jobs if opened.jobs.get(number, began[number]) != began[number])
         canceled = {number for number in differs if jobs[number].inputs}.union(order.cancel_jobs)
         order = msgspec.structs.replace(order, cancel_jobs=sorted(canceled))
@@ -316,7 +325,7 @@ class Fleets:
             opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
             opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
             opened.programs.update(each.program for each in new_programs)
-        for number in order.cancel_jobs:
+        for number in canceled:
             opened.jobs.pop(number, None)
         opened.jobs.update((job.job, began[job.job]) for job in new_jobs)
 

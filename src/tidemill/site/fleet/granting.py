@@ -18,7 +18,7 @@ from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.staging import Stage
-from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.fleet.fleets import Fleets, GrantNeeds, OpenFleet
 from tidemill.site.fleet.staged_inputs import StagedInputs
 from tidemill.site.fleet.troubles import SiteTroubles
 from tidemill.site.fleet.workload import event_s
@@ -37,9 +37,7 @@ class UnwrittenWork(msgspec.Struct):
 
     fleet: OpenFleet
     entry: s.Granted
-    programs: dict[int, Program]
-    jobs: dict[int, JobDef]
-    began: dict[int, int]
+    needs: GrantNeeds
 
 
 class Granting:
@@ -73,7 +71,7 @@ class Granting:
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
         number = pool.state.next_grant
-        unclean = set(pool.state.forgotten)  # back already: their former files are removed first
+        unclean = set(pool.state.forgotten)  # what was staged before they came back is removed first
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
             is_due = job_id not in unclean and self._is_due(job) and not _runs_elsewhere(job, fleet)
@@ -150,14 +148,7 @@ class Granting:
                 drain=entry.close or entry.drain,
                 close=entry.close,
             )
-            self._fleets.give(
-                work.fleet,
-                grants=entry.grants,
-                programs=work.programs,
-                jobs=work.jobs,
-                began=work.began,
-                order=order,
-            )
+            self._fleets.give(work.fleet, grants=entry.grants, needs=work.needs, order=order)
             del self.unwritten[0]
 
     def tend(self) -> None:
@@ -181,7 +172,7 @@ class Granting:
     ) -> None:
         self._log.apply(entry)
         began = {number: self._log.pool.state.jobs[number].began for number in jobs}
-        self.unwritten.append(UnwrittenWork(fleet, entry, programs, jobs, began))
+        self.unwritten.append(UnwrittenWork(fleet, entry, GrantNeeds(programs, jobs, began)))
 
     def _is_due(self, job: s.SiteJob) -> bool:
         """Whether to go on with a job now: no trouble of the site's keeps it."""

@@ -15,11 +15,11 @@ from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
 from tidemill.node.fleet import WorkOrder
 from tidemill.node.framed import frame
-from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.fleet.fleets import Fleets, GrantNeeds, OpenFleet
 from tidemill.site.fleet.handout import Seat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import SupersededError
-from tidemill.wire.node import Grant, InputDef, JobDef, Returned
+from tidemill.wire.node import Grant, InputDef, JobDef, Returned, WorkFile
 
 Lead = Literal["beside", "none"]
 CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))
@@ -88,6 +88,9 @@ def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
     assert told.command == ["pilot", "--work-from", str(before)]
 
 
+CARD = InputDef(name="card", kind="shared", path="/stage/7/card", lines=None, first=0, sha256=None, bytes=7)
+
+
 class Giving:
     """One fleet that is given events of one job, one after the other."""
 
@@ -97,32 +100,31 @@ class Giving:
         self.opened = self.fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
         self.grants = 0
 
-    def give(self, life: int, *, cancels: bool = False) -> tuple[list[int], list[str], list[int]]:
-        """Of the work file by which a pilot gets the next event: what is canceled, told and granted."""
+    def give(self, params: str, *, began: int = 1, cancels: bool = False) -> WorkFile:
+        """The work file by which a pilot gets the next event."""
         self.grants += 1
-        one = InputDef(name="card", kind="shared", path="/card", lines=None, first=0, sha256=None, bytes=None)
-        job = JobDef(job=7, program=1, argv=[], env={}, params=f"{life}", seed_base=0, events=9, inputs=[one])
+        grant = Grant(grant=self.grants, job=7, first=self.grants, count=1, chunk_max=None)
+        job = JobDef(job=7, program=1, argv=[], env={}, params=params, seed_base=0, events=9, inputs=[CARD])
         self.fleets.give(
             self.opened,
-            grants=[Grant(grant=self.grants, job=7, first=self.grants, count=1, chunk_max=None)],
-            programs={1: program()},
-            jobs={7: job},
-            began={7: life},
+            grants=[grant],
+            needs=GrantNeeds({1: program()}, {7: job}, {7: began}),
             order=WorkOrder(cancel_jobs=[7] if cancels else []),
         )
         if self.opened.mailbox is not None:
             self.opened.mailbox.first_shares([Seat(allocation=f"a.{self.grants}", cores=1, memory_mb=10_000)])
-        work = self.opened.fleet.read_work(self.opened.fleet.next_number - 1)
-        return work.cancel_jobs, [each.params for each in work.jobs], [each.grant for each in work.grants]
+        return self.opened.fleet.read_work(self.opened.fleet.next_number - 1)
 
 
 @pytest.mark.parametrize("lead", ["none", "beside"])
-def test_a_job_that_begins_again_is_told_again_once(tmp_path: Path, lead: Lead) -> None:
+def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, lead: Lead) -> None:
     giving = Giving(tmp_path / "fleets", lead)
-    assert giving.give(1) == ([], ["1"], [1])
-    assert giving.give(2) == ([7], ["2"], [2])
-    canceled, _, granted = giving.give(2)
-    assert (canceled, granted) == ([], [3])
+    assert not giving.give("1").cancel_jobs
+    back = giving.give("2", began=2)
+    assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])
+    assert [grant.grant for grant in back.grants] == [2]
+    more = giving.give("2", began=2)
+    assert (more.cancel_jobs, [grant.grant for grant in more.grants]) == ([], [3])
 
 
 @pytest.mark.parametrize("lead", ["none", "beside"])
@@ -130,5 +132,7 @@ def test_a_job_that_is_canceled_and_comes_back_at_once_loses_only_what_it_was_gr
     tmp_path: Path, lead: Lead
 ) -> None:
     giving = Giving(tmp_path / "fleets", lead)
-    giving.give(1)
-    assert giving.give(2, cancels=True) == ([7], ["2"], [2])
+    giving.give("1")
+    back = giving.give("2", cancels=True)
+    assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])
+    assert [grant.grant for grant in back.grants] == [2]

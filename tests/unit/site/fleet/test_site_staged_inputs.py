@@ -24,6 +24,7 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import CancelOrder, LeaseOrder, ReleaseReport
+from tidemill.wire.node import Failed
 
 MB = 1_000_000
 JOBS = 60
@@ -52,7 +53,7 @@ class GrantingSite:
         (folder / "stage").mkdir()
         self.stage = Stage(folder / "stage", CONFIG, OwnedPlaces(Roots([folder])))
         self.granting = Granting(self.log, preparer(folder / "apps"), self.stage, fleets, self.executor)
-        self.orders = 0
+        self.orders = self.records = 0
 
     def lease(self, job: int, one: Input, events: int = 1) -> None:
         self.orders += 1
@@ -67,6 +68,20 @@ class GrantingSite:
         self.log.apply(
             s.Replied(acked=0, orders=[CancelOrder(n=self.orders, job=job, reason="over")], at_us=0)
         )
+
+    def fail(self, job: int) -> None:
+        """The event that is granted of it fails, as often as it may."""
+        spec = self.log.pool.state.jobs[job].spec
+        for _ in range(spec.retries + 1):
+            self.until(lambda: job in self.granted)
+            (number,) = self.log.pool.state.jobs[job].grants
+            self.records += 1
+            record = Failed(
+                p="a1.0.i1", s=self.records, grant=number, job=job, first=0, count=1, event=0, failure="payload",
+                message="exit status 3", exit_status=3, signal=None, stderr_tail="", slot=0, at_us=0, wall_us=1,
+                user_us=0, system_us=0,
+            )  # fmt: skip
+            self.log.apply(s.Read(fleet="f1", offsets={}, records=[record]))
 
     def tick(self) -> None:
         """As the agent does it, some seconds after the one before."""
@@ -178,6 +193,22 @@ def test_a_job_that_is_over_and_leased_again_in_one_reply_is_staged_anew_before_
         site.executor.submit(lambda: None).result()
         assert not site.granted
         assert not site.granting.inputs.is_staging
+    site.until(lambda: site.granted == [1])
+    assert (tmp_path / "stage" / "1" / "geo").read_text() == "two"
+
+
+def test_inputs_of_a_failed_job_that_its_site_still_knows_are_staged_anew_when_it_is_retried(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    card = tmp_path / "card"
+    card.write_text("one")
+    one = Input(name="geo", url=str(card))
+    site.lease(1, one)
+    site.until(lambda: site.granted == [1])
+    site.fail(1)
+    assert not site.granted
+    card.write_text("two")
+    site.lease(1, one)
     site.until(lambda: site.granted == [1])
     assert (tmp_path / "stage" / "1" / "geo").read_text() == "two"
 

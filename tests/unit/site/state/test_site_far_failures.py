@@ -122,3 +122,23 @@ def test_what_is_the_jobs_own_is_told_and_counts() -> None:
     assert report.final
     assert report.evidence.message == "exit status 54; the origin has no such file"
     assert report.evidence.fault == ""
+
+
+def test_a_job_begins_again_when_its_failed_events_are_leased_and_nothing_of_it_runs() -> None:
+    it = FailingJob(events=3)
+    assert it.job.began == 1
+    while it.job.ready:
+        it.fail(None)
+
+    def lease(number: int, first: int) -> None:
+        order = LeaseOrder(
+            n=number, lease=number, job=7, first=first, count=1, campaign="c", seed_base=0, spec=None
+        )
+        it.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+
+    lease(2, 0)
+    assert it.job.began == 2
+    grant = Grant(grant=it.pool.state.next_grant, job=7, first=0, count=1, chunk_max=None)
+    it.pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+    lease(3, 1)
+    assert it.job.began == 2, "its inputs are in use"
