@@ -39,7 +39,7 @@ def rewritten(source: Path, text: str, wanted: list[Path]) -> str:
         if not target or re.match(r"[a-z]+:", target):
             return match[0]
         path = (source.parent / target).resolve()
-        if not path.exists():
+        if not path.exists() or not path.is_relative_to(ROOT):
             return match[0]  # the strict build names it
         wanted.append(path)
         return f"{match[1]}{os.path.relpath(staged(path), staged(source).parent)}{match[3] or ''}{match[4]}"
