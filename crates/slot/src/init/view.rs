@@ -4,7 +4,6 @@
 //! hidden (`veils`), and what site and application files name comes back. A person's own site: what is theirs below /tmp
 //! is shown, and the installation cannot be written. Nothing here depends on a job's arguments or environment.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
