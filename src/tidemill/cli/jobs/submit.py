@@ -86,7 +86,8 @@ def define(parser: Parser) -> None:
         "--keep-stdout",
         action=BooleanOptionalAction,
         default=True,
-        help="keep what payloads in command mode print, as output `stdout` (default: --keep-stdout)",
+        help="keep what payloads in command mode print, as output `stdout` (default: --keep-stdout; job files: "
+        "`keep_stdout = false`)",
     )
     _define_end(one)
 
