@@ -186,8 +186,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stress: StressLevel | msgspec.UnsetType = (
         msgspec.UNSET
     )  #: the level of a stress test that it is; none = of none
-    #: stdout of every payload is an output named `stdout`, kind each. Off here, since a file may hold thousands of jobs,
-    #: each of which would leave a file; `run` and `submit --app`, which are one job each, turn it on
+    #: stdout of every payload is an output named `stdout`, kind each. Off here, since each of thousands of jobs of a
+    #: file would leave one; `run` and `submit --app`, which are one job each, turn it on
     keep_stdout: bool = False
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
     #: image in which `command` runs: a directory, a file, or `NAME@sha256:...`; legal on a person's own site

@@ -105,7 +105,7 @@ def _header(names: list[str], source: str) -> tuple[str, ...]:
         if not _NAME.fullmatch(name) or name in RESERVED or name.startswith(("input.", "column.")):
             raise ConfigError(
                 f"{source}: `{name}` cannot be the name of a column",
-                hint="the first line names the columns; a name starts with a letter, holds no braces, and is none of "
+                hint="the first line names the columns; a name starts with a letter, has no braces, and is not one of "
                 + ", ".join(f"`{each}`" for each in sorted(RESERVED)),
             )
     doubled = [name for name in names if names.count(name) > 1]
