@@ -53,6 +53,14 @@ def test_what_a_site_can_run_is_not_remarked_on_nor_what_is_not_known() -> None:
     assert misfit_of(_job(site="gone"), [_site("gone", state="LOST")], []) is None, "it may come back"
 
 
+def test_a_job_of_a_file_is_mended_by_keys_of_that_file() -> None:
+    asked = _job(cores=9, memory_mb=20_000, devices={"gpu": 2})
+    found = misfit_of(asked, [_site("big")], [], of_file=True)
+    assert found is not None
+    assert found[1].endswith(": cores = 8, memory_mb = 16000, devices = {gpu = 0}")
+    assert "--" not in found[1]
+
+
 def test_a_bound_on_each_event_bounds_the_end() -> None:
     job = JobSpec(command=["true"], events=10, resources=Resources(timeout_s=600))
     (small, large) = (plan_of([(job, 1)], [SitePower("s", cores, {})], {}) for cores in (2, 64))

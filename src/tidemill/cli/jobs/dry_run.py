@@ -39,8 +39,11 @@ class SubmissionPlan(NamedTuple):
     sites: list[str]
 
 
-def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> None:
-    """What no site of now can ever run is named, with the nearest that fits: refused, or only remarked on."""
+def check_places(
+    client: Client, specs: Sequence[JobSpec], *, refuse: bool = False, of_file: bool = False
+) -> None:
+    """What no site of now can ever run is named, with the nearest that fits: refused, or only remarked on. `of_file`: in
+    keys of a job file, not in options."""
     import msgspec
 
     sites = _sites(client)
@@ -48,7 +51,7 @@ def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> N
     seen: list[str] = []
     kinds = {msgspec.json.encode((spec.app, spec.site, spec.resources)): spec for spec in specs}
     for spec in kinds.values():  # jobs of a file ask for few different things
-        misfit = misfit_of(spec, sites, offers)
+        misfit = misfit_of(spec, sites, offers, of_file=of_file)
         if misfit is None or misfit[0] in seen:
             continue
         if refuse:
@@ -59,13 +62,25 @@ def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> N
 
 
 def misfit_of(
-    spec: JobSpec, sites: Sequence[SiteRow], offers: Sequence[SiteApplication]
+    spec: JobSpec,
+    sites: Sequence[SiteRow],
+    offers: Sequence[SiteApplication],
+    *,
+    of_file: bool = False,
 ) -> tuple[str, str] | None:
     """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. `sites`: all that
     have joined. Pure."""
     from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
     from tidemill.model.devices import with_shares
-    from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, is_fit, nearest, options_text
+    from tidemill.model.fit import (
+        LargestSlot,
+        SlotNeed,
+        amount_text,
+        is_fit,
+        keys_text,
+        nearest,
+        options_text,
+    )
 
     if spec.site is not None and sites and spec.site not in {each.name for each in sites}:
         return f"no site is called `{spec.site}`", did_you_mean(spec.site, [each.name for each in sites])
@@ -96,7 +111,8 @@ def misfit_of(
     what = "the site" if spec.site is not None else "any site"
     return (
         f"no slot of {what} has {amount_text(asked)}",
-        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: {options_text(amount, asked)}",
+        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: "
+        + (keys_text if of_file else options_text)(amount, asked),
     )
 
 

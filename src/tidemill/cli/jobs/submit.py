@@ -263,10 +263,10 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
         said = f"{count_text(number)} job{'' if number == 1 else 's'}"
         said += f" in {len(steps)} step{'' if len(steps) == 1 else 's'}"
         say(f"`{args.file}` is valid: {said}")
-        check_places(client, jobs, refuse=False)
+        check_places(client, jobs, of_file=True)
         show_plan(client, list(zip(jobs, file.repeat, strict=True)), as_json=args.json)
         return None
-    check_places(client, jobs, refuse=False)
+    check_places(client, jobs, of_file=True)
     wants = [*file.notify, *wants_of(args)]
     return submit_job_file(client, msgspec.structs.replace(file, jobs=jobs, notify=wants), campaign=campaign)
 
@@ -299,7 +299,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         keep_stdout=args.keep_stdout and _prints(args.app, offers),
     )
     check_offered(spec, offers)
-    check_places(client, [spec], refuse=False)
+    check_places(client, [spec])
     if args.dry_run:
         show_plan(client, [(spec, 1)], as_json=args.json)
         return None
