@@ -42,7 +42,7 @@ class SubmissionPlan(NamedTuple):
 def check_places(
     client: Client, specs: Sequence[JobSpec], *, refuse: bool = False, of_file: bool = False
 ) -> None:
-    """What no site of now can ever run is named, with the nearest that fits: refused, or only remarked on. `of_file`: in
+    """What no site of now can ever run is named, with the nearest that fits: refused, or remarked on. `of_file`: in
     keys of a job file, not in options."""
     import msgspec
 
