@@ -63,7 +63,7 @@ def test_a_wide_event_costs_all_cores_of_its_nodes(world: World) -> None:
         (
             lambda w: (site(w), capacity(slot_cores_max=3, wide_core_s=1.0)),
             "too_few_nodes",
-            "4 ranks of 1 cores",
+            "4 ranks of 1 core on",
         ),
         (
             lambda w: (site(w, nodes_max=1, ranks_max=0), capacity(wide_core_s=1.0)),

@@ -110,6 +110,10 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
         raise ConfigError(f"`tidemill {words[0]}` needs one more word", hint=f"known: {_listed(family)}")
     if family:
         raise ConfigError(f"`tidemill` has no verb `{pair}`", hint=_in_family(pair, family))
+    if words[0].startswith("-"):
+        raise ConfigError(
+            f"`{words[0]}` comes before the verb", hint="options follow the verb: `tidemill jobs --json`"
+        )
     raise ConfigError(f"`tidemill` has no verb `{words[0]}`", hint=suggested(words[0], VERBS))
 
 

@@ -101,9 +101,7 @@ class WaitingCause:
         for allocation in self._allocations(detail.row.site):
             if allocation.state == "FAILED":
                 return f"site `{allocation.site}` cannot start its pilots: {allocation.reason}"
-        if detail.waits_for is None:
-            return None
-        return detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else "")
+        return waiting_text(detail.waits_for, detail.waits_hint)
 
     def _allocations(self, site: str | None) -> list[AllocationRow]:
         from tidemill.wire.http import NotAllowedError
@@ -113,6 +111,15 @@ class WaitingCause:
         except NotAllowedError:
             self._sees_allocations = False  # not asked again: the server logs each such request
             return []
+
+
+def waiting_text(cause: str | None, hint: str | None) -> str | None:
+    """What a job waits for, in words; None of one that is at work, or has ended."""
+    from tidemill.wire.api import AT_WORK
+
+    if cause is None or cause == AT_WORK:
+        return None
+    return cause + (f" ({hint})" if hint else "")
 
 
 def _bar(what: str) -> tuple[Any, Any]:

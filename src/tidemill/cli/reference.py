@@ -66,7 +66,11 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
   columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value
   by value; with a table each row takes part in all combinations. Event k is row k, from 0.
 - An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `--fail-fast`
-  stops at the first failed event. `run` and `submit` retry a failed event twice; `run` does not retry a single event.
+  stops at the first failed event. `tidemill wait` and `attach` then exit with 1, too.
+- **Defaults**: `run` and `submit` retry a failed event twice, and keep stdout. They differ where their use does. `run`
+  does not retry a single event, whose exit status it passes on. `submit` accepts no failed event unless
+  `--failed-max N` is given, since jobs may come after it. A job of a job file or of the SDK keeps no stdout unless it
+  has `keep_stdout = true`: a file may hold thousands of jobs.
 - **Exit status**: that of the command for a single event (128 + N for signal N); for several 0 if all are done, else 1.
   Errors of Tidemill itself have the codes above.
 - A name is used once. `tidemill run --resume NAME` goes on with a campaign: it follows one that runs, and runs what

@@ -65,3 +65,12 @@ def options_text(amount: SlotNeed, asked: SlotNeed) -> str:
         if number < asked.devices[kind]:
             words.append(f"--gpus {number}" if kind.startswith("gpu") else f"{number} {kind}")
     return " ".join(words)
+
+
+def keys_text(amount: SlotNeed, asked: SlotNeed) -> str:
+    """The same as keys of `resources` in a job file: `cores = 2, devices = {gpu = 0}`."""
+    words = [f"cores = {amount.cores}"] if amount.cores < asked.cores else []
+    words += [f"memory_mb = {amount.memory_mb}"] if amount.memory_mb < asked.memory_mb else []
+    fewer = any(number < asked.devices[kind] for kind, number in amount.devices.items())
+    devices = ", ".join(f"{kind} = {number}" for kind, number in amount.devices.items())
+    return ", ".join([*words, f"devices = {{{devices}}}"] if fewer else words)

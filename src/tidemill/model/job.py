@@ -169,7 +169,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     resources: Resources = Resources()  #: of a slot
     after: list[int | str] = []  #: job ids, or names of campaigns
     after_any: bool = False  #: run even if a job that it comes after failed
-    failed_max: int = 0  #: up to N failed events make it PARTIAL, not FAILED
+    #: up to N failed events make it PARTIAL, not FAILED; more end it, so that jobs that come after it get whole results
+    failed_max: int = 0
     #: what is done at the end of the job, or nothing before it is complete; none = `done`
     deliver: Deliver | msgspec.UnsetType = msgspec.UNSET
     retries: int = 2  #: an event that failed 1 + retries times enters the failed set
@@ -185,7 +186,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stress: StressLevel | msgspec.UnsetType = (
         msgspec.UNSET
     )  #: the level of a stress test that it is; none = of none
-    keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
+    #: stdout of every payload is an output named `stdout`, kind each. Off here, since each of thousands of jobs of a
+    #: file would leave one; `run` and `submit --app`, which are one job each, turn it on
+    keep_stdout: bool = False
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
     #: image in which `command` runs: a directory, a file, or `NAME@sha256:...`; legal on a person's own site
     container: str | msgspec.UnsetType = msgspec.UNSET

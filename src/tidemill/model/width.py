@@ -46,7 +46,8 @@ def check_place(width: Width, *, cores: int, nodes: int, cores_per_node: int, la
         return f"the job spans {_nodes(width.nodes)}, this site gives it at most {nodes}"
     here = width.ranks // max(1, width.nodes)
     if here * cores > cores_per_node:
-        return f"{here} ranks of {cores} cores on each node are asked for, a node of this site has {cores_per_node}"
+        asked = f"{here} ranks of {cores} core{'s' * (cores != 1)}"
+        return f"{asked} on each node are asked for, a node of this site has {cores_per_node}"
     return None
 
 

@@ -167,6 +167,13 @@ def test_what_no_site_can_ever_run_is_refused_with_the_nearest_that_fits(home: H
     assert "no slot of any site has 999 cores" in done.stderr
     assert "the most that fits is" in done.stderr
     assert "--gpus 0" in home.run("run", "--gpus", "64", "--", "true").stderr
+    done = home.run("run", "--nodes", "999", "--", "true")
+    assert (done.returncode, "no pilot of any site can start 999 nodes" in done.stderr) == (2, True), (
+        done.stderr
+    )
+    assert "at most 1" in done.stderr
+    done = home.run("run", "--site", "locl", "--", "true")
+    assert (done.returncode, "did you mean `local`?" in done.stderr) == (2, True), done.stderr
     assert Client(home=home.path).counts().jobs == before
 
 
@@ -215,6 +222,18 @@ def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
     done = home.run("wait", name)
     assert (done.returncode, "1 CANCELED" in done.stderr) == (1, True)
     assert "job retry" in home.run("job", "explain", str(row.id)).stdout
+
+
+def test_all_verbs_that_wait_end_as_run_does_where_some_events_fail(home: Home) -> None:
+    name, accepted = _campaign(home), _campaign(home)
+    words = ["--events", "3", "--retries", "0"]
+    command = ["sh", "-c", "test $0 != 1", "{event}"]
+    assert home.run("run", "--name", name, *words, "--", *command).returncode == 1
+    assert (home.run("wait", name).returncode, home.run("attach", name).returncode) == (1, 1)
+    assert home.run("run", "--name", accepted, "--failed-max", "1", *words, "--", *command).returncode == 0
+    assert (home.run("wait", accepted).returncode, home.run("attach", accepted).returncode) == (0, 0)
+    done = home.run("run", *words, "--", "false")
+    assert "all 3 events failed: 0-2" in done.stderr, "a bound that nobody gave is not named"
 
 
 def test_logs_find_a_stdout_of_any_size(home: Home) -> None:

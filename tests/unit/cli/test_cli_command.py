@@ -36,12 +36,18 @@ def test_a_table_has_a_row_for_each_line_but_the_header() -> None:
         ("a,a\n1,2\n", "two columns `a`"),
         ("a,event\n1,2\n", "`event` cannot be the name of a column"),
         ("1,2\n3,4\n", "`1` cannot be the name of a column"),
+        ("a,b{c\n3,4\n", "cannot be the name of a column"),
         ('a\n"open\n', "unexpected end of data"),
     ],
 )
 def test_a_wrong_table_is_refused_with_its_line(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_table(text, source="x.csv")
+
+
+def test_columns_are_called_what_tables_of_the_field_call_them() -> None:
+    table = read_table("card file,pT [GeV],µ\na.dat,30,1\n", source="x.csv")
+    assert table.filled("{card file} {pT [GeV]} {µ}") == "{column.1} {column.2} {column.3}"
 
 
 @pytest.mark.parametrize("value", ["a\tb", "a\nb", "a\0b"])
@@ -178,6 +184,30 @@ def test_the_shell_around_a_command_runs_none_of_its_words(tmp_path: Path) -> No
     assert subprocess.run(failing, cwd=tmp_path, check=False).returncode == 7
     for nothing in (Around(), Around(links=[], unpacked=[], packed=[])):
         assert wrapped(["/bin/true"], nothing) == ["/bin/true"], "no shell where there is nothing to do"
+
+
+def test_inputs_lie_in_the_work_directory_under_the_names_that_the_command_knows_only(tmp_path: Path) -> None:
+    """A pattern of the command, such as `*.dat`, would find a file twice that has two names."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "a.dat").write_text("a")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "b-c.dat").write_text("b")
+    pack_directory(tmp_path / "here", tmp_path / "work" / "here.tar", name="here")
+    command = wrapped(["ls"], Around(links=[("b-c.dat", "b c.dat")], unpacked=["here.tar"]))
+    done = subprocess.run(command, cwd=tmp_path / "work", capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["b c.dat", "here"]
+
+
+def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    packed = typed_outputs(["h *.root"], as_files=True).packed
+    command = wrapped(["/bin/true"], Around(packed=packed))
+    assert not any("{" in word for word in command), "a brace is a template where the command runs"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        125, "tidemill: CMD left nothing that matches --output h *.root\n",
+    )  # fmt: skip
+    (tmp_path / "h 1.root").touch()
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
 
 
 # ---- environment ---------------------------------------------------------------------------------------------------

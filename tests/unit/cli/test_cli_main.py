@@ -72,6 +72,7 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
         (["sumbit"], "has no verb `sumbit`", "did you mean `tidemill submit`?"),
         (["job", "shwo", "1"], "has no verb `job shwo`", "did you mean `tidemill job show`?"),
         (["job"], "needs one more word", "`job cancel`"),
+        (["--home", "x", "jobs"], "`--home` comes before the verb", "options follow the verb"),
         (["jobs", "--stat", "x"], "has no option `--stat`", "did you mean `--state`?"),
         (["jobs", "extra"], "has no use for `extra`", "--help"),
         (["job", "show", "seven"], "`seven` is not a whole number", "--help"),

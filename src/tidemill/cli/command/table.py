@@ -23,7 +23,7 @@ LINES_MAX = 100_000_000
 COLUMNS_MAX = 1_000
 RESERVED = frozenset({"event", "first_event", "last_event", "events", "seed", "line", "cores"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[^\W\d][^{}\x00-\x1f\x7f]{0,254}")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _PLACE = re.compile(r"\{([^{}]+)\}")
 
@@ -105,7 +105,7 @@ def _header(names: list[str], source: str) -> tuple[str, ...]:
         if not _NAME.fullmatch(name) or name in RESERVED or name.startswith(("input.", "column.")):
             raise ConfigError(
                 f"{source}: `{name}` cannot be the name of a column",
-                hint="the first line names the columns: letters, digits and `_.-`, other than "
+                hint="the first line names the columns; a name starts with a letter, has no braces, and is not one of "
                 + ", ".join(f"`{each}`" for each in sorted(RESERVED)),
             )
     doubled = [name for name in names if names.count(name) > 1]

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SHELL = "/bin/sh"
+_MISSING = (
+    'if ! [ -e "$each" ] && ! [ -L "$each" ]; then '
+    "printf 'tidemill: CMD left nothing that matches --output %s\\n' \"$each\" >&2; exit 125; fi"
+)
+"""No braces: they are templates where the command runs."""
 
 
 class Around(NamedTuple):
@@ -27,12 +32,15 @@ def wrapped(command: list[str], around: Around) -> list[str]:
     also finds a program that is not an absolute path, such as one of an image."""
     if not any(around) and command[0].startswith("/"):
         return command
-    steps = [f"ln -s {shlex.quote(name)} {shlex.quote(known)} || exit 125" for name, known in around.links]
-    steps += [f"tar -xf {shlex.quote(name)} || exit 125" for name in around.unpacked]
+    steps = [f"mv {shlex.quote(name)} {shlex.quote(known)} || exit 125" for name, known in around.links]
+    for name in map(shlex.quote, around.unpacked):
+        steps.append(f"tar -xf {name} && rm -f {name} || exit 125")
     start = '"$@"' + (f" < {shlex.quote(around.stdin)}" if around.stdin else "")
     if not around.packed:
         steps.append(f"exec {start}")
         return [SHELL, "-c", "; ".join(steps), "tidemill-run", *command]
     steps += [start, "status=$?", '[ "$status" = 0 ] || exit "$status"']
-    steps += [f"tar -cf {shlex.quote(archive)} -- {paths} || exit 125" for archive, paths in around.packed]
+    for archive, paths in around.packed:
+        steps.append(f"for each in {paths}; do {_MISSING}; done")
+        steps.append(f"tar -cf {shlex.quote(archive)} -- {paths} || exit 125")
     return [SHELL, "-c", "; ".join(steps), "tidemill-run", *command]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.quantities import count_text, counted_text, duration_text, figure_text
 
 if TYPE_CHECKING:
@@ -35,11 +35,15 @@ class SubmissionPlan(NamedTuple):
     core_h: float | None
     core_h_max: float | None  #: if every event took as long as `--wall` allows
     wall_s: float | None
+    wall_s_max: float | None  #: likewise
     sites: list[str]
 
 
-def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> None:
-    """What no site of now can ever run is named, with the nearest that fits: refused, or only remarked on."""
+def check_places(
+    client: Client, specs: Sequence[JobSpec], *, refuse: bool = False, of_file: bool = False
+) -> None:
+    """What no site of now can ever run is named, with the nearest that fits: refused, or remarked on. `of_file`: in
+    keys of a job file, not in options."""
     import msgspec
 
     sites = _sites(client)
@@ -47,7 +51,7 @@ def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> N
     seen: list[str] = []
     kinds = {msgspec.json.encode((spec.app, spec.site, spec.resources)): spec for spec in specs}
     for spec in kinds.values():  # jobs of a file ask for few different things
-        misfit = misfit_of(spec, sites, offers)
+        misfit = misfit_of(spec, sites, offers, of_file=of_file)
         if misfit is None or misfit[0] in seen:
             continue
         if refuse:
@@ -58,15 +62,31 @@ def check_places(client: Client, specs: Sequence[JobSpec], *, refuse: bool) -> N
 
 
 def misfit_of(
-    spec: JobSpec, sites: Sequence[SiteRow], offers: Sequence[SiteApplication]
+    spec: JobSpec,
+    sites: Sequence[SiteRow],
+    offers: Sequence[SiteApplication],
+    *,
+    of_file: bool = False,
 ) -> tuple[str, str] | None:
-    """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. Pure."""
+    """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. `sites`: all that
+    have joined. Pure."""
     from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
     from tidemill.model.devices import with_shares
-    from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, is_fit, nearest, options_text
+    from tidemill.model.fit import (
+        LargestSlot,
+        SlotNeed,
+        amount_text,
+        is_fit,
+        keys_text,
+        nearest,
+        options_text,
+    )
 
-    if spec.resources.width is not None:  # the server and `job explain` know launchers and widths
-        return None
+    if spec.site is not None and sites and spec.site not in {each.name for each in sites}:
+        return f"no site is called `{spec.site}`", did_you_mean(spec.site, [each.name for each in sites])
+    sites = _living(sites)
+    if spec.resources.width is not None:
+        return _too_wide(spec, sites)
     own = [each.app for each in offers if each.app.name == spec.app]
     asked = SlotNeed(
         spec.resources.cores or min((each.cores for each in own), default=DEFAULT_CORES),
@@ -91,14 +111,43 @@ def misfit_of(
     what = "the site" if spec.site is not None else "any site"
     return (
         f"no slot of {what} has {amount_text(asked)}",
-        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: {options_text(amount, asked)}",
+        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: "
+        + (keys_text if of_file else options_text)(amount, asked),
     )
+
+
+def _too_wide(spec: JobSpec, sites: Sequence[SiteRow]) -> tuple[str, str] | None:
+    """Why no site can start a payload over nodes, and how many nodes there are at most. What an application may span,
+    the server and `job explain` say. Pure."""
+    from tidemill.model.application import DEFAULT_CORES
+    from tidemill.model.width import check_place, text
+
+    width = spec.resources.width
+    assert width is not None, "the caller asked"
+    found: list[tuple[int, str, str]] = []
+    for each in sites:
+        if not each.capacity or (spec.site is not None and spec.site != each.name):
+            continue
+        nodes = int(each.capacity.get("wide_nodes_max", 0))
+        why = check_place(
+            width, cores=spec.resources.cores or DEFAULT_CORES, nodes=nodes,
+            cores_per_node=int(each.capacity.get("slot_cores_max", 0)),
+            launcher=str(each.capacity.get("launcher", "")),
+        )  # fmt: skip
+        if why is None:
+            return None
+        found.append((-nodes, each.name, why))
+    if not found:
+        return None
+    _, name, why = min(found)
+    what = "the site" if spec.site is not None else "any site"
+    return f"no pilot of {what} can start {text(width)}", f"site `{name}` comes nearest: {why}"
 
 
 def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_json: bool) -> None:
     """Print what a submission comes to; `jobs`: each with how often it is submitted."""
     powers = []
-    for each in _sites(client) if client is not None else []:
+    for each in _living(_sites(client)) if client is not None else []:
         cores = int(each.capacity.get("nodes", 0)) * int(each.capacity.get("slot_cores_max", 0))
         powers.append(SitePower(each.name, cores, each.capacity.get("event_s") or {}))
     offers = client.applications() if client is not None and any(spec.app for spec, _ in jobs) else []
@@ -119,8 +168,11 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
         show("cost        not known before the first events have run; `--wall T` bounds it")
     if plan.wall_s is not None:
         show(f"end         about {duration_text(plan.wall_s)} after the start, on {', '.join(plan.sites)}")
+    elif plan.wall_s_max is not None:
+        end = duration_text(plan.wall_s_max)
+        show(f"end         at most {end} after the start, on all cores of {', '.join(plan.sites)}")
     else:
-        show("end         not known yet")
+        show("end         not known before the first events have run")
     say("nothing was submitted")
 
 
@@ -160,6 +212,9 @@ def plan_of(
         core_h=None if core_s is None else core_s / 3600,
         core_h_max=None if core_s_max is None else core_s_max / 3600,
         wall_s=core_s / cores_all if core_s and cores_all else None,
+        wall_s_max=max(core_s_max / cores_all, *(spec.resources.timeout_s or 0 for spec, _ in jobs), 0)
+        if core_s_max and cores_all
+        else None,
         sites=[site.name for site in sites if site.cores],
     )  # fmt: skip
 
@@ -169,6 +224,10 @@ def _sites(client: Client) -> list[SiteRow]:
     from tidemill.wire.http import NotAllowedError
 
     try:
-        return [each for each in client.sites() if each.state != "LOST"]
+        return client.sites()
     except NotAllowedError:
         return []
+
+
+def _living(sites: Sequence[SiteRow]) -> list[SiteRow]:
+    return [each for each in sites if each.state != "LOST"]

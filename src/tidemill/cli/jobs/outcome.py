@@ -25,11 +25,12 @@ STDOUT = "stdout"
 
 
 class Telling(NamedTuple):
-    """How much is printed. `failed_max`: failed events that are accepted; `with_files`: also of a single event."""
+    """How much is printed. `failed_max`: failed events that are accepted, None = as the job says; `with_files`: also of
+    a single event."""
 
     as_json: bool = False
     raw: bool = False
-    failed_max: int = 0
+    failed_max: int | None = None
     with_files: bool = False
     interrupted: bool = False
 
@@ -69,10 +70,17 @@ def tell_outcome(client: Client, job: int, row: CampaignRow, how: Telling) -> in
     return code
 
 
-def is_good(detail: JobDetail, failed_max: int) -> bool:
-    """Whether a job ended as its owner accepts."""
-    row = detail.row
-    return row.state == "COMPLETED" or (row.state == "PARTIAL" and row.events_failed <= failed_max)
+def is_good(detail: JobDetail, failed_max: int | None = None) -> bool:
+    """Whether a job ended as its owner accepts. `run` without --failed-max goes on whatever fails, but accepts no
+    failure; a PARTIAL job with events that never ran is one that its owner has accepted."""
+    row, spec = detail.row, detail.spec
+    if failed_max is None:
+        goes_on = spec.app is None and spec.events > 1 and spec.failed_max == spec.events - 1
+        failed_max = 0 if goes_on else spec.failed_max
+    is_accepted = row.events_done + row.events_failed < row.events
+    return row.state == "COMPLETED" or (
+        row.state == "PARTIAL" and (is_accepted or row.events_failed <= failed_max)
+    )
 
 
 def exit_status(detail: JobDetail) -> int:

@@ -86,7 +86,8 @@ def define(parser: Parser) -> None:
         "--keep-stdout",
         action=BooleanOptionalAction,
         default=True,
-        help="keep what payloads in command mode print, as output `stdout` (default: --keep-stdout)",
+        help="keep what payloads in command mode print, as output `stdout` (default: --keep-stdout; job files: "
+        "`keep_stdout = false`)",
     )
     _define_end(one)
 
@@ -260,10 +261,10 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
     if args.dry_run:
         number = sum(file.repeat)
         say(f"`{args.file}` is valid: {counted_text(number, 'job')} in {counted_text(len(steps), 'step')}")
-        check_places(client, jobs, refuse=False)
+        check_places(client, jobs, of_file=True)
         show_plan(client, list(zip(jobs, file.repeat, strict=True)), as_json=args.json)
         return None
-    check_places(client, jobs, refuse=False)
+    check_places(client, jobs, of_file=True)
     wants = [*file.notify, *wants_of(args)]
     return submit_job_file(client, msgspec.structs.replace(file, jobs=jobs, notify=wants), campaign=campaign)
 
@@ -296,7 +297,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         keep_stdout=args.keep_stdout and _prints(args.app, offers),
     )
     check_offered(spec, offers)
-    check_places(client, [spec], refuse=False)
+    check_places(client, [spec])
     if args.dry_run:
         show_plan(client, [(spec, 1)], as_json=args.json)
         return None

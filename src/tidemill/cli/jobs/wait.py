@@ -6,11 +6,15 @@ from argparse import Namespace
 
 from tidemill.cli.arguments import Command, Parser, client_of, duration
 from tidemill.cli.jobs.named import known_campaign, split_names
+from tidemill.cli.jobs.outcome import is_good
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import count_text, counted_text
 
 SHOWN = 5
+
+PARTIAL_MAX = 20
+"""Jobs of which is asked what their owner accepts: `run`, which accepts no failure by default, makes single ones."""
 
 
 def define(parser: Parser) -> None:
@@ -54,7 +58,9 @@ def run(args: Namespace) -> int:
     states: dict[str, int] = {}
     for row in rows:
         states[row.state] = states.get(row.state, 0) + 1
-    bad = [row for row in rows if row.state in ("FAILED", "CANCELED")]
+    partial = [row for row in rows if row.state == "PARTIAL"][:PARTIAL_MAX]
+    missed = {row.id for row in partial if not is_good(client.job(row.id))}
+    bad = [row for row in rows if row.state in ("FAILED", "CANCELED") or row.id in missed]
     if not args.json:
         say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
         for row in bad[:SHOWN]:

@@ -109,7 +109,7 @@ def _define_files(parser: Parser) -> None:
         "--keep-stdout",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="keep what CMD prints, as output `stdout` (default: --keep-stdout)",
+        help="keep what CMD prints, as output `stdout` (default: --keep-stdout; job files: `keep_stdout = false`)",
     )
     parser.add_argument(
         "--no-stdin", action="store_true", help="give CMD no stdin (default: a single event gets all of it)"
@@ -219,9 +219,7 @@ def run(args: Namespace) -> int:
 
 
 def _telling(args: Namespace) -> Telling:
-    return Telling(
-        as_json=args.json, raw=args.raw, failed_max=args.failed_max or 0, with_files=bool(args.output)
-    )
+    return Telling(as_json=args.json, raw=args.raw, failed_max=args.failed_max, with_files=bool(args.output))
 
 
 def _resume(args: Namespace, command: list[str]) -> int:

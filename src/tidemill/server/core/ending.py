@@ -44,7 +44,7 @@ def settle(work: UnitOfWork, job: StoredJob) -> None:
         if not job.n_leased:
             _conclude(work, job)
     elif job.n_failed and job.n_failed > work.spec(job).failed_max:
-        fail(work, job, f"{_failed_text(job)}, failed_max is {work.spec(job).failed_max}")
+        fail(work, job, _too_many_text(job, work.spec(job).failed_max))
     elif is_settled(job):
         work.enter(job, RUNNING)  # it waits where late results of a lease that is over are its first
         if undelivered(work, job):
@@ -280,6 +280,13 @@ class Where(NamedTuple):
 
 def _failed_text(job: StoredJob) -> str:
     return f"{counted_text(job.n_failed, 'event')} failed"
+
+
+def _too_many_text(job: StoredJob, failed_max: int) -> str:
+    """Why failed events end a job. Where all have failed, a bound says nothing: `run` sets one below their number."""
+    if job.n_failed == job.events:
+        return f"all {job.events} events failed" if job.events > 1 else "its event failed"
+    return f"{_failed_text(job)}, failed_max is {failed_max}"
 
 
 def record(work: UnitOfWork, job: StoredJob, evidence: Evidence, *, where: Where, final: bool) -> None:
