@@ -72,6 +72,8 @@ else
         'with conda: `conda create -n tidemill python=3.12`, then name its Python with --python' \
         "else ask the centre's support for Python 3.11 or later"
 fi
+# Of a virtual environment, take the Python that it was made from: it stays when the environment goes, which may be an earlier Tidemill's.
+python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", None) or sys.executable)')
 "$python" -c 'import venv, ssl, sqlite3' 2>/dev/null || fail "$python lacks the module venv, ssl or sqlite3" \
     'on Debian and Ubuntu the package python3-venv has venv; a Python of the centre or of conda has all three'
 if [ -n "$only_check" ]; then
@@ -81,14 +83,21 @@ fi
 
 mkdir -p "$dir"
 work=$(mktemp -d "$dir/.install-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+place=$dir/$VERSION
+finish() { # what was there before comes back, unless it was replaced
+    if [ -d "$work/before" ]; then
+        rm -rf "$place"
+        mv "$work/before" "$place"
+    fi
+    rm -rf "$work"
+}
+trap finish EXIT
 trap 'exit 130' INT TERM HUP
 tail -n "+$LINES" "$0" | tar -xzf - -C "$work" || fail "cannot unpack into $work" "check the space and your quota there: the packages need $(($(wc -c <"$0") / 500000)) MB"
 for pip in "$work"/wheels/pip-*.whl; do :; done
 
 # A second run repairs the version; another version stays beside it until you delete it.
-place=$dir/$VERSION
-rm -rf "$place"
+[ ! -d "$place" ] || mv "$place" "$work/before"
 "$python" -m venv --without-pip "$place" || fail "$python -m venv $place failed"
 PYTHONPATH=$pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONFIG_FILE=/dev/null "$place/bin/python" -m pip install --quiet --no-cache-dir --no-index \
     --find-links "$work/wheels" "tidemill[$EXTRAS]==$VERSION" || {
@@ -98,7 +107,11 @@ PYTHONPATH=$pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONFIG_FILE=/dev/null "$plac
 }
 "$place/bin/tidemill" --version >/dev/null || fail "$place/bin/tidemill does not start" "run it to see why"
 "$place/bin/tidemill-node" --version >/dev/null || fail "$place/bin/tidemill-node does not start" "is $dir mounted noexec? choose another --dir"
-ln -sfn "$VERSION/bin" "$dir/.bin-$$" && mv -T "$dir/.bin-$$" "$dir/bin"
+# Only these two go on PATH: the environment's own `python` would hide the user's.
+mkdir "$place/commands"
+ln -s ../bin/tidemill ../bin/tidemill-node "$place/commands"
+ln -sfn "$VERSION/commands" "$dir/.bin-$$" && mv -T "$dir/.bin-$$" "$dir/bin"
+rm -rf "$work/before"
 
 echo "installed $("$place/bin/tidemill" --version) into $place"
 echo

@@ -233,7 +233,7 @@ def test_all_verbs_that_wait_end_as_run_does_where_some_events_fail(home: Home) 
     assert home.run("run", "--name", accepted, "--failed-max", "1", *words, "--", *command).returncode == 0
     assert (home.run("wait", accepted).returncode, home.run("attach", accepted).returncode) == (0, 0)
     done = home.run("run", *words, "--", "false")
-    assert "all 3 events failed: 0-2" in done.stderr, "a bound that nobody gave is not named"
+    assert "all 3 events failed: 0-2" in done.stderr, "no bound is named"
 
 
 def test_logs_find_a_stdout_of_any_size(home: Home) -> None:

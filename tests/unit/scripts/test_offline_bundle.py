@@ -66,6 +66,35 @@ def test_it_installs_and_a_second_run_repairs_what_is_there(bundle: Path, tmp_pa
     assert program.stdout == "tidemill 9.9.9\n"
 
 
+def test_a_second_run_with_the_first_on_path_takes_the_python_of_the_machine(
+    bundle: Path, tmp_path: Path
+) -> None:
+    """A person has `bin` on PATH, as the script asked. It holds no `python`, which would hide theirs, and the
+    environment that is replaced is not the one that makes the new one."""
+    top = tmp_path / ".local/share/tidemill"
+    assert sh(bundle, "--python", sys.executable, home=tmp_path).returncode == 0
+    assert sorted(path.name for path in (top / "bin").iterdir()) == ["tidemill", "tidemill-node"]
+    for own in (top / "bin", top / "9.9.9" / "bin"):  # the second as an earlier script had it
+        done = sh(bundle, path=f"{own}:{os.environ['PATH']}", home=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    again = sh(bundle, "--python", str(top / "9.9.9/bin/python"), home=tmp_path)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert subprocess.run([top / "bin/tidemill"], check=False).returncode == 0
+
+
+def test_a_run_that_fails_leaves_what_was_there(bundle: Path, tmp_path: Path) -> None:
+    top = tmp_path / ".local/share/tidemill"
+    assert sh(bundle, "--python", sys.executable, home=tmp_path).returncode == 0
+    broken = tmp_path / "wheels of ours"
+    wheel(broken, "tidemill_node", {"tidemill-node": "#!/bin/sh\nexit 1\n"})
+    write_bundle(sorted(broken.iterdir()), bundle, version="9.9.9", extras=["tokens"])
+    done = sh(bundle, "--python", sys.executable, home=tmp_path)
+    assert (done.returncode, "tidemill-node does not start" in done.stderr) == (2, True), done.stderr
+    assert sorted(path.name for path in top.iterdir()) == ["9.9.9", "bin"]
+    program = subprocess.run([top / "bin/tidemill-node"], capture_output=True, text=True, check=True)
+    assert program.stdout == "tidemill 9.9.9\n"
+
+
 def test_a_damaged_file_is_refused_before_anything_is_written(bundle: Path, tmp_path: Path) -> None:
     content = bytearray(bundle.read_bytes())
     content[-100] ^= 1
