@@ -13,4 +13,3 @@ class ContactMail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where mail to the contact goes out."""
 
     server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""
-    sender: Annotated[str, doc("Sender's address; empty = the contact")] = ""
