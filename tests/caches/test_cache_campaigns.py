@@ -47,7 +47,7 @@ url = "root://127.0.0.1:{origin}/"
 name = "dtn"
 url = "root://127.0.0.1:{cache}"
 directory = "{directory}"
-[routing]
+[tuning.routing]
 probe_s = 8
 """
 

@@ -313,11 +313,15 @@ def _is_constant(info: inspect.Type) -> bool:
 @cache
 def removed(record: type[msgspec.Struct]) -> dict[str, str]:
     """Former keys of a file of this record (`io[].name` for those of lists) -> what applies instead."""
-    fixed = {
-        key.key: f"it is the constant {key.default}{f' {key.unit}' if key.unit else ''}. {key.doc}"
-        for key in describe(record, inside=True, constants=True)
-    }
+    fixed = {key.key: _fixed(key) for key in describe(record, inside=True, constants=True)}
     return fixed | REMOVED.get(record.__name__, {})
+
+
+def _fixed(key: Key) -> str:
+    if key.default in (None, "none"):
+        return f"it is a constant. {key.doc}"
+    unit = f" {key.unit}" if key.unit else ""
+    return f"it is the constant {key.default}{unit}. {key.doc}"
 
 
 # ---- the reference page --------------------------------------------------------------------------

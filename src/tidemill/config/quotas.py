@@ -19,7 +19,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     open_kinds_max: Annotated[
         int,
         msgspec.Meta(ge=1),
-        constant(
+        doc(
             "Kinds of jobs of one submitter that have not ended, at most: each campaign and each combination of "
             "application, cores, memory, devices and width in it is one; every sync has to examine all of them"
         ),
@@ -47,7 +47,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     requests_per_s: Annotated[
         float,
         msgspec.Meta(gt=0),
-        constant("Requests of one submitter in a second, on average; ten seconds' worth may come at once"),
+        doc("Requests of one submitter in a second, on average; ten seconds' worth may come at once"),
     ] = 100.0
     time_share: Annotated[
         float,

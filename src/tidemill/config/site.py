@@ -120,7 +120,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reply_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=10_000),
-        constant("Give up a reply with more bytes, and say so: 100,000 jobs at 600 bytes each fit"),
+        doc("Give up a reply of the batch system with more bytes than this, and say so"),
     ] = 64_000_000
     calls_per_min_max: Annotated[
         int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
@@ -469,7 +469,8 @@ class SiteConfig(
     store_mb: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         constant(
-            "Memory of a node for images and shared inputs at most, in MB; none = half of it: the rest is for payloads and their work directories"
+            "Memory of a node for images and shared inputs at most, in MB; none = half of it: the rest is for "
+            "payloads and their work directories"
         ),
     ] = None
     spill_dir: Annotated[
@@ -524,7 +525,7 @@ class SiteConfig(
         Size,
         msgspec.Meta(ge=1_000_000),
         constant(
-            "A larger output bundle is closed, a new one started: it is delivered and deleted as a whole"
+            "A larger output bundle is closed, a new one started: a bundle is delivered and deleted as a whole"
         ),
     ] = 4_000_000_000
     output_bytes_max: Annotated[
