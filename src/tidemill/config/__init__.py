@@ -321,7 +321,7 @@ def _fixed(key: Key) -> str:
     if key.default in (None, "none"):
         return f"it is a constant. {key.doc}"
     unit = f" {key.unit}" if key.unit else ""
-    return f"it is the constant {key.default}{unit}. {key.doc}"
+    return f"it is the constant {key.default.removesuffix('.0')}{unit}. {key.doc}"
 
 
 # ---- the reference page --------------------------------------------------------------------------
