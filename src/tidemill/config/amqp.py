@@ -56,8 +56,8 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         int,
         msgspec.Meta(ge=100),
         constant(
-            "Messages that a queue holds at most, so that a reader that is away does not fill the broker's disk; then "
-            "submitters are refused, and state changes wait in the database"
+            "Messages that a queue holds at most, so that a reader that has stopped does not fill the broker's disk; "
+            "then submitters are refused, and state changes wait in the database"
         ),
     ] = 100_000
     heartbeat_s: Annotated[

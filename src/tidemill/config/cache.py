@@ -22,15 +22,15 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     nominal: Annotated[
         Size | None,
         constant(
-            "Bytes of cached files that remain after a purge; none = 90 % of `max`, so that a purge comes "
-            "after each 10 % of new files"
+            "Bytes of cached files that remain after a purge; none = 90 % of `max`, so that a purge comes after each "
+            "10 % of new files"
         ),
     ] = None
     base: Annotated[
         Size | None,
         constant(
-            "When the whole disk is fuller than `disk_high`, files are removed down to this; none = 50 % of "
-            "`max`, so that other files cannot take the whole cache"
+            "When the whole disk is fuller than `disk_high`, files are removed down to this; none = 50 % of `max`, so "
+            "that other files cannot take the whole cache"
         ),
     ] = None
     disk_low: Annotated[
@@ -47,8 +47,7 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Duration,
         msgspec.Meta(ge=60, le=3600),
         constant(
-            "Time between two polls of the space in use: XCache's least, since between two the cache may "
-            "exceed `max`"
+            "Time between two polls of the space in use: XCache's least, since between two the cache may exceed `max`"
         ),
     ] = 60.0
 
@@ -150,8 +149,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         int,
         msgspec.Meta(ge=FLUSH_BLOCKS_MIN, le=100_000),
         constant(
-            "Blocks of a file after which what is on disk is recorded: a crash loses the record of at most "
-            "these, per open file. XCache's least"
+            "Blocks of a file after which what is on disk is recorded: a crash loses the record of at most these, per "
+            "open file. XCache's least"
         ),
     ] = FLUSH_BLOCKS_MIN
     files_open_max: Annotated[
@@ -165,16 +164,15 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Duration,
         msgspec.Meta(ge=1, le=600),
         constant(
-            "Longest wait for an origin to accept a connection; after it a read of a file that is not cached "
-            "fails, and the payload reads by another way"
+            "Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails, "
+            "and the payload reads by another way"
         ),
     ] = 10.0
     origin_stall_s: Annotated[
         Duration,
         msgspec.Meta(ge=5, le=3600),
         constant(
-            "Longest wait for an origin's answer to a request: shorter than the 70 s that clients wait for "
-            "the cache"
+            "Longest wait for an origin's answer to a request: shorter than the 70 s that clients wait for the cache"
         ),
     ] = 60.0
     restart_s: Annotated[

@@ -28,7 +28,7 @@ def doc(text: str) -> msgspec.Meta:
 
 
 def constant(why: str) -> msgspec.Meta:
-    """Marks a field that is no setting but a constant of Tidemill; its default is the value, `why` the reason.
+    """Marks a field that holds a constant of Tidemill instead of a setting: its default is the value, `why` the reason.
 
     A configuration file that sets it is refused. It is a field so that tests may take another value: they construct
     the record with it, or set it in the file's table `[tuning]`.

@@ -9,12 +9,11 @@ import msgspec
 
 from tidemill.config.amqp import AtBroker
 from tidemill.config.caching import Replicas, Routing, SiteCache
-from tidemill.config.contact import ContactMail
 from tidemill.config.hidden import why_hidden
 from tidemill.config.io import Io
 from tidemill.config.keys import Addresses, Duration, Size, addresses, constant, doc
 from tidemill.config.limits import OrderLimits
-from tidemill.config.outlets import Metrics
+from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
 
@@ -267,7 +266,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     quarantine_starts: Annotated[
         int,
         msgspec.Meta(ge=1),
-        constant("So many fast failures put a node into quarantine: one or two happen by chance"),
+        constant("Fast failures that put a node into quarantine: one or two happen by chance"),
     ] = 3
     first_record_s: Annotated[
         Duration,
@@ -547,7 +546,7 @@ class SiteConfig(
         msgspec.Meta(ge=0),
         constant(
             "Jobs wait at the site this long at most for a trouble of its own to end, such as an expired credential "
-            "or a full disk; then they go back to the server. A weekend passes"
+            "or a full disk; then they go back to the server. It spans a weekend"
         ),
     ] = 259200.0
     lease_ahead_s: Annotated[

@@ -104,7 +104,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tries_max: Annotated[
         int,
         msgspec.Meta(ge=1, le=100),
-        constant("Tries of one move, at most: what fails five times is no passing trouble"),
+        constant("Tries of one move, at most: what fails five times does not pass by itself"),
     ] = 5
     pause_s: Annotated[
         Duration,

@@ -33,7 +33,7 @@ from tidemill.wire.broker import place_of
 CONNECTIONS_MAX = 20  #: of one submitter or site: its services, and people with the same certificate
 CHANNELS_MAX = 100
 QUEUE_BYTES_MAX = (
-    1_000_000_000  #: of one queue, so that a reader that is away does not fill the broker's disk
+    1_000_000_000  #: of one queue, so that a reader that has stopped does not fill the broker's disk
 )
 NOTHING = "^$"
 

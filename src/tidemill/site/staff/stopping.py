@@ -23,8 +23,8 @@ from tidemill.site.state.served_site import ServedSite
 
 CHECK_S = 1.0
 FOREIGN_CANCELS, FOREIGN_CANCELS_S = 3, 600.0
-"""So many cancellations that we did not order, within this time, drain the site: one or two may be a script of the
-centre that clears a node."""
+"""Cancellations that Tidemill did not order, and the time within which they drain the site: one or two may come from a
+script of the centre that clears a node."""
 
 _log = Log("guest")
 
