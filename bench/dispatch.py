@@ -53,7 +53,7 @@ SITE = """name = "bench"
 server = "unix:{home}/server/api.sock"
 allow_adhoc = true
 shared = true             # with this, payloads are isolated or do not run
-fleet_keep_s = 3600
+tuning.fleet_keep_s = 3600
 [local]
 nodes = 1
 cores_per_node = {slots}

@@ -67,11 +67,12 @@ calls_per_min_max = 600
 [harvest]
 policy = "yield"
 poll_s = {poll}
+starts_per_node_hour = 720
+[tuning.harvest]
 cycle_s = 2
 startup_s = 1
 death_s = 0.3
 slack_s = 8
-starts_per_node_hour = 720
 start_by_s = 120
 """
 SCRIPT = """#!/bin/sh

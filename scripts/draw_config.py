@@ -43,10 +43,21 @@ HEAD = """# Configuration
 
 This reference lists every key of the configuration files, first the 15 that most sites set.
 
-`make gen` draws it from the records named `...Config` in `src/tidemill`; edit those.
+{counts}
 An unknown key is an error that names the nearest one.
+A key that only an older version had is an error that says what applies instead.
 `io[].name` is a key of each `[[io]]`, `containers.NAME.path` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
+
+`make gen` draws this page from the records named `...Config` in `src/tidemill`; edit those.
+"""
+TUNING = """## For development: `[tuning]`
+
+What no site has to decide is a constant of Tidemill, with its reason in `src/tidemill/config` or where it is used.
+Tests need other values of some: a table `[tuning]` in `site.toml`, `server.toml` or `cache.toml` sets constants of
+`src/tidemill/config` by their names there (`tuning.idle_s = 2`, `[tuning.harvest]`). It is for tests and development:
+names and values may change in every version, and `tidemill site check` warns of it. If your site needs one of them,
+say so in an issue: it should become a setting.
 """
 
 
@@ -83,27 +94,57 @@ def common() -> str:
     return "\n".join([*head, *rows, ""])
 
 
-def drawn() -> str:
-    """The whole page: the common keys, then one table per file."""
-    parts = [HEAD, common()]
+def counts() -> str:
+    """How many keys each file has."""
+    rows = [
+        "| file | settings | keys of tables that a file may have several of, such as `[[endpoints]]` |",
+        "|---|---|---|",
+    ]
     for record in records():
-        title = TITLES.get(record.__name__, f"`{record.__name__}`")
+        alone = len(config.describe(record))
+        inside = len(config.describe(record, inside=True)) - alone
+        rows.append(f"| {TITLES[record.__name__]} | {alone} | {inside or ''} |")
+    return "\n".join([*rows, ""])
+
+
+def groups(record: type[msgspec.Struct]) -> dict[str, list[config.Key]]:
+    """The keys of a file by the table that holds them, as a file writes its head; empty = no table."""
+    keys = config.describe(record, inside=True)
+    lists: dict[str, str] = {}
+    for key in keys:
+        for mark, form in (("[].", "[[{}]]"), (".NAME.", "[{}.NAME]")):
+            name, found, _ = key.key.partition(mark)
+            if found:
+                lists[name] = form.format(name)
+    tables: dict[str, list[config.Key]] = {"": []}
+    for key in keys:
+        table, dot, _ = key.key.partition(".")
+        head = lists.get(re.split(r"\[\]\.|\.NAME\.", key.key)[0]) or (f"[{table}]" if dot else "")
+        tables.setdefault(head, []).append(key)
+    return tables
+
+
+def drawn() -> str:
+    """The whole page: the common keys, then for each file one table per table."""
+    parts = [HEAD.format(counts=counts()), common()]
+    for record in records():
+        title = TITLES[record.__name__]
         # Some of these records say no more than their title
         about = (inspect.getdoc(record) or "").removeprefix(f"{title}.").strip()
-        rows = [
-            f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} "
-            f"| {f'`{cell(key.default)}`' if key.default else 'required'} | {cell(key.doc)} |"
-            for key in config.describe(record, inside=True)
-        ]
-        head = [
-            f"## {title}",
-            "",
-            *([about, ""] if about else []),
-            "| key | type | unit | default | what for |",
-            "|---|---|---|---|---|",
-        ]
-        parts.append("\n".join([*head, *rows, ""]))
-    return "\n".join(parts)
+        parts.append("\n".join([f"## {title}", "", *([about, ""] if about else [])]))
+        for head, keys in groups(record).items():
+            rows = [
+                f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} "
+                f"| {f'`{cell(key.default)}`' if key.default else 'required'} | {cell(key.doc)} |"
+                for key in keys
+            ]
+            lines = [
+                *([f"### `{head}`", ""] if head else []),
+                "| key | type | unit | default | what for |",
+                "|---|---|---|---|---|",
+            ]
+            parts.append("\n".join([*lines, *rows, ""]))
+    return "\n".join([*parts, TUNING])
 
 
 if __name__ == "__main__":

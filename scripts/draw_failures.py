@@ -29,7 +29,7 @@ is `stage_in`, but the site's fault. `ours` means Tidemill itself, such as a ful
 
 A disk that is full, a file system that stalls, an unreachable data server, a proxy or token that has expired: jobs wait
 at the site. A job is tried again at once, then after the pause above, then after twice that, up to an hour. It asks for
-no nodes meanwhile. After `wait_max_s` of `site.toml` (default: three days) it goes back to the server with the reason,
+no nodes meanwhile. After three days it goes back to the server with the reason,
 and other sites may take it.
 
 - `tidemill job explain` names the trouble, what would end it, and when it is tried again.

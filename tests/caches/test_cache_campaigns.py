@@ -47,7 +47,7 @@ url = "root://127.0.0.1:{origin}/"
 name = "dtn"
 url = "root://127.0.0.1:{cache}"
 directory = "{directory}"
-[routing]
+[tuning.routing]
 probe_s = 8
 """
 
@@ -130,7 +130,7 @@ def test_a_cache_that_is_killed_and_an_origin_that_goes_away_fail_no_event_and_a
     far: CacheWorld,
 ) -> None:
     far.init()
-    far.set("origin_wait_s = 3\norigin_stall_s = 10")
+    far.set("tuning.origin_wait_s = 3\ntuning.origin_stall_s = 10")
     contents, options = campaign(far, files=16, size=6 * MEGABYTE)
     far.start()
     with world(options=options) as it:

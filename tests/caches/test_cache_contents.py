@@ -35,7 +35,9 @@ def world() -> Iterator[CacheWorld]:
             path = made.make(f"d/{name}", content)
             os.utime(path, (1_600_000_000, 1_600_000_000))
         made.init()
-        made.set("origin_wait_s = 3\norigin_stall_s = 15")  # an origin that is away is given up soon
+        made.set(
+            "tuning.origin_wait_s = 3\ntuning.origin_stall_s = 15"
+        )  # an origin that is away is given up soon
         made.start()
         yield made
 

@@ -84,7 +84,7 @@ def test_an_origin_that_dies_breaks_only_what_is_not_cached_and_is_named(far: Ca
     far.make("cached", SMALL)
     far.make("f", LARGE)
     far.init()
-    far.set("origin_wait_s = 3\norigin_stall_s = 10")
+    far.set("tuning.origin_wait_s = 3\ntuning.origin_stall_s = 10")
     far.start()
     assert far.read("cached") == SMALL
     process = reading(far, "f")

@@ -28,7 +28,7 @@ QUEUED, NEW = 500, 10
 FILES, FILE_BYTES = 5, 1_000_000
 RTT_MS = 50.0
 CHECKED = 'xrdcp --silent --force "$TIDEMILL_INPUT_IN" - | sha256sum | grep -q "^$0"'
-SERVER = """site_lost_s = 5
+SERVER = """tuning.site_lost_s = 5
 [[wards]]
 name = "away"
 home_down = true
@@ -40,15 +40,15 @@ SITE = """name = "{name}"
 server = "unix:{home}/server/api.sock"
 data_roots = ["/"]
 allow_adhoc = true
-sync_interval_s = 0.2
-sync_interval_max_s = 1
-batch_poll_s = 0.1
-heartbeat_s = 0.5
-dead_agent_s = 3
-idle_s = 20
-queue_s = 0.5
+tuning.sync_interval_s = 0.2
+tuning.sync_interval_max_s = 1
+tuning.batch_poll_s = 0.1
+tuning.heartbeat_s = 0.5
+tuning.dead_agent_s = 3
+tuning.idle_s = 20
+tuning.queue_s = 0.5
 nodes_max = 1
-lease_ahead_s = 20
+tuning.lease_ahead_s = 20
 network = "open"
 [local]
 nodes = 1

@@ -44,7 +44,7 @@ form = "node"
 memory = "{memory}MiB"
 settings = "{settings}"
 program = "{program}"
-[routing]
+[tuning.routing]
 stage_bytes_max = 0
 """
 SETTINGS = """origins = ["{origin}"]

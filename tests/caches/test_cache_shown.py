@@ -56,7 +56,7 @@ url = "{origin}"
 name = "dtn"
 url = "root://127.0.0.1:{port}"
 directory = "{directory}"
-[routing]
+[tuning.routing]
 stage_bytes_max = 0
 """
 

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, leases
 
-from tidemill.config.server import HALF_LIFE_S
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import HALF_LIFE_S, Dispatcher
 from tidemill.server.database import store as database
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store

@@ -227,7 +227,12 @@ def test_a_wrong_server_file_starts_no_server(it: World) -> None:
     for wrong, said, hint in (
         (f'dirr = "{directory}"\n', "unknown key `dirr`", "did you mean `dir`?"),
         ("listen = 7\n", "`listen` is `7`, expected text", ""),
-        (f'dir = "{directory}"\nsite_lost_s = "soon"\n', "`site_lost_s`", "soon"),
+        (f'dir = "{directory}"\nroles.audit_kept_s = "soon"\n', "`roles.audit_kept_s`", "soon"),
+        (
+            f'dir = "{directory}"\nhalf_life_s = 7\n',
+            "`half_life_s` is not a setting any more",
+            "remove the key",
+        ),
         (f'dir = "{directory}"\nupgrade = 1\n', "`upgrade` is `1`, expected true or false", ""),
     ):
         path.write_text(wrong)

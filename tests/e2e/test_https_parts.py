@@ -31,9 +31,10 @@ END
 tidemill site init --batch local --name lrz
 site="$TIDEMILL_HOME/site/site.toml"
 sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" \
-  -e 's/^# *allow_adhoc.*/allow_adhoc = true/' -e 's/^# *deny_submitters *=.*/deny_submitters = ["bob"]/' \
+  -e 's/^# *allow_adhoc.*/allow_adhoc = true/' \
   -e "s|^# *certificate *=.*|certificate = \\"$PWD/ca/lrz.pem\\"|" -e "s|^# *key *=.*|key = \\"$PWD/ca/lrz.key\\"|" \
   -e "s|^# *ca *=.*|ca = \\"$PWD/ca/ca.pem\\"|" "$site"
+tidemill site deny bob --reason "a test"
 tidemill site check --offline >check.txt || true
 "$PYTHON" -m tidemill.cli.main server run --config srv/server.toml 2>server.log &
 server=$!

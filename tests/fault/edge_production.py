@@ -38,7 +38,7 @@ JOBS, EVENTS = 16, 40
 CAMPAIGN = "run17"
 SERVER = """database = "{database}"
 listen = "127.0.0.1:{port}"
-site_lost_s = {site_lost_s}
+tuning.site_lost_s = {site_lost_s}
 [tls]
 certificate = "{ca}/127.0.0.1.pem"
 key = "{ca}/127.0.0.1.key"
@@ -48,7 +48,7 @@ server = "localhost:{mail}"
 sender = "tidemill@example.org"
 ca_file = "{folder}/localhost.pem"
 recipients = ["*@example.org"]
-[notify]
+[tuning.notify]
 gather_s = 0.2
 digest_s = 0.5
 per_hour_max = 3600
@@ -60,20 +60,21 @@ SITE = """server = "{address}"
 certificate = "{ca}/here.pem"
 key = "{ca}/here.key"
 ca = "{ca}/ca.pem"
-sync_interval_s = 0.2
-sync_timeout_s = 5
+tuning.sync_interval_s = 0.2
+tuning.sync_timeout_s = 5
 """
-AT_BROKER = """broker = { heartbeat_s = 2 }
+AT_BROKER = """tuning.broker.heartbeat_s = 2
 """
 AMQP = """
+[tuning.amqp]
+heartbeat_s = 2
+reconnect_max_s = 1
 [amqp]
 url = "{broker}"
 certificate = "{ca}/127.0.0.1.pem"
 key = "{ca}/127.0.0.1.key"
 ca = "{ca}/ca.pem"
 user = "127.0.0.1"
-heartbeat_s = 2
-reconnect_max_s = 1
 [amqp.submitters]
 cms = ""
 [amqp.sites]

@@ -24,14 +24,13 @@ SUBMITS, EVENTS, DARTS = 24, 8, 60_000
 
 pytestmark = pytest.mark.fault
 
-SERVER = """[amqp]
+SERVER = """tuning.amqp = {{ heartbeat_s = 2, reconnect_max_s = 1 }}
+[amqp]
 url = "amqps://127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/tm-server.pem"
 key = "{certificates}/tm-server.key"
 ca = "{certificates}/ca.pem"
 user = "tm-server"
-heartbeat_s = 2
-reconnect_max_s = 1
 [amqp.submitters]
 cms = ""
 [amqp.sites]
@@ -41,9 +40,10 @@ SITE = """server = "amqps://127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/here-agent.pem"
 key = "{certificates}/here-agent.key"
 ca = "{certificates}/ca.pem"
-broker = {{ user = "here-agent", heartbeat_s = 2 }}
-sync_interval_s = 0.2
-sync_timeout_s = 5
+broker = {{ user = "here-agent" }}
+tuning.broker.heartbeat_s = 2
+tuning.sync_interval_s = 0.2
+tuning.sync_timeout_s = 5
 shared = false"""
 
 

@@ -27,10 +27,10 @@ INPUT_BYTES = 1_000_000
 pytestmark = pytest.mark.fault
 
 SITE = """endpoints = [{{ url = "{url}/", ca = "{ca}", certificate = "{pem}" }}]
-transfer = {{ tries_max = 2, pause_s = 0.1 }}
+tuning.transfer = {{ tries_max = 2, pause_s = 0.1 }}
 stage_bytes_max = {stage}
-stage_free_bytes_min = 0
-storage_patience_s = 20"""
+tuning.stage_free_bytes_min = 0
+tuning.storage_patience_s = 20"""
 
 
 @contextmanager

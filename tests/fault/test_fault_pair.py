@@ -30,7 +30,7 @@ pytestmark = pytest.mark.fault
 
 @pytest.fixture
 def pair() -> Iterator[PairWorld]:
-    it = PairWorld(Options(nodes=2, extra="sync_interval_s = 0.2\nsync_timeout_s = 5"))
+    it = PairWorld(Options(nodes=2, extra="tuning.sync_interval_s = 0.2\ntuning.sync_timeout_s = 5"))
     try:
         it.start()
         yield it
@@ -133,14 +133,15 @@ FAULTS: list[Callable[[PairWorld, PairServer, PairServer, random.Random], float]
 ]  # fmt: skip
 
 
-AMQP = """[amqp]
+AMQP = """[tuning.amqp]
+heartbeat_s = 2
+reconnect_max_s = 1
+[amqp]
 url = "amqps://127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/tm-server.pem"
 key = "{certificates}/tm-server.key"
 ca = "{certificates}/ca.pem"
 user = "tm-server"
-heartbeat_s = 2
-reconnect_max_s = 1
 [amqp.submitters]
 cms = ""
 """

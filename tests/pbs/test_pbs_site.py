@@ -32,11 +32,12 @@ calls_per_min_max = 1200
 launcher = "fork"
 [harvest]
 poll_s = 0.5
+starts_per_node_hour = 600
+[tuning.harvest]
 cycle_s = 1
 startup_s = 0.5
 slack_s = 2
 death_s = 1
-starts_per_node_hour = 600
 """
 REGULAR = "regular"
 

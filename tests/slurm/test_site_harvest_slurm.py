@@ -294,8 +294,8 @@ def test_a_node_on_which_pilots_hang_is_given_back_and_then_left_alone(slurm_clu
         f'#!/bin/sh\n[ "$SLURMD_NODENAME" = n1 ] && exec sleep 600\nexec {find_binary()} "$@"\n'
     )
     binary.chmod(0o755)
-    harvest = "first_record_s = 3\nquarantine_starts = 2"
-    with site_on(slurm_cluster, top=f'node_binary = "{binary}"', harvest=harvest) as it:
+    quick = "tuning.harvest.first_record_s = 3\ntuning.harvest.quarantine_starts = 2"
+    with site_on(slurm_cluster, top=f'node_binary = "{binary}"\n{quick}') as it:
         number = campaign(it, *SECOND, events=2000)
         it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
         (sentence,) = [json.loads(line) for line in it.log().splitlines() if "node.quarantined" in line]

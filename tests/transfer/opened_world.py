@@ -17,7 +17,7 @@ SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
 tidemill site init --batch local
 sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/' "$TIDEMILL_HOME/site/site.toml"
-sed -i "s/^# *near_s.*/near_s = $NEAR_S/" "$TIDEMILL_HOME/site/site.toml"
+printf '\n[tuning.routing]\nnear_s = %s\n' "$NEAR_S" >>"$TIDEMILL_HOME/site/site.toml"
 cat more.toml >>"$TIDEMILL_HOME/site/site.toml"
 [ ! -e links.json ] || cp links.json "$TIDEMILL_HOME/site/"
 tidemill server run 2>server.log &

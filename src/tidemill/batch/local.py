@@ -64,7 +64,6 @@ class Emulated(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb_per_node: int
     processors: list[int]
     pin: bool
-    queue_wait_s: float
     grace_s: float
 
 
@@ -104,7 +103,6 @@ def emulate(config: LocalBatch) -> Emulated:
         memory_mb_per_node=memory,
         processors=processors,
         pin=cores * config.nodes <= len(processors),
-        queue_wait_s=config.queue_wait_s,
         grace_s=config.grace_s,
     )
 

@@ -178,7 +178,7 @@ class Daemon:
                 self._end(entry, AllocationState.CANCELED, "it could not start in time", Ending.DEADLINE)
                 changed = True
                 continue
-            if blocked or now - entry.submitted_us < self._machine.queue_wait_s * 1e6:
+            if blocked:
                 continue
             usable = [node for node in free if node_name(node) not in wanted.exclude]
             if len(usable) < (wanted.nodes_min or wanted.nodes):

@@ -18,12 +18,15 @@ import msgspec
 import msgspec.inspect as inspect
 
 from tidemill import clock
+from tidemill.config.removed import REMOVED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 KEY_PARTS_MAX = 1000
+TUNING = "tuning"  #: the table in which tests and development set constants of the records
 _KEY_START = re.compile(r"[{,\[]")
+_LIST_INDEX = re.compile(r"\[\d+\]")
 
 _SIZE_UNITS = {
     "": 1,
@@ -76,13 +79,32 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
     """As `load`, of a table that was read already."""
-    checked = _Checker(source).check(data, _info(record), "")
+    checked = _checked(data, record, source)
     try:
         return msgspec.convert(checked, record)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         key = where.rstrip("`").lstrip(".") or "the file"
         raise ConfigError(f"{source}: `{key}`: {message[:1].lower() + message[1:]}") from error
+
+
+def _checked(data: dict[str, Any], record: type[msgspec.Struct], source: Path) -> Any:
+    """The table along the record's types; the constants of its table `[tuning]` are where the settings are."""
+    info = _info(record)
+    if TUNING not in data or not has_constants(record):
+        return _Checker(source, record).check(data, info, "")
+    rest = {name: value for name, value in data.items() if name != TUNING}
+    settings = _Checker(source, record).check(rest, info, "")
+    return _merged(settings, _Checker(source, record, tuning=True).check(data[TUNING], info, TUNING))
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both tables; the second one wins, and inner tables are merged alike."""
+    both = dict(below)
+    for name, value in above.items():
+        inner = both.get(name)
+        both[name] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return both
 
 
 @cache
@@ -103,10 +125,13 @@ def parse_size(text: str) -> int:
 
 
 class _Checker:
-    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths."""
+    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths. `tuning`: the table
+    holds constants, and tables of them, instead of settings."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, record: type[msgspec.Struct], *, tuning: bool = False) -> None:
         self._source = source
+        self._record = record
+        self._tuning = tuning
 
     def check(self, value: Any, info: inspect.Type, key: str, kind: str | None = None) -> Any:
         if isinstance(info, inspect.Metadata):
@@ -132,17 +157,21 @@ class _Checker:
 
     def _check_struct(self, value: Any, info: inspect.StructType, key: str) -> dict[str, Any]:
         self._expect(value, dict, "a table", key)
-        known = {field.encode_name: field for field in info.fields}
+        known = _constants(info.cls) if self._tuning else _settings(info.cls)
         dot = f"{key}." if key else ""
         for name in value:
             if name not in known:
-                raise ConfigError(
-                    f"{self._source}: unknown key `{dot}{name}`", hint=did_you_mean(name, known)
-                )
+                raise self._unknown(dot + name, did_you_mean(name, known))
         for name, field in known.items():
-            if field.required and name not in value:
+            if field.required and name not in value and not self._tuning:
                 raise ConfigError(f"{self._source}: key `{dot}{name}` is missing", hint=_wanted(field.type))
         return {name: self.check(each, known[name].type, dot + name) for name, each in value.items()}
+
+    def _unknown(self, key: str, hint: str | None) -> ConfigError:
+        why = removed(self._record).get(_LIST_INDEX.sub("[]", key))
+        if why is None:
+            return ConfigError(f"{self._source}: unknown key `{key}`", hint=hint)
+        return ConfigError(f"{self._source}: `{key}` is not a setting any more: {why}", hint="remove the key")
 
     def _check_union(self, value: Any, info: inspect.UnionType, key: str, kind: str | None) -> Any:
         members = [each for each in info.types if not isinstance(each, inspect.NoneType)]
@@ -243,6 +272,58 @@ def _wanted(info: inspect.Type) -> str | None:
     return f"{_type_name(info)}: {text}" if text else f"expected {_type_name(info)}"
 
 
+# ---- constants and removed keys ------------------------------------------------------------------
+
+
+@cache
+def _settings(record: type[msgspec.Struct]) -> dict[str, inspect.Field]:
+    """The fields of a record that a file sets, by their names there."""
+    info = inspect.type_info(record)
+    assert isinstance(info, inspect.StructType)
+    return {field.encode_name: field for field in info.fields if not _is_constant(field.type)}
+
+
+@cache
+def _constants(record: type[msgspec.Struct]) -> dict[str, inspect.Field]:
+    """The fields of a record that are constants, and the tables that hold some."""
+    info = inspect.type_info(record)
+    assert isinstance(info, inspect.StructType)
+    found = {}
+    for field in info.fields:
+        bare = _bare(field.type)
+        is_table = isinstance(bare, inspect.StructType) and has_constants(bare.cls)
+        if is_table or _is_constant(field.type):
+            found[field.encode_name] = field
+    return found
+
+
+def has_constants(record: type[msgspec.Struct]) -> bool:
+    """Whether a file of this record may have a table `[tuning]`."""
+    return bool(_constants(record))
+
+
+def _is_constant(info: inspect.Type) -> bool:
+    while isinstance(info, inspect.Metadata):
+        if info.extra and info.extra.get("constant"):
+            return True
+        info = info.type
+    return False
+
+
+@cache
+def removed(record: type[msgspec.Struct]) -> dict[str, str]:
+    """Former keys of a file of this record (`io[].name` for those of lists) -> what applies instead."""
+    fixed = {key.key: _fixed(key) for key in describe(record, inside=True, constants=True)}
+    return fixed | REMOVED.get(record.__name__, {})
+
+
+def _fixed(key: Key) -> str:
+    if key.default in (None, "none"):
+        return f"it is a constant. {key.doc}"
+    unit = f" {key.unit}" if key.unit else ""
+    return f"it is the constant {key.default.removesuffix('.0')}{unit}. {key.doc}"
+
+
 # ---- the reference page --------------------------------------------------------------------------
 
 
@@ -256,10 +337,13 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     doc: str
 
 
-def describe(record: type[msgspec.Struct], prefix: str = "", *, inside: bool = False) -> list[Key]:
+def describe(
+    record: type[msgspec.Struct], prefix: str = "", *, inside: bool = False, constants: bool = False
+) -> list[Key]:
     """Every key that a file of this record may hold, tables opened, in the order of the record.
 
     `inside`: also the keys of tables that a file may have several of, as `io[].name` and `containers.NAME.path`.
+    `constants`: the constants of the record instead, which only `[tuning]` may hold.
     """
     keys: list[Key] = []
     info = inspect.type_info(record)
@@ -267,21 +351,24 @@ def describe(record: type[msgspec.Struct], prefix: str = "", *, inside: bool = F
     for field in info.fields:
         bare = _bare(field.type)
         if isinstance(bare, inspect.StructType):
-            keys += describe(bare.cls, f"{prefix}{field.encode_name}.", inside=inside)
+            keys += describe(bare.cls, f"{prefix}{field.encode_name}.", inside=inside, constants=constants)
             continue
-        keys.append(
-            Key(
-                key=prefix + field.encode_name,
-                type=_type_name(field.type),
-                unit=_unit(field),
-                default=_default(field),
-                doc=_description(field.type),
-            )
-        )
+        if _is_constant(field.type) == constants:
+            keys.append(_key(prefix, field))
         one, form = _one_of(bare)
         if inside and isinstance(one, inspect.StructType):
-            keys += describe(one.cls, f"{prefix}{field.encode_name}{form}.", inside=True)
+            keys += describe(one.cls, f"{prefix}{field.encode_name}{form}.", inside=True, constants=constants)
     return keys
+
+
+def _key(prefix: str, field: inspect.Field) -> Key:
+    return Key(
+        key=prefix + field.encode_name,
+        type=_type_name(field.type),
+        unit=_unit(field),
+        default=_default(field),
+        doc=_description(field.type),
+    )
 
 
 def _one_of(info: inspect.Type) -> tuple[inspect.Type | None, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.keys import Duration, constant, doc
 
 
 class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,20 +55,26 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     messages_max: Annotated[
         int,
         msgspec.Meta(ge=100),
-        doc(
-            "Messages that a queue holds at most; then submitters are refused, and state changes wait in the database"
+        constant(
+            "Messages that a queue holds at most, so that a reader that has stopped does not fill the broker's disk; "
+            "then submitters are refused, and state changes wait in the database"
         ),
     ] = 100_000
-    queue_bytes_max: Annotated[Size, msgspec.Meta(ge=1_000_000), doc("Bytes that a queue holds at most")] = (
-        1_000_000_000
-    )
     heartbeat_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
-        doc("A connection that is silent for two heartbeats is given up"),
+        constant(
+            "A connection that is silent for two heartbeats is given up: within a minute, at two small frames a "
+            "minute"
+        ),
     ] = 30.0
     reconnect_max_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("Longest pause between attempts to reach the broker")
+        Duration,
+        msgspec.Meta(ge=0.1),
+        constant(
+            "Longest pause between attempts to reach the broker: short beside an outage, and no load on a broker that "
+            "comes back"
+        ),
     ] = 30.0
 
 
@@ -79,5 +85,8 @@ class AtBroker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heartbeat_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
-        doc("A connection that is silent for two heartbeats is given up"),
+        constant(
+            "A connection that is silent for two heartbeats is given up: within a minute, at two small frames a "
+            "minute"
+        ),
     ] = 30.0

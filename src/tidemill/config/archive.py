@@ -10,7 +10,7 @@ import msgspec
 from tidemill.config.keys import doc
 
 
-class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[archive]`: where ended campaigns go."""
 
     keep_days: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.keys import Duration, Size, constant, doc
 
 RAM_BYTES_MIN = 1 << 30
 """XrdPfc 5.5.3 refuses less (`pfc.ram`)."""
@@ -21,15 +21,16 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max: Annotated[Size, doc("Bytes of cached files above which the least recently used are removed")]
     nominal: Annotated[
         Size | None,
-        doc(
-            "Bytes of cached files that remain after such a purge; none = 90 % of `max`. "
-            "Between two purges the cache may exceed `max`"
+        constant(
+            "Bytes of cached files that remain after a purge; none = 90 % of `max`, so that a purge comes after each "
+            "10 % of new files"
         ),
     ] = None
     base: Annotated[
         Size | None,
-        doc(
-            "When the whole disk is fuller than `disk_high`, files are removed down to this; none = 50 % of `max`"
+        constant(
+            "When the whole disk is fuller than `disk_high`, files are removed down to this; none = 50 % of `max`, so "
+            "that other files cannot take the whole cache"
         ),
     ] = None
     disk_low: Annotated[
@@ -43,7 +44,11 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         doc("The share of the whole disk, other files included, above which the cache shrinks"),
     ] = 0.96
     purge_interval_s: Annotated[
-        Duration, msgspec.Meta(ge=60, le=3600), doc("Time between two polls of the space in use")
+        Duration,
+        msgspec.Meta(ge=60, le=3600),
+        constant(
+            "Time between two polls of the space in use: XCache's least, since between two the cache may exceed `max`"
+        ),
     ] = 60.0
 
 
@@ -143,8 +148,9 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     flush_blocks: Annotated[
         int,
         msgspec.Meta(ge=FLUSH_BLOCKS_MIN, le=100_000),
-        doc(
-            "Blocks of a file after which what is on disk is recorded: a crash loses at most these, per open file"
+        constant(
+            "Blocks of a file after which what is on disk is recorded: a crash loses the record of at most these, per "
+            "open file. XCache's least"
         ),
     ] = FLUSH_BLOCKS_MIN
     files_open_max: Annotated[
@@ -157,22 +163,32 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     origin_wait_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
-        doc(
-            "Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails"
+        constant(
+            "Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails, "
+            "and the payload reads by another way"
         ),
     ] = 10.0
     origin_stall_s: Annotated[
-        Duration, msgspec.Meta(ge=5, le=3600), doc("Longest wait for an origin's answer to a request")
+        Duration,
+        msgspec.Meta(ge=5, le=3600),
+        constant(
+            "Longest wait for an origin's answer to a request: shorter than the 70 s that clients wait for the cache"
+        ),
     ] = 60.0
     restart_s: Annotated[
         Duration,
         msgspec.Meta(ge=10, le=3600),
-        doc("Longest time that payloads wait for a cache that is restarting, before their reads fail"),
+        constant(
+            "Longest time that payloads wait for a cache that is restarting, before their reads fail: through a "
+            "restart, and not much longer for a cache that is gone"
+        ),
     ] = 120.0
     hang_s: Annotated[
         Duration,
         msgspec.Meta(ge=5, le=3600),
-        doc("Time without an answer after which xrootd is killed and restarted"),
+        constant(
+            "Time without an answer after which xrootd is killed and restarted: a loaded cache answers sooner"
+        ),
     ] = 180.0
     network_data: Annotated[
         bool,

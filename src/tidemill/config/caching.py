@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.keys import Duration, Size, constant, doc
 
 _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
 _Scheme = Literal["root", "roots", "xroot", "xroots", "http", "https", "dav", "davs"]
@@ -112,7 +112,11 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Path | None, doc("Certification authorities: a PEM file or a directory; none = the system's")
     ] = None
     silence_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("Give up a reply when the server sends nothing for this time")
+        Duration,
+        msgspec.Meta(ge=0.1),
+        constant(
+            "Give up a reply when the server sends nothing for this time: it answers in a second or two"
+        ),
     ] = 20.0
 
     def __post_init__(self) -> None:
@@ -145,9 +149,6 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = None
     rucio: Annotated[Rucio, doc("The Rucio server that knows `rucio:SCOPE/NAME`")] = Rucio()
-    keep_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("Reuse Rucio's answer about a file for this time")
-    ] = 600.0
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,13 +157,18 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     near_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("Origins with a shorter round trip are read directly: a cache helps nothing there"),
+        constant("Origins with a shorter round trip are read directly: a cache helps nothing there"),
     ] = 0.02
     probe_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("Measure the round trip to an origin or cache at most once in this time, by one connection"),
+        constant("Measure the round trip to an origin or cache at most once in this time, by one connection"),
     ] = 300.0
     stage_bytes_max: Annotated[
-        Size, msgspec.Meta(ge=0), doc("Files of at most this size that programs read whole may be copied")
+        Size,
+        msgspec.Meta(ge=0),
+        constant(
+            "Files of at most this size that programs read whole may be copied: larger ones would fill the memory of "
+            "nodes"
+        ),
     ] = 64_000_000

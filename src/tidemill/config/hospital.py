@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, doc
+from tidemill.config.keys import Duration, constant, doc
 
 WARDS_MAX = 20
 SOURCES_MAX = 50
-DATA_WAIT_S = 300.0
 
 
 class WardCure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,11 +107,16 @@ class Downtimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     sources: Annotated[list[DowntimeSource], doc("Where downtimes are read from")] = []
     hosts: Annotated[list[str], doc("Hosts from which `url` may be read; nothing else is asked")] = []
-    every_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Pause between two readings")] = 300.0
+    every_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        constant("Pause between two readings: downtimes are announced hours before"),
+    ] = 300.0
     lead_s: Annotated[
         Duration,
         msgspec.Meta(ge=0, le=7 * 86400),
-        doc(
-            "Treat a site as down from this time before a downtime begins: it gets no new work, and its queue moves"
+        constant(
+            "Treat a site as down from this time before a downtime begins: it gets no new work, and its queue moves, "
+            "while running work may end"
         ),
     ] = 1800.0

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill.config.addressee import NAME_PATTERN, Occasion, Share, parse_target
-from tidemill.config.keys import Duration, doc
+from tidemill.config.keys import Duration, constant, doc
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 
@@ -41,12 +41,17 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ),
     ] = []
     per_min_max: Annotated[
-        int, msgspec.Meta(ge=1, le=10_000), doc("Mails a minute at most; more wait their turn")
+        int,
+        msgspec.Meta(ge=1, le=10_000),
+        constant("Mails a minute at most; more wait their turn. Mail servers do not take this for a flood"),
     ] = 60
     timeout_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
-        doc("Wait at most T for each answer of the mail server; at the end of a mail, 10 minutes or more"),
+        constant(
+            "Wait at most T for each answer of the mail server; at the end of a mail, 10 minutes or more (RFC 5321, "
+            "4.5.3.2)"
+        ),
     ] = 60.0
 
     def __post_init__(self) -> None:
@@ -134,31 +139,34 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gather_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("Report what happens within this time after the first event together with it"),
+        constant(
+            "Report what happens within this time after the first event together with it: a campaign's last jobs end "
+            "together"
+        ),
     ] = 10.0
     digest_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("Minimum time between two messages to an addressee; notices wait meanwhile"),
+        constant("Minimum time between two messages to an addressee; notices wait meanwhile. More is noise"),
     ] = 300.0
     per_hour_max: Annotated[
-        int, msgspec.Meta(ge=1, le=3600), doc("Messages to one addressee in an hour, at most")
+        int,
+        msgspec.Meta(ge=1, le=3600),
+        constant("Messages to one addressee in an hour, at most: one in 5 minutes"),
     ] = 12
     look_s: Annotated[
-        Duration, msgspec.Meta(ge=0.05, le=60), doc("Pause between two reads of new events")
+        Duration,
+        msgspec.Meta(ge=0.05, le=60),
+        constant("Pause between two reads of new events: one indexed query"),
     ] = 1.0
     retry_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("First pause after a message that could not be sent")
+        Duration, msgspec.Meta(ge=0.1), constant("First pause after a message that could not be sent")
     ] = 5.0
-    retry_max_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Longest pause between two tries")] = 300.0
-    give_up_s: Annotated[
+    retry_max_s: Annotated[
         Duration,
-        msgspec.Meta(ge=60),
-        doc("Give up a message that cannot be sent for this time, and log it"),
-    ] = 5 * 86400.0
-    keep_s: Annotated[
-        Duration, msgspec.Meta(ge=3600), doc("Keep sent and abandoned messages in the database for this time")
-    ] = 7 * 86400.0
+        msgspec.Meta(ge=1),
+        constant("Longest pause between two tries: a mail server that is back is found within 5 minutes"),
+    ] = 300.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""

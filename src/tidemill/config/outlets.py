@@ -1,4 +1,4 @@
-"""`[metrics]` of site.toml: who may read the agent's metrics."""
+"""`[metrics]` and `[mail]` of site.toml: who may read the agent's metrics, and how the contact is reached."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(
                 "`listen` needs `secret_file`: every user of a login node can reach its loopback"
             )
+
+
+class ContactMail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where mail to the contact goes out."""
+
+    server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""

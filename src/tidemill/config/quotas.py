@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.keys import Duration, Size, constant, doc
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +25,9 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 500
     campaign_kinds_max: Annotated[
-        int, msgspec.Meta(ge=1), doc("Kinds of jobs that one campaign ever has, at most")
+        int,
+        msgspec.Meta(ge=1),
+        constant("Kinds of jobs that one campaign ever has, at most: pages list them all"),
     ] = 2_000
     stored_bytes_max: Annotated[
         Size,
@@ -37,7 +39,10 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sites_named_max: Annotated[
         int,
         msgspec.Meta(ge=0),
-        doc("Sites that one submitter's jobs name before these sites have joined, at most"),
+        constant(
+            "Sites that one submitter's jobs name before these sites have joined, at most: names that no site has are "
+            "a row each, for ever"
+        ),
     ] = 20
     requests_per_s: Annotated[
         float,
@@ -47,30 +52,44 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     time_share: Annotated[
         float,
         msgspec.Meta(gt=0, le=1),
-        doc(
+        constant(
             "Part of the server's time that one submitter's requests take, on average; more of them have to wait"
         ),
     ] = 0.2
     requests_max: Annotated[
         int,
         msgspec.Meta(ge=2),
-        doc("Requests of one submitter that are under way at once, at most; feeds of changes not counted"),
+        constant(
+            "Requests of one submitter that are under way at once, at most; feeds of changes not counted"
+        ),
     ] = 32
     feeds_max: Annotated[
         int,
         msgspec.Meta(ge=1),
-        doc("Feeds of changes and logs that one submitter waits for at once, at most"),
+        constant(
+            "Feeds of changes and logs that one submitter waits for at once, at most: one for each open page and "
+            "client"
+        ),
     ] = 60
     connections_max: Annotated[
-        int, msgspec.Meta(ge=1), doc("Connections with one client certificate at once, at most")
+        int,
+        msgspec.Meta(ge=1),
+        constant(
+            "Connections with one client certificate at once, at most: the process has 1,024 descriptors on many "
+            "machines"
+        ),
     ] = 100
     head_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("End a request whose headers are not complete after this time")
+        Duration,
+        msgspec.Meta(ge=0.1),
+        constant(
+            "End a request whose headers are not complete after this time: no honest client sends them one by one"
+        ),
     ] = 20.0
     stall_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.1),
-        doc(
+        constant(
             "End a request when less than 1 kB of its body arrives, or none of its answer is read, in this time"
         ),
     ] = 60.0

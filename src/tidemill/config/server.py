@@ -9,9 +9,9 @@ import msgspec
 
 from tidemill import config as config_files
 from tidemill.config.amqp import Amqp
-from tidemill.config.archive import ArchiveConfig
-from tidemill.config.hospital import DATA_WAIT_S, Downtimes, Ward
-from tidemill.config.keys import Duration, doc
+from tidemill.config.archive import Archiving
+from tidemill.config.hospital import Downtimes, Ward
+from tidemill.config.keys import Duration, constant, doc
 from tidemill.config.notify import Mail, Notify
 from tidemill.config.quotas import Quotas
 from tidemill.config.tls import Roles, Tls, Tokens
@@ -19,7 +19,6 @@ from tidemill.config.web import Web
 from tidemill.errors import ConfigError
 
 SITE_LOST_S = 600.0
-HALF_LIFE_S = 7 * 86400.0
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,18 +54,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     site_lost_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("A site that is silent for this time loses its leases to other sites"),
+        constant(
+            "A site that is silent for this time loses its leases to other sites: an agent that restarts, or a "
+            "network that fails over, is back before"
+        ),
     ] = SITE_LOST_S
-    half_life_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        doc("Half-life of past usage of owners and campaigns in the fair share"),
-    ] = HALF_LIFE_S
-    data_wait_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        doc("Time for which a job waits for a site nearer to its data; then any site that fits may run it"),
-    ] = DATA_WAIT_S
     wards: Annotated[
         list[Ward], doc("The hospital: where jobs with a `home` are treated that wait or fail there")
     ] = []
@@ -75,7 +67,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tokens: Tokens = Tokens()
     roles: Roles = Roles()
     quotas: Quotas = Quotas()
-    archive: ArchiveConfig = ArchiveConfig()
+    archive: Archiving = Archiving()
     amqp: Amqp = Amqp()
     downtimes: Downtimes = Downtimes()
     mail: Mail = Mail()

@@ -9,12 +9,11 @@ import msgspec
 
 from tidemill.config.amqp import AtBroker
 from tidemill.config.caching import Replicas, Routing, SiteCache
-from tidemill.config.contact import ContactMail
 from tidemill.config.hidden import why_hidden
 from tidemill.config.io import Io
-from tidemill.config.keys import Addresses, Duration, Size, addresses, doc
+from tidemill.config.keys import Addresses, Duration, Size, addresses, constant, doc
 from tidemill.config.limits import OrderLimits
-from tidemill.config.outlets import Metrics
+from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
 
@@ -36,11 +35,12 @@ class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "GPUs of a node; none = all of this machine with one node, else 0: emulated nodes would share them"
         ),
     ] = None
-    queue_wait_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("Minimum wait of an allocation, as in a real queue")
-    ] = 0.0
     grace_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("Time from SIGTERM to SIGKILL at walltime's end or cancel")
+        Duration,
+        msgspec.Meta(ge=0.1),
+        constant(
+            "Time from SIGTERM to SIGKILL at walltime's end or cancel: pilots need 2 s to write what is finished"
+        ),
     ] = 5.0
 
 
@@ -72,9 +72,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "of in memory; empty = none"
         ),
     ] = ""
-    fast_bytes_min: Annotated[
-        Size, msgspec.Meta(ge=0), doc("Inputs of this size and more go to `fast_dir`")
-    ] = 1_000_000_000
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         doc("Slurm: the `--nice` value of Tidemill's jobs, which puts them behind regular jobs; none = 0"),
@@ -96,18 +93,33 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "allocation has anyway"
         ),
     ] = None
-    json: Annotated[
-        Literal["auto", "never"], doc("Slurm: read JSON where text does not say all, or never")
-    ] = "auto"
-    timeout_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Give up a command after this time")] = 60.0
+    timeout_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        constant(
+            "Give up a command of the batch system after this time: a controller that is busy answers later than this "
+            "only when it is in trouble"
+        ),
+    ] = 60.0
     slow_s: Annotated[
-        Duration, msgspec.Meta(ge=0.01), doc("A reply that takes longer doubles the pause between polls")
+        Duration,
+        msgspec.Meta(ge=0.01),
+        constant(
+            "A reply that takes longer doubles the pause between polls: batch systems answer in a fraction of it "
+            "while they are well"
+        ),
     ] = 2.0
-    slowdown_max: Annotated[float, msgspec.Meta(ge=1), doc("Pauses between polls grow at most N times")] = (
-        16.0
-    )
+    slowdown_max: Annotated[
+        float,
+        msgspec.Meta(ge=1),
+        constant(
+            "Pauses between polls grow at most N times, to 8 minutes: nodes must be released in the end"
+        ),
+    ] = 16.0
     reply_bytes_max: Annotated[
-        Size, msgspec.Meta(ge=10_000), doc("A reply with more bytes is given up, and said so")
+        Size,
+        msgspec.Meta(ge=10_000),
+        doc("Give up a reply of the batch system with more bytes than this, and say so"),
     ] = 64_000_000
     calls_per_min_max: Annotated[
         int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
@@ -115,7 +127,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unknown_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("An allocation that queue and accounting have not listed for this time is lost"),
+        constant(
+            "An allocation that queue and accounting have not listed for this time is lost: accounting may be written "
+            "after the job has left the queue"
+        ),
     ] = 120.0
 
     def __post_init__(self) -> None:
@@ -137,7 +152,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float, msgspec.Meta(gt=0), doc("The site's own units, for display: such as cores of a node")
     ] = 1.0
     unit: Annotated[str, doc("Name of that unit")] = "node-hours"
-    warn_at: Annotated[float, msgspec.Meta(gt=0, le=1), doc("Warn at this share of the grant")] = 0.9
     stop_at: Annotated[
         float,
         msgspec.Meta(gt=0, le=1),
@@ -151,25 +165,34 @@ class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dead_after_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("A pilot that hears nothing from lead or agent for this time drains and leaves"),
+        constant(
+            "A pilot that hears nothing from lead or agent for this time drains and leaves: longer than a restart of "
+            "the agent, short beside the time that regular jobs wait"
+        ),
     ] = 300.0
     drain_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("A draining pilot ends what still runs after this time")
+        Duration,
+        msgspec.Meta(ge=0),
+        constant(
+            "A draining pilot ends what still runs after this time: payloads that take ranges stop within it"
+        ),
     ] = 60.0
     stop_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("After a stop by staff, pilots drain for at most T before their allocations are canceled"),
+        constant(
+            "After a stop by staff, pilots drain for at most T before their allocations are canceled: staff expect "
+            "the nodes soon"
+        ),
     ] = 20.0
     top_up_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("Without TCP: pause between two reads of new work by a pilot")
+        Duration,
+        msgspec.Meta(ge=0.1),
+        constant(
+            "Without TCP: pause between two reads of new work by a pilot, for one look-up a minute and node on the "
+            "shared file system"
+        ),
     ] = 60.0
-    foreign_cancels: Annotated[
-        int, msgspec.Meta(ge=1), doc("So many cancellations that we did not order drain the site ...")
-    ] = 3
-    foreign_cancels_s: Annotated[Duration, msgspec.Meta(ge=1), doc("... if they come within this time")] = (
-        600.0
-    )
 
 
 class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -185,50 +208,45 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     poll_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
-        doc(
-            "Pause between two polls of the machine: 2-3 % of a typical run; none = `batch_poll_s` locally, else 30 s"
-        ),
+        doc("Pause between two polls of the machine: 2-3 % of a typical run; none = 1 s locally, else 30 s"),
     ] = None
     cycle_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
-        doc("The scheduler's backfill cycle; none = as it says, else 30 s"),
+        constant("The scheduler's backfill cycle; none = as it says, else 30 s (Slurm's `bf_interval`)"),
     ] = None
     death_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0)] | None,
-        doc(
-            "From cancelling one of our allocations to its nodes being free; none = as measured (PBS with a history), "
-            "else 12 s on PBS, 5 s elsewhere"
+        constant(
+            "From cancelling one of Tidemill's allocations to its nodes being free; none = as measured (PBS with a "
+            "history), else 12 s on PBS, 5 s elsewhere"
         ),
     ] = None
     slack_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("Regular jobs end at most T after their limit: Slurm's KillWait and the epilog"),
+        constant("Regular jobs end at most T after their limit: Slurm's KillWait and the epilog"),
     ] = 30.0
     width: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         doc("Nodes of an allocation at least; none = 1"),
     ] = None
-    allocations_max: Annotated[
-        int, msgspec.Meta(ge=1), doc("Allocations that we hold or ask for at most")
-    ] = 100_000
     node_hours_max: Annotated[
         Annotated[float, msgspec.Meta(gt=0)] | None, doc("Node-hours in all, until raised; none = no bound")
     ] = None
     startup_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("Prolog, epilog and a pilot's start together, until measured")
+        Duration,
+        msgspec.Meta(ge=0),
+        constant("Prolog, epilog and a pilot's start together, until the first starts were measured"),
     ] = 10.0
-    payback: Annotated[
-        float, msgspec.Meta(ge=0), doc("Take a node only if it can work N times as long as its start-up")
-    ] = 3.0
-    waiting_per_idle: Annotated[
-        float, msgspec.Meta(ge=0), doc("Pilots that wait in the queue per idle node, at most")
-    ] = 2.0
     starts_per_node_hour: Annotated[
         float, msgspec.Meta(gt=0), doc("Starts per node of the machine and hour, at most")
     ] = 6.0
     start_by_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("Treat a pilot that has not started after this time as failed")
+        Duration,
+        msgspec.Meta(ge=1),
+        constant(
+            "Treat a pilot that has not started after this time as failed: slow launchers and prologs need minutes"
+        ),
     ] = 600.0
     wake_nodes: Annotated[bool, doc("Do powered-down nodes count as idle?")] = False
     lead: Annotated[
@@ -246,18 +264,14 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         doc("Nodes that read the same file from the shared file system at the same time, at most"),
     ] = 1
     quarantine_starts: Annotated[
-        int, msgspec.Meta(ge=1), doc("So many fast failures put a node into quarantine")
+        int,
+        msgspec.Meta(ge=1),
+        constant("Fast failures that put a node into quarantine: one or two happen by chance"),
     ] = 3
-    quarantine_s: Annotated[Duration, msgspec.Meta(ge=1), doc("Leave a node in quarantine for this time")] = (
-        86400.0
-    )
-    fast_failure_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), doc("A start that fails within this time is a fast failure")
-    ] = 120.0
     first_record_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc(
+        constant(
             "Release an allocation that has run for this time without a message of a pilot: launchers and file "
             "systems that are slow need a minute or two, and nodes should not be held idle for much longer"
         ),
@@ -300,12 +314,6 @@ class SiteConfig(
     secret_file: Annotated[
         Path | None, doc("File (mode 0600) with the secret of the server's TCP listener")
     ] = None
-    deny_submitters: Annotated[
-        list[str],
-        doc(
-            "Submitters whose jobs are returned without running, besides those whom `tidemill site deny` names"
-        ),
-    ] = []
     certificate: Annotated[
         Path | None, doc("The site's certificate (PEM), as `tidemill certs issue site NAME` makes it")
     ] = None
@@ -358,8 +366,9 @@ class SiteConfig(
     monitor_interval_s: Annotated[
         Duration,
         msgspec.Meta(ge=0, le=86_400),
-        doc(
-            "Interval at which pilots measure their nodes: CPU, memory, network, disks, file systems, GPUs; 0 = never"
+        constant(
+            "Interval at which pilots measure their nodes: CPU, memory, network, disks, file systems, GPUs; 0 = "
+            "never. Charts have a point every half minute"
         ),
     ] = 30.0
     nodes_max: Annotated[
@@ -449,14 +458,17 @@ class SiteConfig(
     ] = []
     images: Annotated[
         Literal["auto", "fuse", "unpack", "relocate"],
-        doc(
+        constant(
             "How nodes show images: by squashfuse, unpacked into memory, or unpacked with paths rewritten; `auto` "
             "chooses, and falls back"
         ),
     ] = "auto"
     store_mb: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
-        doc("Memory of a node for images and shared inputs at most, in MB; none = half of it"),
+        constant(
+            "Memory of a node for images and shared inputs at most, in MB; none = half of it: the rest is for "
+            "payloads and their work directories"
+        ),
     ] = None
     spill_dir: Annotated[
         Path | None,
@@ -466,30 +478,52 @@ class SiteConfig(
         ),
     ] = None
     output_flush_s: Annotated[
-        Duration, msgspec.Meta(ge=0.05), doc("Outputs on a node become durable at least this often")
+        Duration,
+        msgspec.Meta(ge=0.05),
+        constant(
+            "Outputs on a node become durable at least this often: a node that dies loses this much, and a flush "
+            "costs the shared file system one write"
+        ),
     ] = 30.0
     storage_patience_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc(
+        constant(
             "A node whose outputs cannot be written (input/output errors, a stale or hung mount, a full area) keeps "
-            "them and tries again for at most this long; then it gives its events back and leaves"
+            "them and tries again for at most this long; then it gives its events back and leaves. A failover of a "
+            "file server takes a few minutes"
         ),
     ] = 300.0
-    record_flush_s: Annotated[
-        Duration, msgspec.Meta(ge=0.001, le=10), doc("Results become durable at least this often")
-    ] = 0.1
     queue_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("Seconds of work that the lead keeps queued at each core")
+        Duration,
+        msgspec.Meta(ge=0),
+        constant(
+            "Seconds of work that the lead keeps queued at each core: more than a round trip, little to take back "
+            "when a node is lost"
+        ),
     ] = 2.0
-    idle_s: Annotated[Duration, msgspec.Meta(ge=0), doc("A pilot without work for this time leaves")] = 20.0
+    idle_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        constant(
+            "A pilot without work for this time leaves: the node should not be held idle, and new work often comes "
+            "within seconds"
+        ),
+    ] = 20.0
     pilot_grace_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("The work of a pilot whose connection is lost for this time goes to other pilots"),
+        constant(
+            "The work of a pilot whose connection is lost for this time goes to other pilots: a passing trouble of "
+            "the network is shorter"
+        ),
     ] = 30.0
     bundle_bytes_max: Annotated[
-        Size, msgspec.Meta(ge=1_000_000), doc("A larger output bundle is closed, a new one started")
+        Size,
+        msgspec.Meta(ge=1_000_000),
+        constant(
+            "A larger output bundle is closed, a new one started: a bundle is delivered and deleted as a whole"
+        ),
     ] = 4_000_000_000
     output_bytes_max: Annotated[
         Size,
@@ -502,70 +536,89 @@ class SiteConfig(
     delivery_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=1),
-        doc("Bytes of all outputs of one job at most, holes included; the delivery of more fails"),
+        constant(
+            "Bytes of all outputs of one job at most, holes included: a job that writes more has gone wrong, or "
+            "should be split"
+        ),
     ] = 10_000_000_000_000
     wait_max_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc(
-            "Jobs wait at the site this long at most for a trouble of its own to end, such as an expired credential or "
-            "a full disk; then they go back to the server"
+        constant(
+            "Jobs wait at the site this long at most for a trouble of its own to end, such as an expired credential "
+            "or a full disk; then they go back to the server. It spans a weekend"
         ),
     ] = 259200.0
     lease_ahead_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("Seconds of work for all cores that the site keeps leased ahead")
+        Duration,
+        msgspec.Meta(ge=1),
+        constant("Seconds of work for all cores that the site keeps leased ahead: a few syncs"),
     ] = 60.0
-    lease_core_s_max: Annotated[float, msgspec.Meta(ge=1), doc("Core-seconds of leased work at most")] = 1e7
     lease_ranges_max: Annotated[
-        int, msgspec.Meta(ge=1, le=1_000_000), doc("Leased ranges that are not settled, at most")
+        int,
+        msgspec.Meta(ge=1, le=1_000_000),
+        constant("Leased ranges that are not settled, at most: they are in the agent's memory"),
     ] = 100_000
     sync_interval_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.01)] | None,
-        doc("Pause between two syncs when nothing presses; none = 0.2 s on a Unix socket, else 10 s"),
+        constant(
+            "Pause between two syncs when nothing presses; none = 0.2 s on a Unix socket, which costs nothing, else "
+            "10 s"
+        ),
     ] = None
     sync_interval_max_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.01),
-        doc("Longest pause between two syncs while the server is unreachable"),
+        constant(
+            "Longest pause between two syncs while the server is unreachable: it is noticed within a minute when it "
+            "is back"
+        ),
     ] = 60.0
     sync_timeout_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("Wait at most T for the server in one exchange")
+        Duration,
+        msgspec.Meta(ge=1),
+        constant("Wait at most T for the server in one exchange: a busy server answers in seconds"),
     ] = 60.0
-    tick_s: Annotated[
-        Duration, msgspec.Meta(ge=0.005, le=60), doc("Pause of the agent's loop while work is running")
-    ] = 0.05
-    tick_max_s: Annotated[
-        Duration, msgspec.Meta(ge=0.01, le=600), doc("Longest pause of the agent's loop while nothing runs")
-    ] = 1.0
     batch_poll_s: Annotated[
-        Duration, msgspec.Meta(ge=0.05), doc("Pause between two queries of the batch system")
+        Duration,
+        msgspec.Meta(ge=0.05),
+        constant("Pause between two queries of the local batch system, which is a process of our own"),
     ] = 1.0
     start_backoff_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("First pause after an allocation that failed to start")
+        Duration, msgspec.Meta(ge=0), constant("First pause after an allocation that failed to start")
     ] = 2.0
     start_backoff_max_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("Longest pause after allocations that failed to start")
+        Duration,
+        msgspec.Meta(ge=0),
+        constant(
+            "Longest pause after allocations that failed to start: a repaired cluster is used again within 10 minutes"
+        ),
     ] = 600.0
     lead_listen: Annotated[str, doc("Address that the lead listens on; port 0 = any free one")] = (
         "127.0.0.1:0"
     )
     node_binary: Annotated[Path | None, doc("The `tidemill-node` binary; none = the installed one")] = None
-    heartbeat_s: Annotated[Duration, msgspec.Meta(ge=0.1), doc("Interval of the agent's heartbeat")] = 5.0
+    heartbeat_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), constant("Interval of the agent's heartbeat: one small write")
+    ] = 5.0
     dead_agent_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("An agent on another host without a heartbeat for this time counts as dead"),
+        constant(
+            "An agent on another host without a heartbeat for this time counts as dead: 12 heartbeats, for file "
+            "systems that show writes late"
+        ),
     ] = 60.0
     stage_bytes_max: Annotated[
         Size, msgspec.Meta(ge=1), doc("Bytes of staged inputs at most, of all jobs together")
     ] = 100_000_000_000
-    stage_files_max: Annotated[
-        int, msgspec.Meta(ge=1), doc("Files of staged inputs at most, of all jobs together")
-    ] = 1_000_000
     stage_free_bytes_min: Annotated[
         Size,
         msgspec.Meta(ge=0),
-        doc("Inputs wait while the file system of the stage has less free than this; 2 % of it at most"),
+        constant(
+            "Inputs wait while the file system of the stage has less free than this; 2 % of it at most. The site's "
+            "log and the fleets' journals need the rest"
+        ),
     ] = 1_000_000_000
     stage_file_bytes_max: Annotated[Size, msgspec.Meta(ge=1), doc("Bytes of one staged input at most")] = (
         20_000_000_000
@@ -586,11 +639,10 @@ class SiteConfig(
     fleet_keep_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("Keep an ended fleet, with its payloads' logs, for this time"),
+        constant(
+            "Keep an ended fleet, with its payloads' logs, for this time: a day to fetch the log of a failure"
+        ),
     ] = 86400.0
-    log_snapshot_lines: Annotated[
-        int, msgspec.Meta(ge=100), doc("Condense the site's log into a snapshot after N lines")
-    ] = 50_000
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""

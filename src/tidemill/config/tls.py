@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, doc
+from tidemill.config.keys import Duration, constant, doc
 
-MARGIN_S = 600.0
 RoleName = Literal["submitter", "site", "operator"]
 
 
@@ -44,7 +43,9 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     reload_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("Read changed certificates, CAs and CRLs again after this time"),
+        constant(
+            "Read changed certificates, CAs and CRLs again after this time: a revocation counts within a minute"
+        ),
     ] = 60.0
 
 
@@ -81,16 +82,10 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     issuers: Annotated[list[Issuer], doc("Services whose tokens are believed")] = []
     leeway_s: Annotated[
-        Duration, msgspec.Meta(ge=0, le=300), doc("Tolerated difference of clocks (`exp`, `nbf`)")
-    ] = 30.0
-    lifetime_s_max: Annotated[
         Duration,
-        msgspec.Meta(ge=60),
-        doc("A token that lives longer is refused; the WLCG profile says 6 h at most"),
-    ] = 21600.0
-    keys_kept_s: Annotated[
-        Duration, msgspec.Meta(ge=10), doc("Fetch an issuer's keys again after this time")
-    ] = 3600.0
+        msgspec.Meta(ge=0, le=300),
+        constant("Tolerated difference of clocks (`exp`, `nbf`): machines without NTP drift by seconds"),
+    ] = 30.0
 
 
 class RoleMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,11 +112,6 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "`token JTI`; read again whenever it changes"
         ),
     ] = None
-    margin_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        doc("A credential that ends less than this after the job is expected to is remarked at submit"),
-    ] = MARGIN_S
     audit_kept_s: Annotated[
         Duration,
         msgspec.Meta(ge=86400),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.keys import Duration, Size, constant, doc
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,21 +90,31 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("Give up the move of one file after this time, all tries together"),
+        constant(
+            "Give up the move of one file after this time, all tries together: the largest files take hours"
+        ),
     ] = 21600.0
     stall_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("End a try that has moved nothing for this time")
+        Duration,
+        msgspec.Meta(ge=1),
+        constant(
+            "End a try that has moved nothing for this time: tape-backed and busy servers pause for a minute"
+        ),
     ] = 120.0
-    tries_max: Annotated[int, msgspec.Meta(ge=1, le=100), doc("Tries of one move, at most")] = 5
+    tries_max: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=100),
+        constant("Tries of one move, at most: what fails five times does not pass by itself"),
+    ] = 5
     pause_s: Annotated[
-        Duration, msgspec.Meta(ge=0.01), doc("Pause before the second try; each next one is twice as long")
+        Duration,
+        msgspec.Meta(ge=0.01),
+        constant("Pause before the second try; each next one is twice as long"),
     ] = 2.0
     cache_bytes_max: Annotated[
         Annotated[Size, msgspec.Meta(ge=0)] | None,
-        doc(
-            "Keep staged inputs that no job needs now up to N bytes in all; none = half of `stage_bytes_max`"
+        constant(
+            "Keep staged inputs that no job needs now up to N bytes in all; none = half of `stage_bytes_max`, so that "
+            "new inputs always find room"
         ),
     ] = None
-    cache_age_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("... and for this time after their last use")
-    ] = 604800.0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import Duration, doc
+from tidemill.config.keys import doc
 
 
 class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,8 +21,3 @@ class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "secret at each start, which ends all sessions"
         ),
     ] = None
-    session_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=60, le=43_200),
-        doc("A login ends after this time, or when its credential expires"),
-    ] = 3_600.0

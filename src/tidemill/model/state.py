@@ -74,7 +74,7 @@ LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
         LeaseState.ACTIVE,
         LeaseState.RELEASED,
     ): "the site gave the rest back, the job was canceled, or an operator reset the site",
-    (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than site_lost_s",
+    (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than 10 minutes",
     (LeaseState.LOST, LeaseState.ACTIVE): "its site came back before another site had its events",
     (LeaseState.LOST, LeaseState.SETTLED): "late results of the site settled the rest",
     (

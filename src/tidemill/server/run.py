@@ -53,6 +53,7 @@ LOCK = "server.lock"
 CHECK_SITES_S = 5.0
 ROUNDS_MAX = 10  #: transactions of the hospital between two checks of sites
 GRACE_S = 5
+SESSION_S = 3600.0  #: a login to the pages ends after this time, or when its credential expires
 SWITCH_S = 0.001  #: between threads: with Python's 5 ms a short request waits for each step of a long one
 HANDSHAKE_S = 10.0  #: of TLS, at the start and at the end of a connection
 _LOG = log.Log("server")
@@ -152,10 +153,10 @@ def _raise_open_files() -> None:
 def rules_of(config: ServerConfig) -> DispatchRules:
     """What the configuration says about the verbs."""
     return DispatchRules(
-        site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
+        site_lost_s=config.site_lost_s,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
         quotas=config.quotas, archive=Archive(archive_of(config)),
-        data_wait_s=config.data_wait_s, wards=wards_of(config), downtimes=config.downtimes,
+        wards=wards_of(config), downtimes=config.downtimes,
     )  # fmt: skip
 
 
@@ -244,7 +245,7 @@ def application(api: Api, authenticator: access.Authenticator, pages: WebConfig)
     if not pages.pages:
         return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
     secret = None if pages.session_key_file is None else read_key(pages.session_key_file)
-    web = Website(api, Sessions(pages.session_s, secret), authenticator)
+    web = Website(api, Sessions(SESSION_S, secret), authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))
 

@@ -35,7 +35,7 @@ class Agent:
     """One agent's epoch."""
 
     def __init__(self, site: ServedSite, machine: SiteMachine, batch: BatchSystem) -> None:
-        denials = Denials(site.directory, site.config.name, site.config.deny_submitters)
+        denials = Denials(site.directory, site.config.name)
         self.site = site
         self.stop = StopControl(site)
         self.offers = Offers(site, machine.shape, denials)

@@ -18,12 +18,15 @@ from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
-from tidemill.site.state.served_site import serve
+from tidemill.site.state.served_site import TICK_S, serve
 
 ONCE_S = 20.0
 """`--once` ends after this time, or earlier when nothing is under way."""
 
 CONTESTED_HINT = "another agent may run with a copy of this site directory: stop one"
+TICK_MAX_S = 1.0
+"""Longest pause of the loop while nothing runs: STOP files and new work are noticed within a second."""
+
 AWAY_FIRST_S = 2.0
 AWAY_MAX_S = 60.0
 """Pauses between tries at the start, while the batch system does not answer."""
@@ -117,7 +120,7 @@ def _first_poll(
                 clear_outage(site_dir)
                 return None
             epoch.beat()
-            clock.sleep_s(config.tick_s)
+            clock.sleep_s(TICK_S)
 
 
 def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
@@ -132,7 +135,7 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
             if agent.site.log.is_broken:
                 raise
             _log.error("tick.failed", reason=error.message, hint=error.hint)
-            clock.sleep_s(config.tick_s)  # what is done and could not be taken would end each rest at once
+            clock.sleep_s(TICK_S)  # what is done and could not be taken would end each rest at once
             changed = False
         now = clock.monotonic_s()
         if changed:
@@ -145,6 +148,6 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
 def _pause_s(config: SiteConfig, *, quiet_s: float, busy: bool) -> float:
     """Short while something happens, longer the longer nothing does."""
     if quiet_s < 1.0:
-        return config.tick_s
-    longest = config.tick_s * 2 if busy else config.tick_max_s
-    return min(max(config.tick_s, quiet_s / 20), max(longest, config.tick_s))
+        return TICK_S
+    longest = TICK_S * 2 if busy else TICK_MAX_S
+    return min(max(TICK_S, quiet_s / 20), max(longest, TICK_S))

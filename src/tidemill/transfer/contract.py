@@ -157,13 +157,13 @@ class Watch:
         if now > self.until_s:
             raise TransferError(
                 f"its time is up, {self.bytes} bytes were moved",
-                hint="`transfer.deadline_s` is how long a move may take",
+                hint="split the file, or use an endpoint that is faster",
                 transient=False,
             )
         if now > self._since_s + self.stall_s:
             raise TransferError(
                 f"nothing was moved for {self.stall_s:g} s, after {self.bytes} bytes",
-                hint="the server or the network hangs; `transfer.stall_s` is how long that is borne",
+                hint="the server or the network hangs",
             )
 
     def patient(self, size: int) -> Watch:

@@ -16,7 +16,9 @@ from tidemill.model.job import JobSpec, Output, OutputKind, Resources
 
 MB = 1_000_000
 LIMIT_MB = 60
-EXTRA = 'output_bytes_max = "{limit}"\nbundle_bytes_max = "1MB"\ndelivery_bytes_max = "{delivery}"'
+EXTRA = (
+    'output_bytes_max = "{limit}"\ntuning.bundle_bytes_max = "1MB"\ntuning.delivery_bytes_max = "{delivery}"'
+)
 SHORT = {"resources": Resources(memory_mb=300, scratch_mb=100), "retries": 0}
 
 
@@ -93,7 +95,7 @@ def test_a_job_whose_outputs_are_too_much_together_is_not_delivered(site: World)
     (job,) = site.submit("much", leaving(f"truncate -s {LIMIT_MB - 1}MB o", "o", events=3))
     text = why(site, job)
     assert text.startswith("stage_out: "), text
-    assert "delivery_bytes_max" in text
+    assert "this site delivers at most 150000000 of one job" in text
     assert [path for path in (site.home / "site" / "out").glob("much/*") if path.is_file()] == []
 
 

@@ -128,8 +128,8 @@ def test_the_watchdog_starts_again_what_has_died_and_knows_several(place: Path) 
 
 AGENT = """name = "here"
 server = "unix:/nowhere/api.sock"
-heartbeat_s = 0.2
-dead_agent_s = 2
+tuning.heartbeat_s = 0.2
+tuning.dead_agent_s = 2
 [local]
 nodes = 1
 """

@@ -132,6 +132,6 @@ def make_site(steps: Steps, name: str) -> None:
         'name = "simulate"\nexecutable = "/bin/true"\narguments = []\n'
     )
     (folder / "site.toml").write_text(
-        f'name = "{name}"\nserver = "unix:{steps.folder}/api.sock"\nsync_interval_s = 0.2\n'
-        "batch_poll_s = 0.1\nidle_s = 20\nnodes_max = 1\n[local]\nnodes = 1\n"
+        f'name = "{name}"\nserver = "unix:{steps.folder}/api.sock"\ntuning.sync_interval_s = 0.2\n'
+        "tuning.batch_poll_s = 0.1\ntuning.idle_s = 20\nnodes_max = 1\n[local]\nnodes = 1\n"
     )

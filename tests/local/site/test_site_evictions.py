@@ -18,7 +18,7 @@ def test_an_allocation_whose_pilot_hangs_is_given_back_with_a_reason(tmp_path: P
     )
     binary.chmod(0o755)
     flag.touch()
-    extra = f'node_binary = "{binary}"\n[harvest]\nfirst_record_s = 1\n'
+    extra = f'node_binary = "{binary}"\n[tuning.harvest]\nfirst_record_s = 1\n'
     with world(nodes=1, cores=1, extra=extra) as it:
         it.submit("mute", JobSpec(command=["/bin/true"], events=4, resources=Resources(event_s=0.05)))
         log = it.home / "site.log"

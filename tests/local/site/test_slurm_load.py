@@ -198,13 +198,10 @@ def test_limit_is_lowered_in_minutes_where_its_end_cannot_be_set(fake: Fake) -> 
     assert batch.shorten({"tm-x-e1-1": now_s + 500}) == {"tm-x-e1-1": now_s - 100 + 3600}
 
 
-def test_text_that_cannot_be_read_is_read_as_json_unless_that_is_forbidden(fake: Fake) -> None:
+def test_text_that_cannot_be_read_is_read_as_json(fake: Fake) -> None:
     crowd = {"running": 5, "waiting": 0, "nodes": 4}
     odd = [
         {"id": i, "name": "a\x1e\x1eb", "user": "u", "state": "RUNNING", "where": "n00001"} for i in range(9)
     ]
     batch, _ = fake(Cluster(calls_per_min_max=1000), crowd=crowd, jobs=odd)
     assert len(batch.snapshot().running) == 14
-    batch, _ = fake(Cluster(calls_per_min_max=1000, json="never"), crowd=crowd, jobs=odd)
-    with pytest.raises(Exception, match="rows of squeue cannot be read"):
-        batch.snapshot()

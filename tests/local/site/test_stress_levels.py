@@ -27,7 +27,7 @@ event_s = 1.0
 BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.6"
 
 
-EXTRA = """monitor_interval_s = 1
+EXTRA = """tuning.monitor_interval_s = 1
 [[io]]
 name = "sw"
 prefixes = ["/sw"]

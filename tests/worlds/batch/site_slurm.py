@@ -21,29 +21,28 @@ contact = "operator@example.org"
 stop_file = "{staff}/STOP"
 data_roots = ["/"]
 allow_adhoc = true
-output_flush_s = 0.3
-pilot_grace_s = 2
-idle_s = {idle_s}
-queue_s = 0.5
-start_backoff_s = 0.2
-start_backoff_max_s = 1
-sync_interval_max_s = 1
-dead_agent_s = 5
-heartbeat_s = 1
+tuning.output_flush_s = 0.3
+tuning.pilot_grace_s = 2
+tuning.idle_s = {idle_s}
+tuning.queue_s = 0.5
+tuning.start_backoff_s = 0.2
+tuning.start_backoff_max_s = 1
+tuning.sync_interval_max_s = 1
+tuning.dead_agent_s = 5
+tuning.heartbeat_s = 1
 nodes_max = 16
 walltime_s = "30m"
+tuning.cluster = {{ unknown_s = 4, timeout_s = 5 }}
+tuning.harvest.cycle_s = 2
+tuning.harvest.startup_s = 1
 {top}
 [cluster]
 calls_per_min_max = 1200
-unknown_s = 4
-timeout_s = 5
 {cluster}
 [harvest]
 poll_s = 0.5
-cycle_s = 2
-startup_s = 1
 {harvest}
-[yield]
+[tuning.yield]
 dead_after_s = 10
 stop_s = 3
 drain_s = 5

@@ -21,18 +21,16 @@ from tidemill.wire.api import JobDetail
 SITE = """batch = "slurm"
 contact = "operator@example.org"
 node_binary = "{binary}"
+tuning.cluster.unknown_s = 3
+tuning.harvest = {{ cycle_s = 1, startup_s = 0.5, start_by_s = 60 }}
 {top}
 [cluster]
 partition = "{partition}"
 calls_per_min_max = 1200
-unknown_s = 3
 {cluster_keys}
 [harvest]
 poll_s = 0.5
-cycle_s = 1
-startup_s = 0.5
 starts_per_node_hour = 7200
-start_by_s = 60
 {harvest}
 """
 

@@ -28,23 +28,24 @@ from tidemill.wire.credentials import Credentials
 PAGE = Path(__file__).parents[3] / "docs" / "edge.md"
 SHELL = 'tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }\nexport -f tidemill\n'
 #: the page has the pauses of production; a test has not the time
-QUICK_TOP = """output_flush_s = 0.3
-idle_s = 20
-queue_s = 0.5
-sync_interval_s = 0.2
-sync_interval_max_s = 1
-heartbeat_s = 1
+QUICK_TOP = """tuning.output_flush_s = 0.3
+tuning.idle_s = 20
+tuning.queue_s = 0.5
+tuning.sync_interval_s = 0.2
+tuning.sync_interval_max_s = 1
+tuning.heartbeat_s = 1
 """
 QUICK_TABLES = """
 [cluster]
 calls_per_min_max = 1200
 [harvest]
 poll_s = 0.5
+[tuning.harvest]
 cycle_s = 1
 startup_s = 0.5
 """
 QUICK_SERVER = """
-[notify]
+[tuning.notify]
 gather_s = 0.2
 digest_s = 0.5
 look_s = 0.1

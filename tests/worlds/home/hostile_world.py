@@ -34,13 +34,13 @@ PER_MIN_MAX = 6000
 SITE = """name = "prey"
 server = "http://127.0.0.1:{port}"
 data_roots = ["{home}/data"]
-sync_interval_s = 0.1
-sync_interval_max_s = 0.2
-batch_poll_s = 0.1
-start_backoff_s = 0.1
-lease_ranges_max = {open_max}
-idle_s = 60
-[limits]
+tuning.sync_interval_s = 0.1
+tuning.sync_interval_max_s = 0.2
+tuning.batch_poll_s = 0.1
+tuning.start_backoff_s = 0.1
+tuning.lease_ranges_max = {open_max}
+tuning.idle_s = 60
+[tuning.limits]
 leases_per_min_max = {per_min}
 [local]
 nodes = 1

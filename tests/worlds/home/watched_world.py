@@ -45,7 +45,7 @@ ca_file = "{home}/localhost.pem"
 login_file = "{home}/mail.login"
 recipients = ["*@example.org"]
 
-[notify]
+[tuning.notify]
 gather_s = 0.2
 digest_s = {digest_s}
 per_hour_max = 3600
@@ -74,11 +74,11 @@ server = "http://127.0.0.1:{port}"
 secret_file = "{home}/server.secret"
 data_roots = ["{home}"]
 allow_adhoc = true
-sync_interval_s = 0.2
-sync_interval_max_s = 1
-batch_poll_s = 0.1
-heartbeat_s = 0.3
-idle_s = 5
+tuning.sync_interval_s = 0.2
+tuning.sync_interval_max_s = 1
+tuning.batch_poll_s = 0.1
+tuning.heartbeat_s = 0.3
+tuning.idle_s = 5
 [metrics]
 listen = "127.0.0.1:{metrics}"
 secret_file = "{home}/agent.secret"
@@ -86,7 +86,7 @@ textfile = "{home}/textfile/tidemill-here.prom"
 [local]
 nodes = 1
 cores_per_node = 2
-[transfer]
+[tuning.transfer]
 tries_max = 1
 [[endpoints]]
 url = "s3://bucket/"

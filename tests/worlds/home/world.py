@@ -34,24 +34,25 @@ SITE = """name = "here"
 server = "unix:{home}/server/api.sock"
 data_roots = ["/"]
 allow_adhoc = true
-output_flush_s = 0.3
-pilot_grace_s = 2
-idle_s = 20
-queue_s = 0.5
-batch_poll_s = 0.1
-start_backoff_s = 0.1
-start_backoff_max_s = 0.5
-sync_interval_max_s = 1
-dead_agent_s = 3
-heartbeat_s = 1
+tuning.output_flush_s = 0.3
+tuning.pilot_grace_s = 2
+tuning.idle_s = 20
+tuning.queue_s = 0.5
+tuning.batch_poll_s = 0.1
+tuning.start_backoff_s = 0.1
+tuning.start_backoff_max_s = 0.5
+tuning.sync_interval_max_s = 1
+tuning.dead_agent_s = 3
+tuning.heartbeat_s = 1
 nodes_max = {nodes}
 walltime_s = "1h"
 {extra}
 [local]
 nodes = {nodes}
 cores_per_node = {cores}
+[tuning.local]
 grace_s = 3
-[yield]
+[tuning.yield]
 {yields}
 """
 
@@ -59,7 +60,7 @@ grace_s = 3
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a world is made. `user`: it runs as this user (root only); `environment` is added; its home is made
-    in `parent`. HOME is `home/me`. `yields`: keys of the site's table `yield`."""
+    in `parent`. HOME is `home/me`. `yields`: keys of the site's table `tuning.yield`."""
 
     nodes: int = 2
     cores: int = 1

@@ -119,9 +119,7 @@ class Survey:
         return read.running, read.queued
 
     def _complain(self, error: ProtocolError) -> None:
-        """Say once that text cannot be read. Raises the error where the configuration forbids JSON."""
-        if self._config.json == "never":
-            raise error
+        """Log once that text cannot be read."""
         if not self._complained:
             self._complained = True
             _log.warning("slurm.text_unreadable", reason=error.message)

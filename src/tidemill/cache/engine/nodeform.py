@@ -73,8 +73,8 @@ def node_text(wanted: NodeCache) -> str:
         "prefetch_blocks": site.prefetch_blocks,
         "files_open_max": min(site.files_open_max, FILES_OPEN_MAX),
         "redirects_max": site.redirects_max,
-        "origin_wait_s": site.origin_wait_s,
-        "origin_stall_s": site.origin_stall_s,
+        "tuning.origin_wait_s": site.origin_wait_s,
+        "tuning.origin_stall_s": site.origin_stall_s,
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     lines += ["[space]", f"max = {most * 8 // 10}"]  # the rest is what comes between two purges

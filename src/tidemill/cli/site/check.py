@@ -169,7 +169,8 @@ def _shown(value: Any) -> str:
 
 
 def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
-    """Every key of the file with its value and where that comes from: a line of the file, or the default."""
+    """Every key of the file with its value and where that comes from: a line of the file, or the default. Of constants
+    those that the file's `[tuning]` replaces."""
     import msgspec
 
     from tidemill import config
@@ -178,10 +179,27 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
     values = msgspec.to_builtins(read, enc_hook=str)
     rows: list[tuple[str, Any, str]] = []
     for key in config.describe(type(read)):
-        value = functools.reduce(lambda table, name: table[name], key.key.split("."), values)
         line = lines.get(key.key)
-        rows.append((key.key, value, "default" if line is None else f"{path.name}:{line}"))
-    return rows
+        rows.append((key.key, _at(values, key.key), "default" if line is None else f"{path.name}:{line}"))
+    return rows + [(key, _at(values, key), f"{path.name}: [tuning]") for key in _tuned(path)]
+
+
+def _at(values: Any, key: str) -> Any:
+    return functools.reduce(lambda table, name: table[name], key.split("."), values)
+
+
+def _tuned(path: Path) -> list[str]:
+    """The constants that the file's `[tuning]` replaces."""
+    from tidemill import config
+
+    def names(table: Any, prefix: str) -> Iterator[str]:
+        for name, value in table.items():
+            if isinstance(value, dict):
+                yield from names(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    return list(names(config.parse_toml(path.read_text(encoding="utf-8")).get(config.TUNING, {}), ""))
 
 
 def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
@@ -190,6 +208,14 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
     yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")
+    tuned = _tuned(directory / "site.toml")
+    if tuned:
+        yield Finding(
+            "tuning",
+            "warn",
+            f"`[tuning]` replaces {len(tuned)} constants of Tidemill: {', '.join(f'`{key}`' for key in tuned)}",
+            "it is for tests and development, and no version promises them: remove it",
+        )
     yield _mode(read)
     yield _payloads(read)
     yield from _paths(read)

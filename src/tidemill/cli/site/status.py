@@ -58,7 +58,7 @@ def status(args: Namespace) -> int:
     applications.digests.close()  # large files that the agent has not read are not read here
     (row, why), owner = _server_view(config), owner_of(directory)
     stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
-    denied = denied_lines(directory, config)
+    denied = denied_lines(directory)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
     if args.json:
         show_json(
@@ -149,18 +149,15 @@ def _show_contact(config: SiteConfig, directory: Path) -> None:
         _line("stop file", f"{config.stop_file or 'none agreed with the staff'}; yours: {directory / 'STOP'}")
 
 
-def denied_lines(directory: Path, config: SiteConfig) -> list[str]:
+def denied_lines(directory: Path) -> list[str]:
     """Whom the site's staff deny, and why."""
     from tidemill.site.staff import denials
 
-    lines = [f"{name}: by `deny_submitters` of site.toml" for name in config.deny_submitters]
     try:
         found = denials.read(directory)
     except TidemillError as error:
-        return [*lines, f"all submitters: {error.message} ({error.hint})"]
-    return lines + [
-        f"{each.submitter}: {each.reason} ({each.by}, {clock.utc_text(each.at_us)})" for each in found
-    ]
+        return [f"all submitters: {error.message} ({error.hint})"]
+    return [f"{each.submitter}: {each.reason} ({each.by}, {clock.utc_text(each.at_us)})" for each in found]
 
 
 def away_text(away: BatchOutage, *, now_s: float) -> str:

@@ -15,6 +15,9 @@ import msgspec
 from tidemill.config.site import Account
 
 HOUR_S = 3600.0
+WARN_AT = 0.9
+"""Share of a grant from which on the site warns: time enough to ask for more."""
+
 UNBOUNDED_S = 1e18
 """Node-seconds left where nothing bounds them."""
 
@@ -130,7 +133,7 @@ def _line(
     used_s = before_s + settled_s + in_flight_s
     left_s = max(0.0, account.stop_at * granted_s - used_s - committed_s)
     standing = Standing.OPEN
-    if used_s >= account.warn_at * granted_s:
+    if used_s >= WARN_AT * granted_s:
         standing = Standing.WARN
     if left_s < least_s:
         standing = Standing.STOP

@@ -70,7 +70,7 @@ AGENT: dict[str, Metric] = {
         "counter", "Commands of the batch system that we ran", {"kind": Label(("query", "glance", "action"))}
     ),
     "tidemill_batch_failures_total": Metric("counter", "Commands that failed"),
-    "tidemill_batch_slow_total": Metric("counter", "Replies that took over cluster.slow_s, or a rate limit"),
+    "tidemill_batch_slow_total": Metric("counter", "Replies that took over 2 s, or a rate limit"),
     "tidemill_batch_bytes_total": Metric("counter", "Bytes of replies"),
     "tidemill_batch_seconds_total": Metric("counter", "Seconds that commands took"),
     "tidemill_batch_last_seconds": Metric("gauge", "Seconds that the last query took"),

@@ -11,10 +11,9 @@ from functools import partial
 from typing import NamedTuple, get_args
 
 from tidemill import clock, log
-from tidemill.config.hospital import DATA_WAIT_S, Downtimes, Ward
+from tidemill.config.hospital import Downtimes, Ward
 from tidemill.config.quotas import Quotas
-from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
-from tidemill.config.tls import MARGIN_S
+from tidemill.config.server import SITE_LOST_S
 from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
@@ -55,6 +54,17 @@ from tidemill.wire.api import (
     SyncRequest,
 )
 
+HALF_LIFE_S = 7 * 86400.0
+"""Half-life of past usage of owners and campaigns in the fair share: what was used a month ago counts a sixteenth."""
+
+MARGIN_S = 600.0
+"""A credential that ends less than this after the job is expected to is remarked at submit: outputs are delivered
+after a job's last event."""
+
+DATA_WAIT_S = 300.0
+"""A job waits this long for a site nearer to its data; then any site that fits may run it: a site that is only busy
+has asked for work again by then."""
+
 _LOG = log.Log("server")
 _TAGS: dict[type, str] = {
     kind: str(kind.__struct_config__.tag) for kind in (*get_args(Report), *get_args(Order))
@@ -62,7 +72,7 @@ _TAGS: dict[type, str] = {
 
 
 class DispatchRules(NamedTuple):
-    """What `server.toml` says about the verbs. `margin_s`: a credential should outlast its jobs by that."""
+    """What the verbs go by: `server.toml`, and constants that tests replace."""
 
     site_lost_s: float = SITE_LOST_S
     half_life_s: float = HALF_LIFE_S

@@ -11,6 +11,15 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import alike
 from tidemill.server.errors import QuotaError
 
+HINTS = {
+    "open_jobs_max": "wait until some have ended, submit fewer, or ask the server's operator to raise the quota",
+    "open_kinds_max": "wait until some have ended, submit fewer, or ask the server's operator to raise the quota",
+    "stored_bytes_max": "submit less, or ask the server's operator to raise the quota in server.toml",
+    "campaign_kinds_max": "submit the rest in another campaign",
+    "sites_named_max": "name sites that have joined: `tidemill app list` shows which sites offer an application",
+}
+"""What may help, by quota."""
+
 
 class QuotaDemand(NamedTuple):
     """What a submission would add. `spec_bytes`: of its different specifications."""
@@ -87,7 +96,5 @@ def _within(most: int, key: str, number: int, what: str) -> None:
     if number > most:
         raise QuotaError(
             f"there would be {number} {what}; the quota `quotas.{key}` is {most}",
-            hint="wait until some have ended, submit less, or ask the server's operator to raise the quota"
-            if key.startswith("open_")
-            else "submit less, or ask the server's operator to raise the quota in server.toml",
+            hint=HINTS[key],
         )

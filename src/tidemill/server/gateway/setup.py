@@ -32,6 +32,9 @@ from tidemill.wire.broker import place_of
 
 CONNECTIONS_MAX = 20  #: of one submitter or site: its services, and people with the same certificate
 CHANNELS_MAX = 100
+QUEUE_BYTES_MAX = (
+    1_000_000_000  #: of one queue, so that a reader that has stopped does not fill the broker's disk
+)
 NOTHING = "^$"
 
 
@@ -136,7 +139,7 @@ def keys(config: Amqp) -> list[tuple[str, str, str]]:
 
 def policies(config: Amqp, vhost: str) -> list[dict[str, Any]]:
     """Limits. A full queue of jobs or states refuses what is new, so its sender keeps it; others drop the oldest."""
-    full = {"max-length": config.messages_max, "max-length-bytes": config.queue_bytes_max}
+    full = {"max-length": config.messages_max, "max-length-bytes": QUEUE_BYTES_MAX}
     found: list[tuple[str, dict[str, Any]]] = [
         (rf"^{re.escape(SUBMIT)}\.", {**full, "overflow": "reject-publish", "dead-letter-exchange": DEAD}),
         (rf"^{re.escape(STATES)}\.", {**full, "overflow": "reject-publish"}),

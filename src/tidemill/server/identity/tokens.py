@@ -26,6 +26,10 @@ TOKEN_BYTES_MAX = 16 * 1024
 KNOWN_MAX = 10_000  #: tokens whose verification is remembered
 KNOWN_S = 300.0  #: how long, so that a key that its issuer withdraws is not accepted much longer
 SUBJECT_MAX = 150
+LIFETIME_S_MAX = 6 * 3600.0  #: a token that lives longer is refused: at most this by the WLCG profile
+KEYS_KEPT_S = (
+    3600.0  #: an issuer's keys are fetched again after this time, so that a withdrawn one ends within it
+)
 _ALGORITHMS = frozenset(each for several in ALGORITHMS.values() for each in several)
 
 
@@ -55,7 +59,7 @@ class TokenVerifier:
             section.issuers
         ):
             raise ConfigError("two of `tokens.issuers` have the same `issuer` or `name`")
-        self._keys = {each.issuer: IssuerKeys(each, kept_s=section.keys_kept_s) for each in section.issuers}
+        self._keys = {each.issuer: IssuerKeys(each, kept_s=KEYS_KEPT_S) for each in section.issuers}
         self._askers = {
             each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in section.issuers
         }  #: who waits for an issuer waits in its own thread, and takes none that others need
@@ -128,9 +132,9 @@ class TokenVerifier:
         if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_MAX or not subject.isprintable():
             raise StrangerError(f"the token of issuer `{issuer.name}` has no usable `sub`")
         lifetime_s = float(claims["exp"]) - float(claims["iat"])
-        if lifetime_s > self._section.lifetime_s_max:
+        if lifetime_s > LIFETIME_S_MAX:
             raise StrangerError(
-                f"the token of `{subject}` lives {lifetime_s:.0f} s, at most {self._section.lifetime_s_max:.0f}"
+                f"the token of `{subject}` lives {lifetime_s:.0f} s, at most {LIFETIME_S_MAX:.0f}"
             )
         version = claims.get("wlcg.ver")
         if issuer.profile == "wlcg" and not (isinstance(version, str) and version.split(".")[0] == "1"):

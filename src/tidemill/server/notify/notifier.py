@@ -41,6 +41,12 @@ ROUNDS_MAX = 50  #: pieces of the feed that are taken before messages are made
 PRUNE_S = 600.0
 CLOSE_S = 5.0
 TRIES_MIN = 3
+GIVE_UP_S = (
+    5 * 86400.0
+)  #: a message that cannot be sent for this time is given up (RFC 5321, 4.5.4.1: 4-5 days)
+KEPT_S = (
+    7 * 86400.0
+)  #: sent and abandoned messages stay in the database for this time, for who asks where one went
 _LOG = log.Log("notify")
 
 
@@ -225,7 +231,7 @@ class Gatherer:
         if clock.monotonic_s() - self._pruned_s < PRUNE_S:
             return
         self._pruned_s = clock.monotonic_s()
-        before = clock.now_us() - int(self._config.keep_s * 1e6)
+        before = clock.now_us() - int(KEPT_S * 1e6)
         self._dispatcher.writer.write(lambda work: work.session.run("prune_outbox", before=before))
 
 
@@ -335,7 +341,7 @@ class Post:
         self.failed += 1
         self._count(message, "delayed")
         age_s = (clock.now_us() - message.made_us) / 1e6
-        if age_s > self._config.give_up_s and failures >= TRIES_MIN:
+        if age_s > GIVE_UP_S and failures >= TRIES_MIN:
             self._give_up(message, error)
             return
         first_us, longest_us = int(self._config.retry_s * 1e6), int(self._config.retry_max_s * 1e6)

@@ -203,8 +203,8 @@ class Deliverer:
         if size > self._bytes_max:
             raise JobError(
                 f"the outputs of job {delivery.job} have {size} bytes, holes included; this site delivers at most "
-                f"{self._bytes_max} of one job (`delivery_bytes_max`)",
-                hint="split the job, or ask the site's operator to raise `delivery_bytes_max`",
+                f"{self._bytes_max} of one job",
+                hint="split the job",
             )
 
     def _send(self, delivery: OutputDelivery, copying: _Copying) -> dict[str, OutputRow]:

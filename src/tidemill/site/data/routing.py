@@ -58,6 +58,9 @@ GIVEN_S = 60.0
 """A file that payloads were sent to a cache for so long ago is taken as held there, but for the end of it, unless a
 newer list of what the cache holds says how much it is."""
 
+RUCIO_KEPT_S = 600.0
+"""Rucio's answer about a file is used again for this time: replicas move over hours."""
+
 _log = Log("routing")
 HELD = 0.9
 DISTRUST_S = 3600.0
@@ -136,7 +139,7 @@ class InputRoutes:
         self.learning = WayLearning(links)
         self._lists = ReplicaLists(config.replicas)
         rucio = config.replicas.rucio
-        self._rucio = RucioReplicas(rucio, config.replicas.keep_s) if rucio.url else None
+        self._rucio = RucioReplicas(rucio, RUCIO_KEPT_S) if rucio.url else None
         self._rules = RouteRules(near_s=config.routing.near_s, stage_bytes_max=config.routing.stage_bytes_max)
         self._lock = threading.Lock()
         self._named: dict[int, set[str]] = {}  #: jobs at work here -> what their inputs name

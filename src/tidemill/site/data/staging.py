@@ -71,6 +71,12 @@ STEP_SHARE = 4
 KEPT_FREE_SHARE = 50
 """`stage_free_bytes_min` is never more than this part of the file system, so that small ones can be used."""
 
+IDLE_AGE_S = 7 * 86400.0
+"""Staged inputs that no job needs are removed after this time, also where there is room: campaigns return in days."""
+
+STAGE_FILES_MAX = 1_000_000
+"""Files of staged inputs, of all jobs together: what a project's quota of inodes usually bears."""
+
 FILES_PER_COPY = 3
 """Inodes: the copy, what is known of it, its digest."""
 
@@ -138,11 +144,11 @@ class Stage:
         limits = CacheLimits(
             config.stage_bytes_max,
             config.stage_bytes_max // 2 if idle_bytes is None else idle_bytes,
-            config.transfer.cache_age_s,
-            config.stage_files_max,
+            IDLE_AGE_S,
+            STAGE_FILES_MAX,
         )
         self.cache = DataCache(self._files, limits)
-        self.budget = StageBudget(StageRoom(config.stage_bytes_max, config.stage_files_max))
+        self.budget = StageBudget(StageRoom(config.stage_bytes_max, STAGE_FILES_MAX))
         self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
         self._lock = self._contents.lock
         self.routes = InputRoutes(config, RouteLinks(directory.parent / LINKS, config.routing.probe_s))
@@ -653,7 +659,7 @@ class Stage:
             raise SiteError(
                 f"{what} {room.bytes} bytes of inputs in {room.files} files at the same time; this site stages at "
                 f"most {limit.bytes} bytes in {limit.files} files",
-                hint="use smaller inputs, or ask the site's operators to raise `stage_bytes_max` or `stage_files_max`",
+                hint="use smaller or fewer inputs, or ask the site's operators to raise `stage_bytes_max`",
                 transient=False,
             )
 

@@ -50,6 +50,13 @@ LOST_TOLD_US = 600_000_000
 END_TOLD_US = 1_500_000
 """Batch systems report ends to the second."""
 
+RECORD_FLUSH_MS = 100
+"""Results become durable at least this often: at most this much work is repeated after a crash, for ten flushes a
+second of one file."""
+
+FAST_BYTES_MIN = 1_000_000_000
+"""Inputs of this size and more go to the site's `fast_dir`; smaller ones are read sooner from memory."""
+
 WIDE_QUEUE_S = 30.0
 """Work that is queued at an allocation for payloads that span nodes: a chunk should hold an event for each rank."""
 
@@ -176,7 +183,7 @@ class Fleets:
             lead=config.harvest.lead,
             listen=config.lead_listen,
             settings=Settings(
-                record_flush_ms=max(1, int(config.record_flush_s * 1000)),
+                record_flush_ms=RECORD_FLUSH_MS,
                 output_flush_s=config.output_flush_s,
                 queue_s=max(config.queue_s, WIDE_QUEUE_S) if record.width else config.queue_s,
                 idle_s=min(config.idle_s, WIDE_IDLE_S) if record.width else config.idle_s,
@@ -198,7 +205,7 @@ class Fleets:
                 peers=config.harvest.node_to_node,
                 stage_readers=config.harvest.stage_readers,
                 fast_dir=config.cluster.fast_dir or None,
-                fast_bytes=config.cluster.fast_bytes_min,
+                fast_bytes=FAST_BYTES_MIN,
                 spill=None if config.spill_dir is None else str(config.spill_dir),
                 io=self.io.first(record.name),
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,

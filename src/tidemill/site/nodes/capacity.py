@@ -19,6 +19,8 @@ from tidemill.wire.far import NearData
 SYNCS_AHEAD = 3
 """At least what is done in this number of syncs is kept leased ahead."""
 
+LEASE_CORE_S_MAX = 1e7
+"""Core-seconds of leased work at most: 2,800 cores for an hour. What a site that fails holds is late by its silence."""
 
 WINDOW_S = 2.0
 KEEP = 0.5
@@ -142,7 +144,7 @@ class CapacityMeter:
                 rate_core_s=self._throughput.update(core_s, clock.monotonic_s()),
                 sync_s=sync_s,
                 lease_ahead_s=config.lease_ahead_s,
-                core_s_max=config.lease_core_s_max,
+                core_s_max=LEASE_CORE_S_MAX,
                 ranges_max=config.lease_ranges_max,
             )
         )

@@ -45,7 +45,7 @@ from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_o
 from tidemill.site.nodes.selection import Named
 from tidemill.site.staff.stopping import retreat
 from tidemill.site.state import site_state as s
-from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.node import Record, Started
 
 IDLE_FACTOR = 10
@@ -385,7 +385,7 @@ class Harvesting:
                 self._hurries = True
             read_fleets()
             self._log.commit()
-            clock.sleep_s(self._config.tick_s)
+            clock.sleep_s(TICK_S)
 
     def _end(self, evictions: Sequence[Eviction]) -> bool:
         if not evictions or self.calls.is_busy:

@@ -295,13 +295,11 @@ class SiteMachine:
         width = harvest.width or 1
         return Limits(
             nodes_max=min(config.nodes_max, self.nodes),
-            allocations_max=harvest.allocations_max,
+            allocations_max=planning.ALLOCATIONS_MAX,
             width_min=width,
             width_max=width,
             walltime_max_s=config.walltime_s,
             startup_s=self.costs.startup_s,
-            payback=harvest.payback,
-            waiting_per_idle=harvest.waiting_per_idle,
             starts_per_node_hour=harvest.starts_per_node_hour,
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),

@@ -43,6 +43,9 @@ exits at once."""
 STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
 """Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
 
+ALLOCATIONS_MAX = 100_000
+"""As `nodes_max` at most: an allocation has a node or more, so that `nodes_max` is the bound of a site."""
+
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000
 
@@ -154,7 +157,7 @@ def local_situation(
     `cores`."""
     limits = Limits(
         nodes_max=min(config.nodes_max, nodes),
-        allocations_max=config.harvest.allocations_max,
+        allocations_max=ALLOCATIONS_MAX,
         walltime_max_s=config.walltime_s,
         walltime_min_s=1.0,
         walltime_step_s=1.0,

@@ -27,6 +27,12 @@ from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
 
 STATE_BYTES_MAX = 64 << 20
+QUARANTINE_S = (
+    86400.0  #: a node stays in quarantine for a day: the centre's staff repair nodes in working hours
+)
+FAST_FAILURE_S = (
+    120.0  #: a start that fails within this time is a fast failure; slow file systems need a minute
+)
 _log = Log("quarantine")
 
 
@@ -36,11 +42,10 @@ class NodeQuarantine:
     def __init__(self, path: Path, config: SiteConfig, costs: Costs) -> None:
         self._path = path
         self._costs = costs
-        harvest = config.harvest
         settings = QuarantineSettings(
-            starts=harvest.quarantine_starts,
-            quarantine_s=harvest.quarantine_s,
-            fast_failure_s=harvest.fast_failure_s,
+            starts=config.harvest.quarantine_starts,
+            quarantine_s=QUARANTINE_S,
+            fast_failure_s=FAST_FAILURE_S,
             backoff_s=config.start_backoff_s,
             backoff_max_s=config.start_backoff_max_s,
         )

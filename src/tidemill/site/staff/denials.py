@@ -3,7 +3,7 @@
     SITE/denied.json    list of Denial, by `tidemill site deny` and `site allow`; the agent checks it once a second
     SITE/denied.log     one JSON line for each `deny` and `allow`: when, who, why
 
-`deny_submitters` of site.toml counts besides. A file that cannot be read denies everybody until it is mended: its
+A file that cannot be read denies everybody until it is mended: its
 reader does not know whom the staff meant.
 """
 
@@ -69,7 +69,7 @@ def allow(site_dir: Path, submitter: str, reason: str) -> None:
             names = [each.submitter for each in denials]
             raise ConfigError(
                 f"submitter `{submitter[:SUBMITTER_CHARACTERS_MAX]}` is not denied",
-                hint=did_you_mean(submitter, names) + "; `deny_submitters` of site.toml is edited there",
+                hint=did_you_mean(submitter, names),
             )
         told = Denial(submitter=submitter, reason=reason, by=getpass.getuser(), at_us=clock.now_us())
         _write(site_dir, left, told, "allow")
@@ -128,12 +128,11 @@ def _checked(text: str, what: str, characters_max: int) -> str:
 
 
 class Denials:
-    """Whom the site denies now. `always`: `deny_submitters` of site.toml."""
+    """Whom the site denies now."""
 
-    def __init__(self, site_dir: Path, site: str, always: list[str]) -> None:
+    def __init__(self, site_dir: Path, site: str) -> None:
         self._site_dir = site_dir
         self._site = site
-        self._always = frozenset(always)
         self._mark: tuple[int, ...] | None = None
         self._next_s = 0.0
         self._by_name: dict[str, Denial] = {}
@@ -161,8 +160,6 @@ class Denials:
         """Why this submitter's jobs do not run here; None = they may."""
         if self.problem:
             return f"site `{self._site}` denies all submitters for now: {self.problem}"
-        if submitter and submitter in self._always:
-            return f"site `{self._site}` denies submitter `{submitter}`"
         denial = self._by_name.get(submitter)
         return (
             None if denial is None else f"site `{self._site}` denies submitter `{submitter}`: {denial.reason}"
@@ -170,7 +167,7 @@ class Denials:
 
     def names(self) -> list[str]:
         """All of them."""
-        return sorted({*self._always, *self._by_name})
+        return sorted(self._by_name)
 
     def _marked(self) -> tuple[int, ...] | None:
         try:

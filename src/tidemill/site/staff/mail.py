@@ -24,7 +24,7 @@ def send(config: SiteConfig, subject: str, text: str) -> None:
     if not colon:
         host, port = port, str(SMTP_PORT)
     message = EmailMessage()
-    message["From"] = config.mail.sender or config.contact
+    message["From"] = config.contact
     message["To"] = config.contact
     message["Subject"] = " ".join(f"[tidemill {config.name}] {subject}".split())
     message.set_content(text)
@@ -34,7 +34,7 @@ def send(config: SiteConfig, subject: str, text: str) -> None:
     except (OSError, smtplib.SMTPException, ValueError) as error:
         raise SiteError(
             f"failed to mail `{config.contact}` through `{config.mail.server}`: {error}",
-            hint="check `mail.server` and `mail.sender` in site.toml",
+            hint="check `mail.server` and `contact` in site.toml",
         ) from error
 
 

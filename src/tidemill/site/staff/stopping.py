@@ -22,6 +22,10 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
 
 CHECK_S = 1.0
+FOREIGN_CANCELS, FOREIGN_CANCELS_S = 3, 600.0
+"""Cancellations that Tidemill did not order, and the time within which they drain the site: one or two may come from a
+script of the centre that clears a node."""
+
 _log = Log("guest")
 
 
@@ -42,17 +46,17 @@ class Retreat(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def sign_of_stop(signs: Signs, limits: Yielding, *, now_us: int) -> s.Stop | None:
+def sign_of_stop(signs: Signs, *, now_us: int) -> s.Stop | None:
     """Why the site has to be drained now, None = it need not be."""
     if signs.stop_files:
         path, text = signs.stop_files[0]
         reason = f"`{path}` exists" + (f": {text}" if text else "")
         return s.Stop(cause="stop_file", reason=reason, at_us=now_us)
-    since_us = now_us - int(limits.foreign_cancels_s * 1e6)
+    since_us = now_us - int(FOREIGN_CANCELS_S * 1e6)
     recent = [at_us for at_us in signs.foreign_us if at_us >= since_us]
-    if len(recent) >= limits.foreign_cancels:
+    if len(recent) >= FOREIGN_CANCELS:
         reason = (
-            f"{len(recent)} allocations were canceled within {limits.foreign_cancels_s:.0f} s, and not by us: "
+            f"{len(recent)} allocations were canceled within {FOREIGN_CANCELS_S:.0f} s, and not by us: "
             "staff of the centre stopped Tidemill"
         )
         return s.Stop(cause="cancels", reason=reason, at_us=now_us)
@@ -105,7 +109,7 @@ class StopControl:
         if state.stop is not None:
             return self._resume(state.stop, files)
         signs = Signs(stop_files=files, foreign_us=state.foreign_us, held=held)
-        stop = sign_of_stop(signs, self._config.yielding, now_us=clock.now_us())
+        stop = sign_of_stop(signs, now_us=clock.now_us())
         if stop is None:
             return False
         self._log.apply(s.Stopped(cause=stop.cause, reason=stop.reason, at_us=stop.at_us))

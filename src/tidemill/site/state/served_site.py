@@ -21,6 +21,12 @@ COPY_THREADS = 4
 
 DELIVERY_THREADS = 2
 
+TICK_S = 0.05
+"""Pause of the agent's loop while work is running: 20 reads of journals a second find results soon enough."""
+
+SNAPSHOT_LINES = 50_000
+"""Lines after which the site's log is condensed into a snapshot: a restart reads these in a second."""
+
 
 class HelperPools(NamedTuple):
     """Threads of the agent beside its loop, one pool for each kind of work: slow inputs hold up no delivery, a slow
@@ -77,7 +83,7 @@ def serve(config: SiteConfig, directory: Path, epoch: Epoch) -> ServedSite:
     """Open the site's log for an epoch, with the state that earlier epochs left. Raises TidemillError."""
     binary = config.node_binary or find_binary()
     restored = restore(directory / "log", config.name)
-    log = SiteLog(directory / "log", epoch.number, restored.pool, lines_max=config.log_snapshot_lines)
+    log = SiteLog(directory / "log", epoch.number, restored.pool, lines_max=SNAPSHOT_LINES)
     owner = epoch.owner
     log.apply(
         s.Opened(epoch=owner.epoch, host=owner.host, pid=owner.pid, at_us=clock.now_us(), read=restored.read)

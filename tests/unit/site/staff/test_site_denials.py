@@ -12,8 +12,8 @@ from tidemill.site.staff import denials
 from tidemill.site.staff.denials import LOOK_S, Denials
 
 
-def agents(site: Path, *always: str) -> Denials:
-    return Denials(site, "lrz", list(always))
+def agents(site: Path) -> Denials:
+    return Denials(site, "lrz")
 
 
 def test_a_denied_submitter_stays_so_for_every_agent_until_he_is_allowed(tmp_path: Path) -> None:
@@ -37,13 +37,6 @@ def test_a_denied_submitter_stays_so_for_every_agent_until_he_is_allowed(tmp_pat
         ("deny", "mallory", "mines coins"),
         ("allow", "mallory", "it was her cat"),
     ]
-
-
-def test_names_of_site_toml_count_besides(tmp_path: Path) -> None:
-    denials.deny(tmp_path, "mallory", "mines coins")
-    it = agents(tmp_path, "eve")
-    assert it.names() == ["eve", "mallory"]
-    assert it.why("eve") == "site `lrz` denies submitter `eve`"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000, '[{"submitter":"a"}]', "\xff"])

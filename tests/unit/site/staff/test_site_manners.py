@@ -23,7 +23,7 @@ MINUTE_US = 60_000_000
 
 
 def stop_of(signs: Signs, now_us: int = 0) -> s.Stop | None:
-    return sign_of_stop(signs, LIMITS, now_us=now_us)
+    return sign_of_stop(signs, now_us=now_us)
 
 
 def test_a_stop_file_stops_with_its_text() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tidemill.config.contact import ContactMail
+from tidemill.config.outlets import ContactMail
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.site.staff.mail import can_mail, send, stop_text

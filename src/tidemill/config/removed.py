@@ -1,0 +1,56 @@
+"""Former keys of configuration files, and what applies instead: one sentence each, for who still sets one. Pure.
+
+Keys that became constants of their record (`keys.constant`) are not here: their sentence is made of the field. By the
+record that reads the file; `io[].name` is a key of each `[[io]]`. A constant is named with its file in `src/tidemill`.
+"""
+
+from __future__ import annotations
+
+REMOVED: dict[str, dict[str, str]] = {
+    "SiteConfig": {
+        "deny_submitters": "`tidemill site deny NAME --reason TEXT` denies a submitter, without a restart",
+        "local.queue_wait_s": "emulated nodes are granted as soon as they are free",
+        "cluster.fast_bytes_min": "inputs of 1 GB and more go to `fast_dir` (FAST_BYTES_MIN in site/fleet/fleets.py)",
+        "cluster.json": "Slurm's text is read, and its JSON where text does not say all",
+        "harvest.payback": "a node is taken only if it can work 3 times as long as its start-up takes "
+        "(payback in harvest/plan/situation.py)",
+        "harvest.waiting_per_idle": "at most 2 pilots wait in the queue per idle node "
+        "(waiting_per_idle in harvest/plan/situation.py)",
+        "harvest.allocations_max": "`nodes_max` bounds allocations too: each has at least one node",
+        "harvest.quarantine_s": "a node stays in quarantine for a day (QUARANTINE_S in site/nodes/quarantine.py)",
+        "harvest.fast_failure_s": "a start that fails within 120 s is a fast failure "
+        "(FAST_FAILURE_S in site/nodes/quarantine.py)",
+        "yield.foreign_cancels": "3 cancellations within 10 minutes that Tidemill did not order drain the site "
+        "(FOREIGN_CANCELS in site/staff/stopping.py)",
+        "yield.foreign_cancels_s": "3 cancellations within 10 minutes that Tidemill did not order drain the site "
+        "(FOREIGN_CANCELS_S in site/staff/stopping.py)",
+        "accounts[].warn_at": "a grant is reported from 90 % on (WARN_AT in harvest/account/ledger.py)",
+        "mail.sender": "mail to the `contact` is sent in its own name",
+        "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
+        "lease_core_s_max": "at most 10 million core-seconds of work are leased "
+        "(LEASE_CORE_S_MAX in site/nodes/capacity.py)",
+        "tick_s": "the agent's loop pauses 50 ms while work is running (TICK_S in site/state/served_site.py)",
+        "tick_max_s": "the agent's loop pauses at most 1 s while nothing runs (TICK_MAX_S in site/run.py)",
+        "stage_files_max": "a stage has at most 1,000,000 files (STAGE_FILES_MAX in site/data/staging.py)",
+        "transfer.cache_age_s": "staged inputs are kept for 7 days after their last use "
+        "(IDLE_AGE_S in site/data/staging.py)",
+        "replicas.keep_s": "Rucio's answers are used for 10 minutes (RUCIO_KEPT_S in site/data/routing.py)",
+        "log_snapshot_lines": "the site's log is condensed after 50,000 lines "
+        "(SNAPSHOT_LINES in site/state/served_site.py)",
+    },
+    "ServerConfig": {
+        "half_life_s": "past usage counts half after a week (HALF_LIFE_S in server/core/dispatcher.py)",
+        "data_wait_s": "a job waits 5 minutes for a site nearer to its data "
+        "(DATA_WAIT_S in server/core/dispatcher.py)",
+        "tokens.lifetime_s_max": "a token lives 6 hours at most, as the WLCG profile says "
+        "(LIFETIME_S_MAX in server/identity/tokens.py)",
+        "tokens.keys_kept_s": "an issuer's keys are fetched again after an hour "
+        "(KEYS_KEPT_S in server/identity/tokens.py)",
+        "roles.margin_s": "a credential should outlast its jobs by 10 minutes (MARGIN_S in server/core/dispatcher.py)",
+        "amqp.queue_bytes_max": "a queue holds at most 1 GB (QUEUE_BYTES_MAX in server/gateway/setup.py)",
+        "notify.give_up_s": "a message that cannot be sent is given up after 5 days "
+        "(GIVE_UP_S in server/notify/notifier.py)",
+        "notify.keep_s": "sent and abandoned messages are kept for 7 days (KEPT_S in server/notify/notifier.py)",
+        "web.session_s": "a login to the pages ends after an hour (SESSION_S in server/run.py)",
+    },
+}
