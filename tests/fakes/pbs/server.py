@@ -164,7 +164,7 @@ def not_started(waiting: list[Job]) -> None:
 
 def planned_start_s(state: State, top: Job, free: int) -> float:
     """When the limits of what runs leave enough nodes for the first job that is blocked."""
-    ends = sorted(
+    ends: list[tuple[float, int]] = sorted(
         (job["stime"] + job["walltime"], len(job["hosts"]))
         for job in state["jobs"].values()
         if job["state"] == "R"

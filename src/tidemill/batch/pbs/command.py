@@ -46,7 +46,7 @@ GONE_STATUSES = {153, 35}
 """`errno` modulo 256 of 15001, unknown job id, and 15139, job has finished."""
 
 AFTER_END_S = 10.0
-"""A limit that announces the end of a job lies so long after its expected end: PBS must not reach it before."""
+"""Time from the expected end of a job to the limit that announces it: PBS must not reach the limit first."""
 
 TOGETHER_S = 30.0
 """Jobs whose starts differ by less get one limit: the end that PBS plans with is later by at most that."""
