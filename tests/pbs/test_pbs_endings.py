@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -190,6 +191,50 @@ def test_limits_of_several_are_lowered_by_one_call_each(pbs: PbsWorld) -> None:
         "tm-here-e1-2": 200,
     }
     assert batch.shorten({"tm-here-e1-1": starts["tm-here-e1-1"] + 500}) == {}, "never raised"
+
+
+def foreign(pbs: PbsWorld, nodes: int, walltime_s: int) -> str:
+    """Another user's job of whole nodes: its number."""
+    script = pbs.space / "foreign"
+    script.write_text("sleep 600\n")
+    words = ["qsub", "-l", f"select={nodes}:ncpus=4", "-l", "place=scatter:excl"]
+    words += ["-l", f"walltime={walltime_s}", str(script)]
+    environ = {**os.environ, "TIDEMILL_FAKE_PBS_USER": "stranger"}
+    return subprocess.run(words, check=True, capture_output=True, text=True, env=environ).stdout.strip()
+
+
+def record_of(number: str) -> str:
+    return subprocess.run(["qstat", "-f", number], check=True, capture_output=True, text=True).stdout
+
+
+def test_no_job_is_backfilled_that_outlasts_the_end_of_what_is_deleted(pbs: PbsWorld) -> None:
+    """Two allocations are deleted for a job of two nodes that PBS plans, and one of them is slow to end."""
+    pbs.configure(strict_ordering=True)
+    batch = client(pbs)
+    scripts = {
+        "tm-here-e1-1": "sleep 600",
+        "tm-here-e1-2": "trap '' TERM; while :; do sleep 1; done",
+    }
+    for name, script in scripts.items():
+        batch.submit(submission(script, name))
+        wait(batch, name, runs)
+    wide, long = foreign(pbs, 2, 300), foreign(pbs, 1, 400)
+    assert any(job.planned_s for job in batch.snapshot().queued)
+    batch.cancel(list(scripts))
+    for name in scripts:
+        wait(batch, name, is_final)
+    assert " job_state = R" in record_of(wide)
+    assert " job_state = Q" in record_of(long)
+
+
+def test_a_limit_is_lowered_before_a_deletion_only_where_pbs_plans(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    batch.submit(submission("sleep 600"))
+    wait(batch, "tm-here-e1-1", runs)
+    batch.snapshot()
+    before = batch.calls.actions
+    batch.cancel(["tm-here-e1-1"])
+    assert batch.calls.actions - before == 1
 
 
 def test_jobs_of_the_fake_end_with_the_test_that_started_them(tmp_path: Path) -> None:

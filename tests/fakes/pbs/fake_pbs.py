@@ -6,7 +6,8 @@ and does its work. Jobs are really run, each by a process of its own that keeps 
 statuses are those of OpenPBS 23.06 as recorded, with what is wrong in them: JSON tells only the first of several
 numbers, and makes numbers of variables that look like one.
 
-    $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues, preempt_order
+    $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues, preempt_order,
+                                     strict_ordering
     $TIDEMILL_FAKE_PBS/no-scheduler  while it is there, nothing starts
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
     $TIDEMILL_FAKE_PBS/slow          seconds that every command takes, if it is there

@@ -123,11 +123,12 @@ def is_dead(job: Job) -> bool:
 
 
 def schedule(state: State, config: Config, used: dict[str, int]) -> None:
-    """One cycle: queues by priority, in each first in, first out; what was suspended goes on where it was."""
+    """One cycle: queues by priority, in each first in, first out; what was suspended goes on where it was.
+
+    With `strict_ordering` the first blocked job has a planned start, and others are backfilled before it."""
     waiting = [job for job in state["jobs"].values() if job["state"] in "QS"]
-    for job in waiting:
-        if job["state"] == "Q":
-            job["comment"] = NOT_YET
+    planned_s: float | None = None  #: start of the first job that is blocked (`strict_ordering`)
+    not_started(waiting)
     for job in sorted(waiting, key=lambda each: -queue_priority(each, config)):
         if job["state"] == "S":
             if all(fits(job, name, used, config) for name in job["hosts"]):
@@ -142,11 +143,42 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
         if len(free) < job["nodes"] and queue_priority(job, config) >= EXPRESS:
             preempt(state, config, used, job["nodes"])
             free = [name for name in config["nodes"] if fits(job, name, used, config)]
-        if len(free) < job["nodes"]:
-            break
+        if len(free) < job["nodes"] or not is_before(job, planned_s):
+            if not config.get("strict_ordering"):
+                break
+            if planned_s is None:
+                planned_s = job["planned"] = planned_start_s(state, job, len(free))
+            continue
         job["hosts"] = free[: job["nodes"]]
         take(job, used, config)
         start(job)
+
+
+def not_started(waiting: list[Job]) -> None:
+    """What a cycle says of a job that it does not start."""
+    for job in waiting:
+        job.pop("planned", None)
+        if job["state"] == "Q":
+            job["comment"] = NOT_YET
+
+
+def planned_start_s(state: State, top: Job, free: int) -> float:
+    """When the limits of what runs leave enough nodes for the first job that is blocked."""
+    ends: list[tuple[float, int]] = sorted(
+        (job["stime"] + job["walltime"], len(job["hosts"]))
+        for job in state["jobs"].values()
+        if job["state"] == "R"
+    )
+    for end_s, nodes in ends:
+        free += nodes
+        if free >= top["nodes"]:
+            return max(time.time(), end_s)
+    return time.time() + 365 * 86400
+
+
+def is_before(job: Job, planned_s: float | None) -> bool:
+    """Whether a job ends by its limit before the planned job starts, so that it may be backfilled."""
+    return planned_s is None or time.time() + job["walltime"] <= planned_s
 
 
 def preempt(state: State, config: Config, used: dict[str, int], nodes: int) -> None:
@@ -210,6 +242,7 @@ def finish(job: Job) -> None:
 
 def start(job: Job) -> None:
     job.update(state="R", stime=time.time(), runs=job.get("runs", 0) + 1)
+    job.pop("planned", None)
     del job["comment"]
     with path("limit", job["key"]).open("w") as file:
         file.write(str(job["walltime"]))

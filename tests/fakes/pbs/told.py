@@ -47,6 +47,8 @@ def attributes(job: Job, config: Config) -> Job:
         told["comment"] = job.get("comment", f"Job run at {ctime(job['stime'])} on {told['exec_vnode']}")
     elif "comment" in job:  # none before a cycle has looked at it
         told["comment"] = job["comment"]
+    if job.get("planned") and job["state"] == "Q":
+        told["estimated"] = {"start_time": ctime(job["planned"])}
     if job["state"] in OVER:
         if job["exit"] is not None:
             told["Exit_status"] = job["exit"]

@@ -173,3 +173,20 @@ def test_every_test_in_the_table_of_replies_exists() -> None:
     assert len(named) > 30
     text = "".join(path.read_text() for path in FIXTURES.parents[1].rglob("*.py"))
     assert named <= set(re.findall(r"def (test_\w+)", text))
+
+
+def test_limits_before_a_deletion_are_few_and_only_lower() -> None:
+    hour = 3600.0
+    jobs = {
+        "a": command.RunningLimit(started_s=0.0, limit_s=hour),
+        "b": command.RunningLimit(started_s=20.0, limit_s=hour),
+        "late": command.RunningLimit(started_s=500.0, limit_s=hour),
+        "ends-anyway": command.RunningLimit(started_s=501.0, limit_s=200.0),
+    }
+    found = command.limits_before_end(jobs, 700.0)
+    assert found == [(710, ["a", "b"]), (210, ["late"])]
+    many = {
+        str(k): command.RunningLimit(started_s=100.0 * k, limit_s=2 * hour)
+        for k in range(command.LIMITS_MAX + 4)
+    }
+    assert len(command.limits_before_end(many, 2000.0)) == command.LIMITS_MAX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from tidemill.harvest.plan.pace import NEEDED_PER_HOUR, least_pause_s
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.simulation.simulator import SimulatedMachine, Tally, World, calls_of
 from tidemill.harvest.simulation.swf import Job
@@ -59,3 +60,20 @@ def test_small_jobs_that_come_often_find_headroom() -> None:
     assert fmean(kept.waits_s) < fmean(filled.waits_s)
     assert kept.useful_s > 0.95 * filled.useful_s
     assert play(world(), [Job(LATER, 200, 1, 300)]).kept_s == 0
+
+
+def test_a_job_that_waited_before_it_needs_nodes_of_tidemill_quickens_glances_too() -> None:
+    """As in the agent. Of two jobs, nine pairs an hour, the second one, which is wider, waits for the first, which ends
+    early, and then for Tidemill's nodes: neither kind alone comes often enough for the quickest pace."""
+    pairs, apart_s = 40, 400
+    jobs = [
+        Job(LATER + k * apart_s + late, 60, width, 900)
+        for k in range(pairs)
+        for late, width in ((0, 33), (20, 50))
+    ]
+    end_s = float(LATER + pairs * apart_s)
+    machine = SimulatedMachine(World(nodes=64, horizon_s=end_s), jobs, policy=Policy.YIELD, seed="1")
+    machine.run()
+
+    assert 3600 / apart_s < NEEDED_PER_HOUR < 2 * 3600 / apart_s
+    assert machine.pace.glance_s(end_s, holds=True) == least_pause_s(machine.world.poll_s)

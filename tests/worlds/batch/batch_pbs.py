@@ -46,9 +46,11 @@ class PbsWorld:
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         self.configure()
 
-    def configure(self, *, preempt_order: str = "", end_s: float = END_S, **server: str) -> None:
+    def configure(
+        self, *, preempt_order: str = "", end_s: float = END_S, strict_ordering: bool = False, **server: str
+    ) -> None:
         """Write the server's configuration. `preempt_order`, `S` or `D`: there is a queue `urgent` that preempts.
-        `end_s`: so late the MoM notices ends."""
+        `end_s`: so late the MoM notices ends. `strict_ordering`: the first blocked job has a planned start."""
         config = {
             "nodes": {"n1": CORES, "n2": CORES},
             "features": {"n1": {"left": "True"}, "n2": {"right": "True"}},
@@ -60,6 +62,7 @@ class PbsWorld:
             },
             "preempt_order": preempt_order,
             "end_s": end_s,
+            "strict_ordering": strict_ordering,
         }  # fmt: skip
         (self.state / "config.json").write_text(json.dumps(config))
 

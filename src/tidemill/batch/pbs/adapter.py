@@ -46,6 +46,7 @@ from tidemill.batch.records import Records, SubmissionRecord, ended, tail_of
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -86,6 +87,7 @@ class PbsBatchSystem:
         self._server: Record | None = None
         self._asked_server_s = 0.0
         self._is_scheduled = True
+        self._is_planning = False  #: at the last poll, PBS planned the start of a regular job
         self._asked_scheduler_s = -SERVER_EVERY_S
 
     # ---- contract ----
@@ -141,16 +143,42 @@ class PbsBatchSystem:
     def cancel(self, names: Collection[str]) -> None:
         """See the contract."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
-        states = {name: text_of(job, "job_state") for name, job in self._jobs(wanted).items()}
+        jobs = self._jobs(wanted)
+        states = {name: text_of(job, "job_state") for name, job in jobs.items()}
         living = [name for name, state in states.items() if state not in ("F", "X", "E")]
         if not living:
             return
         self._records.note_cancels(living)
         self._deaths.canceled([name for name in living if states[name] == "R"], clock.now_s())
+        if self._is_planning:
+            self._announce_ends({name: jobs[name] for name in living if states[name] == "R"})
         reply = self._budget.act(["qdel", *map(self._id, living)])
         if reply.status not in {0, *command.GONE_STATUSES}:
             self.calls.failures += 1
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
+
+    def _announce_ends(self, jobs: Mapping[str, Record]) -> None:
+        """Lower the limits of running jobs that are about to be deleted, so that PBS plans with their end.
+
+        It frees their nodes one by one, and counts the others until their limit: with an hour left, it fills the gap
+        of the top job with jobs that outlast it. A failure is logged and keeps no job from being deleted.
+        """
+        running = {
+            name: command.RunningLimit(started_s=started_s, limit_s=limit_s)
+            for name, job in jobs.items()
+            if split_element(name)[1] is None
+            and (started_s := _started_s(job)) is not None
+            and (limit_s := read_duration(text_of(job, "Resource_List", "walltime"))) is not None
+        }
+        for walltime_s, names in command.limits_before_end(running, clock.now_s() + self._deaths.death_s):
+            try:
+                words = ["qalter", "-l", f"walltime={walltime_s}", *map(self._id, names)]
+                reply = self._budget.act(words)
+            except SiteError as error:
+                _log.warning("limit.not_lowered", reason=error.message)
+                return
+            if reply.status not in {0, *command.GONE_STATUSES}:
+                _log.warning("limit.not_lowered", reason=reply.last_words)
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
         """See the contract. One call for each new limit; subjobs of arrays cannot be altered alone."""
@@ -192,9 +220,11 @@ class PbsBatchSystem:
     def snapshot(self) -> Snapshot:
         """See the contract: four queries, and now and then two for the server's settings and its scheduler."""
         server = self._ask_server()
-        return survey.ask_snapshot(
+        seen = survey.ask_snapshot(
             self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
         )
+        self._is_planning = any(job.planned_s is not None and not job.ours for job in seen.queued)
+        return seen
 
     def glance(self) -> JobCounts | None:
         """See the contract."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.run import Refusal
@@ -42,6 +44,15 @@ WORDS = (
 
 GONE_STATUSES = {153, 35}
 """`errno` modulo 256 of 15001, unknown job id, and 15139, job has finished."""
+
+AFTER_END_S = 10.0
+"""Time from the expected end of a job to the limit that announces it: PBS must not reach the limit first."""
+
+TOGETHER_S = 30.0
+"""Jobs whose starts differ by less get one limit: the end that PBS plans with is later by at most that."""
+
+LIMITS_MAX = 3
+"""Commands that may precede a deletion: they take a tenth of a second each, and count against the bound."""
 
 _LAUNCH = {-1, -2, -3, -4, -5, -6, -10, -11, -16, -17, -18, -19, -22, -30, -32}
 _ENDINGS = {
@@ -91,6 +102,33 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     for line in config.directives:
         words += line.split()
     return words
+
+
+class RunningLimit(NamedTuple):
+    """When a job started, and its limit."""
+
+    started_s: float
+    limit_s: float
+
+
+def limits_before_end(jobs: Mapping[str, RunningLimit], end_s: float) -> list[tuple[int, list[str]]]:
+    """The limits with which these jobs end soon after `end_s`: (walltime, names), one command each. Pure.
+
+    Jobs that started within TOGETHER_S share a limit. At most LIMITS_MAX groups are named, the largest ones. A job
+    whose limit is lower already is left out.
+    """
+    groups: list[tuple[float, list[str]]] = []
+    for name, each in sorted(jobs.items(), key=lambda pair: (pair[1].started_s, pair[0])):
+        if not groups or each.started_s - groups[-1][0] > TOGETHER_S:
+            groups.append((each.started_s, []))
+        groups[-1][1].append(name)
+    found = []
+    for started_s, names in groups:
+        walltime_s = max(1, math.ceil(end_s + AFTER_END_S - started_s))
+        lower = [name for name in names if walltime_s < jobs[name].limit_s]
+        if lower:
+            found.append((walltime_s, lower))
+    return sorted(found, key=lambda group: -len(group[1]))[:LIMITS_MAX]
 
 
 def read_id(output: bytes) -> str:

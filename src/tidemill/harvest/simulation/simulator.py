@@ -130,6 +130,9 @@ class SimulatedMachine:
         self.headroom = Headroom()
         self.kept = 0
         self.arrived: list[tuple[str, int]] = []
+        self.yielded: frozenset[str] = (
+            frozenset()
+        )  #: regular jobs that needed nodes of Tidemill at the last poll
         self.looked_s = 0.0
         self.is_glance = False
         self.glance_every_s: float | None = None
@@ -248,14 +251,14 @@ class SimulatedMachine:
 
     def _learn(self, decision: Decision) -> None:
         """What has come since the last poll: nodes of small jobs that could start, jobs that need nodes of Tidemill."""
+        before, self.yielded = self.yielded, frozenset(decision.yields_to)
+        self.pace.needed(self.now_s, len(self.yielded - before))
         arrived, self.arrived = self.arrived, []
         if not arrived:
             return
         waiting = {job.id for job in self.queue}
-        yielded = frozenset(decision.yields_to)
-        could = yielded.union(decision.ready)
+        could = self.yielded.union(decision.ready)
         widest = small_width(self.world.nodes)
-        self.pace.needed(self.now_s, sum(name in yielded for name, _ in arrived))
         wanted = sum(
             width for name, width in arrived if width <= widest and (name in could or name not in waiting)
         )
