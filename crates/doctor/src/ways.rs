@@ -92,7 +92,7 @@ fn forbids(facts: &Facts, name: &str) -> String {
     if name == TRACE || name == PTRACE {
         let yama = "kernel.yama.ptrace_scope";
         return if is(yama, "3") {
-            set(yama, "3", "nobody may trace")
+            set(yama, "3", "tracing is forbidden")
         } else {
             String::new()
         };

@@ -41,7 +41,7 @@ pub enum ImageError {
     Fuse(String),
     #[error("image has no directory `{}` to show at `{area}`", path.display())]
     NoArea { area: String, path: PathBuf },
-    #[error("`{0}` is no way to show an image: auto, fuse, unpack and relocate are")]
+    #[error("`{0}` is not a way to show an image; the ways are auto, fuse, unpack and relocate")]
     NoWay(String),
     /// the caller has to go
     #[error("stopped while {0}")]

@@ -324,7 +324,7 @@ impl Squashfs {
                     waiting.extend(below.map(|(name, at)| (path.join(OsStr::from_bytes(&name)), at)));
                 }
                 _ if path.as_os_str().is_empty() => {
-                    return Err(self.damaged("its root is no directory"));
+                    return Err(self.damaged("its root is not a directory"));
                 }
                 _ => {}
             }

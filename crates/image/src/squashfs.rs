@@ -243,7 +243,7 @@ fn read_head(raw: &[u8; HEAD_BYTES], length: u64, path: &Path) -> Result<Head, I
         what,
     };
     if u32_at(raw, 0) != MAGIC {
-        return Err(damaged("it is no squashfs".into()));
+        return Err(damaged("it is not a squashfs".into()));
     }
     let (major, minor, compression) = (u16_at(raw, 28), u16_at(raw, 30), u16_at(raw, 20));
     if (major, minor) != (4, 0) {

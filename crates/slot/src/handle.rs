@@ -201,7 +201,7 @@ fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &mut Framed) -> Result<Started
                 return Ok(());
             }
             if signal::is_pending(signal::TERM) {
-                return Err(refused("not up when its pilot was told to leave".to_owned()));
+                return Err(refused("not up when its pilot had to leave".to_owned()));
             }
         }
     };

@@ -160,7 +160,7 @@ fn fetch(node: &Node, (file, fast): (&StagedFile, bool), peers: &[String]) -> Re
         avoid,
     };
     if !is_digest(&file.sha256) {
-        let message = format!("`{}` is no SHA-256 digest", file.sha256);
+        let message = format!("`{}` is not a SHA-256 digest", file.sha256);
         return failed(FailureKind::Shared, message, Vec::new());
     }
     let entry = match node.store.have(&file.sha256, file.bytes, fast) {

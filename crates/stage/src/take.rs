@@ -107,7 +107,7 @@ fn greet(node: &Node, entry: &Entry, address: &str) -> Result<TcpStream, FetchEr
     };
     let socket: SocketAddr = address
         .parse()
-        .map_err(|_| refused(String::from("is no numeric address")))?;
+        .map_err(|_| refused(String::from("is not a numeric address")))?;
     let mut stream = TcpStream::connect_timeout(&socket, CONNECT).map_err(failed("connect to"))?;
     stream.set_nodelay(true).map_err(failed("connect to"))?;
     stream

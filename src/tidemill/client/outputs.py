@@ -380,7 +380,7 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
     if digest != output.sha256 or not is_plain:
         raise SiteError(
             f"the manifest `{path}` lists other files of output `{output.name}` than were delivered",
-            hint="somebody changed or damaged it",
+            hint="the file was changed or damaged after its delivery",
             transient=False,
         )
     return found

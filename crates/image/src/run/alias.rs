@@ -42,7 +42,7 @@ impl Alias {
                 continue;
             };
             if !status.is_dir() {
-                return Err(wrong("it is no directory"));
+                return Err(wrong("it is not a directory"));
             }
             let Ok(directory) = file::open_dir(base) else {
                 continue;

@@ -132,7 +132,7 @@ impl Typed {
                     let mode = modes.into_iter().find(|mode| value == mode.name());
                     self.mode = Some(mode.ok_or_else(|| {
                         format!(
-                            "`{}` is no mode: auto, fuse, unpack and relocate are",
+                            "`{}` is not a mode; the modes are auto, fuse, unpack and relocate",
                             value.to_string_lossy()
                         )
                     })?);
@@ -179,7 +179,7 @@ mod tests {
             ("run -- ls", "--recipe"),
             ("run --recipe r", "which command"),
             ("unpack --recipe r", "--to"),
-            ("run --mode best --recipe r -- ls", "`best` is no mode"),
+            ("run --mode best --recipe r -- ls", "`best` is not a mode"),
             ("check", "--recipe"),
         ] {
             let error = parsed(text).unwrap_err();

@@ -24,7 +24,7 @@ pub(super) fn read(path: &Path) -> Result<ImageUse, ImageError> {
     }
     let content = std::fs::read(&whole).map_err(ImageError::file("read recipe", path))?;
     let mut image: ImageUse = serde_json::from_slice(&content)
-        .map_err(|error| wrong(format!("is no recipe of an image: {error}")))?;
+        .map_err(|error| wrong(format!("is not a recipe of an image: {error}")))?;
     check(&image).map_err(wrong)?;
     let store = whole.parent().unwrap_or(Path::new("/"));
     for piece in &mut image.file.pieces {
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<ImageUse, ImageError> {
 fn check(image: &ImageUse) -> Result<(), String> {
     let digest = &image.file.sha256;
     if !is_digest(digest) {
-        return Err(format!("`{digest}` is no SHA-256"));
+        return Err(format!("`{digest}` is not a SHA-256"));
     }
     let told = image
         .file

@@ -88,14 +88,14 @@ impl Ledger {
             serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
         let Some(program) = self.programs.get_mut(&head.program) else {
             return Err(format!(
-                "job {} is of program {}, which was never told",
+                "job {} names program {}, which no work file defines",
                 head.job, head.program
             ));
         };
         if let Some(known) = self.jobs.get_mut(&head.job) {
             if known.program != head.program {
                 return Err(format!(
-                    "job {} is told again with program {} instead of {}",
+                    "job {} is defined again with program {} instead of {}",
                     head.job, head.program, known.program
                 ));
             }
@@ -122,12 +122,12 @@ impl Ledger {
     fn load_grant(&mut self, grant: &Grant) -> Result<(), String> {
         let Some(job) = self.jobs.get(&grant.job) else {
             return Err(format!(
-                "grant {} is of job {}, which was never told",
+                "grant {} names job {}, which no work file defines",
                 grant.grant, grant.job
             ));
         };
         if self.grants.contains_key(&grant.grant) {
-            return Err(format!("grant {} was told before", grant.grant));
+            return Err(format!("grant {} is defined twice", grant.grant));
         }
         let mut open = Intervals::of(grant.first, grant.count);
         for &(first, end) in self.replayed.get(&grant.grant).map_or(&[][..], Intervals::spans) {

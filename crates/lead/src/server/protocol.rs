@@ -115,7 +115,7 @@ impl Lead {
             ));
         }
         if !is_file_name(&hello.pilot) {
-            return Err(String::from("its name is no file name"));
+            return Err(String::from("its name is not a file name"));
         }
         // what was said of its allocation before it started is not about this start
         if !self.ledger.is_closed()

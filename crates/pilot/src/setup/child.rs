@@ -230,7 +230,7 @@ fn wait(shell: &mut std::process::Child, timeout_s: f64, scratch: &Scratch) -> R
                 let mut answer = [Poll::new(std::io::stdout().as_fd(), 0)]; // 0: hung up, nothing else
                 let _ = fd::poll(&mut answer, Some(LOOK_US));
                 if answer[0].readable() {
-                    return Err("nobody waits for the set-up any more".to_owned());
+                    return Err("nothing waits for the set-up any more".to_owned());
                 }
             }
             Err(error) => return Err(format!("failed to wait for the set-up: {error}")),

@@ -60,7 +60,7 @@ impl StageProcess {
         self.out
             .flush(&mut self.socket)
             .map(drop)
-            .map_err(PilotError::system("tell the stage"))
+            .map_err(PilotError::system("write to the stage"))
     }
 
     /// What it reported since; never waits. Err: it is gone, and why.

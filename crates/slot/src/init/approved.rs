@@ -80,7 +80,7 @@ impl Approved {
             let found = digest(&wanted.path, wanted.bytes).map_err(unread)?;
             if found != wanted.sha256 {
                 let message = format!(
-                    "`{}` has digest sha256:{found}, approved is sha256:{}: somebody changed it",
+                    "`{}` has digest sha256:{found}, approved is sha256:{}: it was changed after its approval",
                     wanted.path, wanted.sha256
                 );
                 return Err(("dispatch", message));

@@ -317,7 +317,7 @@ fn check_name(input: &InputDef) -> Result<(), InputError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(InputError {
             failure: "stage_in",
-            message: format!("`{name}` cannot be the name of an input: it is no file name"),
+            message: format!("`{name}` cannot be the name of an input: it is not a file name"),
         });
     }
     Ok(())
