@@ -140,6 +140,7 @@ def test_a_job_that_no_slot_can_hold_says_what_it_asks_for_next_to_what_there_is
     assert "asked: 1 core, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in gpus
     assert "asked: 1 core, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in pinned
     assert "asked: 99 cores, any MB; largest slot: 4 cores, 4000 MB, 1 GPU" in cores
+    assert "by `--cores 4`, in a job file `cores = 4`" in cores
     assert "asked: 1 core, any MB, 0.5 of a GPU" in share, "a site of an older version shares no GPU"
 
 

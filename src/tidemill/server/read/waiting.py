@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tidemill import clock
 from tidemill.errors import did_you_mean
 from tidemill.model.devices import devices_text, with_shares
-from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, nearest, options_text
+from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, keys_text, nearest, options_text
 from tidemill.model.job import JobSpec
 from tidemill.model.quantities import counted_text
 from tidemill.model.trouble import Trouble
@@ -246,7 +246,9 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
     if near is None:
         return text
     slot, amount = near
-    return f"{text}; the most that fits: {amount_text(amount)} at {slot.site}, {options_text(amount, asked)}"
+    options, keys = options_text(amount, asked), keys_text(amount, asked)
+    most = f"the most that fits: {amount_text(amount)} at {slot.site}"
+    return f"{text}; {most}, by `{options}`, in a job file `{keys}`"
 
 
 def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:
