@@ -38,13 +38,18 @@ child=$!
 (
     trap 'kill $nap 2>/dev/null; exit 0' TERM USR2
     trap : USR1
+    # whole: `wait` also ends with a signal, and a batch system that ends the job may end `sleep` before us
+    rest() {
+        sleep "$1" & nap=$!
+        until wait $nap; do
+            kill -0 $nap 2>/dev/null || exit 0
+        done
+    }
     if [ @WARN@ -gt 0 ]; then
-        sleep @WARN@ & nap=$!
-        wait $nap
+        rest @WARN@
         kill -USR1 $child
     fi
-    sleep @REST@ & nap=$!
-    wait $nap
+    rest @REST@
     kill -ALRM $$
 ) &
 timer=$!

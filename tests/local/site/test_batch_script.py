@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,24 @@ def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[bytes]:
     place = ScriptDialect(directory=records.directory, index="INDEX")
     path = records.prepare(submission.name, compose(submission, place), node_text(submission))
     return subprocess.Popen(["/bin/sh", path], env={"PATH": "/usr/bin:/bin", "INDEX": "3"})
+
+
+def descendants(pid: int, command: str) -> list[int]:
+    """Processes below this one with these words."""
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            found += [int(child)] if b" ".join(words).decode() == command else []
+            found += descendants(int(child), command)
+    return found
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
+    while not what():
+        assert clock.monotonic_s() < deadline_s
+        clock.sleep_s(0.01)
 
 
 def ending(folder: Path, name: str = NAME) -> tuple[AllocationState, Ending, str]:
@@ -64,14 +85,23 @@ def test_signal_of_the_batch_system_becomes_term(tmp_path: Path) -> None:
     for number, sent in enumerate((signal.SIGUSR2, signal.SIGTERM)):
         (tmp_path / "up").unlink(missing_ok=True)
         with start(tmp_path, script, name=f"tm-here-e1-{number}") as process:
-            deadline_s = clock.monotonic_s() + TIMEOUT_S
-            while not (tmp_path / "up").exists():
-                assert clock.monotonic_s() < deadline_s
-                clock.sleep_s(0.01)
+            wait_for(lambda: (tmp_path / "up").exists())
             process.send_signal(sent)
             assert process.wait(TIMEOUT_S) == 0
         assert output(tmp_path, f"tm-here-e1-{number}") == "term\n"
         assert ending(tmp_path, f"tm-here-e1-{number}")[1] is Ending.CANCELED
+
+
+def test_an_end_whose_signal_reaches_the_timer_first_is_not_the_limit(tmp_path: Path) -> None:
+    script = f"trap 'echo term; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.02; done"
+    with start(tmp_path, script, walltime_s=600) as process:
+        wait_for(lambda: (tmp_path / "up").exists() and bool(descendants(process.pid, "sleep 595")))
+        (nap,) = descendants(process.pid, "sleep 595")
+        os.kill(nap, signal.SIGTERM)
+        wait_for(lambda: not descendants(process.pid, "sleep 595"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    assert ending(tmp_path)[1] is Ending.CANCELED
 
 
 def test_usr1_and_then_term_come_before_the_limit(tmp_path: Path) -> None:
