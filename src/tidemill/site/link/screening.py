@@ -162,12 +162,12 @@ class Screen:
         if not isinstance(order, api.LeaseOrder):
             return ""
         if room["leases"] <= 0 or room["paced"] <= 0:
-            return "leases, in all or in a minute (`lease_ranges_max`, `leases_per_min_max`)"
+            return "leases, in all or in a minute"
         job = self._jobs.get(order.job)
         if self._leases[order.job] + (0 if job is None else len(job.leases)) >= LEASES_OF_JOB_MAX:
             return f"{LEASES_OF_JOB_MAX} leases of one job"
         if room["jobs"] <= 0 or room["spec_bytes"] <= 0:
-            return "jobs, or bytes of them (`jobs_max`, `specs_bytes_max`)"
+            return "jobs, or bytes of them"
         return ""
 
     def _refusal(self, order: api.LeaseOrder) -> str | None:
