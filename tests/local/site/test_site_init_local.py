@@ -73,6 +73,17 @@ def test_init_keeps_what_is_there_and_says_where_more_is_told(person: Person) ->
     assert "`tidemill site check`" in answer.stderr
 
 
+def test_without_a_cluster_it_says_so_and_the_site_runs_your_own_commands(
+    person: Person, tmp_path: Path
+) -> None:
+    answer = person.run("site", "init", "--enable", path=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    told = " ".join(answer.stderr.split())
+    assert "no cluster was found: this site emulates 1 node on this machine" in told
+    assert "`tidemill run -- hostname`" in told
+    assert "\nallow_adhoc = true\n" in (person.site / "site.toml").read_text()
+
+
 def test_a_batch_system_that_was_named_must_have_its_commands(person: Person, tmp_path: Path) -> None:
     for kind, missing in (
         ("slurm", "sbatch, squeue"),
@@ -98,7 +109,7 @@ def test_check_tells_what_is_missing_and_where_values_come_from(person: Person) 
     line = int(re.fullmatch(r"site\.toml:(\d+)", rows["name"]["origin"])[1])  # type: ignore[index]
     path = person.site / "site.toml"
     assert path.read_text().splitlines()[line - 1] == 'name = "local"'
-    path.write_text(path.read_text().replace("data_roots = []", 'data_roots = ["/no/such/place"]'))
+    path.write_text(path.read_text().replace('data_roots = ["/"]', 'data_roots = ["/no/such/place"]'))
     answer = person.run("site", "check")
     assert answer.returncode == 2
     assert "`/no/such/place` does not exist" in answer.stdout

@@ -15,6 +15,7 @@ from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import ask, say, say_lines, show, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 from tidemill.files import make_private, write_durable
+from tidemill.model.quantities import counted_text
 from tidemill.site.nodes.planning import PROMISES, policy_of
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Fac
     from tidemill.site.setup.detection import SiteWishes
 
     kind, origin, facts = find_batch(args, directory)
-    personal = args.server is None and args.dir is None and kind != "local"
+    personal = args.server is None and args.dir is None
     wishes = SiteWishes(
         server=args.server or f"unix:{home}/server/api.sock",
         batch=kind,
@@ -332,6 +333,9 @@ def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteCon
         return 2 if failed else 0
     tell_findings(findings, say_lines)
     show(str(path))
+    if read.batch == "local" and args.batch is None:
+        told = f"no cluster was found: this site emulates {counted_text(read.local.nodes, 'node')} on this machine"
+        say_lines(wrapped(f"{'batch':<8} ", f"{told}; `--batch slurm` shows what is missing on a login node"))
     for head, text in next_steps(read, path, is_default=args.dir is None, failed=failed):
         say_lines(wrapped(f"{head:<8} ", text))
     return 2 if failed else 0
@@ -343,7 +347,9 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
     stop_file = read.stop_file or path.parent / "STOP"
     start = "`tidemill up --detach`" if is_default else f"`tidemill site run{where}`"
     if read.batch == "local":
-        return [("next", "read it; put application files into apps/; then `tidemill site run`")]
+        if is_default:
+            return [("next", "`tidemill run -- hostname`")]
+        return [("next", f"read it; put application files into apps/; then `tidemill site run{where}`")]
     steps = []
     if failed:
         steps.append(("missing", f"what is marked `fail` above; then `tidemill site check{where}`"))
