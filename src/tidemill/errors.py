@@ -28,6 +28,8 @@ class TidemillError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback shows it, for those who write Python
 
 
 class JobError(TidemillError):

@@ -213,7 +213,8 @@ def newest_plans(directory: Path) -> list[PlanMade]:
 def plan_text(plan: PlanMade, *, now_s: float) -> str:
     """What a plan saw and did, in words."""
     age = duration_text(max(0.0, now_s - plan.at_s))
-    text = f"{plan.pool}: {plan.nodes} nodes, {plan.busy} busy, {plan.idle} idle, {plan.held} Tidemill's; "
+    text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}, {plan.busy} busy, {plan.idle} idle, "
+    text += f"{plan.held} Tidemill's; "
     text += f"{plan.waiting} of Tidemill's and {plan.queue} regular jobs wait"
     acts = [(plan.submit, "asked for"), (plan.cancel, "released"), (plan.shorten, "shortened")]
     done = ", ".join(f"{number} {word}" for number, word in acts if number)

@@ -10,7 +10,7 @@ from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.legal import shown
-from tidemill.model.quantities import bytes_text, count_text, percent_text, ratio, times_text
+from tidemill.model.quantities import bytes_text, count_text, counted_text, percent_text, ratio, times_text
 
 if TYPE_CHECKING:
     from tidemill.site.applications.catalogue import Approved
@@ -85,7 +85,8 @@ def show_app(args: Namespace) -> int:
     for offer in chosen:
         app = offer.app
         show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
-        show(f"    {app.mode} mode, {app.cores} cores, {app.memory_mb} MB, about {app.event_s:g} s per event")
+        size = f"{counted_text(app.cores, 'core')}, {app.memory_mb} MB"
+        show(f"    {app.mode} mode, {size}, about {app.event_s:g} s per event")
         if app.ranks_max:
             show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
         show(f"    {app.digest}")
