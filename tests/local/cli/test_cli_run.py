@@ -103,12 +103,14 @@ def test_verbs_that_ask_answer_as_tables_and_as_json(home: Home) -> None:
     job = str(row["id"])
     assert (row["state"], row["events_done"], row["events_failed"]) == ("PARTIAL", 1, 2)
     for words in (
-        ["jobs"], ["job", "show", job], ["job", "explain", job], ["top", "--once"], ["errors", "--campaign", name],
+        ["jobs"], ["job", "show", job], ["job", "explain", name], ["top", "--once"], ["errors", "--campaign", name],
         ["report", "--campaign", name], ["app", "list"], ["site", "status", str(home.path / "site")], ["doctor"],
     ):  # fmt: skip
         done = home.run(*words)
         assert done.returncode == 0, (words, done.stderr)
         home.data(*words)
+    assert home.data("job", "show", name)["row"]["id"] == row["id"]
+    assert home.run("job", "show", f"{name}x").returncode == 2
     groups = home.data("errors", "--campaign", name)
     assert {(group["failure"], group["count"]) for group in groups} == {("payload", 1)}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tidemill import clock
 from tidemill.cli.arguments import Command, client_of
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text
+from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import show, show_json
 from tidemill.model.job import STRESS_REASON
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
@@ -23,7 +24,8 @@ def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, how far it is, or how it ended."""
     from tidemill.model.failure import next_step
 
-    detail = client_of(args).job(args.job)
+    client = client_of(args)
+    detail = client.job(one_job(client, args.job))
     row = detail.row
     last = detail.failures[0] if detail.failures else None
     is_over = row.state == "COMPLETED" or detail.archived

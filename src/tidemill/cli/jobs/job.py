@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
@@ -18,8 +19,8 @@ FAILURES_SHOWN = 5
 
 
 def define_one(parser: Parser) -> None:
-    """Options of `job show` and `job explain`."""
-    parser.add_argument("job", type=count, metavar="JOB", help="the job's number")
+    """Options of `job show`, `job explain` and `job logs`."""
+    parser.add_argument("job", metavar="NAME|JOB", help="the job's number, or the name of a campaign of one job")
 
 
 def define_many(parser: Parser) -> None:
@@ -41,7 +42,8 @@ def define_retry(parser: Parser) -> None:
 
 def show_job(args: Namespace) -> int:
     """Print everything about a job."""
-    detail = client_of(args).job(args.job)
+    client = client_of(args)
+    detail = client.job(one_job(client, args.job))
     if args.json:
         show_json(detail)
         return 0

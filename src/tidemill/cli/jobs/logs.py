@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, define_raw, event_number
 from tidemill.cli.jobs.job import define_one
+from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import hint, pass_on, say, show_json
 from tidemill.errors import ConfigError, JobError, SiteError
 
@@ -40,9 +41,10 @@ def define_logs(parser: Parser) -> None:
 def logs(args: Namespace) -> int:
     """Print a payload's stdout and stderr: all of a stdout that was delivered here, else what the site keeps."""
     client = client_of(args)
-    log = client.log(args.job, event=args.event, timeout_s=args.timeout)
-    detail = client.job(args.job)
-    which = f"job {args.job}" + ("" if args.event is None else f", event {args.event}")
+    job = one_job(client, args.job)
+    log = client.log(job, event=args.event, timeout_s=args.timeout)
+    detail = client.job(job)
+    which = f"job {job}" + ("" if args.event is None else f", event {args.event}")
     delivered = _delivered(detail, args.event)
     if args.json:
         if delivered is not None:

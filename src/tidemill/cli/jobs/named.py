@@ -31,6 +31,21 @@ def split_names(words: Sequence[str]) -> tuple[list[int], list[str]]:
     return jobs, campaigns
 
 
+def one_job(client: Client, word: str) -> int:
+    """The job with this number, or the only one of the campaign of this name. Raises ConfigError."""
+    jobs, campaigns = split_names([word])
+    if len(jobs) == 1:
+        return jobs[0]
+    if jobs:
+        raise ConfigError(f"`{word}` are several jobs", hint="name one of them")
+    found = [each.id for each in client.jobs(campaign=known_campaign(client, campaigns[0]), limit=2)]
+    if len(found) != 1:
+        what = "has several jobs" if found else "has no job"
+        hint = f"`tidemill jobs --campaign {word}` lists their numbers" if found else None
+        raise ConfigError(f"campaign `{word}` {what}", hint=hint)
+    return found[0]
+
+
 def known_campaign(client: Client, name: str) -> str:
     """The name of a campaign that the server knows. Raises ConfigError with the nearest one."""
     from tidemill.errors import nearest
