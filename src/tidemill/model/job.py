@@ -125,7 +125,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that the payload leaves as `path` in its work directory (or names in its `done` message).
 
-    Without `url` it goes to the campaign's output directory. `merge` names the approved application that joins the parts.
+    Without `url` it goes to the campaign's output directory. `merge` names the approved application that joins the
+    parts.
     """
 
     name: str  #: what it is called in deliveries
