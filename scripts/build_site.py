@@ -41,6 +41,8 @@ def rewritten(source: Path, text: str, wanted: list[Path]) -> str:
         path = (source.parent / target).resolve()
         if not path.exists() or not path.is_relative_to(ROOT):
             return match[0]  # the strict build names it
+        if path.is_dir():  # it has no page: the first one in it, beside which the navigation lists the others
+            path = min(path.glob("*.md"), default=path)
         wanted.append(path)
         return f"{match[1]}{os.path.relpath(staged(path), staged(source).parent)}{match[3] or ''}{match[4]}"
 

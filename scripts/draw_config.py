@@ -49,7 +49,7 @@ A key that only an older version had is an error that says what applies instead.
 `io[].name` is a key of each `[[io]]`, `containers.NAME.path` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
 
-`make gen` draws this page from the records named `...Config` in `src/tidemill`; edit those.
+<!-- Drawn by `make gen` from the records named `...Config` in `src/tidemill`: edit those. -->
 """
 TUNING = """## For development: `[tuning]`
 

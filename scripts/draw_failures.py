@@ -12,8 +12,9 @@ HEAD = """# Failures
 
 This reference lists the classes of failures, what each means and what to do next.
 
-`make gen` draws it from `src/tidemill/model/failure.py`; edit that. It is the only table of failures: server, site and
-pages decide by it.
+<!-- Drawn by `make gen` from `src/tidemill/model/failure.py`: edit that. -->
+
+The server, sites and web pages decide by this table.
 
 Only a job's own fault (`application`, `input`) fails a job. Everything else waits, goes to another site, or both.
 

@@ -20,14 +20,18 @@ HEAD = """# Application files and job files
 
 This reference lists the keys of application files and job files.
 
-`make gen` draws it from `src/tidemill/model`; edit that. Unknown keys are errors that name the nearest one.
+<!-- Drawn by `make gen` from `src/tidemill/model`: edit that. -->
+
+An unknown key is an error that names the nearest one.
 
 An **application file**, `SITE/apps/NAME.toml`, is what a site's staff approve; `tidemill app check FILE` reads
 one and prints the digests. A **job file** is what `tidemill submit FILE` reads: one `[[job]]` table for each job with
 the keys of a job below, and at the top, all optional, `campaign` (its name), `shares` (its weight in the fair share),
 `[[notify]]` (addressees of [notices](notifications.md)) and `[defaults]` (keys of every job without its own).
-In a job file a job may also have `repeat`, the number of such jobs. A key whose default is `none` is left out to
-get it.
+In a job file a job may also have `repeat`, the number of such jobs.
+
+The default `none` means that the key has no value: leave it out. Where a remark says `none = X`, X applies then.
+[Approve a program](approve-a-program.md) has a complete file of each kind.
 """
 SECTIONS = [
     ("An application", "application.py", "Application"),
@@ -60,10 +64,21 @@ def type_text(annotation: ast.expr) -> str:
         inner = annotation.slice
         if isinstance(inner, ast.Subscript) and ast.unparse(inner.value) == "Literal":
             return "list of " + ", ".join(f"`{each}`" for each in ast.literal_eval(inner.slice))
+    if text.startswith("Annotated["):
+        return bounded(annotation.left if isinstance(annotation, ast.BinOp) else annotation)
     kind = getattr(application, text, None) or getattr(job, text, None)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(f"`{each.value}`" for each in kind)
     return "table" if kind is not None else text.replace("str", "text")
+
+
+def bounded(annotation: ast.expr) -> str:
+    """An annotated number as its reader writes it: `int, at least 8`. Raises LookupError for other bounds."""
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple):
+        kind, meta = annotation.slice.elts
+        if isinstance(meta, ast.Call) and [each.arg for each in meta.keywords] == ["ge"]:
+            return f"{ast.unparse(kind)}, at least {ast.unparse(meta.keywords[0].value)}"
+    raise LookupError(f"`{ast.unparse(annotation)}` has bounds that this page cannot name yet")
 
 
 def as_toml(value: ast.expr) -> str:

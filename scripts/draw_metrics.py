@@ -13,7 +13,9 @@ HEAD = """# Metrics
 
 This reference lists the metrics for Prometheus.
 
-`make gen` draws it from `src/tidemill/model/metrics`; edit that. The page is a contract: names, types,
+<!-- Drawn by `make gen` from `src/tidemill/model/metrics`: edit that. -->
+
+The page is a contract: names, types,
 labels and units stay, the changelog announces the removal of a metric one release before. Times are in seconds,
 sizes in bytes.
 

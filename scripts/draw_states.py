@@ -14,7 +14,9 @@ HEAD = """# States
 
 This reference lists the states of jobs, leases and allocations, and every change between them.
 
-`make gen` draws it from `src/tidemill/model/state.py`; edit that. A change of state that is in no table is a bug.
+<!-- Drawn by `make gen` from `src/tidemill/model/state.py`: edit that. -->
+
+A change of state that is in no table is a bug.
 """
 TABLES: list[tuple[str, type[StrEnum], Mapping[tuple[StrEnum, StrEnum], str]]] = [
     ("Jobs", state.JobState, state.JOB_TRANSITIONS),  # type: ignore[list-item]  # a mapping's keys are invariant

@@ -50,7 +50,7 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 - **Placeholders**: `{event}`, `{seed}`, `{line}`, `{first_event}`, `{last_event}`, `{events}`, `{cores}`,
   `{input.NAME}` and the names of columns are filled in, each as part of one argument; other braces stay as they are. A
   command that uses `{events}` or `{last_event}` gets several events at once, as many as fit about ten seconds.
-- **stdin**: a single event reads all of it, as far as it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
+- **stdin**: a single event reads all of it, if it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
   none. Several events cannot share one: `run` refuses data that wait there. `--each -` makes each line an event.
 - **Container**: `--container IMAGE` runs the command in a directory tree, a `.sif` file or `NAME@sha256:DIGEST`, by
   the runtime that your site finds (Apptainer, Charliecloud, podman). Program and paths are then those of the image, and

@@ -88,7 +88,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     start_bytes: dict[str, Size] = {}
     resources: Resources = Resources()  #: of a slot, where a job gives none
     outputs: list[Output] = []  #: of a job that gives none
-    events_per_range_max: int | None = None  #: at most; None = 1 unless `{events}` is among the arguments
+    events_per_range_max: int | None = None  #: at most; none = 1 unless `{events}` is among the arguments
     range_s: float = 10.0  #: aimed length of one range in range mode and of one chunk in command mode
     #: the first payload of a version, and of each slot every N-th, is traced; 0 = none
     trace_every: int = 1000

@@ -68,8 +68,10 @@ def rate_key(app: str, width: Width | None) -> str:
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one slot offers. None = the application's figure. `devices`: kind -> number, such as `{"gpu": 1}`, or
-    `{"gpu_percent": 25}` for a quarter of one GPU, which four such payloads share.
+    """What one slot offers. Where a key is left out, the application's figure applies.
+
+    `devices`: kind -> number, such as `{"gpu": 1}`, or `{"gpu_percent": 25}` for a quarter of one GPU, which four such
+    payloads share.
 
     With `nodes` or `ranks` a payload is started by the site's MPI launcher in an allocation of its own; then `cores`
     are those of one rank and `devices` those of one node.
@@ -81,8 +83,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     event_s: float | None = None  #: estimated seconds of one event on one slot; replaced by what is measured
     timeout_s: int | None = None  #: a payload (command mode) or range (range mode) is killed after this
     scratch_mb: int | None = None  #: size of the slot's /tmp, work directory included
-    nodes: int | None = None  #: whole nodes that a payload spans; None = 1
-    ranks: int | None = None  #: processes of a payload, alike on each node; None = one on each of `nodes`
+    nodes: int | None = None  #: whole nodes that a payload spans; none = 1
+    ranks: int | None = None  #: processes of a payload, alike on each node; none = one on each of `nodes`
 
     @property
     def width(self) -> Width | None:
@@ -105,7 +107,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: str  #: of the file in the work directory
     url: str  #: where it is, or `job:ID/OUTPUT`
     kind: InputKind = InputKind.SHARED  #: which events read it
-    sha256: str | None = None  #: 64 hex digits that the file must have; None = any
+    sha256: str | None = None  #: 64 hex digits that the file must have; none = any
     #: `url`: the program opens it where the site says; none = `file`, it is copied before the payload starts
     read: ReadAs | msgspec.UnsetType = msgspec.UNSET
 
@@ -123,7 +125,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that the payload leaves as `path` in its work directory (or names in its `done` message).
 
-    `url` None = the campaign's output directory. `merge` names the approved application that joins the parts.
+    Without `url` it goes to the campaign's output directory. `merge` names the approved application that joins the
+    parts.
     """
 
     name: str  #: what it is called in deliveries
@@ -164,8 +167,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     params: dict[str, str | int | float | bool] = {}  #: values of the application's parameters
     events: int = 1  #: how many there are to do
     inputs: list[Input] = []  #: files that payloads read
-    outputs: list[Output] | None = None  #: None = the application's
-    output_dir: str | None = None  #: where outputs without a URL go; None = the site's delivery directory
+    outputs: list[Output] | None = None  #: none = the application's
+    output_dir: str | None = None  #: where outputs without a URL go; none = the site's delivery directory
     resources: Resources = Resources()  #: of a slot
     after: list[int | str] = []  #: job ids, or names of campaigns
     after_any: bool = False  #: run even if a job that it comes after failed

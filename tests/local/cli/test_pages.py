@@ -29,6 +29,7 @@ PAGES = [
     "gpus",
     "software-environments",
     "troubleshooting",
+    "approve-a-program",
 ]
 #: pages whose blocks other tests run
 ELSEWHERE = {
