@@ -213,7 +213,7 @@ def _host(scheme: str, text: str, refuse: _Refuse) -> tuple[str, int]:
     if "@" in text:
         raise refuse(
             "no user name or password may stand in a URL",
-            "credentials belong into the site's `[[endpoints]]`",
+            "credentials belong in the site's `[[endpoints]]`",
         )
     if scheme == "s3":
         if not _BUCKET.fullmatch(text):

@@ -290,7 +290,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     from tidemill.site.setup.advice import advise
     from tidemill.site.setup.probe import Probe, run_probe
 
-    # A probe queues like any user's job: as a guest behind all others it might wait for ever.
+    # A probe queues like any user's job: as a guest behind all others it might wait forever.
     hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
     comment = f"tidemill {site_key(directory)} {config.name} contact={config.contact}"
     try:

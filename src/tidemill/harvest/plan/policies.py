@@ -202,7 +202,7 @@ POLICIES: dict[Policy, Callable[[Situation], Decision]] = {
 def decide(situation: Situation, policy: Policy) -> Decision:
     """What to do now in one pool.
 
-    Nodes that are on their way to be free (cancelled, epilog) are no part of `idle` nor of a holding: they belong into
+    Nodes that are on their way to be free (cancelled, epilog) are no part of `idle` nor of a holding: they belong in
     `busy`, with the time when they should be free. A regular job that has had enough idle nodes for longer than the
     scheduler needs, and still does not start, waits for something that is not seen here: leave it out of `queue`.
     Where the plan is not known, every policy but `demand` behaves as `windows`.
