@@ -20,7 +20,9 @@ FAILURES_SHOWN = 5
 
 def define_one(parser: Parser) -> None:
     """Options of `job show`, `job explain` and `job logs`."""
-    parser.add_argument("job", metavar="NAME|JOB", help="the job's number, or the name of a campaign of one job")
+    parser.add_argument(
+        "job", metavar="NAME|JOB", help="the job's number, or the name of a campaign of one job"
+    )
 
 
 def define_many(parser: Parser) -> None:
