@@ -113,6 +113,7 @@ def test_the_watchdog_starts_one_however_often_and_at_once_it_is_called(place: P
 
 def test_the_watchdog_starts_again_what_has_died_and_knows_several(place: Path) -> None:
     watch(place, "server", "/data/server.toml").wait(20)
+    until_started(place, 1)  # the log has it first
     watch(place, "site", "/data/hpc2").wait(20)
     until_started(place, 2)
     os.kill(started(place)[0], signal.SIGKILL)
