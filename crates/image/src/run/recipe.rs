@@ -107,12 +107,12 @@ mod tests {
     fn what_is_wrong_is_quoted() {
         let digest = "a".repeat(64);
         for (text, part) in [
-            (recipe("../../x", 5, "/sw"), "`../../x` is no SHA-256"),
+            (recipe("../../x", 5, "/sw"), "`../../x` is not a SHA-256"),
             (recipe(&digest, 6, "/sw"), "6 bytes"),
             (recipe(&digest, 5, "sw"), "`sw`"),
             (recipe(&digest, 5, "/"), "`/`"),
             (recipe(&digest, 5, "/sw/../etc"), ".."),
-            ("{".to_owned(), "no recipe"),
+            ("{".to_owned(), "not a recipe"),
             (
                 recipe(&digest, 5, "/sw").replace("packs/", "../packs/"),
                 "not in its store",
