@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.model.job import Resources, Width
+from tidemill.model.quantities import counted_text
 
 NODES_MAX = 100_000
 RANKS_MAX = 10_000_000
@@ -46,7 +47,7 @@ def check_place(width: Width, *, cores: int, nodes: int, cores_per_node: int, la
         return f"the job spans {_nodes(width.nodes)}, this site gives it at most {nodes}"
     here = width.ranks // max(1, width.nodes)
     if here * cores > cores_per_node:
-        asked = f"{here} ranks of {cores} core{'s' * (cores != 1)}"
+        asked = f"{here} ranks of {counted_text(cores, 'core')}"
         return f"{asked} on each node are asked for, a node of this site has {cores_per_node}"
     return None
 

@@ -236,6 +236,19 @@ def test_all_verbs_that_wait_end_as_run_does_where_some_events_fail(home: Home) 
     assert "all 3 events failed: 0-2" in done.stderr, "no bound is named"
 
 
+def test_wait_finds_the_one_job_whose_failure_is_not_accepted_among_many(home: Home) -> None:
+    job = '[[job]]\ncommand = ["sh", "-c", "test $0 = 0", "{event}"]\nevents = 3\nretries = 0\n'
+    accepted = job.replace("retries", "failed_max = 2\nrepeat = 22\nretries").replace(
+        "events = 3", "events = 4"
+    )
+    accepted = accepted.replace("test $0 = 0", "test $0 -gt 1")
+    (home.work / "many.toml").write_text(accepted + job + "failed_max = 2\n" + accepted)
+    done = home.run("submit", "many.toml", "--campaign", "many", "--wait")
+    assert "45 PARTIAL" in done.stderr, done.stderr
+    done = home.run("wait", "many")
+    assert (done.returncode, done.stderr.count(" is PARTIAL")) == (1, 1), done.stderr
+
+
 def test_logs_find_a_stdout_of_any_size(home: Home) -> None:
     name = _campaign(home)
     assert home.run("run", "--name", name, "--", "sh", "-c", "yes | head -c 3000000").returncode == 0

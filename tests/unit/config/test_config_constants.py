@@ -11,9 +11,11 @@ from tidemill import config
 from tidemill.config.amqp import Amqp
 from tidemill.config.cache import CacheConfig
 from tidemill.config.removed import REMOVED
-from tidemill.config.server import ServerConfig
-from tidemill.config.site import SiteConfig
+from tidemill.config.server import SITE_LOST_S, ServerConfig
+from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ConfigError
+from tidemill.model.metrics import AGENT
+from tidemill.model.state import LEASE_TRANSITIONS, LeaseState
 
 ROOT = Path(__file__).parents[3]
 FORMER = Path(__file__).parent / "former_keys.txt"
@@ -114,3 +116,9 @@ def test_a_record_without_constants_has_no_tuning() -> None:
     assert config.has_constants(Amqp)
     assert not config.has_constants(Plain)
     assert "unknown key `tuning`" in refusal({"tuning": {}}, Plain).message
+
+
+def test_tables_of_states_and_metrics_name_the_constants_that_hold() -> None:
+    lost = LEASE_TRANSITIONS[LeaseState.ACTIVE, LeaseState.LOST]
+    assert f"longer than {SITE_LOST_S / 60:.0f} minutes" in lost
+    assert f"over {Cluster().slow_s:g} s" in AGENT["tidemill_batch_slow_total"].help

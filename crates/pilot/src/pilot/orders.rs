@@ -73,6 +73,7 @@ impl Pilot {
                 self.setups.cancel(&cancel.jobs);
                 for (slot, job) in cx.work.cancel(&cancel.jobs) {
                     cx.slots.tell(slot, &ToSlot::CancelJob { job });
+                    cx.slots.tell(slot, &ToSlot::Forget { job });
                 }
             }
             LeadMessage::Drain(drain) => {

@@ -99,7 +99,8 @@ impl Binding {
         taken
     }
 
-    /// Drop queued work of jobs; the slots that know one of them. Should such a job come back, its inputs may be others.
+    /// Drop queued work of jobs; the slots that know one of them, and have to cancel and forget it. Should it come back,
+    /// its definition goes to them again: its inputs may be others.
     pub fn cancel(&mut self, jobs: &[u64]) -> Vec<(u32, u64)> {
         for (shape, queue) in &mut self.queues {
             queue.retain(|queued| {
@@ -114,7 +115,7 @@ impl Binding {
         }
         let mut told = Vec::new();
         for (&slot, state) in &mut self.slots {
-            let known = jobs.iter().filter(|&&job| state.doubt(job));
+            let known = jobs.iter().filter(|job| state.jobs.remove(job));
             told.extend(known.map(|&job| (slot, job)));
         }
         told
@@ -152,7 +153,6 @@ impl Binding {
                 }
                 keep
             });
-            state.stale.retain(|job| state.jobs.contains(job));
         }
         actions
     }

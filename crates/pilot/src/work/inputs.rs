@@ -110,7 +110,6 @@ impl Binding {
                 let known: Vec<u64> = state.jobs.iter().copied().filter(|job| has(job)).collect();
                 for job in known {
                     state.jobs.remove(&job);
-                    state.stale.remove(&job);
                     actions.push(Action::Forget { slot, job });
                 }
             }

@@ -89,19 +89,6 @@ struct SlotState {
     at_hand_s: f64,
     programs: HashSet<u64>,
     jobs: HashSet<u64>,
-    /// Of these, jobs that were canceled since: their definitions go to the slot again before more work of them.
-    stale: HashSet<u64>,
-}
-
-impl SlotState {
-    /// What the slot knows of the job does not hold any more; whether it knows it.
-    fn doubt(&mut self, job: u64) -> bool {
-        let knows = self.jobs.contains(&job);
-        if knows {
-            self.stale.insert(job);
-        }
-        knows
-    }
 }
 
 struct Ticket {
@@ -318,7 +305,6 @@ impl Binding {
                         at_hand_s: 0.0,
                         programs: HashSet::new(),
                         jobs: HashSet::new(),
-                        stale: HashSet::new(),
                     },
                 );
             } else if !self.make_room(shape, starved, &|room| room.take(need).is_some(), actions) {
@@ -405,7 +391,7 @@ impl Binding {
         if state.programs.insert(program) {
             actions.push(Action::TellProgram { slot, program });
         }
-        if state.jobs.insert(piece.job) | state.stale.remove(&piece.job) {
+        if state.jobs.insert(piece.job) {
             actions.push(Action::TellJob { slot, job: piece.job });
         }
         let ticket = self.next_ticket;

@@ -375,7 +375,9 @@ fn inputs_told_anew() {
             assert_eq!(rig.stdout(), told.concat(), "{:?}", rig.failed);
             rig.give(1, 1);
             wait_for_line(&fifo);
-            rig.tell(&tidemill_slot::ToSlot::CancelJob { job: 5 }); // is still being killed when the job is defined again
+            // as the pilot does it; the payload is still being killed when the job is defined again
+            rig.tell(&ToSlot::CancelJob { job: 5 });
+            rig.tell(&ToSlot::Forget { job: 5 });
         };
         for lives in [&["one"][..], &["one", "two"], &["one", "two", "six"]] {
             what.1.inputs = write(lives[lives.len() - 1]);

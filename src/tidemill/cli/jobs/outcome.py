@@ -12,7 +12,7 @@ from tidemill.model.quantities import bytes_text, count_text, duration_text, rat
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
-    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput
+    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput, JobRow
 
 LOG_S = 3.0
 """How long the site may take to send a single event's stderr."""
@@ -71,16 +71,21 @@ def tell_outcome(client: Client, job: int, row: CampaignRow, how: Telling) -> in
 
 
 def is_good(detail: JobDetail, failed_max: int | None = None) -> bool:
-    """Whether a job ended as its owner accepts. `run` without --failed-max goes on whatever fails, but accepts no
-    failure; a PARTIAL job with events that never ran is one that its owner has accepted."""
+    """Whether a job ended as its owner accepts: with at most `failed_max` failed events, None = as its specification
+    says. `run` without --failed-max goes on whatever fails, but accepts no failure."""
     row, spec = detail.row, detail.spec
-    if failed_max is None:
-        goes_on = spec.app is None and spec.events > 1 and spec.failed_max == spec.events - 1
-        failed_max = 0 if goes_on else spec.failed_max
-    is_accepted = row.events_done + row.events_failed < row.events
-    return row.state == "COMPLETED" or (
-        row.state == "PARTIAL" and (is_accepted or row.events_failed <= failed_max)
-    )
+    if not may_be_missed(row):
+        return row.state in ("COMPLETED", "PARTIAL")
+    if failed_max is not None:
+        return row.events_failed <= failed_max
+    return spec.failed_max < spec.events - 1
+
+
+def may_be_missed(row: JobRow) -> bool:
+    """Whether a job is PARTIAL, and its specification has to say whether its owner accepts that. The server has it end
+    as FAILED where more events fail than `failed_max`; its owner has accepted one with events that never ran."""
+    is_command = not row.app
+    return row.state == "PARTIAL" and is_command and row.events_done + row.events_failed == row.events
 
 
 def exit_status(detail: JobDetail) -> int:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, duration
 from tidemill.cli.jobs.named import known_campaign, split_names
-from tidemill.cli.jobs.outcome import is_good
+from tidemill.cli.jobs.outcome import is_good, may_be_missed
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import count_text, counted_text
 
-SHOWN = 5
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.wire.api import JobRow
 
-PARTIAL_MAX = 20
-"""Jobs of which is asked what their owner accepts: `run`, which accepts no failure by default, makes single ones."""
+SHOWN = 5
 
 
 def define(parser: Parser) -> None:
@@ -58,16 +62,26 @@ def run(args: Namespace) -> int:
     states: dict[str, int] = {}
     for row in rows:
         states[row.state] = states.get(row.state, 0) + 1
-    partial = [row for row in rows if row.state == "PARTIAL"][:PARTIAL_MAX]
-    missed = {row.id for row in partial if not is_good(client.job(row.id))}
-    bad = [row for row in rows if row.state in ("FAILED", "CANCELED") or row.id in missed]
+    bad = first_bad(client, rows)
     if not args.json:
         say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
-        for row in bad[:SHOWN]:
+        for row in bad:
             say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
         if bad:
             hint(f"`tidemill job explain {bad[0].id}` says why, and what to do")
     return 1 if bad else 0
+
+
+def first_bad(client: Client, rows: Iterable[JobRow]) -> list[JobRow]:
+    """The first SHOWN jobs that did not end as their owner accepts. Asks for the specification of a job only where that
+    decides."""
+
+    def is_bad(row: JobRow) -> bool:
+        if may_be_missed(row):
+            return not is_good(client.job(row.id))
+        return row.state in ("FAILED", "CANCELED")
+
+    return list(islice(filter(is_bad, rows), SHOWN))
 
 
 COMMANDS = {"wait": Command(define, run, "tidemill wait zmumu")}

@@ -130,9 +130,8 @@ class SimulatedMachine:
         self.headroom = Headroom()
         self.kept = 0
         self.arrived: list[tuple[str, int]] = []
-        self.yielded: frozenset[str] = (
-            frozenset()
-        )  #: regular jobs that needed nodes of Tidemill at the last poll
+        #: regular jobs that needed nodes of Tidemill at the last poll
+        self.yielded: frozenset[str] = frozenset()
         self.looked_s = 0.0
         self.is_glance = False
         self.glance_every_s: float | None = None

@@ -27,12 +27,13 @@ from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
 
 STATE_BYTES_MAX = 64 << 20
-QUARANTINE_S = (
-    86400.0  #: a node stays in quarantine for a day: the centre's staff repair nodes in working hours
-)
-FAST_FAILURE_S = (
-    120.0  #: a start that fails within this time is a fast failure; slow file systems need a minute
-)
+
+QUARANTINE_S = 86400.0
+"""A node stays in quarantine for a day: the centre's staff repair nodes in working hours."""
+
+FAST_FAILURE_S = 120.0
+"""A start that fails within this time is a fast failure; slow file systems need a minute."""
+
 _log = Log("quarantine")
 
 

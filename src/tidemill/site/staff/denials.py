@@ -3,8 +3,7 @@
     SITE/denied.json    list of Denial, by `tidemill site deny` and `site allow`; the agent checks it once a second
     SITE/denied.log     one JSON line for each `deny` and `allow`: when, who, why
 
-A file that cannot be read denies everybody until it is mended: its
-reader does not know whom the staff meant.
+A file that cannot be read denies all submitters until it is mended: its reader does not know whom the staff meant.
 """
 
 from __future__ import annotations
