@@ -27,8 +27,8 @@ def test_a_directory_of_another_user_is_named_and_is_no_bug(
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("printf '[3011] no such file\\0\\n'; exit 54", r"by `xrdfs stat`: \[3011\] no such file$"),
-        ("exit 124", r"by `xrdfs stat`: no answer within \d+ s$"),
+        ("printf '[3011] no such file\\0\\n'; exit 54", r"by `xrdfs stat`: \[3011\] no such file\nhint: "),
+        ("exit 124", r"by `xrdfs stat`: no answer within \d+ s\nhint: "),
     ],
 )
 def test_an_origin_that_gives_nothing_is_named_without_exit_codes(
