@@ -145,6 +145,10 @@ def to_file(path: Path, level: str = "INFO") -> None:
     _install(logging.FileHandler(path, encoding="utf-8"), level, "json")
 
 
+# Python prints warnings that nobody handles to stderr as bare words: a command that has no log tells its user itself
+logging.getLogger("tidemill").addHandler(logging.NullHandler())
+
+
 def silence(library: str) -> None:
     """Keep what a library logs off stderr: whoever calls it tells what went wrong, as an event of its own."""
     logging.getLogger(library).setLevel(logging.CRITICAL + 1)

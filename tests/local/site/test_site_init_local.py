@@ -257,3 +257,27 @@ def test_a_home_whose_server_is_on_another_host_says_where(person: Person) -> No
     assert answer.returncode == 2
     assert "your server is on login2" in answer.stderr
     assert "hint: log in to login2" in answer.stderr
+
+
+def test_windows_says_that_commands_without_a_cluster_are_no_batch_system(
+    person: Person, tmp_path: Path
+) -> None:
+    for name in ("squeue", "sinfo", "sdiag", "scontrol"):
+        command = tmp_path / name
+        command.write_text(
+            '#!/bin/sh\necho "${0##*/}: fatal: Could not establish a configuration source" >&2\nexit 1\n'
+        )
+        command.chmod(0o755)
+    answer = person.run("windows", path=tmp_path)
+    assert answer.returncode == 3
+    assert "the commands of slurm are on PATH, and no cluster answers: `" in answer.stderr
+    assert "log in to a login node" in answer.stderr
+
+
+def test_a_check_names_a_refused_application_and_logs_nothing(person: Person) -> None:
+    person.done("site", "init", "--batch", "local", "--nodes", "1")
+    (person.site / "apps").mkdir(exist_ok=True)
+    (person.site / "apps" / "odd.toml").write_text("nosuch = 1\n")
+    answer = person.run("site", "check")
+    assert "odd.toml" in answer.stdout
+    assert "application.refused" not in answer.stdout + answer.stderr

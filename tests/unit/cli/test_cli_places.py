@@ -9,7 +9,7 @@ import pytest
 from tidemill.cli.jobs.dry_run import SitePower, misfit_of, plan_of
 from tidemill.cli.progress import waiting_text
 from tidemill.model.job import JobSpec, Resources
-from tidemill.wire.api import SiteRow
+from tidemill.wire.api import AppOffer, SiteRow
 
 
 def _site(name: str, *, state: str = "UP", **capacity: Any) -> SiteRow:
@@ -22,6 +22,13 @@ def _site(name: str, *, state: str = "UP", **capacity: Any) -> SiteRow:
 
 def _job(*, site: str | None = None, **resources: Any) -> JobSpec:
     return JobSpec(command=["true"], site=site, resources=Resources(**resources))
+
+
+def _offer(name: str, *, outputs: list[str]) -> AppOffer:
+    return AppOffer(
+        name=name, version="1", digest="", mode="command", parameters={}, outputs=outputs, cores=1, memory_mb=1,
+        event_s=2.0,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,12 @@ def test_a_bound_on_each_event_bounds_the_end() -> None:
     assert (small.core_h_max, small.wall_s_max, small.wall_s) == (10 * 600 / 3600, 3000.0, None)
     assert large.wall_s_max == 600, "an event is not split"
     assert plan_of([(job, 1)], [], {}).wall_s_max is None
+
+
+def test_a_plan_names_the_outputs_that_an_application_gives() -> None:
+    offers = {"sim": _offer("sim", outputs=["hits", "log"])}
+    assert plan_of([(JobSpec(app="sim"), 3)], [], offers).app_outputs == ["hits", "log"]
+    assert plan_of([(JobSpec(app="sim", outputs=[]), 3)], [], offers).app_outputs == [], "the job's own"
 
 
 def test_a_job_at_work_waits_for_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.terminal import say, show, show_json
@@ -12,7 +12,7 @@ from tidemill.model.quantities import count_text, counted_text, duration_text, f
 if TYPE_CHECKING:
     from tidemill.client.client import Client
     from tidemill.model.job import JobSpec
-    from tidemill.wire.api import SiteApplication, SiteRow
+    from tidemill.wire.api import AppOffer, SiteApplication, SiteRow
 
 FITS_SHOWN = 3
 
@@ -32,6 +32,7 @@ class SubmissionPlan(NamedTuple):
     events: int
     files: int
     archives: int
+    app_outputs: list[str]  #: names that applications give, besides: their number of files is not known here
     core_h: float | None
     core_h_max: float | None  #: if every event took as long as `--wall` allows
     wall_s: float | None
@@ -151,7 +152,7 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
         cores = int(each.capacity.get("nodes", 0)) * int(each.capacity.get("slot_cores_max", 0))
         powers.append(SitePower(each.name, cores, each.capacity.get("event_s") or {}))
     offers = client.applications() if client is not None and any(spec.app for spec, _ in jobs) else []
-    plan = plan_of(jobs, powers, {each.app.name: each.app.event_s for each in offers})
+    plan = plan_of(jobs, powers, {each.app.name: each.app for each in offers})
     if as_json:
         show_json(plan._asdict())
         return
@@ -159,7 +160,8 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
     show(f"events      {count_text(plan.events)}")
     archives = counted_text(plan.archives, "tar archive") if plan.archives else ""
     files = counted_text(plan.files, "file") if plan.files else ""
-    show(f"outputs     {' and '.join(filter(None, (files, archives))) or 'none'}")
+    own = f"{', '.join(plan.app_outputs)} of each job, as its application says" if plan.app_outputs else ""
+    show(f"outputs     {' and '.join(filter(None, (files, archives, own))) or 'none'}")
     if plan.core_h is not None:
         show(f"cost        about {figure_text(plan.core_h)} core-hours")
     elif plan.core_h_max is not None:
@@ -177,26 +179,30 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
 
 
 def plan_of(
-    jobs: Sequence[tuple[JobSpec, int]], sites: Sequence[SitePower], offered_s: dict[str, float]
+    jobs: Sequence[tuple[JobSpec, int]], sites: Sequence[SitePower], offers: Mapping[str, AppOffer]
 ) -> SubmissionPlan:
-    """What a submission comes to. `offered_s`: seconds per event that applications declare. Pure."""
+    """What a submission comes to. `offers`: applications by name. Pure."""
     from tidemill.model.application import DEFAULT_CORES
     from tidemill.model.job import OutputKind, Pack
 
     files = archives = number = events = 0
+    app_outputs: dict[str, None] = {}
     core_s: float | None = 0.0
     core_s_max: float | None = 0.0
     for spec, repeat in jobs:
         number += repeat
         events += repeat * spec.events
         cores = spec.resources.cores or DEFAULT_CORES
+        offer = offers.get(spec.app or "")
         measured = [site.event_s[spec.app] for site in sites if spec.app and site.event_s.get(spec.app)]
-        event_s = min(measured) if measured else offered_s.get(spec.app or "")
+        event_s = min(measured, default=offer.event_s if offer is not None else None)
         core_s = None if core_s is None or not event_s else core_s + repeat * spec.events * cores * event_s
         wall_s = spec.resources.timeout_s
         core_s_max = (
             None if core_s_max is None or not wall_s else core_s_max + repeat * spec.events * cores * wall_s
         )
+        if spec.outputs is None and offer is not None:
+            app_outputs.update(dict.fromkeys(offer.outputs))
         for output in spec.outputs or ():
             if output.kind is OutputKind.EACH and spec.events > 1 and output.pack is not Pack.FILES:
                 archives += repeat
@@ -208,7 +214,7 @@ def plan_of(
             files += repeat * spec.keep_stdout
     cores_all = sum(site.cores for site in sites)
     return SubmissionPlan(
-        jobs=number, events=events, files=files, archives=archives,
+        jobs=number, events=events, files=files, archives=archives, app_outputs=list(app_outputs),
         core_h=None if core_s is None else core_s / 3600,
         core_h_max=None if core_s_max is None else core_s_max / 3600,
         wall_s=core_s / cores_all if core_s and cores_all else None,

@@ -103,8 +103,17 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
         cluster, wake_nodes = config.cluster, config.harvest.wake_nodes
         snapshot = open_batch(config, directory).snapshot()
     else:
-        with TemporaryDirectory(prefix="tidemill-") as scratch:
-            snapshot = open_cluster(kind, Path(scratch), cluster).snapshot()
+        try:
+            with TemporaryDirectory(prefix="tidemill-") as scratch:
+                snapshot = open_cluster(kind, Path(scratch), cluster).snapshot()
+        except SiteError as error:
+            if args.batch is not None:
+                raise
+            raise SiteError(
+                f"the commands of {kind} are on PATH, and no cluster answers: {error.message}",
+                hint=error.hint or "log in to a login node, or name a site's directory",
+                transient=error.transient,
+            ) from error
     request = Request(
         partition=cluster.partition if args.partition is None else args.partition,
         reservation=cluster.reservation,
