@@ -133,6 +133,20 @@ def test_a_partial_job_is_retried_for_what_failed_only(world: World) -> None:
     assert (rest.first, rest.count) == (9, 1)
 
 
+def test_a_failure_is_final_until_its_event_may_run_again(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, failed_max=3), results=9)
+    other = started(world, site, JobSpec(app="reco", events=10, failed_max=3), results=9)
+    for each in (lease, other):
+        site.sync(delivered(one(site.sync(failed(each, 9)), DeliverOrder)))
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+
+    def finals(job: int) -> list[bool]:
+        return [each.final for each in api_pages.failures(world.reader, job=job).failures]
+
+    assert (finals(lease.job), finals(other.job)) == ([False], [True])
+
+
 def test_an_agent_of_an_older_version_never_writes_over_what_is_delivered(world: World) -> None:
     site, old = KeepingSite(world), Site(world, "old")
     lease = started(world, site)

@@ -296,8 +296,7 @@ def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
     if not (job.ends or (job.delivering and job.n_failed)):
         return False
     job.ends, job.reason = 0, ""
-    work.sets(job).failed = IntervalSet()
-    work.keep_sets(job)
+    _clear_failed(work, job)
     ending.settle(work, job)
     return True
 
@@ -318,8 +317,7 @@ def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
     job.reason, job.ended_us, job.refusals, job.refused = "", None, 0, ""
     is_delivery = job.state == FAILED and ending.is_settled(job) and ending.undelivered(work, job)
     if not (is_delivery and job.n_failed <= spec.failed_max):
-        kept.failed = IntervalSet()
-        work.keep_sets(job)
+        _clear_failed(work, job)
     if not job.kept:
         job.home = job.outputs = 0
         job.ward, job.place = 0, job.pin
@@ -336,6 +334,13 @@ def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
     else:
         ending.open_again(work, job)
     return True
+
+
+def _clear_failed(work: UnitOfWork, job: StoredJob) -> None:
+    """Events that failed run again: none of their failures is final any more."""
+    work.sets(job).failed = IntervalSet()
+    work.keep_sets(job)
+    work.change_rows["reopen_failures"].append((job.id,))
 
 
 def _drop_gone(work: UnitOfWork, job: StoredJob) -> None:

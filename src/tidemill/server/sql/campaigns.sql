@@ -58,6 +58,10 @@ ON CONFLICT (campaign, class) DO UPDATE SET failures = failure_counts.failures +
 -- Keep evidence.
 INSERT INTO failures (job, campaign, first, count, event, site, final, evidence) SELECT v.job, v.campaign, v.first, v.count, v.event, v.site, v.final, v.evidence FROM v;
 
+-- name: reopen_failures many(job bigint)
+-- The events of these jobs run again: no failure of theirs so far is final.
+UPDATE failures SET final = 0 FROM v WHERE failures.job = v.job AND failures.final = 1;
+
 -- name: failures_of_job
 -- A job's failures, newest first.
 SELECT id, job, event, site, final, evidence FROM failures WHERE job = :job AND id < :before ORDER BY id DESC LIMIT :limit;
