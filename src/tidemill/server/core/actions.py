@@ -312,7 +312,6 @@ def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
     waits, why = submission.resolve_after(work, spec, f"job {job.id}", upto=job.id - 1)
     if why:
         return False
-    kept = work.sets(job)
     _drop_gone(work, job)
     job.reason, job.ended_us, job.refusals, job.refused = "", None, 0, ""
     is_delivery = job.state == FAILED and ending.is_settled(job) and ending.undelivered(work, job)
