@@ -56,7 +56,7 @@ def text(at_s: int, known: dict[int, str]) -> str:
 
 
 def write(path: Path, rows: int) -> None:
-    """A dump of so many lines below its header; the last one is cut."""
+    """Write a dump of `rows` lines below its header; the last one is cut."""
     chance = random.Random(16)
     known: dict[int, str] = {}
     step_s = SPAN_S / rows

@@ -5,7 +5,7 @@ command_per_s      one job of 100,000 events, /bin/true once per event, submit t
 command_ratio      that, divided by the mean of the floors right before and after it
 jobs_per_s         20,000 separate jobs of one event each, submit to the last COMPLETED
 records_per_s      one job of persistent payloads whose events are ranges of their own, from the end of the first to
-                   that of the last. Neighbours are joined before the lead: a record line tells of thousands of them
+                   that of the last. Neighbours are joined before the lead: a record line covers thousands of them
 record_lines_per_s the same with ranges that end in an order in which none can be joined: each is a line of its own,
                    framed, sent, synced by the lead and acknowledged; from submit to COMPLETED, so that the agent has
                    taken each, and the server the job
@@ -130,7 +130,7 @@ class Lab:
         self._log.close()
 
     def run(self, spec: JobSpec, jobs: int = 1, *, limit_s: float = FIGURE_S) -> float:
-        """Seconds from the submission of so many copies of a job until all are COMPLETED; all else is an error."""
+        """Seconds from the submission of `jobs` copies of a job until all are COMPLETED; any other end is an error."""
         began = time.monotonic()
         submission = self.client.submit(spec, campaign="bench", repeat=[jobs])
         while True:
@@ -229,7 +229,7 @@ def count_ranges(events: int, keep: bool, arguments: list[str]) -> tuple[float, 
 
 
 def records_per_s(events: int, keep: bool) -> dict[str, float]:
-    """Persistent payloads: ranges of one event; `record_lines` tells into how many lines their records were joined."""
+    """Persistent payloads: ranges of one event. `record_lines`: the lines into which their records were joined."""
     whole_s, ended_us = count_ranges(events, keep, [])
     seconds = (max(ended_us) - min(ended_us)) / 1e6
     return {"records_per_s": events / seconds, "record_lines": len(ended_us), "records_whole_s": whole_s}
@@ -347,7 +347,7 @@ def main() -> int:
         "--only", choices=list(FIGURES), action="append", help="take only this figure; may be repeated"
     )
     parser.add_argument(
-        "--events", type=int, help="so many events (or jobs, or repeats) instead of the usual number"
+        "--events", type=int, help="number of events (or jobs, or repeats); default: the usual number"
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary homes")
     args = parser.parse_args()

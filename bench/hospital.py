@@ -4,7 +4,7 @@
 
 Jobs of one home in 10 campaigns, half of them with far data, two wards (`home_down`, and `waited_s` of a day), two
 sites. All figures are of the server's transactions, without the network; `_cpu_ms` per transaction in this process,
-`_ms` the slowest on the clock: for so long a sync waits.
+`_ms` the slowest on the clock: a sync waits up to that time.
 
 quiet      a round while the home is up and nothing is due: what the server pays every few seconds
 stuck      a round while the home is down, and no site of a ward is there

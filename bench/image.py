@@ -5,7 +5,7 @@
 The software is a Python with a scientific stack (uproot, awkward, hist, Pythia: the libraries of the examples), in an
 environment as releases make them: ten more packages that it never uses stand before it in LD_LIBRARY_PATH and
 PYTHONPATH. It lies on a slow shared file system (bench/slowfs: 1 ms for each metadata request, names that do not exist
-are asked for each time) and is started so many times at once by an ordinary user, on a node that has never seen it.
+are requested each time). An ordinary user starts each number of payloads at once, on a node that has never seen them.
 `direct` and `image`, per number of starts: `shared_ops` (metadata requests that arrived there), `wall_s` (from nothing
 to the last end), `shared_bytes`; `image` also `prepare_s`, once per node and part of `wall_s`: get the image into
 memory and show it. The image is built from two traces of the payload for all of that file system, and lies there too;
@@ -149,7 +149,7 @@ def python_of(top: Path, *words: str) -> list[str]:
 
 
 def start_all(count: int, command: list[str], env: dict[str, str]) -> float:
-    """Start it so many times at once; seconds until the last one has ended. One that fails ends the bench."""
+    """Start the command `count` times at once; seconds until the last has ended. One that fails ends the bench."""
     before = time.monotonic()
     running = [
         subprocess.Popen(
@@ -255,7 +255,7 @@ def in_image(place: Place, command: list[str]) -> list[str]:
 
 
 def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
-    """One node each: the image is shown once, and so many payloads are started in it at once."""
+    """One node for each number of starts: the image is shown once, and that many payloads start in it at once."""
     found: dict[str, dict[str, float]] = {}
     top = place.shared / "sw"
     for count in starts:

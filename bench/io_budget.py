@@ -3,16 +3,16 @@
     bench/io_budget.py --json [--starts 300] [--nodes 4] [--cores 4] [--budget 2000] [--only with|without]
                        [--of ops|bytes] [--file-bytes 20000000]
 
-A whole Tidemill (server, agent, lead, pilots of the local batch system) runs a campaign of so many starts of a Python
-payload, whose interpreter and libraries lie on a slow shared file system (bench/slowfs) behind search paths with dead
-entries. What one start costs is measured beforehand and told in the application's file. `with` a budget in
+A whole Tidemill (server, agent, lead, pilots of the local batch system) runs a campaign that starts a Python payload
+`--starts` times. Its interpreter and libraries lie on a slow shared file system (bench/slowfs) behind search paths with
+dead entries. The cost of one start is measured beforehand and stated in the application's file. `with` a budget in
 `[[io]]` of site.toml, and `without`: `worst_10s` = the highest rate of metadata requests that the server counted over
 any 10 s, divided by the budget; `mean_use` = the mean rate from first to last request, divided by the budget (a low one
 would be needlessly slow), `wall_s` = from submitting to the end, `ops_per_start`. Runs as root or as an ordinary user,
 in namespaces of its own.
 
-`--of bytes`: payloads read a file of that file system, past the page cache, and the budget (200 MB/s unless told) is
-one of bytes; what the server handed out is looked at ten times a second.
+`--of bytes`: payloads read a file of that file system, past the page cache, and the budget (default: 200 MB/s) is one
+of bytes; the bench reads ten times a second how many bytes the server has handed out.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Looks:
         self.at_s.append(time.monotonic())
 
     def worst_per_s(self, window_s: float) -> float:
-        """The highest rate over any window between two looks."""
+        """The highest rate over any window between two readings."""
         worst = 0
         for first, at_s in enumerate(self.at_s):
             last = bisect.bisect_right(self.at_s, at_s + window_s) - 1
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--cores", type=int, default=4, help="of each emulated node: payloads at once")
     parser.add_argument("--of", choices=("ops", "bytes"), default="ops", help="what the budget bounds")
-    parser.add_argument("--budget", type=float, help="per second: 2000 operations or 200e6 bytes unless told")
+    parser.add_argument("--budget", type=float, help="per second (default: 2000 operations or 200e6 bytes)")
     parser.add_argument(
         "--file-bytes", type=int, default=20_000_000, help="what a start reads with --of bytes"
     )

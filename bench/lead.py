@@ -161,7 +161,7 @@ class Pilot:
                 self.acked = message["acked"]
 
     def work(self, now: float) -> None:
-        """One event is done: tell it."""
+        """Report one event as done."""
         if self.queue:
             self.number += 1
             head = self.queue[0]
@@ -178,7 +178,7 @@ class Pilot:
 
 
 def drive(pilots: list[Pilot], rate: float, seconds: float) -> tuple[float, int]:
-    """Send records at the rate for so long; the time that it took and the records acknowledged in it."""
+    """Send records at the rate for `seconds`; the time that it took and the records acknowledged in it."""
     selector = selectors.DefaultSelector()
     for pilot in pilots:
         selector.register(pilot.socket, selectors.EVENT_READ, pilot)

@@ -1,4 +1,4 @@
-"""How busy are the slots of a node, and how soon is it given back? Prints one JSON object.
+"""How busy are the slots of a node, and how soon is it released? Prints one JSON object.
 
     bench/nodes.py --json [--seconds S]
 
@@ -42,7 +42,7 @@ def occupancy(seconds: int) -> float:
         spec = JobSpec(command=["/bin/sleep", "1"], events=2 * seconds, resources=Resources(event_s=1.0))
         it.submit("busy", spec)
         it.wait_campaign("busy", timeout_s=seconds + 60)
-        it.wait_for(lambda: any(one.slot_us for one in it.client.allocations()), "the pilot has told it")
+        it.wait_for(lambda: any(one.slot_us for one in it.client.allocations()), "the pilot has reported it")
         (one,) = [each for each in it.client.allocations() if each.slot_us]
         return round(one.busy_us / one.slot_us, 4)
 

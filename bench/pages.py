@@ -222,7 +222,7 @@ def _failed(lease: LeaseOrder) -> FailureReport:
 
 
 def addresses(jobs: int, ended: str) -> list[str]:
-    """Every page, and the usual ways to look at the large ones. `ended`: a place halfway through those that ended."""
+    """Every page, and the usual views of the large ones. `ended`: a place halfway through those that ended."""
     campaigns, half = max(1, jobs // BATCH), jobs // 2
     some, last = f"campaign-{min(7, campaigns - 1):04}", f"campaign-{campaigns - 1:04}"
     return [

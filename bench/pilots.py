@@ -82,8 +82,8 @@ def forget(paths: Sequence[Path], names_s: float) -> None:
 def run_starts(
     it: World, shared: SlowFs, text: str, starts: int, *, ready: Callable[[], None] = lambda: None
 ) -> Ran:
-    """Install the application, wait until it is offered, run so many starts of it. One that fails ends the bench.
-    `ready` is called before they are submitted."""
+    """Install the application, wait until it is offered, and start it `starts` times. One that fails ends the bench.
+    `ready` is called before the starts are submitted."""
     with acting_as(it.options.user):
         (it.home / "site" / "apps" / f"{NAME}.toml").write_text(text)
         offered = lambda: any(each.app.name == NAME for each in it.client.applications())  # noqa: E731

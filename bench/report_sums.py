@@ -119,7 +119,7 @@ def differences(archive: Path, directory: Path) -> list[str]:
 
 
 def _of_jobs() -> list[tuple[str, str, str]]:
-    """Sheet, quantity and query of what is told of each job."""
+    """Sheet, quantity and query of what the archive holds for each job."""
     made = []
     for quantity, value in IO.items():
         made.append(
@@ -145,7 +145,7 @@ def _of_jobs() -> list[tuple[str, str, str]]:
 
 
 def _histograms(database: Any, archive: Path, directory: Path) -> list[str]:
-    """Jobs between the edges that the report tells: each bin is counted again."""
+    """Jobs between the edges that the report states: each bin is counted again."""
     found = []
     values = {"read": IO["read"], "written": IO["written"]}
     for row in _csv(directory / "io_histograms.csv"):

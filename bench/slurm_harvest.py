@@ -1,4 +1,4 @@
-"""How much of a real Slurm's idle time becomes work, and who waits for it? Needs root and the packages of the tests.
+"""How much idle time of a real Slurm cluster becomes work, and who waits for it? Needs root and the tests' packages.
 
 For each seed the same random jobs of a regular user (see `bench/slurm_mix.py`) are submitted to four clusters of 16
 emulated nodes side by side: twice without us, to see how much such a run differs from itself; once without us, but each
@@ -364,7 +364,7 @@ def main() -> int:
         type=float,
         default=0.0,
         metavar="N",
-        help="add so many jobs of one node and 10-30 s a minute (default: 0)",
+        help="add N jobs of one node and 10-30 s a minute (default: 0)",
     )
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="seeds at a time (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep all files")

@@ -1,4 +1,4 @@
-"""The regular jobs of `bench/slurm_harvest.py`, and what a run of them tells. Pure: no clock, no process.
+"""The regular jobs of `bench/slurm_harvest.py`, and what a run of them shows. Pure: no clock, no process.
 
 Jobs come as a Poisson process, want 1 to 16 nodes and run 20 to 180 s (both log-uniform), about 60 times shorter than
 on a real machine, and ask for 1.5 to 3 times what they need, rounded up to Slurm's minutes. Small jobs, if asked for,
@@ -19,14 +19,14 @@ SMALL = "s"  #: begin of the names of small jobs
 SMALL_RUN_S = (10.0, 30.0)
 SMALL_BURST = (1, 4)  #: jobs of a burst of small ones
 SMALL_APART_S = 1.0  #: mean time between two of a burst
-VARIED_S = 3.0  #: about as late as a job starts that waits for a look and a yield
+VARIED_S = 3.0  #: about the delay of a job that waits for a poll and a yield
 MEAN_WIDTH = (NODES - 1) / math.log(NODES)
 MEAN_RUN_S = (RUN_S[1] - RUN_S[0]) / math.log(RUN_S[1] / RUN_S[0])
 
 
 @dataclass(frozen=True)
 class RegularJob:
-    """A job of others, `at_s` after the start of the run."""
+    """A regular job, submitted `at_s` after the start of the run."""
 
     name: str
     at_s: float
@@ -130,7 +130,7 @@ class Delays:
 
     @staticmethod
     def of(jobs: list[RegularJob], runs: tuple[Run, Run, Run, Run]) -> Delays:
-        """Delays of the jobs that started in all runs: the two without us, the varied one, and ours."""
+        """Delays of the jobs that started in all runs: the two without us, the varied one, and the one with us."""
         found = Delays([], [], [], [], [])
         for job in jobs:
             waits = [run.times[job.name].wait_s if job.name in run.times else None for run in runs]

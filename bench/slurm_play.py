@@ -1,7 +1,7 @@
-"""Which mixes of regular jobs can tell who made a job wait? Slurm's scheduling played on a mix, many times.
+"""Which mixes of regular jobs can show who made a job wait? Slurm's scheduling played on a mix, many times.
 
-In some mixes it hangs on a second which of two jobs starts first, and with it minutes of many waits: there a late job
-says nothing about whoever took a second. A mix is steady if no job starts more than MOVED_S earlier or later when
+In some mixes a second decides which of two jobs starts first, and with it minutes of many waits: there a late job does
+not show which job took that second. A mix is steady if no job starts more than MOVED_S earlier or later when
 jobs run up to VARIED_S longer, come a little later, and cycles have another phase. We take no part in this.
 
 The rules are those of the clusters of `bench/slurm_harvest.py`: in order of submission until one does not fit, at each
@@ -24,7 +24,7 @@ CYCLE_S = 2.0
 MOVED_S = 30.0
 PLAYS = 20
 IDLE = (0.15, 0.45)
-LATE_S = 0.3  # a submission takes so long at most
+LATE_S = 0.3  # a submission takes at most this long
 
 
 class Variation(NamedTuple):

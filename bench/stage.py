@@ -53,7 +53,7 @@ def parent(rank: int, fan_out: int) -> int:
 
 
 def make_file(path: Path, mb: int) -> dict[str, Any]:
-    """A file of noise, as nodes are told of it."""
+    """Make a file of noise, and its description as nodes receive it."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for _ in range(mb):

@@ -98,7 +98,7 @@ def finished(reply: SyncReply, number: int) -> tuple[int, list[Any]]:
 
 
 def request_of(site: str, have: int, reports: list[Any]) -> SyncRequest:
-    """A sync; the offers are told in the first."""
+    """A sync; the first one carries the offers."""
     return SyncRequest(
         site=site, epoch=1, host="h", version="1", reports=reports, have=have, capacity=CAPACITY,
         offers=None if have else OFFERS,

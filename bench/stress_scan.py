@@ -4,8 +4,8 @@
 
 A site of one node with as many emulated cores as the largest number of slots runs payloads that initialise Pythia 8 and
 generate 600 collisions each, one process per payload. What really is there is this machine's cores, so the
-throughput should stop to grow at their number. Run it on a quiet machine: others' load moves the knee. With `--pages`
-each round's page and data are kept there in round-N.
+throughput should stop growing at their number. Run it on a quiet machine: the load of other users moves the knee. With
+`--pages` each round's page and data are kept there in round-N.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ WAY_median_noise            how sure it is: half the width of the interval that 
 strace_seccomp_over_trace   what the trace saves against strace --seccomp-bpf, in percent of the bare command's time
 
 In a round the ways follow each other, each round beginning with the next one, and the bare command is taken twice.
-What others do on a shared machine only ever adds to a run, whichever it is: so the fastest runs are compared, as timeit
-does. Medians are told as well, with their noise.
+Other work on a shared machine only ever adds to a run, whichever it is: so the fastest runs are compared, as timeit
+does. Medians are reported as well, with their noise.
 A case goes on for `--rounds` rounds and `--seconds` seconds, then until all ratios are surer than NOISE_MAX or
 `--seconds-max` is over; none of it asks how the trace does. Cases:
 
@@ -377,7 +377,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="take only this case; may be repeated")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds per case (default: {ROUNDS})")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="at least so long per case (default: 10)"
+        "--seconds", type=float, default=SECONDS, help="at least this time per case (default: 10)"
     )
     parser.add_argument(
         "--seconds-max", type=float, default=SECONDS_MAX, help="no longer, however noisy it is (default: 75)"

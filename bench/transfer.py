@@ -2,21 +2,21 @@
 
 For each scheme a real server on the loopback (scripts/), a file of 1 GB, and turn by turn three ways to move it:
 
-    client    the protocol's own client alone: cp, curl, xrdcp, globus-url-copy, boto3 as it comes
-    checked   the same, told to compare checksums by its own means (curl: it is given sha256sum; boto3 always does)
-    ours      allow-list, size, temporary name, the server's checksum compared with that of what came, rename: what the
+    `client`  the protocol's own client alone: cp, curl, xrdcp, globus-url-copy, boto3 as it comes
+    `checked` the same, set to compare checksums by its own means (curl: with sha256sum; boto3 always does)
+    `ours`    allow-list, size, temporary name, the server's checksum compared with that of what came, rename: what the
               site does until it lets the next move begin
-    summed    ours, and the SHA-256 by which nodes exchange an input, which is made afterwards of what comes that fast
+    `summed`  that, and the SHA-256 by which nodes exchange an input, which is made afterwards of what comes that fast
 
-`ratio` is ours over the client's, `checked_ratio` ours over the checked client's, `summed_ratio` summed over the
-client's; `put_...` the same for the way out, where the site knows the file's SHA-256 and Adler-32 since it was built.
-An httpd tells no checksum: what was put there is read back, so all bytes go twice; `put_unread_ratio` is without
-(`read_back = false`). Each is the fastest of several rounds. Nobody waits for the disk: neither clients nor we sync,
-and what the turn before has made is removed before the clock starts.
-`davs` is XRootD's HTTPS, which tells checksums as grid storage does.
+`ratio` is Tidemill's time over the client's, `checked_ratio` Tidemill's over the checked client's, `summed_ratio` the
+summed time over the client's; `put_...` the same for the way out, where the site knows the file's SHA-256 and Adler-32
+since it was built. An httpd returns no checksum: what was put there is read back, so all bytes go twice;
+`put_unread_ratio` is without (`read_back = false`). Each is the fastest of several rounds. The disk is not waited for:
+neither clients nor Tidemill sync, and what the turn before has made is removed before the clock starts.
+`davs` is XRootD's HTTPS, which returns checksums as grid storage does.
 
 `bound_s`: processor seconds of our side and the server together over the number of cores: where client, server and
-checksums share few cores, ours cannot take less, whatever is done beside what. On a data-transfer node the server is
+checksums share few cores, Tidemill cannot take less, whatever runs in parallel. On a data-transfer node the server is
 another machine. `client_bound_s` is the same of the client.
 
 `small_files_per_s`: 10,000 outputs of 10 kB in a pilot's bundle become one file at an https:// place, joined and
@@ -131,7 +131,7 @@ def cpu_s(server: Server | None) -> float:
 def measure_one(way: Way, server: Server | None) -> Taken:
     if way.target is not None:
         way.target.unlink(missing_ok=True)  # that of the round before: takes over a second on some disks
-    os.sync()  # what the other side left to be written is not ours to wait for
+    os.sync()  # what the turn before left to be written must not count here
     used_s, began_s = cpu_s(server), time.perf_counter()
     way.act()
     return Taken(time.perf_counter() - began_s, cpu_s(server) - used_s)
@@ -384,7 +384,7 @@ def measure(schemes: list[str], mb: int, rounds: int) -> Result:
 
 def show(result: Result) -> None:
     print(f"{result.mb} MB, fastest of {result.rounds} rounds, turn by turn, {result.cores} cores\n")
-    heads = ("client s", "ours s", "ratio", "checked", "summed", "bound s")
+    heads = ("client s", "tidemill s", "ratio", "checked", "summed", "bound s")
     print(f"{'scheme':8} {'client':16} {'way':4}" + "".join(f"{each:>10}" for each in heads))
     for each in result.schemes:
         come = (each.client_s, each.ours_s, each.ratio, each.checked_ratio, each.summed_ratio, each.bound_s)

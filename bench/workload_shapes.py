@@ -42,7 +42,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Maintenance:
-    """The machine is out of service for some hours, every so many days, first on a weekday (Monday = 0)."""
+    """The machine is out of service for some hours every `every_days` days, first on a weekday (Monday = 0)."""
 
     weekday: int
     hour: int

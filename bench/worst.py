@@ -194,7 +194,7 @@ class Site:
 
 
 class Others:
-    """Everybody else at a server."""
+    """The other clients of a server."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.times = place, defaultdict[str, list[float]](list)

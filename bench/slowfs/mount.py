@@ -7,7 +7,7 @@
         print((shared.reading() - before).ops, worst_per_s(bins, bin_s=bin_s, window_s=10.0))
 
 A program that mounts starts with `private()`: it goes on in a mount and PID namespace of its own, where `/dev/fuse` is
-there for everybody, as distributions have it, and where nothing outlives it. Ordinary users get a user namespace too.
+open to all users, as distributions have it, and where nothing outlives it. Ordinary users get a user namespace too.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def private() -> None:
 
 
 def _open_fuse() -> None:
-    """As root: a private `/dev/fuse` for everybody; the machine's own stays as it is."""
+    """As root: a private `/dev/fuse` for all users; the machine's own stays as it is."""
     if os.geteuid() != 0 or Path("/dev/fuse").stat().st_mode & 0o006 == 0o006:
         return
     with tempfile.TemporaryDirectory(prefix="tm-fuse-") as directory:

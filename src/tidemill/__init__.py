@@ -1,7 +1,7 @@
 """Tidemill runs a science collaboration's jobs on supercomputers that it does not own.
 
-The names of the SDK are here; docs/sdk.md is their reference. They are imported when they are used, so that
-`import tidemill` costs nothing; `__init__.pyi` tells type checkers what they are.
+This module exports the names of the SDK; docs/sdk.md is their reference. Each name is imported at its first use, so
+`import tidemill` costs nothing; `__init__.pyi` declares the names for type checkers.
 """
 
 from __future__ import annotations

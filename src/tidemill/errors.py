@@ -4,7 +4,7 @@
     ├── JobError        the job is wrong: its text, its application, its inputs          (exit code 1)
     │   └── UnfitError  it does not fit this site; another one may take it
     ├── ConfigError     a file, key or option is wrong; names the nearest legal one      (exit code 2)
-    ├── SiteError       batch system, storage, network or service; `transient` tells     (exit code 3)
+    ├── SiteError       batch system, storage, network or service; may be `transient`    (exit code 3)
     └── ProtocolError   what another process sent cannot be read; quotes it              (exit code 3)
 
 A message says what was attempted, on what, what came back; `hint` says what to do. Bugs are not TidemillErrors.
@@ -16,7 +16,7 @@ import difflib
 from collections.abc import Iterable
 
 NAME_CHARACTERS_MAX = 1_000
-"""Nobody mistypes a longer one, and comparing takes time."""
+"""A longer name is not a typing error, and comparing it takes time."""
 
 
 class TidemillError(Exception):
@@ -70,8 +70,8 @@ class ProtocolError(TidemillError):
 
 
 UNDECODABLE = (ValueError, RecursionError)
-"""What decoders of JSON and TOML raise for bytes that are none: wrong characters, wrong types (`msgspec.DecodeError` is
-a ValueError), numbers that are too long, and what is nested too deep."""
+"""What decoders of JSON and TOML raise for malformed input: wrong characters, wrong types (`msgspec.DecodeError` is a
+ValueError), numbers that are too long, and values that are nested too deeply."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

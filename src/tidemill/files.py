@@ -109,7 +109,7 @@ def replaced(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterator
 
 
 def temporary(path: Path) -> Path:
-    """A name beside `path` that nobody else uses."""
+    """A unique name in the directory of `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY}")
 
 

@@ -10,7 +10,7 @@ from array import array
 from pathlib import Path
 
 STEP = 1000
-"""Of so many lines the start of one is held."""
+"""The start of every STEP-th line is held."""
 
 KNOWN_MAX = 1000
 """Files whose lines are found without reading them from their beginning."""

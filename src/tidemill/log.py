@@ -1,7 +1,7 @@
 """One event per line, as JSON, to stderr or a file: time, level, component, fixed event name, ids as fields.
 
-Never pass a secret, a token or a whole environment. What slips through all the same is cut out: values that `hide` was
-told of, and what looks like a credential.
+Never pass a secret, a token or a whole environment. The log still cuts out what slips through: values registered with
+`hide`, and text that looks like a credential.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ JOINED = (
     "epoch",
 )  # fmt: skip
 CUT = "[cut]"
-HIDDEN_MIN = 8  #: characters; a shorter secret would cut words that are none
+HIDDEN_MIN = 8  #: characters; a shorter secret would also cut ordinary words
 HIDDEN_MAX = 10_000
 _hidden: list[str] = []  #: the longest first: one may stand within another
 _bound: dict[str, Any] = {}
 # What looks like a credential: bearer tokens (RFC 6750) and JSON web tokens (RFC 7519), passwords of URLs (RFC 3986
-# 3.2.1), private keys (RFC 7468), `password = ...` and its like, keys of web hooks. In time that grows linearly with
-# the text, which others may have written: what can begin anywhere is bounded, or takes all that it has looked at.
+# 3.2.1), private keys (RFC 7468), `password = ...` and its like, keys of web hooks. The text may come from others, so
+# matching takes time linear in its length: a pattern that can begin anywhere is bounded, or consumes all that it reads.
 _LOOKS = re.compile(
     r"(?P<bearer>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"
     r"|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+){0,4}"
@@ -53,7 +53,7 @@ def hide(secret: str) -> None:
 
 
 def hidden() -> frozenset[str]:
-    """The values that `hide` was told of."""
+    """The values that were registered with `hide`."""
     return frozenset(_hidden)
 
 
@@ -78,15 +78,15 @@ class Log:
 
     @property
     def explains(self) -> bool:
-        """Whether anybody reads what `debug` is told: ask before making many fields."""
+        """Whether `debug` events are written: check this before computing many fields."""
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Explain a decision, or tell what a single job goes through."""
+        """Explain a decision, or a step of a single job."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Tell the life of a job, allocation or service."""
+        """Report a change in the life of a job, allocation or service."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
@@ -145,12 +145,12 @@ def to_file(path: Path, level: str = "INFO") -> None:
     _install(logging.FileHandler(path, encoding="utf-8"), level, "json")
 
 
-# Python prints warnings that nobody handles to stderr as bare words: a command that has no log tells its user itself
+# Python prints unhandled warnings to stderr as bare words; a command without a log reports to its user itself
 logging.getLogger("tidemill").addHandler(logging.NullHandler())
 
 
 def silence(library: str) -> None:
-    """Keep what a library logs off stderr: whoever calls it tells what went wrong, as an event of its own."""
+    """Keep a library's log off stderr: the caller reports a failure as an event of its own."""
     logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
 

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use crate::correction::Correction;
 
-/// The time over which a centre looks at us.
+/// The window over which a centre averages Tidemill's rate.
 pub const WINDOW_US: u64 = 10_000_000;
-/// In no window more than so many times the budget.
+/// The most that any window may cost, as a multiple of the budget.
 pub const OVER_MAX: f64 = 1.10;
-/// Seconds of its rate that an idle area saves up.
+/// An idle area saves up this many seconds of its rate.
 pub const SAVED_S: f64 = 0.2;
-/// Aimed at this part of the rate: starts that take longer than others to spend what they cost must not meet.
+/// The share of the rate to aim at: starts that spend their cost more slowly than others must not coincide.
 pub const AIM: f64 = 0.97;
 
 /// What one kind of budget of one area has left.

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-/// Forecast and observation of long ago count half after this.
+/// A forecast and an observation count half after this time.
 const HALF_LIFE_US: f64 = 60_000_000.0;
-/// Fewer starts say nothing.
+/// After fewer starts nothing is corrected.
 const STARTS_MIN: f64 = 3.0;
-/// A forecast is at most so far too low: counters of a node count what others do there too.
+/// The largest correction of a forecast that is too low: a node's counters include what other users do there.
 const FACTOR_MAX: f64 = 8.0;
-/// A node's rate counts for so long after it was told.
+/// A node's rate counts for this long after its report.
 const FRESH_US: u64 = 30_000_000;
 
-/// Fading sums, and the last rate that each node told.
+/// Decaying sums, and the rate that each node last reported.
 #[derive(Debug)]
 pub(crate) struct Correction {
     factor_min: f64,
@@ -23,7 +23,7 @@ pub(crate) struct Correction {
 }
 
 impl Correction {
-    /// A forecast is at most so far too high that `factor_min` corrects it.
+    /// `factor_min` is the largest correction of a forecast that is too high.
     pub fn new(factor_min: f64) -> Self {
         Correction {
             factor_min,

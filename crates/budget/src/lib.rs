@@ -1,19 +1,21 @@
-//! When payloads may start, so that what their starts cost shared file systems stays within what the centre allows: pure.
+//! Decides when payloads may start, so that the load of their starts on shared file systems stays within the centre's
+//! limits. Pure.
 //!
-//! Each area has a rate of metadata operations and one of bytes. A start costs each what its program says, times a factor
-//! that follows what the nodes' counters saw (`correction`). Two rules (`bound`), for operations and for bytes, and all must
-//! allow a start:
+//! Each area has a rate of metadata operations and one of bytes. A start costs each what its program says, times a
+//! factor that follows what the nodes' counters saw (`correction`). Two rules (`bound`) apply to operations and to
+//! bytes, and all must allow a start:
 //!
 //! - starts are spaced: after one of cost c the next comes c / rate later (the virtual scheduling algorithm of ITU-T
 //!   I.371). An area that was left alone has saved up `SAVED_S` of its rate, no more.
-//! - over the last `WINDOW_US`, the starts and the next one together cost at most `OVER_MAX` times what the rate gives. A
-//!   start that alone costs more than that has a window for itself.
+//! - over the last `WINDOW_US`, the starts and the next one together cost at most `OVER_MAX` times what the rate gives.
+//!   A start that alone costs more than that has a window for itself.
 //!
-//! A start's operations take their time; spacing, rather than a bucket that empties at once, keeps them as even as the starts.
-//! Who waits is served in turn, one start each. One that cannot go yet keeps its areas for itself: cheap starts
-//! do not overtake a costly one for ever.
+//! A start's operations take their time; spacing, rather than a bucket that empties at once, keeps them as even as the
+//! starts.
+//! Waiters are served in turn, one start each. A waiter that cannot start yet keeps its areas for itself, so that cheap
+//! starts do not overtake a costly one forever.
 //!
-//! What a node has read it mostly has in its page cache for later starts, so bytes that are observed may be far fewer than
+//! A node mostly finds what it has read in its page cache at later starts, so it may read far fewer bytes than the
 //! files have. The first start of a program by a waiter is therefore never taken to read less than its program says.
 
 mod bound;
@@ -31,11 +33,11 @@ use crate::correction::Correction;
 
 /// Programs that one pilot may wait for.
 const WAITING_MAX: usize = 256;
-/// Starts of a program that one pilot may wait for: it waits for one per slot, and no node has so many.
+/// Starts of a program that one pilot may wait for: it waits for one per slot, and no node has that many slots.
 pub const STARTS_MAX: u64 = 10_000;
-/// A start is taken to cost so many times of what its program says at least.
+/// A start is taken to cost at least this share of what its program says.
 const OPS_FACTOR_MIN: f64 = 0.25;
-/// A page cache that serves nearly all.
+/// The same for bytes, nearly all of which a page cache may serve.
 const BYTES_FACTOR_MIN: f64 = 0.1;
 
 /// Who waits: the lead's number of a pilot, or of a slot where there is no lead.
@@ -148,7 +150,8 @@ impl Budget {
         }
     }
 
-    /// A pilot would start so many payloads of a program; replaces what it wanted of it before, and keeps its turn.
+    /// Records how many payloads of a program a pilot would start. Replaces its earlier request for the program, at the
+    /// same place in the queue.
     pub fn want(&mut self, waiter: Waiter, program: u64, starts: u64) {
         let starts = starts.min(STARTS_MAX);
         let same = |each: &Wanting| each.waiter == waiter && each.program == program;
@@ -176,7 +179,7 @@ impl Budget {
         self.warm.retain(|(warm, _)| *warm != waiter);
     }
 
-    /// Nobody waits.
+    /// Whether there is no waiter.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -266,7 +269,8 @@ impl Budget {
         }
     }
 
-    /// Bytes that are read for no start, such as those of an image: nobody asks, but later starts wait for it.
+    /// Charges bytes that are read for no start, such as those of an image. They need no permit, but they delay later
+    /// starts.
     pub fn charge(&mut self, bytes: &BTreeMap<String, i64>, now_us: u64) {
         for (name, &bytes) in bytes {
             if let Some(area) = self.areas.get_mut(name) {
@@ -334,7 +338,7 @@ fn start(
     Ok(())
 }
 
-/// One start more; `places` tells where in `granted` those of a waiter and program are counted.
+/// Counts one more start; `places` holds the index in `granted` for each waiter and program.
 fn note(granted: &mut Vec<Granted>, places: &mut HashMap<(Waiter, u64), usize>, wanting: &Wanting) {
     let (waiter, program) = (wanting.waiter, wanting.program);
     let at = *places.entry((waiter, program)).or_insert(granted.len());

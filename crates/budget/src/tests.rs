@@ -1,4 +1,4 @@
-//! Any sequence of wants: no window over the bound, everybody is served.
+//! For any sequence of wants, no window exceeds its bound and every waiter is served.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ fn told<'a>(programs: &'a [Cost]) -> impl Fn(u64) -> Option<Costs<'a>> {
     }
 }
 
-/// Grants from `now_us` on until nobody waits or the time is over: (when, what).
+/// Grants from `now_us` on until no waiter is left or the time is over: (when, what).
 fn run(budget: &mut Budget, programs: &[Cost], (mut now_us, end_us): (u64, u64)) -> Vec<(u64, Granted)> {
     let mut all = Vec::new();
     while now_us < end_us {

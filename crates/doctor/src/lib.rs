@@ -1,6 +1,6 @@
-//! `tidemill-node doctor`: what this node lets us do, found out by trying it, and which ways that leaves.
+//! `tidemill-node doctor`: finds by trial what this node permits, and which ways that leaves.
 //!
-//! Everything that is tried is tried in child processes and their own namespaces; nothing on the node changes.
+//! Every trial runs in a child process with namespaces of its own; nothing on the node changes.
 
 mod facts;
 mod look;
@@ -20,7 +20,7 @@ Usage: tidemill-node doctor [--json | --table]
 Says what this node can do: tracing, namespaces, overlay, FUSE, control groups, limits, memory. It changes nothing.
 
   --json    one JSON object on one line
-  --table   the ways that images, isolation and tracing take, by what a node lacks (Markdown; looks at nothing)
+  --table   the ways that images, isolation and tracing take, by what a node lacks (Markdown; inspects no node)
 ";
 
 #[derive(PartialEq)]
@@ -31,7 +31,7 @@ enum Wanted {
     Help,
 }
 
-/// Tell what was found; the exit code. Call while single-threaded.
+/// Prints what was found and returns the exit code. Call while single-threaded.
 pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
     match parse(args) {
         Ok(Wanted::Help) => say(USAGE),

@@ -147,7 +147,8 @@ fn memory() -> Memory {
     }
 }
 
-/// Delegated: a group of ours may have children, and processes may be moved into it (cgroup-v2.rst, "Delegation").
+/// A control group is delegated if this user may create children in it and move processes into it (cgroup-v2.rst,
+/// "Delegation").
 fn cgroups() -> CGroups {
     let all = machine::control_groups();
     let new = all.iter().any(|(controllers, _)| controllers.is_empty());

@@ -225,8 +225,8 @@ fn fuse(at: &Path, (uid, gid): (u32, u32)) -> Result<()> {
     mount::detach(&on)
 }
 
-/// What the init of a slot and a rootless container's runtime do: a PID namespace with a /proc of its own, and another
-/// user namespace inside ours, with mounts.
+/// Tries what a slot's init and a rootless container runtime do: a PID namespace with its own /proc, and a nested user
+/// namespace with mounts.
 fn contained(tell: Tell<'_>, (uid, gid): (u32, u32)) {
     let namespaces = Namespaces {
         pid: true,
@@ -278,7 +278,7 @@ fn grandchild(namespaces: Namespaces, what: impl FnOnce() -> Result<()>) -> Resu
     }
 }
 
-/// Whether this node listens where it would tell others to connect to.
+/// Tries to connect to this node at the address that it would announce to others.
 fn network(tell: Tell<'_>) {
     let said = |operation: &'static str| {
         move |source: std::io::Error| SysError::new(operation, "an address of this node", source)

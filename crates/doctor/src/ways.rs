@@ -140,7 +140,8 @@ fn images(facts: &Facts) -> Way {
         (why, _) => why,
     };
     let way = if no_fuse.is_some() { "unpack" } else { "fuse" };
-    // a user's squashfuse runs in a user namespace inside ours, where files of user 0 in an image are the payloads' own
+    // a user's squashfuse runs in a nested user namespace, where the image's files of user 0 belong to the payloads'
+    // user
     let others = (no_fuse.is_none() && facts.uid != 0)
         .then(|| lack(facts, &[NESTED]))
         .flatten();

@@ -1,9 +1,9 @@
-//! Inputs that nobody meant, for tests of parsers: a kept corpus (`corpus/NAME/*`) and mutations of it. Only tests depend
-//! on this crate.
+//! Unexpected inputs for tests of parsers: a kept corpus (`corpus/NAME/*`) and mutations of it. Only tests depend on
+//! this crate.
 //!
-//! Each parser is tried with the same inputs, few enough that all parsers together take seconds. `TIDEMILL_FUZZ_SECONDS` is
-//! how long each is tried instead, `TIDEMILL_FUZZ_SEED` makes other inputs (1), and with `TIDEMILL_FUZZ_KEEP` an input that
-//! makes a parser panic is put into the corpus, where it stays.
+//! Each parser is tried with the same inputs, few enough that all parsers together take seconds.
+//! `TIDEMILL_FUZZ_SECONDS` sets how long each parser is tried instead. `TIDEMILL_FUZZ_SEED` selects other inputs
+//! (default: 1). With `TIDEMILL_FUZZ_KEEP`, an input that makes a parser panic is added to the corpus.
 
 mod mutation;
 

@@ -2,16 +2,16 @@
 
 use crate::Way;
 
-/// Unpacked at most so many bytes: at 500 MB/s and more (one thread, several) that takes no longer than squashfuse adds to
-/// the first import of a scientific stack (0.1 to 0.3 s; docs/images-on-nodes.md).
+/// The largest image that is unpacked: at 500 MB/s and more (one thread, several) unpacking takes no longer than
+/// squashfuse adds to the first import of a scientific stack (0.1 to 0.3 s; docs/images-on-nodes.md).
 const SMALL_BYTES: u64 = 128 << 20;
-/// Unpacking leaves this share of the memory that images may take to others.
+/// An unpacked image takes at most 1/SHARE of the memory that images may take.
 const SHARE: u64 = 4;
 
 /// The way that `auto` tries first. `unpacked_bytes` is what the tree takes in a tmpfs, `room_bytes` what it may take.
 ///
-/// squashfuse is up at once and costs hardly any memory, but the first look at each file goes through its process; an
-/// unpacked tree is as quick as any memory once it is there, depends on nothing that can die, and takes its whole size.
+/// squashfuse is ready at once and needs little memory, but the first access to each file goes through its process. An
+/// unpacked tree, once written, is as fast as memory and depends on no process, but it takes its whole size.
 pub fn choose(unpacked_bytes: u64, room_bytes: u64) -> Way {
     if unpacked_bytes <= SMALL_BYTES && unpacked_bytes <= room_bytes / SHARE {
         Way::Unpack

@@ -44,9 +44,10 @@ impl Covering {
         self.layers.iter().map(|layer| layer.target.as_path())
     }
 
-    /// Whether anything was written below an area. Whatever it was, it put something into the directory on top, or
-    /// changed that itself, and nobody can set a change time; but two changes within one tick of the kernel's clock have
-    /// the same one. There the size tells, which a tmpfs counts by entries (`sized`), or a look into the directory.
+    /// Whether anything was written below an area. Any write adds an entry to the directory on top or changes that
+    /// directory, and no program can set a change time. But two changes within one tick of the kernel's clock have the
+    /// same change time. Then the directory's size decides, which a tmpfs derives from its entries (`sized`), or else a
+    /// listing of the directory.
     pub fn is_changed(&self, sized: bool) -> Result<bool, ImageError> {
         for upper in self.layers.iter().filter_map(|layer| layer.upper.as_ref()) {
             let dir = upper.dir.as_fd();
@@ -57,9 +58,9 @@ impl Covering {
         Ok(false)
     }
 
-    /// Takes everything back that was written below the areas. Nobody else may use them. What else was mounted there is
-    /// gone. The overlays are made anew: one whose directories change behind it may show anything
-    /// (Documentation/filesystems/overlayfs.rst, "Changes to underlying filesystems").
+    /// Discards everything that was written below the areas. No other process may use them meanwhile. Anything else
+    /// that was mounted there is unmounted. The overlays are made anew: one whose directories change underneath it has
+    /// undefined content (Documentation/filesystems/overlayfs.rst, "Changes to underlying filesystems").
     pub fn renew(&mut self) -> Result<(), ImageError> {
         for layer in self.layers.iter().rev() {
             mount::detach(&layer.target)?;

@@ -1,8 +1,9 @@
 //! squashfuse: found, started, watched and ended.
 //!
-//! We open /dev/fuse and mount; squashfuse gets the connection as mount point `/dev/fd/3`, which libfuse knows since 3.3
-//! (its ChangeLog, "/dev/fd/%u"), so it needs neither rights nor fusermount. An ordinary user's squashfuse runs in a user
-//! namespace in which he is user 0: files of an image belong to 0, and so they become his. It gets SIGKILL when we end.
+//! This process opens /dev/fuse and mounts; squashfuse gets the connection as mount point `/dev/fd/3`, which libfuse
+//! accepts since 3.3 (its ChangeLog, "/dev/fd/%u"), so it needs neither rights nor fusermount. An ordinary user's
+//! squashfuse runs in a user namespace in which that user is user 0: files of an image belong to 0, so they belong to
+//! the user. squashfuse gets SIGKILL when this process ends.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -36,7 +37,7 @@ pub const PROGRAM_PLACES: [&str; 10] = [
     "/usr/libexec/singularity/bin",
     "/usr/local/libexec/singularity/bin",
 ];
-/// Between two looks whether it answers.
+/// Interval between checks whether it answers.
 const LOOK_US: u64 = 2_000;
 /// From the end of its mount to its own.
 const LAST_US: u64 = 1_000_000;
@@ -49,7 +50,7 @@ const CONNECTION: i32 = 3;
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pid: i32,
-    /// of us; a fork of ours must not end it
+    /// the process that started it; a fork of that process must not end it
     owner: i32,
     at: PathBuf,
     program: PathBuf,
@@ -67,12 +68,12 @@ fn find() -> Option<PathBuf> {
     PROGRAMS.iter().find_map(find)
 }
 
-/// How squashfuse is made ours.
+/// The user as which squashfuse runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Identity {
-    /// as we are; files of user 0 stay his
+    /// the caller's user; files of user 0 keep their owner
     Same,
-    /// user 0 of a user namespace below ours
+    /// user 0 of a nested user namespace
     Owner,
 }
 
@@ -144,7 +145,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// A process of its own asks: were squashfuse stuck, so would be whoever asks.
+    /// Asks from a separate process: if squashfuse hangs, the process that asks hangs too.
     fn wait_until_it_answers(&mut self, limits: &Limits) -> Result<(), ImageError> {
         let asker = match process::fork(Namespaces::NONE)? {
             Fork::Parent { child } => child,
@@ -258,7 +259,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Is a FUSE mount at this path? Asks nobody but the kernel.
+/// Whether a FUSE mount is at this path. Asks only the kernel.
 fn is_mounted(at: &Path) -> bool {
     let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let at = at.to_string_lossy();
@@ -306,7 +307,7 @@ fn become_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> 
         security::start_programs_without_capabilities()?;
         security::forbid_new_privileges()?;
         security::set_parent_death_signal(signal::KILL)?;
-        // in a PID namespace that is not ours the parent's number is 0
+        // a parent outside this PID namespace has the number 0
         if process::parent_id() != birth.owner {
             return Err(SysError::new(
                 "start",

@@ -112,7 +112,7 @@ impl Content {
             .try_for_each(|part| self.read_part(image, part, take))
     }
 
-    /// The file in parts of at most so many blocks; an empty file has one, too.
+    /// The file in parts of at most `blocks_max` blocks; an empty file has one part, too.
     pub fn parts(&self, block_bytes: u32, blocks_max: usize) -> Vec<Part> {
         let (mut place, mut first) = (self.start, 0);
         let mut parts = Vec::new();

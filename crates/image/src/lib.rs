@@ -46,7 +46,7 @@ pub enum Way {
     Fuse,
     /// as files in memory
     Unpack,
-    /// as files in memory at another path; programs are told of it by their arguments and environment
+    /// as files in memory at another path, which programs get in their arguments and environment
     Relocate,
 }
 

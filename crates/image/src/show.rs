@@ -9,8 +9,8 @@ use crate::squashfs::Squashfs;
 use crate::unpack::{unpack, Links};
 use crate::{ImageError, Limits, Way};
 
-/// Memory of a squashfuse with its cache of blocks. Measured: 3.4 MB resident (0.1.105) after 50 imports of a scientific
-/// stack; later versions have more threads. Pages of files that the kernel keeps are given back when memory is short.
+/// Memory of a squashfuse with its cache of blocks. Measured: 3.4 MB resident (0.1.105) after 50 imports of a
+/// scientific stack; later versions have more threads. The kernel reclaims its page cache when memory is short.
 const FUSE_BYTES: u64 = 16 << 20;
 
 /// An image that is shown. Dropping it (in the process that made it) ends its squashfuse; an unpacked tree stays.
@@ -32,12 +32,12 @@ impl Shown {
         self.daemon.as_ref().map(Daemon::watch)
     }
 
-    /// The process of squashfuse, for those who wait for any child (`gone` is to be told then).
+    /// The squashfuse process, for callers that wait for any child and then call `gone`.
     pub fn pid(&self) -> Option<i32> {
         self.daemon.as_ref().and_then(Daemon::pid)
     }
 
-    /// Somebody else has waited for squashfuse: how it ended.
+    /// Records how squashfuse ended, where the caller has waited for its process.
     pub fn gone(&mut self, exit: tidemill_sys::process::Exit) {
         if let Some(daemon) = &mut self.daemon {
             daemon.gone(exit);

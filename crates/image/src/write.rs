@@ -14,9 +14,9 @@ use crate::inode::{Content, Part};
 use crate::squashfs::Squashfs;
 use crate::ImageError;
 
-/// One uncompresses and writes 0.6 GB/s (measured); eight are what a node's memory bears beside payloads (assumed).
+/// One thread decompresses and writes 0.6 GB/s (measured); a node's memory bears eight beside payloads (assumed).
 const THREADS_MAX: usize = 8;
-/// A thread writes so much of a file in one piece; larger files are shared.
+/// The largest piece of a file that one thread writes; threads share larger files.
 const PART_BYTES: u32 = 4 << 20;
 
 /// A file that is to be.

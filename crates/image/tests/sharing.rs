@@ -153,7 +153,7 @@ fn pilot_of(dir: &Path, way: Way) {
     }
 }
 
-/// A slot: a tmpfs for what is written, its own covers, and a look at everything.
+/// A slot: a tmpfs for what is written, its own covers, and checks of what it sees.
 fn slot_of(dir: &Path, root: &Path, index: usize) {
     let area = dir.join("sw");
     let scratch = Path::new("/opt");
@@ -170,7 +170,7 @@ fn slot_of(dir: &Path, root: &Path, index: usize) {
     assert_eq!(std::fs::read_to_string(shown.join("packed")).unwrap(), "real");
     assert!(area.join("other").symlink_metadata().unwrap().is_symlink());
     assert!(!area.join("none").exists());
-    // what one writes no other one sees
+    // what a slot writes is invisible to the others
     let mine = format!("slot {index}");
     std::fs::write(area.join("packed"), &mine).unwrap();
     std::fs::write(area.join(&mine), "new").unwrap();
@@ -178,7 +178,7 @@ fn slot_of(dir: &Path, root: &Path, index: usize) {
     assert_eq!(read("packed"), mine);
     let entries = std::fs::read_dir(&area).unwrap().count();
     assert_eq!(entries, 3);
-    // and it can be taken back
+    // and it can be discarded
     assert!(covering.is_changed(true).unwrap());
     covering.renew().unwrap();
     assert!(!covering.is_changed(true).unwrap() && !covering.is_changed(false).unwrap());

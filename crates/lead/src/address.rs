@@ -1,4 +1,4 @@
-//! The manifest, and the address that the lead takes and tells.
+//! Reads the manifest; chooses and publishes the lead's address.
 
 use std::fs::File;
 use std::io;

@@ -18,7 +18,7 @@ pub use error::LeadError;
 pub use server::{Exit, Lead};
 
 const SIGINT: i32 = 2; // signal(7), the same number on every architecture
-/// A turn of the loop waits at most so long.
+/// Longest wait in one turn of the loop.
 const WAIT_US: u64 = 1_000_000;
 
 /// What `--help` says.

@@ -1,25 +1,27 @@
-//! Who gets a file from whom. Pure: takes what pilots say and `now`, gives what to tell them.
+//! Decides which pilot gets a file from which. Pure: takes what pilots report and `now`, returns the answers to send.
 //!
-//! The first who asks for a file reads it from the shared file system. Everybody else gets a parent that has it or is
-//! getting it, so that each node serves `FAN_OUT` others at most and the tree is as flat as that allows; a parent hands
-//! on what it has while the rest comes. Who lost its parent asks again and says whom it wants to avoid; it keeps what it
-//! has. Where nodes cannot reach each other, they read the shared file system in turns.
+//! The first pilot that asks for a file reads it from the shared file system. Every other pilot gets a parent that has
+//! the file or is receiving it, so that each node serves at most `FAN_OUT` others and the tree is as flat as that
+//! allows; a parent passes on what it has while the rest arrives. A pilot that lost its parent asks again and names
+//! those that it wants to avoid; it keeps what it has. Where nodes cannot reach each other, they read the shared file
+//! system in turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ledger::PilotKey;
 
 /// Children of a node: each costs it the whole file once more through its link, and two make the tree flat enough.
-/// docs/staging.md has what was measured and the model.
+/// docs/staging.md has the measurements and the model.
 pub const FAN_OUT: usize = 2;
-/// Who could not use so many parents has no way to other nodes, and reads the file itself when it is its turn.
+/// A pilot that could not use this many parents has no route to other nodes; it reads the file itself when its turn
+/// comes.
 const PARENTS_TRIED_MAX: usize = 3;
-/// A parent that so many have complained about gets no more children.
+/// A parent about which this many pilots have complained gets no more children.
 const COMPLAINTS_MAX: usize = 2;
-/// A reader that is silent for so long, and for the file's bytes at the slow rate, is not waited for.
+/// A silent reader is waited for during this time, plus the time that the file takes at the slow rate.
 const PATIENCE_US: u64 = 60_000_000;
 const SLOW_BYTES_PER_US: u64 = 20;
-/// Files that are remembered; of more, the one that was asked for longest ago is forgotten.
+/// Files that are remembered; beyond that, the one that was requested longest ago is forgotten.
 const FILES_MAX: usize = 4096;
 
 /// What one pilot has to do with one file.
@@ -60,7 +62,7 @@ struct File {
     complaints: BTreeMap<PilotKey, BTreeSet<PilotKey>>,
 }
 
-/// What to tell a pilot: where to get a file from; no peer = from the shared file system.
+/// The answer to a pilot: where to get a file from; no peer means from the shared file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub pilot: PilotKey,
@@ -168,7 +170,7 @@ impl Sources {
         names.iter().flat_map(|sha256| self.answer(sha256, now)).collect()
     }
 
-    /// Give everybody in the line what there is.
+    /// Answers each pilot in the line that can get the file now.
     fn answer(&mut self, sha256: &str, now: u64) -> Vec<Answer> {
         let Some(file) = self.files.get_mut(sha256) else {
             return Vec::new();
@@ -212,7 +214,7 @@ impl Sources {
         let oldest = self
             .files
             .iter()
-            .filter(|(_, file)| file.line.is_empty()) // else somebody would wait for ever
+            .filter(|(_, file)| file.line.is_empty()) // else a waiting pilot would never get an answer
             .min_by_key(|(_, file)| file.asked_at)
             .map(|(name, _)| name.clone());
         if let Some(oldest) = oldest {

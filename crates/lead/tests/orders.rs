@@ -1,4 +1,4 @@
-//! What the lead tells pilots besides work: ends, leaving, a silent agent, files of the staff; starts that replace others.
+//! Messages of the lead besides work: ends, leaving, a silent agent, files of the staff; starts that replace others.
 
 mod support;
 
@@ -68,7 +68,7 @@ fn an_agent_that_comes_back_is_served_by_the_pilots_that_come_then() {
     let lead = fleet.lead();
     let mut pilot = lead.pilot("a.r0.i1");
     assert_eq!(pilot.drained(), "dead_agent");
-    // told to leave while the agent still counts as dead, and given work after the lead's next look
+    // ordered to leave while the agent still counts as dead, and given work after the lead's next poll
     let began = Instant::now();
     for count in 1.. {
         fleet.sign(2, count);

@@ -359,7 +359,7 @@ fn a_pilot_that_comes_back_keeps_what_it_holds_and_the_rest_goes_on() {
     let work = pilot.work();
     assert_eq!(events(&[work]).len(), 4);
     drop(pilot);
-    // of 0..3 it holds 2 and 3, has done 0 without having told, and 1 was lost on the way
+    // of 0..3 it holds 2 and 3, has done 0 without reporting it, and 1 was lost on the way
     let mut pilot = Pilot::join(lead.address, "a.r0.i1", &[grant(1, 1, 2, 2)]);
     pilot.record(done(&grant(1, 1, 0, 1), 10_000_000));
     pilot.ask(4);

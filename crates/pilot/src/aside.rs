@@ -1,8 +1,9 @@
-//! A child that does for the pilot what may hang: calls on shared file systems. The pilot only ever waits for sockets.
+//! A child process that makes the calls that may hang, those on shared file systems, so that the pilot waits only for
+//! sockets.
 //!
-//! Messages are a JSON head and a body of bytes; descriptors and calls to stop go through sockets of their own. A process
-//! and not a thread: slots are forked, and a thread that the kernel holds would hold the pilot's end as well. Knows
-//! nothing of what is done.
+//! A message is a JSON head and a body of bytes; descriptors and cancellations use sockets of their own. The child is a
+//! process and not a thread because slots are forked, and because a thread that blocks in the kernel would also keep
+//! the pilot from ending. This module does not know what the calls do.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::marker::PhantomData;
@@ -80,13 +81,13 @@ impl<A: DeserializeOwned> Aside<A> {
         Ok(())
     }
 
-    /// Give the child a descriptor, which belongs to the next request that asks for one. The socket holds some hundred:
-    /// more than a few tens may not be on their way.
+    /// Pass the child a descriptor, which belongs to the next request that needs one. The socket holds a few hundred,
+    /// so keep no more than a few tens in transit.
     pub fn pass(&mut self, descriptor: BorrowedFd<'_>) {
-        let _ = socket::send_descriptor(self.passing.as_fd(), descriptor); // of one that is gone `hear` tells
+        let _ = socket::send_descriptor(self.passing.as_fd(), descriptor); // `hear` reports a child that has died
     }
 
-    /// Call on the child to break off the work of this number.
+    /// Ask the child to cancel the request with this number.
     pub fn call_off(&mut self, number: u64) {
         let _ = socket::send(self.calling.as_fd(), &number.to_le_bytes());
     }
@@ -142,12 +143,12 @@ impl<A: DeserializeOwned> Aside<A> {
 
 impl<A> Drop for Aside<A> {
     fn drop(&mut self) {
-        // where the kernel holds it, it ends when its file system answers, and nobody waits for that
+        // a child that blocks in the kernel ends when its file system answers; the pilot does not wait for that
         child::end(self.pid);
     }
 }
 
-/// The child's side: it may block.
+/// The child's side, which may block.
 pub struct Served {
     socket: UnixStream,
     passed: OwnedFd,

@@ -1,8 +1,8 @@
 //! `tidemill-node run`: the pilot of one node.
 //!
-//! It asks the fleet's lead for work, binds it to slots, brings outputs into its bundle, records what happened, and
-//! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
-//! the fleet directory and the lead are all it sees.
+//! It asks the fleet's lead for work, binds it to slots, copies outputs into its bundle, records what happened, and
+//! returns all unfinished work when it has to leave. It does not start payloads itself (the slots' inits do) and does
+//! not know the agent: it sees only the fleet directory and the lead.
 
 mod aside;
 mod cache;

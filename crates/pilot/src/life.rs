@@ -1,4 +1,4 @@
-//! The phase that a pilot is in, and what changes it. Pure, but for looking for STOP files.
+//! The phase that a pilot is in, and what changes it. Pure, except that it checks for STOP files.
 //!
 //! ```text
 //! Working ─ lead's order, STOP file, silent lead or agent, idleness, USR1, slots that keep dying ─▶ Draining ─▶ gone
@@ -16,17 +16,17 @@ use tidemill_wire::{log, Settings};
 use crate::error::LOG;
 use crate::time::seconds_us;
 
-/// Interval at which a pilot whose lead is away looks for STOP files: a lead looks for all its pilots.
+/// Interval at which a pilot whose lead is unreachable checks for STOP files: a lead checks for all its pilots.
 const LOOK_US: u64 = 60_000_000;
 /// Time without work after which idle slots forget the jobs that they know.
 const FORGET_US: u64 = 2_000_000;
-/// Time that slots have to answer an order to stop.
+/// Time in which slots must answer an order to stop.
 const STOP_US: u64 = 600_000;
 /// Time for copies of outputs after an order to stop.
 const COPY_US: u64 = 400_000;
-/// Kept free at the end for what is still to be written: 2 % of the time, at least 3 s (a 10 ms fsync of the journal
-/// and one of a bundle with at most 64 MiB dirty, at 25 MB/s), at most 30 s, never more than a quarter but for the 2 s
-/// that stopping takes.
+/// Time kept free at the end for the last writes: 2 % of the time, at least 3 s (a 10 ms fsync of the journal and one
+/// of a bundle with at most 64 MiB dirty, at 25 MB/s), at most 30 s, never more than a quarter except for the 2 s that
+/// stopping takes.
 const MARGIN_SHARE: f64 = 0.02;
 const MARGIN_S_MIN: f64 = 3.0;
 const MARGIN_S_MAX: f64 = 30.0;
@@ -103,7 +103,7 @@ pub struct Outlook {
     pub busy: bool,
     /// No slot has work.
     pub waiting: bool,
-    /// Nobody looks for STOP files but this pilot.
+    /// Only this pilot checks for STOP files.
     pub alone: bool,
     pub agent_is_dead: bool,
     /// When the lead counts as dead.
@@ -115,7 +115,7 @@ pub struct Outlook {
 /// The phase, the end of the allocation, and what this pilot has seen of idleness.
 pub struct Life {
     phase: Phase,
-    /// Monotonic; when the batch system ends us, as known at the start.
+    /// Monotonic; when the batch system ends the pilot, as known at the start.
     granted_us: Option<u64>,
     /// The same, as known last.
     ends_us: Option<u64>,
@@ -163,7 +163,7 @@ impl Life {
         matches!(self.phase, Phase::Working)
     }
 
-    /// The reason that goes with events given back in this phase.
+    /// The reason recorded with events that are returned in this phase.
     pub fn returned(&self) -> Option<&'static str> {
         match &self.phase {
             Phase::Working => None,
@@ -175,7 +175,7 @@ impl Life {
         }
     }
 
-    /// Whether outputs are not worth being copied any more.
+    /// Whether it is too late to copy outputs.
     pub fn stops_copies(&self, now_us: u64) -> bool {
         self.has_stopped_for(COPY_US, now_us)
     }
@@ -193,10 +193,10 @@ impl Life {
         matches!(&self.phase, Phase::Stopping(leaving) if now_us >= leaving.since_us + duration_us)
     }
 
-    /// Look at what there is to do; true once when idle slots should forget the jobs that they know.
+    /// Update the idle time; true once, when idle slots should forget the jobs that they know.
     pub fn see(&mut self, outlook: &Outlook, now_us: u64) -> bool {
         if outlook.busy || self.was_busy {
-            self.worked_us = now_us; // nothing may have woken us since the last look: what was busy then is idle from now
+            self.worked_us = now_us; // the pilot may have slept since the last call: idle time counts from now
             self.forgot = false;
             self.was_busy = outlook.busy;
             return false;
@@ -206,7 +206,7 @@ impl Life {
         forgets
     }
 
-    /// The change that is due, to be made by `enter`; call until there is none.
+    /// The change that is due, to be applied by `enter`; call until it returns None.
     pub fn next(&mut self, outlook: &Outlook, now_us: u64) -> Option<Change> {
         if self.look_due_us(outlook).is_some_and(|due_us| now_us >= due_us) {
             self.stop_checked_us = now_us;
@@ -305,8 +305,8 @@ impl Life {
         }
     }
 
-    /// The allocation ends at this time (microseconds since 1970) or, if that is earlier, when we were told at the start:
-    /// an end that was brought forward may be put back, but nobody can give us more than the batch system granted.
+    /// Set the end of the allocation: this time (microseconds since 1970) or, if earlier, the end known at the start.
+    /// An end that was brought forward may be put back, but never beyond what the batch system granted.
     pub fn end_at(&mut self, at_us: u64, now_us: u64) {
         let told_us = now_us + at_us.saturating_sub(realtime_us());
         let ends_us = self

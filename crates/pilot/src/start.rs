@@ -1,4 +1,4 @@
-//! From a command line to a pilot that is ready: at most 10 look-ups on the shared file system.
+//! From the command line to a ready pilot, with at most 10 look-ups on the shared file system.
 
 use std::path::Path;
 
@@ -185,14 +185,14 @@ fn source(
     }
 }
 
-/// Work comes with files only, and so does what is known of other nodes.
+/// The source without a lead: work and knowledge of other nodes come from files only.
 fn by_files(
     options: &Options,
     settings: &Settings,
     who: &Identity,
     (incarnation, now_us): (u64, u64),
 ) -> Result<Source, PilotError> {
-    // a start that follows another of the same allocation: what that one was given is not ours
+    // a restart of the same allocation does not take the work that its predecessor was given
     let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
     let mailbox = Mailbox::open(&options.fleet, &options.allocation, settings, first, now_us)?;
     let board = settings
@@ -208,7 +208,7 @@ fn joined(first: String, more: Vec<String>) -> String {
         .join("; ")
 }
 
-/// Without a lead, the manifest tells the share of each allocation.
+/// Without a lead, the manifest states the share of each allocation.
 fn permits(settings: &Settings, kernel: KernelTexts, files: bool, now_us: u64) -> Permits {
     let own = files.then(|| {
         let mut budget = Budget::default();
@@ -218,7 +218,7 @@ fn permits(settings: &Settings, kernel: KernelTexts, files: bool, now_us: u64) -
     Permits::new(own, UsageMeter::new(kernel, &settings.io, now_us), now_us)
 }
 
-/// The binding, with what the site says of memory and of places besides it.
+/// The binding, with the site's settings for memory and for the directory used besides it.
 fn binding(room: Room, settings: &Settings) -> Binding {
     let mut binding = Binding::new(room);
     let spans_nodes = settings.scratch.is_some();
@@ -345,8 +345,8 @@ fn modes(path: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), Pilo
     }
 }
 
-/// A name that no other start of a pilot has: whoever creates the bundle file owns it, also when the batch system
-/// starts the same allocation again.
+/// A name that no other start of a pilot has: the pilot that creates the bundle file owns it, also when the batch
+/// system restarts the same allocation.
 fn claim(options: &Options, rank: u64, bytes_max: u64) -> Result<(String, u64, Bundle), PilotError> {
     let directory = options.fleet.join("bundle");
     let name = |incarnation: u64| format!("{}.r{rank}.i{incarnation}", options.allocation);

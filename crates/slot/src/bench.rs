@@ -84,7 +84,8 @@ fn job(bench: &Bench) -> JobDef {
     }
 }
 
-/// Runs a command over so many slots, isolation and output capture on, and counts. Call only while single-threaded.
+/// Runs a command on the given number of slots, with isolation and output capture on, and counts. Call only while
+/// single-threaded.
 pub fn bench(bench: &Bench) -> Result<Outcome, SlotError> {
     let mut slots = start_all(bench, &process::affinity()?)?;
     let mut outcome = Outcome::default();

@@ -13,7 +13,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;
 #[allow(clippy::large_enum_variant)] // nearly all are the pilot's
 pub(crate) enum Downward {
     Pilot(ToSlot),
-    /// the files of so many Done messages have been removed
+    /// the files of this many Done messages have been removed
     Collected(u64),
 }
 

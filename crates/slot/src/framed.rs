@@ -10,7 +10,7 @@ use crate::codec::next_frame;
 use crate::fields::Garbled;
 
 const READ_BYTES: usize = 64 << 10;
-/// What was sent of a long queue is dropped from its front when it is so much.
+/// Sent bytes are dropped from the front of a long queue when they exceed this.
 const SENT_BYTES_MAX: usize = 32 << 20;
 /// Room that an empty queue keeps.
 const KEPT_BYTES: usize = 1 << 20;
@@ -111,7 +111,7 @@ impl Framed {
         result
     }
 
-    /// Nothing waits any more: nobody is there to read it.
+    /// Discards the output that waits: its reader is gone.
     pub fn forget_output(&self) {
         self.output.borrow_mut().clear();
         self.sent.set(0);

@@ -16,15 +16,15 @@ use crate::framed::Framed;
 use crate::init::{self, Birth};
 use crate::{FromSlot, Isolated, Isolation, Network, SlotError, SlotSpec, ToSlot};
 
-/// A slot that is not up by then is given up.
+/// A slot that is not up after this time is given up.
 const START_US: u64 = 60_000_000;
-/// Signals to the pilot are looked for so often while it waits for that.
+/// Interval at which signals to the pilot are checked during that wait.
 const LOOK_US: u64 = 100_000;
-/// A slot without namespaces may take so long to kill its payloads.
+/// Time for a slot without namespaces to kill its payloads.
 const LEAVE_US: u64 = 5_000_000;
 /// What payloads reach where the kernel gives no network namespace.
 const NETWORK_NOTE: &str = "payloads reach the node's network and its abstract sockets";
-/// Names of scratch directories begin so.
+/// Prefix of the names of scratch directories.
 const WHAT: &str = "slot";
 
 /// A running slot init. Dropping it kills the slot and everything in it.
@@ -97,8 +97,8 @@ fn start_isolated(spec: &SlotSpec) -> Result<Slot, SlotError> {
     })
 }
 
-/// A directory of our own where the slot is told to be, else in memory, or else where temporary files go. What killed
-/// pilots of ours have left there goes.
+/// Makes a private directory where the slot's specification says, else in memory, or else where temporary files go.
+/// Removes the directories that killed pilots have left there.
 fn scratch_directory(spec: &SlotSpec) -> tidemill_sys::Result<OwnDirectory> {
     let bases = match spec.directory.as_ref().or(spec.spill.as_ref()) {
         Some(directory) => vec![directory.clone()],
@@ -164,7 +164,7 @@ fn start_in(
     let mut ours = Framed::new(ours);
     let up = wait_until_up(spec, pid, &mut ours);
     if up.is_err() {
-        child::end(pid); // nobody else waits for it
+        child::end(pid); // no other code waits for it
     }
     let (scratch, isolated, note) = up?;
     let up = FromSlot::Up {
@@ -271,8 +271,8 @@ impl Slot {
         (self.isolated, &self.note)
     }
 
-    /// Queues a message and writes what the socket takes; never blocks. A slot that has ended takes everything; `receive`
-    /// tells of its end.
+    /// Queues a message and writes what the socket takes; never blocks. A slot that has ended accepts everything;
+    /// `receive` reports its end.
     pub fn send(&mut self, message: &ToSlot) -> Result<(), SlotError> {
         self.put(&Downward::Pilot(message.clone()))?;
         self.flush()
@@ -309,7 +309,7 @@ impl Slot {
         }
     }
 
-    /// Appends what the slot has told since; false when the slot has ended. Never blocks.
+    /// Appends what the slot has sent since the last call; returns false when the slot has ended. Never blocks.
     pub fn receive(&mut self, into: &mut Vec<FromSlot>) -> Result<bool, SlotError> {
         into.extend(self.up.take());
         let (index, pid) = (self.index, self.pid);

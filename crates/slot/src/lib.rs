@@ -5,7 +5,7 @@
 //!
 //! What a payload gets: `argv[0]` is `Program.executable`, followed by `JobDef.argv` with its templates filled; an
 //! environment made of the program's, the job's and TIDEMILL_*; an empty work directory as current directory, with the
-//! shared inputs by name; a /tmp and /dev/shm of its own (`init/place.rs` tells how); no capabilities.
+//! shared inputs by name; a /tmp and /dev/shm of its own (`init/place.rs` describes how); no capabilities.
 
 mod bench;
 mod capture;

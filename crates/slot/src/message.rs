@@ -1,4 +1,4 @@
-//! What pilot and slot init tell each other.
+//! The messages between pilot and slot init.
 
 use std::path::PathBuf;
 
@@ -42,13 +42,13 @@ pub struct SlotSpec {
     pub may_mount: bool,
 }
 
-/// Processes and threads of a slot where nobody says otherwise: what a Java machine or an interpreter with a few
-/// libraries starts besides its computing threads, and those of several pools as large as the cores.
+/// Default limit of processes and threads of a slot: what a Java machine or an interpreter with a few libraries starts
+/// besides its computing threads, and those of several pools as large as the cores.
 pub const TASKS_MAX: u64 = 256;
 pub const TASKS_OF_A_CORE: u64 = 32;
 
 impl SlotSpec {
-    /// Processes and threads of the slot at most.
+    /// Most processes and threads of the slot.
     pub fn tasks_max(&self) -> u64 {
         if self.tasks_max > 0 {
             return self.tasks_max;
@@ -92,7 +92,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// From the word of a program: None where it is no such word.
+    /// Parses a program's setting; None if it is not one of the words.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "open" => Some(Network::Open),
@@ -163,9 +163,9 @@ impl Isolated {
     }
 }
 
-/// Pilot to slot. A job's program and the job itself are told before the first `Run` that needs them.
+/// Pilot to slot. A job's program and the job itself are sent before the first `Run` that needs them.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(clippy::large_enum_variant)] // a program is told once; no list of these is kept
+#[allow(clippy::large_enum_variant)] // a program is sent once; no list of these is kept
 pub enum ToSlot {
     Program(Program),
     Job(JobDef),
@@ -268,7 +268,7 @@ pub struct Failed {
     pub system_us: u64,
 }
 
-/// What a persistent payload wrote, told when it ended: `first..first+count` spans the events it was given.
+/// What a persistent payload wrote, sent when it ended: `first..first+count` spans the events it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PayloadLog {
     pub ticket: u64,
@@ -303,18 +303,18 @@ pub enum FromSlot {
         reason: String,
     },
     Log(PayloadLog),
-    /// A payload was traced. `log.stdout` is its profile, with so many operations; where there is none, `log.stderr`
-    /// says why.
+    /// A payload was traced. `log.stdout` is its profile, with `ops` operations; without a profile, `log.stderr` says
+    /// why.
     Traced {
         program: u64,
         ops: u64,
         failed: u64,
         log: PayloadLog,
     },
-    /// A payload of this program is ready to start, and starts cost something: told once, answered by `ToSlot::Permit`.
+    /// A payload of this program is ready to start, and starts cost something: sent once, answered by `ToSlot::Permit`.
     Want {
         program: u64,
     },
-    /// No work queued and none running. Told once each time.
+    /// No work queued and none running. Sent once each time.
     Idle,
 }

@@ -114,9 +114,9 @@ pub(crate) struct Bounds {
     pub left_us: Option<u64>,
 }
 
-/// A measurement weighs so much against what was measured before.
+/// Weight of a measurement against the earlier ones.
 const WEIGHT: f64 = 0.3;
-/// The next range is at most so many times the largest so far: one lucky event says little about the next thousand.
+/// The next range is at most this many times the largest so far: one lucky event says little about the next thousand.
 const GROWTH_MAX: u64 = 8;
 
 impl Pace {
@@ -149,7 +149,7 @@ impl Pace {
         self.wall_s / self.events
     }
 
-    /// How long so many events are expected to take: never less than at the average pace.
+    /// Expected time of `count` events: never less than at the average pace.
     pub fn expected_us(&self, count: u64) -> u64 {
         (self.expected_s(count) * 1e6) as u64
     }
@@ -161,7 +161,7 @@ impl Pace {
         if events < few || events >= self.events {
             return average_s;
         }
-        // the time of more events is no shorter
+        // more events do not take less time
         let few_s = few_s.min(self.wall_s);
         let part = (events - few) / (self.events - few);
         average_s.max(few_s + part * (self.wall_s - few_s))

@@ -1,4 +1,4 @@
-//! What a pilot and its stage tell each other: one JSON object per line.
+//! The messages between a pilot and its stage: one JSON object per line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,13 +19,13 @@ pub enum Order {
         secret: String,
         /// the pilot's
         name: String,
-        /// where files are held: exists, is ours alone
+        /// where files are held: an existing directory that only this stage uses
         directory: String,
-        /// all files together take so much at most
+        /// limit for all files together
         bytes_max: u64,
-        /// a fast tier besides memory, ours alone, without a bound of ours
+        /// a directory on a fast tier besides memory, which only this stage uses and does not limit
         fast: Option<String>,
-        /// numeric address at which other nodes reach this one; None = serve nobody
+        /// numeric address at which other nodes reach this one; None = do not serve them
         host: Option<String>,
     },
     /// Get a file: from the first of these nodes that serves it, or, where there are none, from the shared file system.
@@ -35,10 +35,10 @@ pub enum Order {
         peers: Vec<String>,
         fast: bool,
     },
-    /// A stage before this one held this file, and slots use it: hold it too, after another look at all of it. Answered
-    /// as Fetch is.
+    /// An earlier stage held this file, and slots use it: hold it too, after reading all of it again. Answered as Fetch
+    /// is.
     Adopt { sha256: String, bytes: u64, fast: bool },
-    /// Nobody here needs it any more.
+    /// This node no longer needs the file.
     Drop { sha256: String },
 }
 

@@ -25,7 +25,7 @@ impl Digest {
             let mut hasher = Sha256::new();
             while let Ok(block) = waiting.recv() {
                 hasher.update(&block);
-                let _ = back.send(block); // nobody fills it again: it is freed
+                let _ = back.send(block); // where the receiver is gone, the block is freed
             }
             hex::text(&hasher.finalize())
         });

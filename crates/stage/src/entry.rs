@@ -1,7 +1,7 @@
 //! One file of the store, which grows while others read it.
 //!
-//! It comes in blocks; the checksum of a block is made by whoever reads it from the shared file system and travels with
-//! it, so that a node whose memory or network spoils a block is noticed by the next one.
+//! It comes in blocks. The node that reads a block from the shared file system computes its checksum, which travels
+//! with the block: if a node's memory or network corrupts the block, the next node notices.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -24,7 +24,7 @@ pub enum Phase {
     Coming,
     /// Whole and right.
     Held,
-    /// Nobody will bring it.
+    /// It will not come.
     Gone,
 }
 
@@ -33,7 +33,7 @@ struct State {
     phase: Phase,
     /// Of the blocks that are here.
     checksums: Vec<u32>,
-    /// How often everything was thrown away: readers of an earlier time have got rubbish.
+    /// How often everything was discarded: what readers got in an earlier era is invalid.
     era: u64,
 }
 
@@ -127,7 +127,7 @@ impl Entry {
         }
     }
 
-    /// Look at all blocks of an adopted file; others get them meanwhile.
+    /// Reads all blocks of an adopted file again; other nodes get them meanwhile.
     pub fn read_again(&self) -> Result<(), FetchError> {
         let mut content = Vec::new();
         while self.here() < self.blocks() {
@@ -181,7 +181,7 @@ impl Entry {
         locked(&self.state).checksums.len() as u64
     }
 
-    /// A block, as soon as it is here, waited for at most so long.
+    /// A block, as soon as it is here; waits at most `limit`.
     pub fn wait(&self, block: u64, era: u64, limit: Duration) -> Found {
         let look = |state: &State| {
             if state.era != era {
@@ -257,7 +257,7 @@ impl Entry {
         Ok((writer.from, writer.shared_bytes))
     }
 
-    /// Throw away what is here; `from` are asked again by nobody here.
+    /// Discards what is here; `from` are sources that this node must not ask again.
     fn spoil(&self, from: &[String]) {
         {
             let mut state = locked(&self.state);
@@ -266,21 +266,21 @@ impl Entry {
         }
         let mut writer = locked(&self.writer);
         *writer = Writer::default();
-        writer.from.extend_from_slice(from); // to be told with the failure
+        writer.from.extend_from_slice(from); // reported with the failure
         self.changed.notify_all();
     }
 
-    /// Addresses that gave some of what is here or was thrown away last; forgotten with this.
+    /// Returns and forgets the addresses that sent some of what is here or was discarded last.
     pub fn take_blamed(&self) -> Vec<String> {
         std::mem::take(&mut locked(&self.writer).from)
     }
 
-    /// A file that an earlier source of ours has spoilt begins anew for its readers.
+    /// Starts the file anew for its readers, after one of its sources has corrupted it.
     pub fn start_again(&self) {
         self.spoil(&[]);
     }
 
-    /// Nobody will bring it, or nobody needs it: its memory is free once its readers are gone.
+    /// Ends a file that will not come or is not needed: its memory is free once its readers are gone.
     pub fn end(&self) {
         locked(&self.state).phase = Phase::Gone;
         self.changed.notify_all();

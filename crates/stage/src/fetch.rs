@@ -1,4 +1,4 @@
-//! One file: sources in turn, the whole verified, the pilot told.
+//! Fetches one file: tries its sources in turn, verifies the whole, and reports to the pilot.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -43,12 +43,12 @@ struct Waiting {
     threads: usize,
 }
 
-/// Begin to fetch; the pilot hears of it.
+/// Begin to fetch; the pilot gets a report at the end.
 pub fn start(node: &Arc<Node>, (file, fast): (StagedFile, bool), peers: Vec<String>) {
     begin(node, file.sha256.clone(), Work::Fetch { file, fast, peers });
 }
 
-/// Begin to hold what an earlier stage held; the pilot hears of it. Others may ask for it at once.
+/// Begin to hold what an earlier stage held; the pilot gets a report at the end. Other nodes may ask for it at once.
 pub fn adopt(node: &Arc<Node>, sha256: String, bytes: u64, fast: bool) {
     let known = node.store.adopt(&sha256, bytes, fast);
     begin(node, sha256, Work::Adopt(known));
@@ -208,7 +208,7 @@ fn fetch(node: &Node, (file, fast): (&StagedFile, bool), peers: &[String]) -> Re
     failed(kind, said.join("; "), avoid)
 }
 
-/// `blames`: another node had its part in it.
+/// The kind of a failure; the flag says whether another node contributed to it.
 fn kind_of(error: &FetchError, blames: bool) -> FailureKind {
     if error.is_full() {
         FailureKind::Full

@@ -16,15 +16,15 @@ use crate::peer::{self, Answer, Frame, Greeting, Wish};
 use crate::Node;
 
 const LOG: Log = Log::new("stage");
-/// Connections at once, whoever they are; the lead gives two children to a node per file.
+/// Connections at once, from any client; the lead assigns two children per file to a node.
 const TAKERS_MAX: usize = 32;
-/// Time to prove who one is.
+/// Time for a taker to prove its identity.
 const GREETING: Duration = Duration::from_secs(5);
-/// A taker is told so often that we live.
+/// Interval of the signs of life that a taker gets while it waits.
 const WAIT: Duration = Duration::from_secs(1);
-/// A taker that reads nothing for so long is gone.
+/// A taker that reads nothing for this long is gone.
 const DEAF: Duration = Duration::from_secs(20);
-/// The order to get the file may come after the first who wants it from us.
+/// The order to get the file may come after the first taker that asks this node for it.
 const UNKNOWN: Duration = Duration::from_secs(10);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 

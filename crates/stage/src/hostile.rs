@@ -1,4 +1,4 @@
-//! Other nodes, and whoever reaches a stage's port, say anything.
+//! Other nodes, and any client that reaches a stage's port, may send anything.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 

@@ -84,7 +84,8 @@ impl Frame {
     }
 }
 
-/// One line of the greeting, whole before `until`; read byte by byte, since what follows it is not ours to buffer.
+/// One line of the greeting, whole before `until`; read byte by byte, since the bytes behind it must not be buffered
+/// here.
 pub fn read_line<T: DeserializeOwned>(from: &mut impl Read, until: Instant) -> io::Result<T> {
     let mut line = Vec::new();
     let mut byte = [0];

@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// A file that is known, waited for at most so long.
+    /// A known file; waits at most `limit` until it is known.
     pub fn wait(&self, sha256: &str, limit: Duration) -> Option<Arc<Entry>> {
         let entries = self
             .added
@@ -89,7 +89,7 @@ impl Store {
     pub fn remove(&self, sha256: &str) {
         let mut entries = self.locked();
         if let Some(entry) = entries.remove(sha256) {
-            entry.end(); // before anybody can make its file anew
+            entry.end(); // before its file can be made anew
         }
     }
 }

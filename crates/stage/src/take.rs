@@ -12,11 +12,11 @@ use crate::peer::{self, Answer, Frame, Greeting, Wish, FRAME_BYTES};
 use crate::Node;
 
 const CONNECT: Duration = Duration::from_secs(3);
-/// A giver says every second that it lives; one that is silent for so long is gone.
+/// A giver sends a sign of life every second; one that is silent for this long is gone.
 const SILENT: Duration = Duration::from_secs(15);
-/// A giver that lives but does not bring the next block in so long has a source that does not work: ask for another one.
+/// A giver that lives but does not send the next block within this time has a broken source: ask for another giver.
 const STUCK: Duration = Duration::from_secs(60);
-/// A giver whose sources spoil the file more often has none that is right.
+/// A giver whose sources corrupt the file more often than this has no good source.
 const SPOILED_MAX: u32 = 3;
 
 /// Get what is missing of `entry` from the node at `address`.

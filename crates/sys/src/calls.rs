@@ -1,5 +1,5 @@
-//! System calls on files whose failure somebody has to handle, behind one trait: the kernel's, and a double that lets the
-//! n-th call fail. Knows no purpose of a file.
+//! System calls on files whose failure the caller must handle, behind one trait: the kernel's, and a double that makes
+//! the n-th call fail. Knows no purpose of a file.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};

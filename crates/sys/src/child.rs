@@ -1,4 +1,4 @@
-//! Children that do a part of our work, and how any child is ended: nobody waits for one that the kernel holds.
+//! Children that do a part of our work, and how any child is ended: without waiting for one that the kernel holds.
 
 use std::os::fd::RawFd;
 
@@ -6,13 +6,13 @@ use crate::error::Result;
 use crate::process::{self, Fork, Namespaces, Waited};
 use crate::{fd, security, signal, time};
 
-/// A killed child, or one that does something short, is waited for so long. Usually it has ended within a millisecond.
+/// Time to wait for a killed child, or for one with a short task. Usually it has ended within a millisecond.
 const END_US: u64 = 200_000;
 const LOOK_US: u64 = 1_000;
 
-/// Goes on with `work` in a child and returns its number. It has our memory and mounts, of our descriptors `kept` and 0
-/// to 2, and no namespaces of its own; signals that batch systems send to all processes do nothing to it, and it dies
-/// with us.
+/// Runs `work` in a child and returns its number. The child has our memory and mounts, of our descriptors `kept` and 0
+/// to 2, and no namespaces of its own; signals that batch systems send to all processes have no effect on it, and it
+/// dies with us.
 pub fn start(kept: &[RawFd], work: impl FnOnce()) -> Result<i32> {
     let parent = process::id();
     match process::fork(Namespaces::NONE)? {
@@ -30,14 +30,14 @@ pub fn start(kept: &[RawFd], work: impl FnOnce()) -> Result<i32> {
     }
 }
 
-/// As `start`, for work that is usually short: None when it is done, else the child that is still at it; somebody has to
-/// wait for that one later.
+/// As `start`, for work that is usually short: None when it is done, else the child that is still running, for which
+/// the caller must wait later.
 pub fn aside(kept: &[RawFd], work: impl FnOnce()) -> Result<Option<i32>> {
     let pid = start(kept, work)?;
     Ok((wait_at_most(pid, END_US)? == Waited::Running).then_some(pid))
 }
 
-/// Waits for the end of a child, at most so long: `Running` when it has not ended by then.
+/// Waits for the end of a child, for at most `limit_us`: `Running` when it has not ended by then.
 pub fn wait_at_most(pid: i32, limit_us: u64) -> Result<Waited> {
     let end_us = time::monotonic_us() + limit_us;
     loop {

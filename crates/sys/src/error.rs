@@ -55,7 +55,7 @@ impl<T, E: Into<io::Error>> Named<T> for std::result::Result<T, E> {
     }
 }
 
-/// -1 means that errno tells what happened.
+/// -1 means that errno says what happened.
 pub(crate) fn check(
     result: impl Into<i64>,
     operation: &'static str,

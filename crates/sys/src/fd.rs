@@ -31,7 +31,7 @@ impl Poll {
         })
     }
 
-    /// Readable, or hung up (then a read tells how).
+    /// Readable, or hung up (then a read shows how).
     pub fn readable(&self) -> bool {
         self.0.revents & (READABLE | HUNG_UP) != 0
     }
@@ -42,7 +42,7 @@ impl Poll {
 }
 
 /// Waits until one is ready or `timeout_us` has passed (None: for ever; rounded up to 1 ms). An interrupted wait ends
-/// early. The kernel looks at the descriptors in their order.
+/// early. The kernel checks the descriptors in their order.
 pub fn poll(fds: &mut [Poll], timeout_us: Option<u64>) -> Result<usize> {
     let timeout_ms = match timeout_us {
         None => -1,
@@ -112,7 +112,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Room for so many bytes in a pipe; the kernel may refuse (its limit for users), which is no error.
+/// Sets the size of a pipe in bytes; the kernel may refuse (its limit for users), which is not an error.
 pub fn set_pipe_size(fd: BorrowedFd<'_>, bytes: i32) {
     let _ = rustix::pipe::fcntl_setpipe_size(fd, bytes.unsigned_abs() as usize);
 }
@@ -143,7 +143,7 @@ fn close_between(first: RawFd, last: RawFd) -> Result<()> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: closing descriptors touches no memory; the caller guarantees that nobody uses them.
+    // SAFETY: closing descriptors touches no memory; the caller guarantees that they are not in use.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first as u32, last as u32, 0_u32) };
     if result == 0 {
         return Ok(());
@@ -196,7 +196,7 @@ mod tests {
         let number = 70_000.min(hard as RawFd - 1);
         let null = std::fs::File::open("/dev/null").unwrap();
         place(null.as_fd(), number).unwrap();
-        // whoever lowers the limit keeps what is open above it
+        // descriptors above a lowered limit stay open
         setrlimit(
             Resource::Nofile,
             Rlimit {

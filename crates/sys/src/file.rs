@@ -20,7 +20,7 @@ use crate::error::{check, Named, Result, SysError};
 use crate::fd::high;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
-/// A FIFO does not hold us up, and a terminal does not become ours.
+/// A FIFO does not block the open, and a terminal does not become the controlling one.
 const READ_ANYTHING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Kind and identity of a file.
@@ -453,7 +453,7 @@ pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result
     first_error.map_or(Ok(()), Err)
 }
 
-/// Moves a directory to a name in `to` that nothing has: whoever made the tree may have taken any name.
+/// Moves a directory to a free name in `to`: the maker of the tree may have used any name.
 fn move_up(
     calls: &impl Calls,
     (from, deep): (BorrowedFd<'_>, &CStr),

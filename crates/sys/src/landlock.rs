@@ -1,4 +1,4 @@
-//! Landlock: what a process and all that it will start may still do, by rules that nobody takes back (landlock(7)).
+//! Landlock: what a process and all that it starts may still do, by rules that cannot be withdrawn (landlock(7)).
 //!
 //! Scopes bind a slot's init once, and so what it starts. Rules for files cannot, since the init mounts: they are made once
 //! and applied to each payload between fork and exec, by one system call. Numbers are those of linux/landlock.h of Linux
@@ -98,7 +98,7 @@ fn make(handled: &Handled) -> Result<OwnedFd> {
     // of it.
     let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const *handled, known, 0) };
     let made = check(made, "make", "Landlock rules")?;
-    // SAFETY: the kernel has just given us this descriptor (close-on-exec), and nobody else has it.
+    // SAFETY: the kernel has just given us this descriptor (close-on-exec), and nothing else owns it.
     high(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 

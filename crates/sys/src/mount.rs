@@ -37,7 +37,7 @@ pub fn make_all_private() -> Result<()> {
     rustix::mount::mount_change("/", flags).named("mount on", "/")
 }
 
-/// A tmpfs of so many bytes, nosuid and nodev. One inode per 4 KiB, at least 1024.
+/// Mounts a tmpfs of `size_bytes`, nosuid and nodev. One inode per 4 KiB, at least 1024.
 pub fn tmpfs(target: &Path, size_bytes: u64, mode: u32) -> Result<()> {
     let inodes = (size_bytes / 4096).max(1024);
     let data = format!("size={size_bytes},nr_inodes={inodes},mode={mode:o}");
@@ -165,7 +165,7 @@ fn set_each_read_only(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the mount at `target` away, at once for new look-ups, and wholly when nobody uses it any more.
+/// Detaches the mount at `target`: at once for new look-ups, and wholly when it is no longer in use.
 pub fn detach(target: &Path) -> Result<()> {
     rustix::mount::unmount(target, UnmountFlags::DETACH).named("unmount", target.to_string_lossy())
 }

@@ -1,4 +1,4 @@
-//! What /proc tells of mounts. Pure.
+//! What /proc shows of mounts. Pure.
 
 /// A mount, as proc_pid_mountinfo(5) describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::mount;
 pub struct FuseUser {
     pub uid: u32,
     pub gid: u32,
-    /// everybody in the user namespace may, not just this user
+    /// every user in the user namespace may, not just this one
     pub everybody: bool,
 }
 
@@ -48,7 +48,7 @@ pub fn open_fuse() -> Result<File> {
     Ok(File::from(high(file.into())?))
 }
 
-/// Mounts the file system that whoever reads `fuse` is going to serve at `target`, read-only.
+/// Mounts at `target`, read-only, the file system that the reader of `fuse` is going to serve.
 pub fn mount_fuse(fuse: BorrowedFd<'_>, user: FuseUser, target: &Path) -> Result<()> {
     let everybody = if user.everybody { ",allow_other" } else { "" };
     let data = format!(

@@ -1,8 +1,8 @@
-//! Directories that we make outside of our own memory, and those that dead ones of ours have left.
+//! Directories that we make outside of our own memory, and those that our dead processes have left.
 //!
-//! A kill -9 leaves nobody to clean up, so the next pilot does. Process numbers tell nothing across PID namespaces and
-//! nodes; a lock does: each directory is held by a lock that ends with whoever made it. Directories on file systems that
-//! several nodes see carry the host's name, and only those of this host are looked at.
+//! A kill -9 leaves no process to clean up, so the next pilot does. Process numbers mean nothing across PID namespaces
+//! and nodes; a lock does: each directory is held by a lock that ends with the process that made it. Directories on
+//! file systems that several nodes see carry the host's name, and only those of this host are examined.
 
 use std::fs::{DirBuilder, File};
 use std::os::fd::AsFd;
@@ -15,14 +15,14 @@ use crate::{child, file, machine, process, time, Result, SysError};
 const NO_LOCKS: [i32; 3] = [38, 95, 37];
 /// How often a new directory may be taken away before we have locked it.
 const TRIES: usize = 3;
-/// So many entries are looked at in one search for left directories.
+/// Most entries that one search for left directories examines.
 const ENTRIES_MAX: usize = 10_000;
 
-/// A directory (0700) that is ours while this lives. It is not removed by itself.
+/// A directory (0700) that belongs to this process while this lives. It is not removed by itself.
 #[derive(Debug)]
 pub struct OwnDirectory {
     path: PathBuf,
-    /// None where the file system knows no locks: then nobody ever takes it for left behind
+    /// None where the file system has no locks: then the directory never counts as left behind
     _lock: Option<File>,
 }
 
@@ -70,8 +70,8 @@ impl OwnDirectory {
     }
 }
 
-/// Removes directories below `base` that processes of ours made on this host and left behind; how many. Those of the
-/// living are locked; what cannot be removed stays.
+/// Removes directories below `base` that our processes made on this host and left behind; returns how many. Those of
+/// live processes are locked; what cannot be removed stays.
 pub fn clean(base: &Path, what: &str) -> usize {
     let (prefix, end, (uid, _)) = (prefix(what), format!("-{}", host()), process::user_and_group());
     let Ok(entries) = std::fs::read_dir(base) else {
@@ -122,7 +122,7 @@ fn host() -> String {
     machine::host().replace('/', "_")
 }
 
-/// The lock of a directory; None where somebody else has it, or the directory is gone by now.
+/// Locks a directory; None if another process holds the lock, or the directory is gone by now.
 fn lock(path: &Path) -> Result<Option<File>> {
     let dir = File::from(file::open_dir(path)?);
     if !file::lock(dir.as_fd(), true)? {
@@ -148,7 +148,7 @@ mod tests {
         std::fs::write(dead.path().join("tmp/x"), "x").unwrap();
         std::fs::create_dir(base.path().join("mine")).unwrap();
         std::fs::write(base.path().join("mine/x"), "x").unwrap();
-        // as somebody else might make it, so that we empty what is ours
+        // as another user might make it, so that we empty a directory that belongs to us
         let planted = format!("{}1-1-{}", prefix("slot"), host());
         std::os::unix::fs::symlink("mine", base.path().join(&planted)).unwrap();
         let (dead_path, other_path) = (dead.path().to_owned(), other.path().to_owned());

@@ -70,8 +70,8 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, |tasks| tasks.count())
 }
 
-/// Forks, the child in new namespaces. Refused when the process has more than one thread: the child would inherit
-/// locks that nobody opens.
+/// Forks, the child in new namespaces. Refused when the process has more than one thread: the child would inherit locks
+/// that are never released.
 pub fn fork(namespaces: Namespaces) -> Result<Fork> {
     let mut threads_left = threads();
     for _ in 0..JOINED_LOOKS {
@@ -104,7 +104,7 @@ pub fn fork(namespaces: Namespaces) -> Result<Fork> {
     }
 }
 
-/// Names this thread in /proc/PID/comm, at most 15 bytes: for people who look at processes.
+/// Names this thread in /proc/PID/comm, at most 15 bytes: for people who inspect processes.
 pub fn set_name(name: &std::ffi::CStr) {
     let _ = rustix::thread::set_name(name); // it only fails where the kernel has none
 }
@@ -113,8 +113,8 @@ pub fn set_name(name: &std::ffi::CStr) {
 /// also clears the parent-death signal. A new PID namespace is for its children only.
 pub fn unshare(namespaces: Namespaces) -> Result<()> {
     let flags = UnshareFlags::from_bits_retain(namespaces.flags() as u32);
-    // SAFETY: of what may be unshared, only the table of descriptors can make others' descriptors invalid; it is not
-    // among the namespaces.
+    // SAFETY: of what may be unshared, only the table of descriptors can invalidate descriptors of other code; it is
+    // not among the namespaces.
     unsafe { rustix::thread::unshare_unsafe(flags) }.named("enter", "namespaces")
 }
 

@@ -40,7 +40,7 @@ pub enum Resume {
     Listen,
 }
 
-/// Lets a stopped process go on. One that was killed meanwhile is no error: its end will be reported.
+/// Lets a stopped process continue. One that was killed meanwhile is not an error: its end will be reported.
 pub fn resume(pid: i32, how: Resume) -> Result<()> {
     let (what, signal) = match how {
         Resume::On(signal) => (libc::PTRACE_CONT, signal),
@@ -160,8 +160,8 @@ pub const DIVERTS: bool = cfg!(target_arch = "x86_64");
 #[derive(Clone, Copy)]
 pub struct Registers(libc::user_regs_struct);
 
-/// So much of `user_regs_struct` is read and set (linux/ptrace.h of x86: 17 words to rip, then cs and flags). What follows
-/// on x86_64 are the stack and segments, which nobody here asks for or changes, and each of which takes time.
+/// The part of `user_regs_struct` that is read and set (linux/ptrace.h of x86: 17 words to rip, then cs and flags). On
+/// x86_64 the stack and segments follow, which are neither read nor changed here, and each of which takes time.
 #[cfg(target_arch = "x86_64")]
 const READ_BYTES: usize = 19 * 8;
 #[cfg(target_arch = "x86_64")]
@@ -193,7 +193,7 @@ pub fn registers(pid: i32) -> Result<Option<Registers>> {
     Ok((part.iov_len == READ_BYTES).then_some(Registers(registers)))
 }
 
-/// Sets registers. A process that was killed meanwhile is no error.
+/// Sets registers. A process that was killed meanwhile is not an error.
 pub fn set_registers(pid: i32, registers: &Registers) -> Result<()> {
     let mut copy = registers.0;
     let mut part = libc::iovec {
@@ -336,8 +336,8 @@ pub fn read_memory(pid: i32, parts: &[(u64, usize)], into: &mut [u8]) -> usize {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
     };
-    // SAFETY: the kernel writes at most the sum of the lengths to `ours`, which is no more than `into` has; addresses of
-    // the other process are checked by the kernel.
+    // SAFETY: the kernel writes at most the sum of the local lengths, which is no more than `into` has; the kernel
+    // checks addresses of the other process.
     let got = unsafe { libc::process_vm_readv(pid, &ours, 1, theirs.as_ptr(), count, 0) };
     usize::try_from(got).unwrap_or(0)
 }
@@ -346,8 +346,8 @@ static FORWARD_TO: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn forward(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     let pid = FORWARD_TO.load(Ordering::Relaxed);
-    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO; kill is async-signal-safe; errno is put
-    // back, as what was interrupted may look at it.
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO; kill is async-signal-safe; errno is
+    // restored, as the interrupted code may read it.
     unsafe {
         // a key at the terminal reaches the whole foreground group: the other process has got it too
         if pid > 0 && (*info).si_code <= 0 {
@@ -387,13 +387,13 @@ extern "C" fn tock(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mu
     }
 }
 
-/// Whether the time of `tick` has gone by since the last question.
+/// Whether the interval of `tick` has passed since the last call.
 pub fn ticked() -> bool {
     TICKED.load(Ordering::Relaxed) && TICKED.swap(false, Ordering::Relaxed)
 }
 
-/// From now on `wait` is interrupted so often, and `ticked` says so; 0: never. Uses SIGALRM; one that somebody sends goes
-/// where `forward_signals` says.
+/// From now on `wait` is interrupted at this interval, and `ticked` says so; 0: never. Uses SIGALRM; one that another
+/// process sends goes where `forward_signals` says.
 pub fn tick(interval_us: u64) -> Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let handler = tock as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -431,7 +431,7 @@ pub fn die_of(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// Descriptor `number`, which we were started with, is ours from now on and programs do not inherit it.
+/// Takes over descriptor `number`, which we were started with; programs do not inherit it.
 pub fn inherited(number: i32) -> Result<std::fs::File> {
     // SAFETY: plain call; a number that is not open is an error.
     let result = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };

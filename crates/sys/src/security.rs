@@ -182,7 +182,7 @@ fn key_filter() -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    /// What a filter says of a system call: the few instructions that ours are made of.
+    /// What a filter says of a system call: runs the few instructions that these filters are made of.
     fn run(filter: &[Instruction], architecture: u32, number: u32) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {

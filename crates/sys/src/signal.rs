@@ -142,7 +142,7 @@ pub fn reset(signals: &[i32]) -> Result<()> {
 
 /// Sends a signal to one process.
 pub fn kill(pid: i32, signal: i32) -> Result<()> {
-    // SAFETY: plain call; touches no memory of ours.
+    // SAFETY: plain call; touches no memory of this process.
     let result = unsafe { libc::kill(pid, signal) };
     check(result, "signal process", pid.to_string())?;
     Ok(())
@@ -151,7 +151,7 @@ pub fn kill(pid: i32, signal: i32) -> Result<()> {
 /// SIGKILL to every process that we may signal except ourselves: for PID 1 of a PID namespace, everything in it.
 /// Refused (does nothing) for any other process.
 pub fn kill_namespace() {
-    // SAFETY: plain calls; touch no memory of ours.
+    // SAFETY: plain calls; touch no memory of this process.
     unsafe {
         if libc::getpid() == 1 {
             libc::kill(-1, libc::SIGKILL);

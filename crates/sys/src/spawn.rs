@@ -81,7 +81,7 @@ pub struct Command<'a> {
     pub path: &'a CStr,
     pub argv: &'a Strings,
     pub env: &'a Strings,
-    /// descriptors to place at numbers below 10: (ours, the child's)
+    /// descriptors to place at numbers below 10: (this process's, the child's)
     pub descriptors: &'a [(RawFd, RawFd)],
     /// signal to the child when this process ends; 0 = none
     pub parent_death_signal: i32,
@@ -135,9 +135,9 @@ impl Spawner {
             failed: None,
         };
         // SAFETY: CLONE_VFORK stops this thread until the child has exec'ed or ended, so the child is the only user of
-        // `start` and of the stack while it lives; the stack is ours, large enough for a few system calls, and passed by
-        // its upper end, 16-byte aligned (mmap aligns to pages). The child calls nothing but system calls, allocates
-        // nothing and cannot unwind.
+        // `start` and of the stack while it lives; the stack belongs to `self`, is large enough for a few system calls,
+        // and is passed by its upper end, 16-byte aligned (mmap aligns to pages). The child makes only system calls,
+        // allocates nothing and cannot unwind.
         let pid = unsafe {
             let top = self.stack.as_ptr().add(STACK_BYTES);
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;

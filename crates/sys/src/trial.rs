@@ -161,7 +161,7 @@ mod tests {
         at: u32,
     }
 
-    /// Nobody's: the trial may end it.
+    /// The number of no process: the trial may end it.
     const CHILD: i32 = i32::MAX;
 
     impl Traced for Double {

@@ -8,7 +8,7 @@ use tidemill_wire::{
     frame, IndexEntry, LeadAddress, LeadMessage, Manifest, PilotMessage, Record, WireError, WorkFile,
 };
 
-/// Which fields tell what a line is.
+/// The fields that identify the kind of a line.
 #[derive(Deserialize)]
 struct Shape {
     m: Option<String>,

@@ -16,7 +16,7 @@ Commands:
   doctor   says what this node can do: tracing, namespaces, images
   gpus     lists the GPUs that a pilot would use here, as JSON
   image    runs a command with its software in memory; unpacks and checks images
-  trace    runs a command and tells its metadata operations
+  trace    runs a command and reports its metadata operations
 
 Options:
   --help      say this; `tidemill-node COMMAND --help` says more

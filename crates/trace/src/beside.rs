@@ -1,27 +1,28 @@
-//! The tracer beside the thread that it traces: on one CPU while that thread asks often.
+//! The tracer beside the thread that it traces: both run on one CPU while that thread asks often.
 //!
-//! One of the two always sleeps while the other works. On two CPUs each turn wakes a CPU that has gone to sleep meanwhile,
-//! on one it is a change of threads. A small tracer with the same requests took 12.9 us per operation on two CPUs of a
-//! virtual machine (Linux 6.18), 5.5 us on one. Looking for the next stop instead of sleeping took 10.5 us and a whole CPU;
-//! with it a Python import took 1.37 of its time where sleeping took 1.19, and on a busy machine, where both get the same
-//! CPU, an operation cost four times as much.
+//! One of the two always sleeps while the other works. On two CPUs each turn wakes a CPU that has gone to sleep
+//! meanwhile; on one CPU it is a context switch. A small tracer with the same requests took 12.9 us per operation on
+//! two CPUs of a virtual machine (Linux 6.18), 5.5 us on one. Polling for the next stop instead of sleeping took 10.5
+//! us and a whole CPU; with polling a Python import took 1.37 of its time, with sleeping 1.19. On a busy machine, where
+//! both get the same CPU, an operation cost four times as much.
 //!
-//! The scheduler puts whom the tracer resumes onto an idle CPU, so both are confined to one: one thread at a time, never
-//! longer than HOLD_NS, and only while it goes on asking. Nobody notices: what a new thread or process inherits is put
-//! right before it runs, and before a program asks for CPUs (sched_getaffinity, `status` in /proc) all is as it was.
+//! The scheduler puts a thread that the tracer resumes onto an idle CPU, so both are confined to one: one thread at a
+//! time, never longer than HOLD_NS, and only while it keeps asking. Programs do not notice: what a new thread or
+//! process inherits is corrected before it runs, and before a program asks for CPUs (sched_getaffinity, `status` in
+//! /proc) the original CPUs are restored.
 
 use tidemill_sys::process::{affinity_of, current_cpu, set_affinity_of};
 use tidemill_sys::{ptrace, time, Result};
 
-/// So many operations of one thread in a row, in so short a time, begin it: 300 us each, of which two CPUs would take 4 %.
-/// A row that begins late is dear: of an import's 4,200 operations 260 came before the end of rows of 16, 90 before rows
-/// of 4.
+/// A thread is confined after this many operations in a row within this time: 300 us each, of which two CPUs would take
+/// 4 %. A late start is expensive: of an import's 4,200 operations, 260 came before the end of rows of 16, 90 before
+/// the end of rows of 4.
 const ROW_MIN: u32 = 4;
 const ROW_NS: u64 = 1_250_000;
-/// It is looked so often whether the thread goes on asking: who computes is confined no longer than twice this.
+/// Interval of checks whether the thread keeps asking: a thread that computes is confined for at most twice this.
 const LOOK_US: u64 = 10_000;
 const OPERATIONS_MIN: u32 = 8;
-/// Then the scheduler chooses anew; the next row costs a few slower operations.
+/// Then the scheduler chooses a CPU anew; the next row costs a few slower operations.
 const HOLD_NS: u64 = 100_000_000;
 /// After a question for CPUs: the thread that asks is at once answered, but may have asked for another thread.
 const QUIET_NS: u64 = 20_000_000;
@@ -72,9 +73,9 @@ pub struct Beside {
     held: Option<Held>,
     holds: bool,
     since_ns: u64,
-    /// since the last look
+    /// since the last check
     operations: u32,
-    /// how often `ptrace::ticked` is to say yes when nobody is held
+    /// interval of `ptrace::ticked` while no thread is held
     tick_us: u64,
 }
 
@@ -123,7 +124,7 @@ impl Beside {
     fn hold(&mut self, pid: i32) -> Result<()> {
         let cpus = affinity_of(pid)?;
         let cpu = current_cpu();
-        // whoever keeps to one CPU has reasons
+        // a thread that is restricted to one CPU has its reasons
         if cpus.len() < 2 || !cpus.contains(&cpu) {
             return Ok(());
         }
@@ -157,7 +158,8 @@ impl Beside {
         }
     }
 
-    /// Signals have new handlers: with that of SIGALRM the ticks were gone, and nobody would be released in time.
+    /// Restarts the ticks after signal handlers were replaced: without the handler of SIGALRM there are no ticks, and
+    /// no thread would be released in time.
     pub fn restart(&mut self) {
         self.release();
         if self.tick_us > 0 {
@@ -171,7 +173,8 @@ impl Beside {
         self.rows.quiet_until_ns = time::monotonic_ns() + QUIET_NS;
     }
 
-    /// A thread that has not run yet; what it inherited may be ours. Without `parent`: which is not known.
+    /// Restores the CPUs of a thread that has not run yet, if it inherited the confinement. `parent` is None where it
+    /// is not known.
     pub fn born(&mut self, pid: i32, parent: Option<i32>) {
         self.release();
         let Some(held) = &self.held else {

@@ -26,7 +26,7 @@ pub enum Effect {
     Directory,
     /// a directory is read
     Lists,
-    /// success says: the path is a symbolic link; EINVAL: it exists and is none
+    /// success says: the path is a symbolic link; EINVAL: it exists and is not a symbolic link
     Reads,
     /// success says: the path is a file
     Executes,

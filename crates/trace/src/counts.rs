@@ -29,7 +29,7 @@ impl Facts {
     /// its content may have been read
     pub const READ: Facts = Facts(128);
 
-    /// What an open that succeeds tells; None: its flags are not known.
+    /// What a successful open shows about its path; None: its flags are not known.
     pub fn of_open(flags: Option<i32>) -> Facts {
         let flags = flags.unwrap_or(libc::O_RDONLY);
         if flags & libc::O_DIRECTORY != 0 {
@@ -74,7 +74,7 @@ pub enum PathId {
 pub struct Operation {
     /// index in CALLS
     pub call: u8,
-    /// what it tells of its path if it is an open and succeeds
+    /// what it shows about its path if it is an open and succeeds
     pub opened: Facts,
     /// since the start of the launcher
     pub second: u32,
@@ -210,7 +210,7 @@ pub fn count(place: &mut (u64, u64), failed: bool) {
     }
 }
 
-/// What an end tells of a path: readlink's EINVAL, for one, that it exists.
+/// Adds what the end of a call shows about a path: readlink's EINVAL, for example, shows that it exists.
 fn learn(facts: &mut Facts, effect: Effect, opened: Facts, errno: i32) {
     match (errno, effect) {
         (0, Effect::Directory | Effect::Changes) => facts.add(Facts::DIRECTORY),

@@ -1,14 +1,14 @@
 //! The result of a call without a second stop.
 //!
-//! ptrace tells a result by stopping the thread once more when the call ends, which costs as much as the first stop. On
-//! x86_64 the call can instead be made to return to a few instructions that store rax to memory and jump to where the
-//! program goes on: a system call loses rcx and r11 anyway (System V ABI, AMD64 supplement, A.2.1), so that these carry
-//! the place to store to and the place to go to. The value is read at the thread's next stop, with the next path. A
-//! thread that is interrupted in between (a signal, its end) is first put to where it would have been.
+//! ptrace reports a result by stopping the thread once more when the call ends, which costs as much as the first stop.
+//! On x86_64 the call can instead return to a few instructions that store rax to memory and jump to where the program
+//! continues: a system call clobbers rcx and r11 anyway (System V ABI, AMD64 supplement, A.2.1), so these carry the
+//! store address and the jump target. The tracer reads the value at the thread's next stop, with the next path. It
+//! first moves a thread that is interrupted in between (by a signal or its end) to where it would have been.
 //!
-//! It takes two private pages in the program, mapped by the program itself in place of a call that is then done anew: one
-//! for results, one for the instructions, never writable and executable at once. Where that is refused, and for threads
-//! beyond those that fit, each call has its second stop.
+//! This takes two private pages in the program, which the program itself maps in place of a call that is then repeated:
+//! one for results, one for the instructions, never writable and executable at once. Where the mapping is refused, and
+//! for threads beyond those that fit, each call has its second stop.
 
 use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::Result;
@@ -98,7 +98,7 @@ impl Slot {
 const PAGE_BYTES: u64 = 4096;
 /// mmap's number on x86_64
 const MMAP: i64 = 9;
-/// After so many calls of a program the pages have paid for themselves: mapping them costs four stops.
+/// Calls of a program after which the pages have paid for themselves: mapping them costs four stops.
 const CALLS_MIN: u32 = 12;
 /// ERESTARTSYS of the kernel: the call is done again
 const AGAIN: i64 = -512;
@@ -319,7 +319,7 @@ fn returned(next: u64, code: u64) -> bool {
     code != 0 && offset < CODE_BYTES as u64 && offset % WAY_BYTES == AFTER
 }
 
-/// Ready if both pages can be read and the instructions are ours.
+/// Ready if both pages can be read and the instructions are the expected ones.
 fn look(pid: i32, slots: u64, code: u64) -> Diversion {
     let mut bytes = [0; CODE_BYTES + 8];
     let got = ptrace::read_memory(pid, &[(code, CODE_BYTES), (slots, 8)], &mut bytes);

@@ -29,7 +29,7 @@ pub const ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
 
 const AT_EMPTY_PATH: u32 = 0x1000;
 
-/// Below so many calls they are compared one by one.
+/// Up to this many calls are compared one by one.
 const LEAF_CALLS: usize = 3;
 
 pub const fn step(code: u16, k: u32) -> Instruction {
@@ -41,7 +41,7 @@ pub const fn step(code: u16, k: u32) -> Instruction {
     }
 }
 
-/// Skips so many instructions where the comparison holds, or where it does not.
+/// Skips `yes` instructions where the comparison holds, and `no` where it does not.
 pub const fn jump(code: u16, k: u32, yes: u8, no: u8) -> Instruction {
     Instruction { code, yes, no, k }
 }

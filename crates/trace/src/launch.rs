@@ -167,13 +167,14 @@ pub fn end_as(exit: Exit) -> i32 {
     }
 }
 
-/// The command has ended and what it left is waited for: those who want that to end reach us, and with us all of it.
+/// The command has ended, and the processes that it left are waited for: a signal that is to end them now ends this
+/// process, and all of them with it.
 pub fn forward_no_more() {
     stop_forwarding();
     let _ = signal::reset(&ENDING);
 }
 
-/// Signals that arrive from now on have nobody to go to.
+/// Stops forwarding signals: no process is left to receive them.
 pub fn stop_forwarding() {
     let _ = ptrace::forward_signals(&FORWARDED, 0);
 }

@@ -1,5 +1,5 @@
-//! `tidemill-node trace`: a command's metadata operations, exact through forks, threads, static programs and changes of
-//! directory, added up in memory, and what they cost told in one profile.
+//! `tidemill-node trace`: counts a command's metadata operations, exactly through forks, threads, static programs and
+//! changes of directory, adds them up in memory, and writes one profile with their cost.
 //!
 //! An unprivileged ptrace; a seccomp filter stops the traced threads at calls that ask for metadata and at no others.
 //! Knows no slot, no pilot and no fleet.
@@ -163,7 +163,7 @@ fn follow(
             prepared = Some((counts.operations, profile));
         } else if options.snapshots && now_us >= next_us {
             next_us = now_us + (now_us - clocks.0);
-            // one that fails is no loss: the next, or the end, writes it anew
+            // a failure does no harm: the next snapshot, or the end, writes the profile anew
             let _ = sink.rewrite(&profile(describe(options, false, clocks), counts, sizes));
         }
     });
@@ -182,7 +182,7 @@ impl Sink {
         match output {
             Output::File(path) => {
                 let path = path.clone();
-                // a device or a pipe is written to: what is renamed over it would replace it, /dev/null for everybody
+                // write to a device or a pipe itself: a rename would replace it, /dev/null for all users
                 if std::fs::metadata(&path).is_ok_and(|status| !status.is_file()) {
                     let file = File::options().write(true).open(&path);
                     return Ok(Sink::Descriptor(file.map_err(|source| failed(&path, source))?));

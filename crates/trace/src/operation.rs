@@ -217,7 +217,7 @@ impl Tracer {
                 _ => {}
             }
         }
-        // what changes the meaning of later paths is looked at when it happens
+        // a call that changes the meaning of later paths is handled when it ends
         let soon = matches!(effect, Effect::Executes | Effect::Changes | Effect::Renames);
         if !soon && self.divert(pid, operation, registers)? {
             return ptrace::resume(pid, Resume::On(0));
@@ -277,7 +277,7 @@ impl Tracer {
         self.unmark(task, operation);
         match CALLS[usize::from(operation.call)].effect {
             Effect::Opens(_) if result >= 0 => {
-                // not of the connections: this may be told long after the descriptor was closed and became one
+                // not from the connections: this result may arrive long after the descriptor was closed and became one
                 task.files.borrow_mut().paths.remove(&(result as i32));
             }
             Effect::Renames => self.epoch += 1,
@@ -336,7 +336,7 @@ impl Tracer {
         };
         let path = if read { self.reader.path() } else { b"" };
         if path.starts_with(b"/proc/") && path.ends_with(b"/status") {
-            self.beside.before_question(); // it tells the CPUs
+            self.beside.before_question(); // it lists the CPUs
         }
         if path.first() == Some(&b'/') {
             return self.counts.path_id(path);
@@ -384,7 +384,7 @@ fn current_directory(pid: i32, task: &Task, epoch: u64) -> Option<Rc<[u8]>> {
     Some(found)
 }
 
-/// The path of an open directory; None where the descriptor is none of a file.
+/// The path of an open directory; None where the descriptor does not refer to a file.
 fn descriptor(pid: i32, task: &Task, number: i32, epoch: u64) -> Option<Rc<[u8]>> {
     let mut files = task.files.borrow_mut();
     let Files {

@@ -15,9 +15,9 @@ Runs a command and writes a profile of its metadata operations. Ends as the comm
 
   -o, --output FILE     write the profile there, whole or not at all
   --fd N                write it to this open descriptor instead
-  --area PREFIX         tell operations below this directory apart; may be repeated
+  --area PREFIX         report operations below this directory by themselves; may be repeated
   --also NAMES          count these too, with commas between: close, fstat, getcwd
-  --paths-max N         tell at most so many paths apart (default: 1000000)
+  --paths-max N         count at most N paths one by one (default: 1000000)
   --best-effort         where tracing is not possible, run the command without
   --end-with-command    kill what the command leaves behind instead of waiting for it
   --calls               say which system calls are counted, one per line, and end

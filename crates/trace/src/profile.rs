@@ -16,15 +16,15 @@ use crate::sockets::Reads;
 
 const FORMAT: u32 = 1;
 
-/// Kinds of so many paths that were not opened are asked from the file system; the others are called files.
+/// The file system is asked for the kinds of at most this many unopened paths; the others are called files.
 const ASKED_MAX: usize = 200_000;
 
-/// File systems that are no storage: what is opened there need not be a file.
+/// File systems that do not count as storage: what is opened there need not be a file.
 const PSEUDO: &[&str] = &[
     "proc", "sysfs", "devtmpfs", "devpts", "tmpfs", "mqueue", "cgroup2", "fuse",
 ];
 
-/// The sizes of so many files are asked; what others have is missing.
+/// The file system is asked for the sizes of at most this many files; the sizes of other files are missing.
 const SIZED_MAX: usize = 200_000;
 /// Their files are the kernel's, made when they are read.
 const KERNEL: &[&str] = &["proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup2"];
@@ -153,8 +153,8 @@ impl Profile {
     }
 }
 
-/// The profile of a run, of which nobody has said yet how it ended. Asks the file system about links before `..`, about paths of which no operation said what they
-/// are, and about the sizes of files that were opened.
+/// The profile of a run whose end is not known yet. Asks the file system about links before `..`, about paths whose
+/// kind no operation showed, and about the sizes of files that were opened.
 pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
     let points = run.mounts.iter().map(|mount| mount.point.clone());
     let finder = Finder::new(points.chain(run.prefixes.iter().cloned()).collect());
@@ -360,8 +360,8 @@ fn add_groups(area: &mut Area, groups: &ByGroup) {
     }
 }
 
-/// Mount points that were touched, and all prefixes. With their stripes on Lustre once the run is over: asking takes
-/// time, for which a run would stand still.
+/// Mount points that were touched, and all prefixes. Includes their stripes on Lustre once the run is over: asking
+/// takes time, during which the run would be stopped.
 fn places(areas: &[Area], run: &Run) -> Vec<Place> {
     let (mounts, asks) = (&run.mounts, run.over);
     let owners = Finder::new(mounts.iter().map(|mount| mount.point.clone()).collect());

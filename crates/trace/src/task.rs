@@ -25,7 +25,7 @@ pub enum Diversion {
         slots: u64,
         code: u64,
     },
-    /// as the parent had it at fork, not yet looked at
+    /// as the parent had it at fork, not yet checked
     Inherited {
         slots: u64,
         code: u64,
@@ -48,7 +48,7 @@ pub struct Memory {
     made: u16,
 }
 
-/// Results of so many threads fit into the page.
+/// The page holds the results of at most this many threads.
 pub const SLOTS_MAX: u16 = 256;
 
 impl Memory {

@@ -1,6 +1,6 @@
-//! The loop around traced processes: one event after the other, each answered at once.
+//! The loop around traced processes: handles one event after the other, each at once.
 //!
-//! A new process may be seen before its parent's event tells what the two share; it then waits for that event.
+//! A new process may be seen before its parent's event shows what the two share; it then waits for that event.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ use crate::task::{Diversion, Pending, Task, CLONE_VFORK, CLONE_VM};
 /// What to do, and what was counted.
 pub struct Tracer {
     pub(crate) tasks: HashMap<i32, Task>,
-    /// new processes of which no parent has told yet
+    /// new processes whose parent's event has not come yet
     early: HashSet<i32>,
     pub(crate) counts: Counts,
     pub(crate) table: Table,
@@ -41,7 +41,7 @@ pub struct Tracer {
     last_ends: bool,
 }
 
-/// When the tracer's caller may look at what was counted.
+/// When the tracer's caller may read the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// `Setup::tick_us` have gone by
@@ -77,7 +77,7 @@ pub struct Setup {
     pub end_with_command: bool,
     /// the tracer may share a CPU with what it traces
     pub beside: bool,
-    /// as `ptrace::tick` was told; 0: not at all
+    /// as passed to `ptrace::tick`; 0: no ticks
     pub tick_us: u64,
 }
 
@@ -220,8 +220,8 @@ impl Tracer {
         })
     }
 
-    /// Parents that die do not tell: their children go on as if nothing were shared. With `all` also those whose
-    /// parent lives.
+    /// Lets new processes go on whose parent died before its event, as if nothing were shared. With `all`, also those
+    /// whose parent lives.
     fn release_early(&mut self, all: bool) -> Result<()> {
         for pid in self.early.iter().copied().collect::<Vec<_>>() {
             if all || !self.tasks.contains_key(&maker(pid)) {
@@ -250,7 +250,7 @@ impl Tracer {
             }
             task.executed();
         }
-        // the threads that it ended do not tell either
+        // no event comes from the threads that it ended either
         self.release_early(true)?;
         self.look_at_program(pid)
     }
@@ -301,7 +301,7 @@ impl Tracer {
             }
             task.give_slot();
         }
-        // its child, if it was in the midst of making one, waits for nobody any more
+        // a child that it was creating no longer waits for its event
         let _ = self.release_early(false);
     }
 
@@ -336,7 +336,8 @@ fn maker(pid: i32) -> i32 {
     }
 }
 
-/// A process may be killed at any moment: that no request reaches it any more is no error, its end will be reported.
+/// A process may be killed at any moment. A request that no longer reaches it is not an error: its end will be
+/// reported.
 pub(crate) fn gone_is_fine(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if SysError::os_error(&error) == libc::ESRCH => Ok(()),

@@ -1,18 +1,18 @@
 //! The agent's sign of life, FLEET/alive.json: whether it has changed lately, by the reader's own clock.
 //!
-//! Time during which the reader itself did not look (it was stopped, its file system hung) does not count as the
-//! agent's silence: both may have slept together. Whoever hears nothing from *this* process judges that.
+//! Time during which the reader itself did not read the file (it was stopped, its file system hung) does not count as
+//! the agent's silence: both may have been suspended together. Processes that hear nothing from *this* one judge that.
 
 use std::path::{Path, PathBuf};
 
 use crate::generated::Alive;
 
-/// The file is read so often: a tenth of `dead_after_s`, but not more often than once in so long.
+/// The shortest interval between reads of the file; otherwise it is a tenth of `dead_after_s`.
 const LOOK_US_MIN: u64 = 1_000_000;
-/// A look that comes later than so many intervals after the last counts as that many.
+/// A read that comes later than this many intervals after the last one counts as that many.
 const INTERVALS_COUNTED: u64 = 2;
 
-/// How long nothing was heard. Pure: told what the file said, and when.
+/// How long nothing was heard. Pure: gets what the file said, and when.
 #[derive(Debug)]
 pub struct Silence {
     limit_us: u64,
@@ -23,8 +23,8 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// Looks every `interval_us`. The agent counts as dead after `dead_after_us`, less one interval where that is small
-    /// against it, so that pilots are told before `dead_after_us` have passed.
+    /// Reads every `interval_us`. The agent counts as dead after `dead_after_us`, less one interval where that is small
+    /// in comparison, so that pilots are notified before `dead_after_us` have passed.
     pub fn new(dead_after_us: u64, interval_us: u64, now_us: u64) -> Self {
         let early_us = if interval_us <= dead_after_us / 3 {
             interval_us
@@ -40,7 +40,7 @@ impl Silence {
         }
     }
 
-    /// When to look next: never later than when the agent would count as dead.
+    /// When to read next: never later than when the agent would count as dead.
     pub fn due_us(&self) -> u64 {
         let left_us = self.limit_us.saturating_sub(self.silent_us);
         let wait_us = if left_us == 0 {

@@ -74,7 +74,7 @@ impl<'a> Frames<'a> {
         self.taken
     }
 
-    /// Whether bytes are left that are no whole frame (after the iterator has ended).
+    /// Whether bytes are left that do not form a whole frame (after the iterator has ended).
     pub fn torn(&self) -> bool {
         self.taken < self.bytes.len()
     }

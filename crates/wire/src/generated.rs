@@ -28,7 +28,7 @@ pub const MOUNT_FIGURES: [&str; 5] = [
     "ops", "again", "read_bytes", "write_bytes", "rtt_us",
 ];
 
-/// A file that a program is, as the site's staff approved it: the slot looks at it before every start. `mtime_ns`:
+/// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns`:
 /// of a file that is too large for every slot to read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApprovedFile {
@@ -138,23 +138,23 @@ pub struct View {
 /// How pilots and lead behave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// the lead fsyncs, and pilots send, at least so often when there is something
+    /// longest time before the lead fsyncs, and pilots send, new records
     pub record_flush_ms: u64,
-    /// a pilot's bundle is fsynced at least so often when there is something
+    /// longest time before a pilot fsyncs what is new in its bundle
     pub output_flush_s: f64,
-    /// the lead keeps so many seconds of work queued at each core
+    /// the lead keeps this many seconds of work queued at each core
     pub queue_s: f64,
-    /// a pilot without work for so long leaves
+    /// a pilot leaves after this time without work
     pub idle_s: f64,
-    /// a pilot that hears nothing from its lead, a lead nothing from its agent, for so long: drain
+    /// a pilot that hears nothing from its lead for this time drains, as does a lead that hears nothing from its agent
     pub dead_after_s: f64,
-    /// a draining pilot kills what still runs after so long, gives it back and leaves
+    /// a draining pilot kills what still runs after this time, returns its events and leaves
     pub drain_s: f64,
-    /// without a lead: work files are looked for so often
+    /// without a lead: interval at which pilots check for work files
     pub top_up_s: f64,
     /// paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
     pub stop_files: Vec<String>,
-    /// the lead gives away the work of a pilot that has been disconnected for so long
+    /// the lead reassigns the work of a pilot that was disconnected for this time
     pub pilot_grace_s: f64,
     /// `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     pub isolation: String,
@@ -172,7 +172,7 @@ pub struct Settings {
     pub bundle_bytes_max: u64,
     /// outputs of one payload or range, holes included; None = 20 GB (a manifest of an older version)
     pub output_bytes_max: Option<u64>,
-    /// images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
+    /// memory limit of the images and shared inputs that a node holds; 0 = half of its memory
     pub store_mb: u64,
     /// how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     pub images: String,
@@ -191,11 +191,11 @@ pub struct Settings {
     pub scratch: Option<String>,
     /// what payloads see; None = as a fleet of an older version: their slot alone
     pub view: Option<View>,
-    /// trouble of the storage of outputs is waited out for so long, then a pilot drains; None = 300 s
+    /// a pilot waits at most this time for failing storage of outputs, then drains; None = 300 s
     pub storage_patience_s: Option<f64>,
     /// the cache of each node; None = there is none, or others run it
     pub node_cache: Option<NodeCacheDef>,
-    /// a pilot measures its node so often, in seconds; None or 0 = never
+    /// interval at which a pilot measures its node, in seconds; None or 0 = never
     pub monitor_interval_s: Option<f64>,
 }
 
@@ -224,7 +224,7 @@ pub struct LeadAddress {
     pub pid: u64,
 }
 
-/// FLEET/alive.json. Whoever reads it compares `count` with what it read before: clocks of hosts differ.
+/// FLEET/alive.json. Readers compare `count` with its previous value: clocks of hosts differ.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Alive {
     pub format: u64,
@@ -240,10 +240,10 @@ pub struct OutputDef {
 }
 
 /// A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
-/// that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None.
-/// `url`, `urls`: the same, of files that the program opens; beside each that is not there `.NAME.url` (`.EVENT.url`)
-/// holds the URL, and in the next line the way in words. It is read before each payload: it may change. A URL that has
-/// `{node_cache}` for its host is of the node's cache; two more lines are the way to take where that does not run.
+/// that event, or None if the lines are not files; `lines`: a file with one line per event of `first..`, or None.
+/// `url`, `urls`: the same, for files that the program opens; in place of each missing file, `.NAME.url` (`.EVENT.url`)
+/// holds its URL and, in the next line, the route in words. It is read before each payload, since it may change. A URL
+/// with `{node_cache}` as its host leads to the node's cache; two more lines give the route if no cache runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InputDef {
     pub name: String,
@@ -295,15 +295,15 @@ pub struct Program {
     /// variables taken over from the pilot's environment; `NAME*` = all that start so
     pub pass_env: Vec<String>,
     pub images: Vec<ImageUse>,
-    /// executable, script, container: none are told of an ad-hoc command
+    /// executable, script, container; empty for an ad-hoc command
     pub files: Vec<ApprovedFile>,
     /// words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
     /// `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     pub wrap: Vec<String>,
     pub setup: Option<SetupDef>,
-    /// nobody has traced this version: a first payload of each node is
+    /// this version has no profile yet: trace a first payload on each node
     pub trace_first: bool,
-    /// and every so many-th after it; 0 = none
+    /// and trace every N-th payload after it; 0 = none
     pub trace_every: u64,
     /// metadata operations that one start is expected to cost, per IoArea name
     pub start_ops: BTreeMap<String, i64>,
@@ -323,12 +323,12 @@ pub struct JobDef {
     pub program: u64,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// JSON object text, told to range-mode payloads
+    /// JSON object text, sent to range-mode payloads
     pub params: String,
     pub seed_base: u64,
     pub events: u64,
     pub inputs: Vec<InputDef>,
-    /// so many of its events run at the same time at most, each a payload of its own; None = no limit
+    /// most of its events that run at the same time, each in a payload of its own; None = no limit
     pub at_once: Option<u64>,
 }
 
@@ -350,7 +350,7 @@ pub struct Share {
     pub grants: Vec<u64>,
 }
 
-/// An allocation ends earlier than its pilots were told at their start.
+/// An allocation ends earlier than its pilots learned at their start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     pub allocation: String,
@@ -358,11 +358,11 @@ pub struct End {
     pub at_us: u64,
 }
 
-/// FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them.
+/// FLEET/work/NNNNNN.json. Each program and job is sent once, before or with the first grant that needs it.
 ///
-/// Without a lead each file tells all programs and jobs that its own grants need, a grant may be told again in parts,
-/// and an allocation is given something only in the file that it is started with (`--work-from`) and in files that were
-/// written after its pilot's first record was read. `ended` takes back what earlier files gave to that allocation.
+/// Without a lead, each file has all programs and jobs that its own grants need, a grant may be repeated in parts, and
+/// an allocation gets work only from the file that it is started with (`--work-from`) and from files that were written
+/// after its pilot's first record was read. `ended` revokes what earlier files gave to that allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkFile {
     pub format: u64,
@@ -568,7 +568,7 @@ pub struct Ask {
     pub queued_s: f64,
 }
 
-/// Work for a pilot. Programs and jobs are told once per connection, before or with the grant that needs them.
+/// Work for a pilot. Each program and job is sent once per connection, before or with the grant that needs it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub programs: Vec<Program>,
@@ -636,8 +636,8 @@ pub struct Holds {
     pub serves: Option<String>,
 }
 
-/// The pilot would start so many payloads of a program whose starts cost shared file systems operations or bytes.
-/// Stands until permitted; a later Want of the same program replaces it.
+/// The pilot asks to start `starts` payloads of a program whose starts cost shared file systems operations or bytes.
+/// Remains in force until permitted; a later Want of the same program replaces it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Want {
     pub program: u64,
@@ -665,8 +665,8 @@ pub struct Usage {
     pub starts: BTreeMap<String, i64>,
 }
 
-/// What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it
-/// is dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`.
+/// What a node did since its last Sampled. A message, not a record: it has no number, nothing waits for it, and it
+/// is dropped if the lead is unreachable or behind. The lead adds `p` and writes it to FLEET/monitor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
     /// the pilot; the lead fills it in

@@ -1,4 +1,4 @@
-//! Proof on both sides of a connection that the other one knows the fleet's secret, without telling it.
+//! Each side of a connection proves that it knows the fleet's secret, without revealing it.
 
 use std::fs::File;
 use std::io::Read;
@@ -39,7 +39,7 @@ pub fn read_secret(path: &Path) -> Result<String, WireError> {
     Ok(secret.to_owned())
 }
 
-/// 32 hex digits that nobody can guess, from the kernel.
+/// 32 unpredictable hex digits, from the kernel.
 pub fn nonce() -> Result<String, WireError> {
     let mut bytes = [0u8; 16];
     File::open("/dev/urandom")

@@ -26,7 +26,7 @@ const READ_BYTES: usize = 4 << 20;
 /// Gaps that are read again; more are damage at once, and so are longer ones than a read takes.
 const GAPS_MAX: usize = 100;
 
-/// Appends framed lines to one file that nobody else writes.
+/// Appends framed lines to one file that has no other writer.
 #[derive(Debug)]
 pub struct JournalWriter<C = Kernel> {
     calls: C,
@@ -136,8 +136,8 @@ impl<C: Calls> JournalWriter<C> {
         self.finish_sync(self.written, result)
     }
 
-    /// A second handle for an fsync elsewhere: after `write`, sync it, then tell `finish_sync` the result and the
-    /// `written_bytes` from before the fsync.
+    /// A second handle for an fsync elsewhere: after `write`, sync it, then pass the result and the `written_bytes`
+    /// from before the fsync to `finish_sync`.
     pub fn handle(&self) -> Result<File, WireError> {
         self.file
             .try_clone()
@@ -217,7 +217,7 @@ pub struct JournalReader {
     gaps: Vec<Gap>,
 }
 
-/// Bytes that are no whole frames while whole ones follow.
+/// Bytes that do not form whole frames, while whole ones follow.
 #[derive(Debug)]
 struct Gap {
     place: Range<u64>,

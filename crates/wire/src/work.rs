@@ -22,7 +22,7 @@ pub struct WorkText {
     pub jobs: Vec<Box<RawValue>>,
     pub grants: Vec<Grant>,
     pub cancel_jobs: Vec<u64>,
-    /// Files of earlier versions do not tell this, `ends` and `leave`.
+    /// Files of earlier versions lack this, `ends` and `leave`.
     #[serde(default)]
     pub shares: Vec<Share>,
     pub ended: Vec<String>,

@@ -18,11 +18,11 @@ from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_b
 JOBS_MAX = 50_000_000
 UNKNOWN = -1
 RUNAWAY_S = 86_400
-"""A job without an end that is so long past its limit has one that slurmdbd missed (sacctmgr(1), "RunAwayJobs")."""
+"""A job without an end that is this far past its limit has ended unseen by slurmdbd (sacctmgr(1), "RunAwayJobs")."""
 EARLY_SHARE_MAX = 0.1
 RUN_UP_S = 86_400
 EVER_S = 1 << 40
-"""No log has times so late: 35,000 years."""
+"""A later time is unreadable: it is 35,000 years after the epoch."""
 TIMES_MAX = (1 << 31) - 1
 
 
@@ -128,10 +128,11 @@ class History:
         self.begin_s = self._begin_s()
 
     def _begin_s(self) -> int:
-        """From when on the log has all jobs: sacct and PBS log what ended after some day, so that of the weeks before
-        the first end they have only what ran for so long. SWF logs are cut by submission.
+        """The time from which the log has all jobs. Logs of sacct and PBS hold the jobs that ended after some day:
+        of the weeks before the first end they hold only long jobs. SWF logs are cut by submission.
 
-        A day or less of that changes little; and where much was submitted before the first end, the log is a short one.
+        Up to a day of such an incomplete period changes little. A log with many submissions before its first end is a
+        short one.
         """
         first_s = min(self.submit_s, default=0)
         if self.kind == "swf":
@@ -186,7 +187,7 @@ class History:
         return widest, "the widest job"
 
     def recent(self, jobs_max: int) -> list[Raw]:
-        """The jobs that were submitted last, at most so many, ordered by submission: what a simulation replays."""
+        """The last jobs to be submitted, at most `jobs_max`, ordered by submission: a simulation replays them."""
         submit_s = self.submit_s
         since_s = self.begin_s
         if len(self) > jobs_max:

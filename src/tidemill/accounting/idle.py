@@ -63,7 +63,7 @@ class Holes:
         self.node_s = [0] * len(EDGES_S)
 
     def change(self, at_s: int, idle: int) -> None:
-        """From now on so many nodes are idle."""
+        """Record that `idle` nodes are idle from `at_s` on."""
         if idle > self._idle:
             self._open.append((at_s, idle - self._idle))
             self._idle = idle

@@ -1,4 +1,4 @@
-"""One door to all logs: which kind a file is, and its jobs."""
+"""The entry point for accounting logs of all kinds: detects the kind of a file and reads its jobs."""
 
 from __future__ import annotations
 

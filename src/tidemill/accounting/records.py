@@ -12,9 +12,9 @@ import msgspec
 class PastJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One run of a job, or a job that never ran (`start_s` None). `end_s` None: it still ran when the log was written.
 
-    Times are seconds since 1970 of the clock that the log was written by: a dump without a time zone tells local time
-    (see `times.LogClock`). `state` is the batch system's word, its first word in capitals. `requeue` counts the runs of
-    the same id before this one. `cores` (of all nodes) 0, `limit_s` and `cpu_s` None: not told.
+    Times are seconds since 1970 by the clock of the host that wrote the log: a dump without a time zone has local time
+    (see `times.LogClock`). `state` is the first word of the batch system's state, in capitals. `requeue` counts the
+    earlier runs of the same id. `cores` (on all nodes) 0, `limit_s` and `cpu_s` None: the log does not have it.
     """
 
     id: str
@@ -26,7 +26,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     eligible_s: int | None = None
     start_s: int | None = None
     end_s: int | None = None
-    run_s: int | None = None  #: how long it ran, where a log tells that without a start
+    run_s: int | None = None  #: run time, where a log has it without a start
     nodes: int = 0
     cores: int = 0
     cpu_s: int | None = None  #: CPU time of all processes

@@ -27,7 +27,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str  #: unique for ever: the batch system is asked by it, never by its own number
-    command: list[str]  #: `ELEMENT` in it stands for the allocation's name
+    command: list[str]  #: may contain `ELEMENT`, a placeholder for the allocation's name
     nodes: int
     cores: int  #: of each node
     memory_mb: int  #: of each node; 0 = do not ask for memory
@@ -37,7 +37,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     #: fewer nodes, or a shorter limit, will do, down to these; the broker asks for neither (docs/decisions/0008)
     nodes_min: int | None = None
     walltime_min_s: float | None = None
-    signal_before_s: float | None = None  #: USR1 so long before the end
+    signal_before_s: float | None = None  #: send USR1 this many seconds before the end
     start_by_s: float | None = None  #: seconds since 1970: not to be started after that
     comment: str = ""  #: for the centre's staff: who this is and whom to ask
     exclude: tuple[str, ...] = ()  #: nodes not to be used
@@ -45,7 +45,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""  #: empty = the configured one
     account: str = ""  #: empty = the configured one
     polite: bool = (
-        True  #: stands behind others' jobs, where there is such a thing; False: queues like anybody's
+        True  #: queue behind other users' jobs where the batch system can; False: queue like any job
     )
     ranks: bool = (
         True  #: with several nodes: `command` on each node; False: on the first only (it launches itself)
@@ -53,20 +53,20 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(StrEnum):
-    """What a batch system can say of an allocation. That it cannot tell must never be taken for `GONE`."""
+    """What a batch system reports about an allocation. An unclear answer must never be taken for `GONE`."""
 
     FOUND = "found"
     GONE = "gone"
-    UNCLEAR = "unclear"  #: what was submitted and is not known is so for `cluster.unknown_s`, and then gone
+    UNCLEAR = "unclear"  #: submitted but unknown: unclear for `cluster.unknown_s`, then gone
 
 
 class Ending(StrEnum):
-    """Why an allocation ended, as far as the batch system tells. Only FAILED and LAUNCH are failures of a start."""
+    """Why an allocation ended, as far as the batch system reports it. Only FAILED and LAUNCH are failed starts."""
 
     NONE = "none"  #: it has not ended
     DONE = "done"  #: its command ended with status 0
     FAILED = "failed"  #: its command ended with another status
-    CANCELED = "canceled"  #: somebody ended it; whether it was us, our log knows
+    CANCELED = "canceled"  #: ended by order; our log shows whether the order was Tidemill's
     PREEMPTED = "preempted"
     WALLTIME = "walltime"
     NODE = "node"  #: its node failed
@@ -77,7 +77,7 @@ class Ending(StrEnum):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The word on one allocation. `reason` is the batch system's own where it gives one."""
+    """The status of one allocation. `reason` is the batch system's own where it reports one."""
 
     answer: Answer
     state: AllocationState = AllocationState.LOST  #: where found
@@ -92,7 +92,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float | None = None
     ends_s: float | None = None
     requeued: int = 0  #: times that it was started again
-    suspended: bool = False  #: its processes are stopped, and somebody else may have its nodes
+    suspended: bool = False  #: its processes are stopped, and its nodes may run another job
     output_tail: str = ""  #: the last lines that a failed command printed
 
 
@@ -108,7 +108,7 @@ class CommandCounts(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     last_s: float = 0.0  #: how long the last query took
     death_s: float = 0.0  #: from our cancels to free nodes, as measured; 0 = not known
-    interval_factor: float = 1.0  #: polls are so many times rarer than configured
+    interval_factor: float = 1.0  #: polls are rarer than configured by this factor
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     system: str  #: `Slurm 22.05.8`
     partitions: list[PartitionFacts] = []
-    accounts: list[str] = []  #: ours, the default first
+    accounts: list[str] = []  #: the user's, the default first
     qos: list[str] = []
     array_max: int = 0  #: elements in one array at most; 0 = no arrays
     jobs_max: int | None = None  #: of a user at once
@@ -159,8 +159,10 @@ class MachineTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSystem(Protocol):
-    """A batch system. Every call is bounded in time and bytes and raises SiteError (transient or not) when it cannot do
-    it. No call ever touches a job that is not ours: ours have one of our names and our comment, and our user."""
+    """A batch system. Every call is bounded in time and bytes, and raises SiteError (transient or not) when it fails.
+
+    No call ever touches a job that is not Tidemill's: Tidemill's jobs have one of our names, our comment and our user.
+    """
 
     calls: CommandCounts
 
@@ -168,8 +170,8 @@ class BatchSystem(Protocol):
         """Ask for allocations; their number in the batch system. The same name again is the same allocation."""
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
-        """The word on each of these allocations, by one query whatever their number (and, where there is an accounting,
-        one of that for those that have left the queue)."""
+        """The status of each of these allocations, by one query whatever their number. Where there is an accounting,
+        one query of it covers those that have left the queue."""
 
     def cancel(self, names: Collection[str]) -> None:
         """End these allocations, TERM first, by one call; those that have ended or are unknown are passed over."""

@@ -43,7 +43,7 @@ RANK_VARIABLES = (
     "PALS_RANKID",
     "ALPS_APP_PE",
 )
-"""Who tells a process its number: our fork, srun(1), PMI-1 and -2 (MPICH), PMIx, Open MPI, HPE PALS, Cray ALPS."""
+"""Variables that number a process: of our fork, srun(1), PMI-1 and -2 (MPICH), PMIx, Open MPI, HPE PALS, Cray ALPS."""
 
 _PROGRAMS = {
     "srun": ("srun",),
@@ -341,7 +341,7 @@ def kind_of(name: str) -> str:
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
-    """A process's number, as its launcher tells it; 0 where none does."""
+    """A process's number, as its launcher sets it in the environment; 0 where no launcher sets one."""
     for name in RANK_VARIABLES:
         if environ.get(name, "").isdecimal():
             return int(environ[name])
@@ -360,8 +360,8 @@ def _version(name: str) -> str:
 
 
 def _openmpi_rules(*, keep_others: bool) -> list[str]:
-    """Variables of mpirun(1), of Open MPI 4 and (PRTE) 5: it may run as root, which is a container's usual user; more
-    processes than cores are none of its business; a node that fails leaves the others alone."""
+    """Variables of mpirun(1), of Open MPI 4 and (PRTE) 5: it may run as root, a container's usual user, and may start
+    more processes than cores. With `keep_others`, a node that fails leaves the others running."""
     rules = ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"]
     rules += ["OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"]
     if keep_others:

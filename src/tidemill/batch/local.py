@@ -120,7 +120,7 @@ class LocalBatchSystem:
         write_durable(directory / "machine.json", msgspec.json.encode(self._emulated))
 
     def submit(self, submission: BatchSubmission) -> str:
-        """See the contract."""
+        """Queue the submission for the daemon, unless its name is known already."""
         self.calls.actions += 1
         check_name(submission.name)
         self._check(submission)
@@ -134,7 +134,7 @@ class LocalBatchSystem:
         return submission.name
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
-        """See the contract."""
+        """Return the status of each allocation, from the daemon's table and its queue."""
         self.calls.queries += 1
         if names:
             self._wake()
@@ -152,7 +152,7 @@ class LocalBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """See the contract."""
+        """Order the daemon to end those of these allocations that are known."""
         self.calls.actions += 1
         known = self._known()
         wanted = [name for name in names if name in known]
@@ -162,7 +162,7 @@ class LocalBatchSystem:
             self._wake()
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
-        """See the contract. Waits until the daemon has done it."""
+        """Order the daemon to lower the limits, wait until it has, and return the ends that it set."""
         self.calls.actions += 1
         table = read_table(self._directory)
         done: dict[str, float] = {}
@@ -183,7 +183,7 @@ class LocalBatchSystem:
         return done
 
     def machine(self) -> MachineTotals:
-        """See the contract."""
+        """Count the emulated nodes, the free ones and the waiting jobs."""
         table = read_table(self._directory)
         living = _living(table)
         busy = sum(len(each.nodes) for each in living if each.state is AllocationState.ACTIVE)
@@ -196,7 +196,7 @@ class LocalBatchSystem:
         )
 
     def snapshot(self) -> Snapshot:
-        """See the contract. All jobs are ours: nobody else reaches the directory."""
+        """Show the emulated machine. All jobs are Tidemill's: other users do not reach the directory."""
         self.calls.queries += 1
         waiting = self._waiting()  # before the table, see `status`
         table = read_table(self._directory)
@@ -217,11 +217,11 @@ class LocalBatchSystem:
         )
 
     def glance(self) -> JobCounts | None:
-        """See the contract."""
+        """Return None: there is no cheaper query than a snapshot."""
         return None  # its snapshot costs as little
 
     def facts(self) -> Facts:
-        """See the contract."""
+        """Describe the emulated machine."""
         machine = self._emulated
         partition = PartitionFacts(
             name=PARTITION,
@@ -240,14 +240,14 @@ class LocalBatchSystem:
         )
 
     def output(self, name: str) -> Path:
-        """See the contract."""
+        """Return the file that holds what the allocation printed on its first node."""
         return self._directory / "output" / f"{name}.0"
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
-        """See the contract: nothing to do, the daemon deletes them an hour after the end."""
+        """Do nothing: the daemon deletes the files an hour after the end."""
 
     def stop(self) -> None:
-        """Tell the daemon to end once nothing runs."""
+        """Order the daemon to end once nothing runs."""
         write_durable(self._directory / "stop", b"")
 
     def _check(self, submission: BatchSubmission) -> None:

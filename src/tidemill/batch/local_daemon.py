@@ -36,7 +36,7 @@ from tidemill.files import write_durable
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 IDLE_S = 60.0
-"""The daemon ends after so long without an allocation."""
+"""The daemon ends after this time without an allocation."""
 
 LOCK_TRIES_MAX = 10
 KEPT_S = 3600.0
@@ -44,12 +44,12 @@ KEPT_MAX = 1000
 PAUSE_BUSY_S = 0.02
 PAUSE_IDLE_S = 0.1
 STEADY_S = 2.0
-"""It looks more seldom when nothing has changed for so long."""
+"""The daemon checks less often when nothing has changed for this time."""
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _log = log.Log("local_batch")
 
-# The shell keeps the exit status of its command in a file, whoever is there to wait for it.
+# The shell keeps the exit status of its command in a file, whether or not a parent waits for it.
 _SHELL = """trap : TERM USR1 INT HUP
 exit_file=$1
 shift
@@ -236,7 +236,7 @@ class Daemon:
             if any(processes.is_alive(pid, started) for pid, started in entry.processes):
                 continue
             if self._kill_rest(entry):
-                continue  # looked at again at the next step
+                continue  # checked again at the next step
             self._finish(entry)
             changed = True
         return changed
@@ -354,7 +354,7 @@ def _signal_commands(entry: LocalAllocation) -> None:
 
 
 def serve(directory: Path) -> int:
-    """Run until idle or told to stop; 0, also when another daemon serves the directory already."""
+    """Run until idle or ordered to stop; 0, also when another daemon serves the directory already."""
     make_directories(directory)
     if not _lock(directory):
         return 0

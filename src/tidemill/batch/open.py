@@ -30,7 +30,7 @@ def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
 def open_cluster(
     kind: str, directory: Path, cluster: Cluster, *, key: str = "", account: str = ""
 ) -> BatchSystem:
-    """A centre's batch system: `slurm`, `pbs` or `gridengine`. Without a key no allocation is ours."""
+    """A centre's batch system: `slurm`, `pbs` or `gridengine`. Without a key no allocation counts as Tidemill's."""
     if kind == "slurm":
         from tidemill.batch.slurm import SlurmBatchSystem
 

@@ -15,10 +15,10 @@ from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
 WAIT_S_MAX = 5.0
-"""A command waits so long for its turn; if that is not enough it is refused, and the caller asks again later."""
+"""How long a command waits for its turn; after that it is refused, and the caller asks again later."""
 
 KEPT_FOR_ACTIONS = 0.25
-"""Queries leave this share of the commands a minute to cancels, submits and shortenings: giving back never waits."""
+"""Queries leave this share of the commands a minute to cancels, submits and shortenings: a release never waits."""
 
 GLANCE_BYTES_MAX = 1_000_000
 """A glance is asked for every few seconds. `sdiag` prints 4 to 20 kB, `qstat -B` about 2 kB."""

@@ -1,8 +1,8 @@
-"""Processes of this machine as /proc tells them: alive, descended from whom, marked by what (proc(5)).
+"""Processes of this machine as /proc shows them: alive, descended from whom, marked by what (proc(5)).
 
 In a PID namespace whose /proc is still the outer one (`unshare --pid` without `--mount-proc`, some containers), the
-numbers in /proc are not ours. They are translated by `NSpid` and `NSsid` of `/proc/N/status`, and only the processes
-in our namespace or below it count: others' numbers mean nothing to us.
+numbers in /proc belong to the outer namespace. They are translated by `NSpid` and `NSsid` of `/proc/N/status`, and only
+the processes in our namespace or below it count: other numbers mean nothing to us.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def start_of(pid: int) -> int | None:
 
 
 def find(pid: int) -> Process | None:
-    """The process of this number, None where there is none. One file, or a pass over /proc where it is not ours."""
+    """The process of this number; None where there is none. Reads one file, or all of an outer /proc."""
     return _read(pid) if _proc_is_ours() else processes().get(pid)
 
 
@@ -131,7 +131,7 @@ def find_marked(mark: str) -> list[tuple[int, int]]:
 
 
 def reap() -> None:
-    """Wait for all children that are dead, also those that became ours when their parents died."""
+    """Wait for all dead children, including those that we inherited when their parents died."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -147,7 +147,7 @@ def processes() -> dict[int, Process]:
 
 
 def _translate(listed: dict[int, Process]) -> dict[int, Process]:
-    """Those in our namespace, or in one below it, under the numbers that they have in ours."""
+    """The processes in our namespace, or in one below it, by their numbers in our namespace."""
     level = len(_numbers(int(Path("/proc/self").readlink().name), "NSpid")) - 1
     ours = _namespace("self")
     children: dict[int, list[int]] = {}
@@ -223,7 +223,7 @@ def _read(listed: int) -> Process | None:
 
 
 def parse_stat(listed: int, text: str) -> Process | None:
-    """What /proc/N/stat says (proc_pid_stat(5)); None for what is none. The name, in parentheses, may hold anything
+    """Parse /proc/N/stat (proc_pid_stat(5)); None for malformed text. The name, in parentheses, may hold anything
     that a process calls itself: parentheses, blanks, line breaks."""
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20 or not all(_NUMBER.fullmatch(fields[k]) for k in (1, 3, 19)):

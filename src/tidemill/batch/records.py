@@ -98,7 +98,7 @@ class Records:
         return self.directory / "output" / name
 
     def ending(self, name: str, batch_id: str) -> Status | None:
-        """How an allocation ended by its own file, or by our order before it ran; None where neither tells."""
+        """How an allocation ended, by its own file or by our cancel before it ran; None where neither shows it."""
         try:
             text = (self.directory / "exit" / name).read_text(encoding="ascii", errors="replace")
         except OSError:

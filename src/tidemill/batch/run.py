@@ -32,7 +32,7 @@ _ONE_LANGUAGE = {"LC_ALL": "C", "TZ": "UTC"}
 
 
 class Refusal(StrEnum):
-    """What a command that did not do its work says of why; the adapters tell it from its words."""
+    """Why a command failed; the adapters derive it from what the command printed."""
 
     BUSY = "busy"  #: a rate limit: too many calls
     AWAY = "away"  #: the batch system's daemon does not answer: could not ask
@@ -203,7 +203,7 @@ class StartedProgram:
         if self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has waited for it
+            except ChildProcessError:  # its status was collected elsewhere
                 self.status = 0
             else:
                 self.status = os.waitstatus_to_exitcode(status) if pid else None

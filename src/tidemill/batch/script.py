@@ -1,6 +1,6 @@
-"""The shell script of an allocation on batch systems that tell little of how it ended: it notes that by itself.
+"""The shell script of an allocation on batch systems that report little about its end: the script records the end.
 
-It gives TERM to the command before the limit, USR1 earlier where wanted, and turns the signal by which the batch system
+It sends TERM to the command before the limit, USR1 earlier where wanted, and turns the signal by which the batch system
 ends a job into TERM. When the command has ended, one line in a small file says how (see `batch/records.py`): many
 sites keep no history of jobs, or one that ordinary users may not read.
 """
@@ -16,7 +16,7 @@ from tidemill.batch.contract import ELEMENT, BatchSubmission
 from tidemill.batch.launch import launch_words
 
 TERM_BEFORE_S = 5.0
-"""TERM comes so long before the limit, at which batch systems send KILL; a quarter of short limits."""
+"""TERM comes this long before the limit, at which batch systems send KILL; for short limits, a quarter of the limit."""
 
 _WRAPPER = """
 mkdir -p "$dir/output" "$dir/exit"

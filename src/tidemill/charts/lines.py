@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tidemill.charts.svg import stretched
 
 WIDTH, HEIGHT = 600, 200
-GAPS = 3.0  #: a line breaks where points are missing for longer than so many usual distances
+GAPS = 3.0  #: a line breaks where points are missing for more than this multiple of their median distance
 
 
 class TimeLine(NamedTuple):

@@ -1,11 +1,11 @@
 """A small certificate authority in a directory: key pairs for the server, submitters, sites and operators.
 
-    ca.pem       its certificate, and behind it its list of revoked certificates (CRL); give it to everybody
-    ca.key       its key, 0600; whoever has it is everybody: keep it where no service runs
-    NAME.pem/.key  what was issued here
+    ca.pem       its certificate, then its list of revoked certificates (CRL); every server and client needs it
+    ca.key       its private key, mode 0600; who holds it can impersonate any user: keep it on a host without services
+    NAME.pem/.key  a certificate and key that were issued here
 
-Certificates say their role in the subject (`OU=site, CN=lrz`). Keys are P-256: NIST SP 800-57 part 1, table 2, calls
-them good beyond 2030, and every TLS library knows them. Needs the package `cryptography`.
+Certificates name their role in the subject (`OU=site, CN=lrz`). Keys are P-256: NIST SP 800-57 part 1, table 2,
+accepts them beyond 2030, and every TLS library supports them. Needs the package `cryptography`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.files import write_durable
 from tidemill.wire.credentials import check_private
 
 CA, KEY = "ca.pem", "ca.key"
-BACK_S = 300  #: certificates begin so long ago: clocks differ
+BACK_S = 300  #: certificates are valid from this time before their issue, since clocks differ
 CLIENT_ROLES = ("submitter", "site", "operator")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 @:._+-]{0,63}")  # 64: the longest CN of RFC 5280, appendix A.1
 

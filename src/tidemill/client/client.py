@@ -82,7 +82,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wishes(NamedTuple):
-    """What a submitter wants of a campaign: its weight in the fair share (None = as it is), and who is to be told."""
+    """What a submitter wants of a campaign: its weight in the fair share (None = unchanged), and its subscriptions."""
 
     shares: float | None = None
     notify: Sequence[Subscription] = ()
@@ -127,10 +127,10 @@ class Client:
         key: str | None = None,
         wishes: Wishes | None = None,
     ) -> Submission:
-        """Submit jobs; their ids. `repeat[k]`: submit `specs[k]` so many times.
+        """Submit jobs and return their ids. `repeat[k]`: how many times to submit `specs[k]`.
 
-        Sent in pages of at most 10,000 jobs, each taken whole or not at all. `key` (default: a new one) makes
-        a repetition with the same jobs harmless: the second submission answers with the ids of the first.
+        Jobs are sent in pages of at most 10,000; the server accepts a page whole or not at all. `key` (default: a new
+        one) makes a repetition with the same jobs harmless: it returns the ids of the first submission.
         """
         owner = _owner()
         asked = requests(specs, campaign=campaign, repeat=repeat, key=key, wishes=wishes)
@@ -363,9 +363,9 @@ class Client:
         timeout_s: float | None = None,
         on_progress: Callable[[CampaignRow], None] | None = None,
     ) -> list[JobRow]:
-        """Wait until all jobs of a submission (or of a campaign, or these jobs) have ended; their rows.
+        """Wait until all jobs of a submission (or of a campaign, or these jobs) have ended; return their rows.
 
-        `on_progress` is called with the campaign's row at every look. Raises TimeoutError.
+        `on_progress` is called with the campaign's row at every poll. Raises TimeoutError.
         """
         deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
         if isinstance(what, str):
@@ -465,7 +465,7 @@ class Client:
                     left.discard(row.id)
                     yield row
             before = page.next
-        # what is not listed is archived, or raises for a job that does not exist or is somebody else's
+        # unlisted jobs are archived; for one that does not exist, or belongs to another user, this raises
         yield from (self.job(job).row for job in sorted(left)[:PROBED_MAX])
 
     def _act(self, path: str, jobs: Sequence[int], campaign: str | None, reason: str) -> ActionReply:
@@ -476,8 +476,8 @@ class Client:
         return self.connection.call("POST", path, reply_type, body=body)
 
     def _repeat(self, call: Callable[[], T]) -> T:
-        """The call's result; repeated with growing pauses while nobody answers, for at most `retry_s`, and as the
-        server says while it has too much to do, for at most `BUSY_S`."""
+        """Return the call's result. Retry with growing pauses for at most `retry_s` while no server answers, and when
+        the server asks for it for at most `BUSY_S` while it is busy."""
         began_s = clock.monotonic_s()
         deadline = began_s + self.retry_s
         pause = RETRY_PAUSE_S

@@ -59,8 +59,8 @@ class Executor(BaseExecutor):
     """Runs calls on a server's sites, in workers that keep what they have imported.
 
     Each future resolves when its own call ends. `cancel` also ends calls that run. A call whose worker is lost (its
-    node was given back, the server was restarted) runs again: calls run at least once. An exception is a result and is
-    never retried. `submit` raises ConfigError for what cannot be pickled.
+    node was released, the server was restarted) runs again: calls run at least once. An exception is a result and is
+    never retried. `submit` raises ConfigError for objects that cannot be pickled.
     """
 
     def __init__(self, client: Client | None = None, **options: Unpack[ExecutorOptions]) -> None:
@@ -113,7 +113,7 @@ class Executor(BaseExecutor):
         return self._board.connected()
 
     def _write_pool(self, listen: str | None) -> Path:
-        """The file that tells workers where to connect, and shows them the key; only this user can read it."""
+        """Write the file with the address and the key that workers connect with; only this user can read it."""
         if listen is None:
             is_own = self.client.place.address.startswith("unix:")
             listen = "tcp:127.0.0.1" if is_own else f"tcp:{socket.getfqdn()}"

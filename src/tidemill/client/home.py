@@ -31,7 +31,7 @@ CA_VARIABLE = "TIDEMILL_CA"
 
 
 class UpFile(msgspec.Struct, kw_only=True):
-    """HOME/up.json: what a running `tidemill up` tells others."""
+    """HOME/up.json: what a running `tidemill up` publishes for other commands."""
 
     version: str
     pid: int

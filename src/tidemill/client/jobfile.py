@@ -3,7 +3,7 @@
     campaign = "zmumu"               # optional: without it every submission makes a new one
     shares = 2.0                     # optional: weight of the campaign in the fair share
 
-    [[notify]]                       # optional: who is told of it
+    [[notify]]                       # optional: who gets notices of the campaign
     to = "mail:me@example.org"
     when = ["campaign", "failures"]
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 FILE_BYTES_MAX = 16 * 1024 * 1024
 REPEAT_MAX = 1_000_000
 _TOP = ("campaign", "shares", "notify", "defaults", "job")
-_ONLY_FILE = ("repeat",)  #: keys of [[job]] that are no keys of a job
+_ONLY_FILE = ("repeat",)  #: keys of [[job]] that exist in job files only
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):

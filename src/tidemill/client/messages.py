@@ -1,7 +1,7 @@
 """A submitter at the message broker: jobs in, state changes out, without a route to the server. Prints nothing.
 
-What was submitted counts once: until it is answered it is sent again under its key. What was read is acknowledged when
-the next is asked for, so nothing is lost with whoever reads; what comes again is left out while this object lives.
+A submission counts once: it is sent again under its key until the server answers. A message is acknowledged when the
+next one is requested, so none is lost if the reader ends early; this object skips messages that it has seen before.
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ class Messenger:
     # ---- follow ----------------------------------------------------------------------------------------------
 
     def changes(self, *, timeout_s: float | None = None) -> Iterator[Change | Gap]:
-        """State changes of all our jobs, in order per job, for ever; they end when none came for `timeout_s`.
+        """Yield state changes of all our jobs, in order per job, without end or until none arrives for `timeout_s`.
 
-        One reader per name: two share the messages between them. Raises SiteError when the broker cannot be reached at
-        the beginning, or is away at the end; in between its return is waited for.
+        Use one reader per name: two readers share the messages between them. Raises SiteError if the broker is
+        unreachable at the beginning or at the end; in between, the call waits until it returns.
         """
         inbox: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         if self._following is not None:
@@ -209,7 +209,7 @@ def _remember(seen: dict[int, int], change: Change) -> None:
 
 
 def _change_of(delivery: Delivery) -> Change | Gap | None:
-    """What a message tells; None of a notice, since the changes themselves are told."""
+    """Decode a message. None for a notice: its changes arrive as messages of their own."""
     if delivery.type not in (Type.CHANGE, Type.GAP):
         return None
     try:

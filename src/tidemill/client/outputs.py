@@ -304,7 +304,7 @@ def _is_bundle(path: Path) -> bool:
 
 
 def events_of(name: str) -> tuple[int | None, int | None]:
-    """First event and number of events that a member's name tells: `hits-000000020-000000029.root` -> (20, 10)."""
+    """First event and number of events, from a member's name: `hits-000000020-000000029.root` -> (20, 10)."""
     found = list(_EVENTS.finditer(name))
     if not found:
         return None, None

@@ -190,7 +190,7 @@ class _Talk:
     def _send(self, to_payload: int, text: str) -> None:
         data = text.encode()
         step = 1 if self._trial.bytewise else max(len(data), 1)
-        with contextlib.suppress(BrokenPipeError):  # it has ended; its status tells
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its exit status shows why
             for at in range(0, len(data), step):
                 os.write(to_payload, data[at : at + step])
 

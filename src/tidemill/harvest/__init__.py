@@ -1,1 +1,1 @@
-"""How many nodes to ask for, and when to give them back. Pure."""
+"""How many nodes to request, and when to release them. Pure."""

@@ -76,7 +76,7 @@ def _may_hold_files(directory: str) -> bool:
 
 
 def real_area(path: str) -> str:
-    """An area as the kernel names it. Raises ConfigError where it is no directory."""
+    """The real path of an area. Raises ConfigError if it is not an absolute path of a directory."""
     if not path.startswith("/"):
         raise ConfigError(f"area `{path}` is not an absolute path")
     real = os.path.realpath(path)

@@ -163,7 +163,7 @@ def _clear(image: Path) -> None:
 
 
 def _publish(order: Order, squashed: Squashed, image: Path, store: Path) -> tuple[Recipe, Path]:
-    """Chunks, list and recipe. Packs that a `gc` took meanwhile are written again: the recipe is looked at last."""
+    """Write chunks, list and recipe. Packs that a concurrent `gc` removed are written again: they are checked last."""
     where = cuts(image)
     added = 0
     for _ in range(PACKS_TRIES_MAX):

@@ -16,11 +16,11 @@ from tidemill.image.packs import COPY_BYTES, FOLDER
 from tidemill.image.recipe import SUFFIX, Recipe, read_recipe
 
 DIGEST_DIGITS_MIN = 6
-"""So many digits of an image's digest at least stand for it."""
+"""The least number of digits of a digest that identify an image."""
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """What is in a store: recipes by name, files that are none with the reason."""
+    """What is in a store: recipes by name, and files that are not valid recipes, with the reason."""
 
     recipes: dict[str, Recipe]
     broken: dict[str, str]
@@ -154,7 +154,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     named: Collection[str]  #: images that applications name
     used: Collection[str]  #: packs (`packs/...`) that fleets read
-    newest: int  #: of the images that nobody names, so many stay
+    newest: int  #: this number of the newest images that no application names stay
     young_us: int  #: what was made later stays
     left_us: int  #: temporary files of builds that wrote to them later stay: these may go on
 

@@ -1,8 +1,8 @@
 """Where a squashfs is cut, so that equal files of two images become equal chunks wherever they are in them.
 
 Without fragments the compressed blocks of a file depend on its bytes alone and lie together, so the image is cut at
-the data of files, and large files at every block: no rolling hash has to guess. What is left, the head and the tables
-at the end, is no file's. Reads images that `squash` wrote: little-endian, format 4.0, inode table not compressed.
+the data of files, and large files at every block: no rolling hash has to guess. The rest, the head and the tables at
+the end, belongs to no file. Reads images that `squash` wrote: little-endian, format 4.0, inode table not compressed.
 
 Source of the layout: the kernel's fs/squashfs/squashfs_fs.h.
 """

@@ -158,7 +158,7 @@ def _data(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
-            if error.errno != errno.EINVAL:  # a file system that does not tell holes
+            if error.errno != errno.EINVAL:  # the file system does not report holes
                 raise
             yield at, size
             return
@@ -169,6 +169,6 @@ def _data(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def shown(path: str) -> str:
-    """A path as it can be printed: bytes that are no UTF-8, and control characters, as escapes."""
+    """A printable form of a path: bytes that are not valid UTF-8, and control characters, appear as escapes."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,8 +1,9 @@
 """Why look-ups fail: the entries of search paths that never hit, and the environment without them. Pure.
 
-An entry is *dead* when names were looked for below it and none was found. Whoever leaves it out gets the same files, as
-long as the profile has seen what programs do: trace several different runs and merge them. An entry is moved forward
-only where no name that was found before it exists in it too (`listing` tells), so that nothing else is loaded.
+An entry is *dead* when names were looked for below it and none was found. Without it, programs load the same files,
+provided that the profile covers what they do: trace several different runs and merge them. An entry is moved forward
+only if it contains none of the names that were found in the entries that it passes (checked with `listing`), so that
+the same files are loaded.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
-    """A path that exists, on which operations fail again and again: `readlink` of what is no link."""
+    """An existing path on which operations fail repeatedly, such as `readlink` on a path that is not a link."""
 
     path: str
     failed: int
@@ -319,7 +320,7 @@ class _Book:
         if not found:
             return True
         if self.path.style is Style.LIBRARIES and (listing(f"{directory}/glibc-hwcaps") or frozenset()):
-            return False  # libraries for this processor there: which ones, is not looked at
+            return False  # may have libraries for this processor, whose names are not checked
         there = listing(directory)
         return there is not None and not found & there
 

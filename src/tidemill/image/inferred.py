@@ -10,7 +10,7 @@ from tidemill.image.profile import PathUse
 from tidemill.image.search import family, loader_directory, python_root
 
 ENTRIES_MAX = 50
-"""Directories of a group that are told, those with the most failures."""
+"""The number of directories reported for a group: those with the most failures."""
 
 CANDIDATES_MAX = 32
 """Existing files of one name that are compared with a missing one."""

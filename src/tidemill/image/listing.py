@@ -1,7 +1,7 @@
 """What is in an image, name by name: written when it is built, read by `image inspect --files` and `image verify`.
 
 One JSON array a line, compressed by gzip, in the store as `lists/SHA256.gz`; the SHA-256 is that of the file. Paths
-may hold bytes that are no UTF-8; they are lone surrogates in JSON escapes, as Python's json writes them.
+may hold bytes that are not valid UTF-8; they become lone surrogates in JSON escapes, as Python's json writes them.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def keep(file: Path, cuts: Sequence[tuple[int, int]], store: Path) -> Stored:
 
 
 def _renew(store: Path, reused: Iterable[str]) -> None:
-    """Make old packs young, so that no removal takes them before the recipe that needs them is there. Where that is not
-    allowed, or a pack has just gone, the builder finds out when it looks at its packs last."""
+    """Touch reused packs, so that no removal takes them before the recipe that needs them is written. If that is not
+    permitted, or a pack has just been removed, the builder notices at its final check of the packs."""
     for pack in reused:
         with suppress(OSError):
             os.utime(store / FOLDER / f"{pack}.pack")

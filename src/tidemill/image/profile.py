@@ -26,7 +26,7 @@ PEERS_MAX = 1000
 """Addresses in a merged profile: those that gave the most bytes."""
 
 BYTES_LIKE_AN_OPERATION = 1 << 20
-"""Where paths are left out, a file of so many bytes is worth as much as an operation."""
+"""When paths are left out, this number of bytes read weighs as much as one operation."""
 
 #: Operations by what they ask of a metadata server: the seed's two columns, and the rest.
 CALLS: dict[str, frozenset[str]] = {
@@ -99,7 +99,7 @@ class Area(msgspec.Struct, frozen=True, kw_only=True):
     so: Count  #: of them shared libraries
     py: Count  #: of them Python modules, compiled or not
     bytes_read: Count | None = None  #: sizes of the files that were opened for reading: it reads that at most
-    calls: dict[str, Calls] = {}  #: per group of CALLS; empty from a tracer that does not tell
+    calls: dict[str, Calls] = {}  #: per group of CALLS; empty if the tracer does not report it
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     bins: list[Bin]
     paths: list[PathUse]
     truncated: bool
-    reads: list[RemoteReads] = []  #: by address; empty from a tracer that does not tell
+    reads: list[RemoteReads] = []  #: by address; empty if the tracer does not report it
     reads_missed: Count = 0  #: connections that could not be watched
 
     @property
@@ -448,8 +448,8 @@ def per_run(profile: Profile, areas: Iterable[str]) -> dict[str, tuple[int, int]
 
 
 def bounded(profile: Profile, paths_max: int) -> Profile:
-    """The profile with at most so many paths: those with the most operations and bytes stay. And with PEERS_MAX
-    addresses: those that gave the most bytes."""
+    """The profile with at most `paths_max` paths, those with the most operations and bytes, and at most PEERS_MAX
+    addresses, those that sent the most bytes."""
     if len(profile.reads) > PEERS_MAX:
         profile = msgspec.structs.replace(profile, reads=profile.reads[:PEERS_MAX], truncated=True)
     if len(profile.paths) <= paths_max:

@@ -5,9 +5,9 @@
     STORE/packs/SHA256.index   what is in that pack: `SHA256 LENGTH` of each chunk, in the pack's order
     STORE/lists/SHA256.gz      what is in an image, one JSON array a line: see `listing`
 
-A recipe has all fields of `wire.node.ImageUse` and more, so that whoever reads the wire can read it. Its pieces,
-one after the other, are the squashfs. In a recipe their paths are relative to its own directory, so that a store can
-be moved, copied and seen at another mount point; on the wire they are absolute.
+A recipe has all fields of `wire.node.ImageUse` and more, so that a program that reads the wire format can read it. Its
+pieces, one after the other, are the squashfs. In a recipe their paths are relative to its own directory, so that a
+store can be moved, copied and mounted elsewhere; on the wire they are absolute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODE = 0o644
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image was made from. One of `profile` and `tree` is told."""
+    """What an image was made from. Either `profile` or `tree` is set."""
 
     profile: str | None = None  #: the profile's file
     command: list[str] = []  #: what was traced
@@ -136,7 +136,7 @@ def write_recipe(store: Path, recipe: Recipe) -> Path:
 
 
 def use_of(recipe: Recipe, store: Path) -> ImageUse:
-    """What pilots are told of an image: paths are absolute."""
+    """The description of an image that pilots receive: paths are absolute."""
     pieces = [
         Piece(path=str(store / piece.path), offset=piece.offset, length=piece.length)
         for piece in recipe.file.pieces

@@ -1,7 +1,7 @@
-"""Removes images that nobody needs, and packs that no recipe needs any more, while others build.
+"""Removes images that are no longer needed, and packs that no recipe needs any more, while builds may run.
 
-A pack is first set aside, then all recipes are read again: a builder that wrote one meanwhile gets its pack back, and a
-builder that is later still finds it missing and writes its chunks again. What is young stays.
+A pack is first set aside, then all recipes are read again. If a builder wrote a recipe meanwhile that needs the pack,
+it is restored; a builder that is later still finds it missing and writes its chunks again. Young files stay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Program(msgspec.Struct):
 
 
 class _Work(msgspec.Struct):
-    """The part of a work file that tells which images its programs use."""
+    """The part of a work file that lists the images of its programs."""
 
     programs: list[_Program] = []
 
@@ -63,8 +63,8 @@ def named_images(applications: Path, store: Path) -> set[str] | None:
 
 
 def used_packs(fleets: Path) -> set[str]:
-    """The packs that a site's fleets were told to read, as in recipes. Raises SiteError, ProtocolError where that
-    cannot be known."""
+    """The packs that the work files of a site's fleets list, with paths as in recipes. Raises SiteError, ProtocolError
+    if a work file cannot be read."""
     images = [
         image
         for fleet in names_in(fleets) or []

@@ -118,7 +118,7 @@ def squash(entries: Sequence[ImageEntry], image: Path, *, block_bytes: int, leve
         assert process.stdin is not None
         writer = _Writer(process.stdin)
         try:
-            with suppress(BrokenPipeError):  # it has left: its exit status and last words tell why
+            with suppress(BrokenPipeError):  # it has exited: its exit status and last output show why
                 writer.write(entries)
                 process.stdin.close()
             process.wait(CLOSE_S)
@@ -206,7 +206,7 @@ class _Writer:
 
 
 def shared_mode(mode: int) -> int:
-    """Permission bits in an image, where all is root's: what the owner may read and execute everybody may, for
-    payloads run as somebody else; nobody but root writes; set-user-id bits mean nothing in a user's mounts."""
+    """Permission bits in an image, where root owns all files. Payloads do not run as root, so all users may read and
+    execute what the owner may; only root may write. Set-user-id bits have no effect in a user's mounts."""
     owners = mode >> 6 & 0o5
     return (mode & 0o200) | owners << 6 | owners << 3 | owners

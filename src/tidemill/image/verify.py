@@ -25,7 +25,7 @@ class What(StrEnum):
     CHANGED = "changed"
     ADDED = "added"
     REMOVED = "removed"
-    UNKNOWN = "unknown"  #: it cannot be looked at
+    UNKNOWN = "unknown"  #: it cannot be read
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -261,7 +261,7 @@ def fault_of(evidence: Evidence) -> FaultKind:
 
 
 def is_jobs_own(evidence: Evidence) -> bool:
-    """Whether a job that is given back with this evidence caused it itself."""
+    """Whether a job that a site returns with this evidence caused the failure itself."""
     return POLICY[evidence.failure].against_job and fault_of(evidence) in JOBS_OWN
 
 

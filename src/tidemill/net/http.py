@@ -79,9 +79,9 @@ class TimeLimit:
 class HttpExchange:
     """One request with its answer, which another thread may end at any point, also amid a TLS handshake.
 
-    A socket's own time limit begins again with each byte, so a server that sends one now and then would never be late.
-    A second descriptor of the connection is shut down: that of an `SSLSocket` would turn it into a plain socket first,
-    and the thread that reads would take for an answer what nobody has encrypted.
+    A socket's own time limit restarts with each byte, so a server that sends one now and then would never be late.
+    The exchange ends by shutting down a second descriptor of the connection: shutting down an `SSLSocket` turns it into
+    a plain socket first, and the reading thread would then accept unencrypted bytes as the answer.
     """
 
     def __init__(self, target: str, bound: Bound | None = None) -> None:
@@ -190,7 +190,7 @@ class HttpAnswer:
             self._exchange.release()
 
     def body(self, bytes_max: int) -> bytes:
-        """The whole body, or so much of it."""
+        """The body, at most its first `bytes_max` bytes."""
         pieces: list[bytes] = []
         left = bytes_max
         while left > 0 and (piece := self.read_some(min(left, PIECE_BYTES))):
@@ -279,7 +279,7 @@ class HttpServer:
                     raise
 
     def break_off(self) -> None:
-        """End the exchanges under way, in whatever thread: they fail as if nobody had answered."""
+        """End the exchanges under way, in whatever thread: they fail as if the server had not answered."""
         for exchange in list(self._under_way):
             exchange.end(ConnectionAbortedError("it was broken off"))
 
@@ -310,7 +310,7 @@ class HttpServer:
 
 
 class _Current(threading.local):
-    """The exchange for which this thread uses or opens a connection: urllib3 passes nothing of ours on to it."""
+    """The exchange for which this thread uses or opens a connection: urllib3 passes it no argument of the caller."""
 
     exchange: HttpExchange
 

@@ -18,7 +18,7 @@ def find_binary(environ: Mapping[str, str] | None = None) -> Path:
     """The path of the binary: $TIDEMILL_NODE, else beside this Python's scripts, else on PATH.
 
     A variable that names no executable is an error, not a reason to look elsewhere. Raises ConfigError, which
-    lists every place that was looked at.
+    lists every place that was searched.
     """
     variables = os.environ if environ is None else environ
     named = variables.get(VARIABLE)

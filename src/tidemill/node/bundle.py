@@ -50,9 +50,9 @@ def bundles(directory: Path) -> list[Path]:
 def read_chunks(directory: Path, ref: OutputRef) -> Iterator[bytes]:
     """The member's bytes in pieces of at most 1 MiB; the checksum is verified after the last piece.
 
-    Raises SiteError where it cannot be read or is cut, ProtocolError where its checksum is another one, its place is
-    not one that a file can have, or its bundle is no plain file name. Whoever writes the pieces anywhere must drop them
-    on an error.
+    Raises SiteError where it cannot be read or is cut, ProtocolError where its checksum differs, its offset or length
+    is out of range, or its bundle is not a plain file name. On an error, the caller must discard the pieces that it
+    has written.
     """
     if Path(ref.bundle).name != ref.bundle or not ref.bundle.endswith(".tar") or "\0" in ref.bundle:
         raise ProtocolError(f"`{ref.bundle}` is not a valid name of a bundle (output `{ref.name}`)")
@@ -160,7 +160,7 @@ class TarWriter:
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             self._temporary.unlink(missing_ok=True)
-            self._file = self._temporary.open("xb")  # never through a link that somebody left
+            self._file = self._temporary.open("xb")  # never through a link that was left there
         except OSError as error:
             raise SiteError(f"failed to start archive `{path}`: {error.strerror}") from error
         self._sparse = SparseFile(self._file)

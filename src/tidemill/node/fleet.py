@@ -1,4 +1,4 @@
-"""The agent's side of a fleet directory: makes it, writes work files into it, reads what the lead tells.
+"""The agent's side of a fleet directory: makes it, writes work files into it, reads what the lead reports.
 
 Knows files only: not which work goes where, nor what becomes of the results (see `journal`, `bundle`).
 """
@@ -37,7 +37,7 @@ WORK_FILE_BYTES_MAX = 64 << 20
 """A work file above this is refused: the agent splits its grants over several."""
 
 BEAT_S_MAX = 5.0
-"""The sign of life is written so often, or ten times in `dead_after_s` where that is more often."""
+"""The longest interval between heartbeats; a tenth of `dead_after_s` applies where that is shorter."""
 
 _WORK_NAME = re.compile(r"(\d{6,})\.json")
 _DIRECTORIES = ("work", "journal", "bundle")
@@ -121,13 +121,13 @@ class Fleet:
         return _decode(path, content, WorkFile)
 
     def lead_address(self) -> LeadAddress | None:
-        """Where the lead listens, None while it never has. It may be dead: only a connection tells."""
+        """Where the lead listens; None until it first does. It may be dead: only a connection can show that."""
         path = self.directory / "lead.json"
         content = read_bounded(path, SMALL_FILE_BYTES_MAX)
         return None if content is None else _decode(path, content, LeadAddress)
 
     def beat(self, epoch: int) -> None:
-        """Tell lead and pilots that the agent of this epoch lives, where it is time to. Raises SiteError.
+        """Show lead and pilots that the agent of this epoch lives, if a heartbeat is due. Raises SiteError.
 
         A leap in the count is as good as a step: what counts is that it changes.
         """
@@ -144,12 +144,12 @@ class Fleet:
         write_durable(self.directory / "STOP", reason.encode() + b"\n")
 
     def is_stopped(self) -> bool:
-        """Whether somebody has put a STOP file there."""
+        """Whether the fleet directory holds a STOP file."""
         return (self.directory / "STOP").exists()
 
 
 class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a work file tells besides grants; see `WorkFile`."""
+    """What a work file holds besides grants; see `WorkFile`."""
 
     cancel_jobs: list[int] = []
     shares: list[Share] = []
@@ -189,7 +189,7 @@ def create_fleet(directory: Path, manifest: Manifest) -> Fleet:
 def open_fleet(directory: Path) -> Fleet:
     """The fleet directory made earlier, with the number that follows its last work file.
 
-    Raises ConfigError where it is no fleet directory or of a newer format, ProtocolError where work files are
+    Raises ConfigError where it is not a fleet directory or has a newer format, ProtocolError where work files are
     missing.
     """
     path = directory / "manifest.json"
@@ -221,8 +221,8 @@ def _last_number(work: Path) -> int:
 
 
 def work_files(fleet: Path, kind: type[_T]) -> Iterator[_T]:
-    """The work files of a fleet directory in their order, as far as `kind` tells them; none where there is no such
-    directory any more. Raises SiteError, ProtocolError."""
+    """The work files of a fleet directory in their order, with the fields that `kind` has; none where the directory no
+    longer exists. Raises SiteError, ProtocolError."""
     for name in sorted(filter(_WORK_NAME.fullmatch, names_in(fleet / "work") or []), key=len):
         path = fleet / "work" / name
         content = read_bounded(path, WORK_FILE_BYTES_MAX)

@@ -15,8 +15,8 @@ from tidemill.log import Log
 READ_BYTES_MAX = 16 << 20
 LINE_BYTES_MAX = 1 << 20
 DAMAGE_S = 60.0
-"""A line that does not check while others follow is believed to be damaged after so long: before that a network file
-system may still show pages that it has not read yet (its caches' time is often 60 s)."""
+"""A line that fails its checksum while others follow counts as damaged after this time: before that, a network file
+system may still show pages that it has not read yet (its cache time is often 60 s)."""
 
 _QUOTE_BYTES_MAX = 200
 _log = Log("framed")
@@ -105,7 +105,7 @@ class FramedTail(Generic[_T]):
     `damage_s`.
 
     Opens the file by its path each time, since network file systems cache what an open descriptor sees, and
-    looks at content only, never at times. `refuse` as in `decode_lines`.
+    reads content only, and ignores times. `refuse` as in `decode_lines`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class FramedTail(Generic[_T]):
             os.close(descriptor)
 
     def _skip_damage(self, length: int, found: bool, bytes_max: int) -> list[_T]:
-        """What follows so many damaged bytes, once they have been seen for long enough."""
+        """What follows `length` damaged bytes, once they have been seen for `damage_s`."""
         now_s = clock.monotonic_s()
         if self._damage is None or self._damage[0] != self.offset:
             self._damage = (self.offset, now_s)

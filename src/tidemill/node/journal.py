@@ -1,10 +1,10 @@
-"""What the pilots of a fleet have recorded, each record once, whichever journals it stands in.
+"""What the pilots of a fleet have recorded, each record once, whichever journals hold it.
 
 A record is in the lead's journal, in the pilot's own, or in both (the lead was lost between fsync and
 acknowledgement). Pilots number their records from 1 without gaps, so (pilot, number) names one.
 
-Everybody who has the fleet's secret can write records. One that no pilot of this version writes is passed over and
-logged: it takes neither the other records nor the agent with it.
+Any process that has the fleet's secret can write records. One that no pilot of this version writes is skipped and
+logged: it stops neither the other records nor the agent.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ OPERATIONS_PER_JOURNAL = 2
 
 
 def read_interval_s(journals: int, *, operations_per_s_max: float, interval_s: float) -> float:
-    """How long to wait between two reads of so many growing journals: `interval_s`, or longer where the file system's
-    budget asks for it. 1,000 journals at 100 operations/s: 20 s."""
+    """Seconds between two reads of this number of growing journals: `interval_s`, or longer where the file system's
+    budget requires it. 1,000 journals at 100 operations/s: 20 s."""
     operations = 1 + OPERATIONS_PER_JOURNAL * journals
     return max(interval_s, operations / operations_per_s_max)
 
@@ -243,8 +243,8 @@ class FleetJournal:
         """Read what an allocation's pilots have left behind, and leave their journals alone from now on.
 
         For allocations that the batch system ended a while ago (a network file system may show what was written
-        last only after its cache's time, often 60 s): a pilot that was killed never tells its end, and its journal
-        would be opened for ever. One that is started later under the same name has another journal. Raises
+        last only after its cache's time, often 60 s): a pilot that was killed never reports its end, and its
+        journal would be opened for ever. One that is started later under the same name has another journal. Raises
         SiteError, ProtocolError: then nothing of it counts as read.
         """
         found: list[Record] = []

@@ -1,6 +1,6 @@
 """What pilots measured of their nodes: FLEET/monitor read, and counters made into quantities.
 
-Everybody who has the fleet's secret can write samples: one that no pilot writes is passed over.
+Any process that has the fleet's secret can write samples: one that no pilot writes is skipped.
 """
 
 from __future__ import annotations

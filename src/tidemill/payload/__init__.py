@@ -33,9 +33,9 @@ __all__ = ["Error", "Range", "beat", "forked", "inputs", "log", "params", "range
 PREFETCH = 2  # ranges asked for and not yet settled: the next one waits in the pipe while one is worked on
 LINE_BYTES_MAX = 65536  # of one protocol line
 MESSAGE_BYTES_MAX = 4000  # of a `failed` or `log` message; the rest is cut off
-IDLE_DEATHS_MAX = 3  # forked mode: so many payload copies in a row may die before they were given a range
+IDLE_DEATHS_MAX = 3  # forked mode: the payload fails when this many copies in a row die before a range
 KEPT = "tidemill-kept"  # directory of outputs that the pilot has not taken yet
-REAP_MS = 1000  # forked mode: dead copies whose pipe somebody holds open are found after this time
+REAP_MS = 1000  # forked mode: dead copies whose pipe another process holds open are found after this time
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")
 _Whole = Optional[int]
 _Outputs = Optional[Mapping[str, str]]
@@ -330,9 +330,10 @@ def ready() -> None:
 def ranges(size: _Whole = None, limit: _Whole = None) -> Iterator[Range]:
     """Iterate over the ranges that the pilot gives, until there is no more work.
 
-    `size`: at most so many events each; None = the pilot chooses, aiming at the application's range_s. `limit`: end
-    after so many ranges (a program that leaks memory starts afresh). Do not leave the loop by `break`: a range that
-    already waits for this process would count as failed. Raises Error if the previous range is not settled.
+    `size`: the most events in a range; None = the pilot chooses, aiming at the application's range_s. `limit`: the
+    number of ranges after which to end (a program that leaks memory starts afresh). Do not leave the loop by `break`:
+    a range that already waits for this process would count as failed. Raises Error if the previous range is not
+    settled.
     """
     if size is not None and size < 1:
         raise Error("`size` is %d, not a positive number of events" % size)
@@ -460,7 +461,7 @@ class _Parent(object):
             self._pilot.send(["next" if self._size is None else "next %d" % self._size] * wanted)
 
     def _tell(self, copy: _Copy, line: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died: the end of its other pipe tells
+        with contextlib.suppress(BrokenPipeError):  # it died: its other pipe reports end of file
             os.write(copy.in_fd, (line + "\n").encode("ascii"))
 
     def _listen(self) -> None:

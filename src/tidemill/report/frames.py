@@ -6,7 +6,7 @@
     year["months"].to_pandas()                     # the tables of `tidemill report`: `list(year)` names them
     year["io"].to_polars()
     year.jobs(["app", "site", "wall_us"]).arrow    # single jobs; so `failures`, `allocations`
-    live = frames.from_client(Client())            # what the server's API tells: the newest jobs, failures, allocations
+    live = frames.from_client(Client())            # what the server's API returns: newest jobs, failures, allocations
 
 `from_archive` needs `tidemill[archive]`; `to_pandas` and `to_polars` need `tidemill[pandas]` and `tidemill[polars]`.
 """
@@ -129,8 +129,8 @@ def from_archive(
 
 
 def from_client(client: Client, *, campaign: str | None = None) -> Frames:
-    """What a server tells: campaigns, the newest jobs, failures and allocations, and jobs and events per month of
-    them."""
+    """What a server reports: campaigns, the newest jobs, failures and allocations, and the jobs and events of these by
+    month."""
     need_pyarrow("data frames cannot be made")
     jobs = list(client.jobs(campaign=campaign, limit=JOBS_MAX))
     failures = client.failures(campaign=campaign, limit=FAILURES_MAX)

@@ -72,7 +72,7 @@ class ClassHarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Harm(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `unreadable`: lines that are no records (a crash may tear one)."""
+    """The harm of all regular jobs. `unreadable`: lines that are not valid records (a crash may tear one)."""
 
     jobs: list[Delay]
     totals: Totals
@@ -84,7 +84,7 @@ class Harm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_records(directory: Path, since_s: float | None = None) -> tuple[list[r.AnyRecord], int]:
-    """The records of a site's `harvest` directory, oldest first, and the number of lines that are none.
+    """The records of a site's `harvest` directory, oldest first, and the number of lines that are not valid records.
 
     With `since_s` files of days before the day before are passed over. Raises SiteError when a file cannot be read.
     """
@@ -109,9 +109,9 @@ def read_records(directory: Path, since_s: float | None = None) -> tuple[list[r.
 def harm(
     records: Iterable[r.AnyRecord], *, unreadable: int = 0, since_s: float = 0.0, job: str | None = None
 ) -> Harm:
-    """What the records tell of regular jobs that started (or left) since then, in that order; with `job`, of one only.
+    """The delays of regular jobs that started (or left) since then, in that order; with `job`, of one only.
 
-    Jobs that still wait although they could start without us stand at the end; they are not in the totals.
+    Jobs that still wait although they could start without us come last; the totals leave them out.
     """
     plans: dict[str, r.PlanMade] = {}
     cancels: dict[str, list[r.Canceled]] = {}
@@ -154,7 +154,7 @@ def harm(
 def by_class(
     started: Iterable[r.RegularStarted], nodes: int
 ) -> tuple[list[ClassHarm], list[ClassHarm], list[ClassHarm]]:
-    """Jobs by size, by length, and by both. `nodes`: of the machine, for records that do not tell."""
+    """Jobs by size, by length, and by both. `nodes`: of the machine, for records that lack it."""
     sizes: dict[tuple[str, str], list[r.RegularStarted]] = {}
     lengths: dict[tuple[str, str], list[r.RegularStarted]] = {}
     both: dict[tuple[str, str], list[r.RegularStarted]] = {}
@@ -231,7 +231,7 @@ def _delay(record: r.RegularStarted, evidence: list[YieldAct]) -> Delay:
 
 
 def _waiting(name: str, evidence: list[YieldAct], now_s: float) -> Delay:
-    """A job that has not started by the last record; who it is, the plans do not tell."""
+    """A job that has not started by the last record; the plans do not show whose it is."""
     could_start_s = evidence[0].at_s
     return Delay(
         id=name,

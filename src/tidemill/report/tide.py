@@ -1,4 +1,4 @@
-"""The tide of a simulated machine: nodes over time, those of regular jobs, of ours, and idle ones. Pure."""
+"""The tide of a simulated machine: nodes over time, of regular jobs, of Tidemill, and idle ones. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tide(
     title: str,
     outages: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """A file of (time, nodes of regular jobs, nodes of ours), averaged over equal bins from 0 to `until_s`."""
+    """A file of (time, nodes of regular jobs, nodes of Tidemill), averaged over equal bins from 0 to `until_s`."""
     regular, ours = averaged(changes, until_s)
     found = [Layer("regular jobs", REGULAR, regular), Layer("harvested", OURS, ours), Layer("idle", IDLE)]
     if outages:
@@ -42,7 +42,7 @@ def bands(outages: Sequence[tuple[float, float]], until_s: float) -> list[str]:
 
 
 def averaged(changes: Sequence[tuple[float, int, int]], until_s: float) -> tuple[list[float], list[float]]:
-    """Mean nodes of regular jobs and of ours in each bin."""
+    """Mean nodes of regular jobs and of Tidemill in each bin."""
     bin_s = max(until_s, 1.0) / BINS
     regular, ours = [0.0] * BINS, [0.0] * BINS
     ends = [at for at, _, _ in changes[1:]] + [until_s]

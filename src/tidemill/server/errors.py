@@ -1,4 +1,4 @@
-"""Every error that the server answers somebody with, and those of its senders. The statuses stand in `api/refusal`.
+"""Every error that the server answers a request with, and those of its senders. `api/refusal` holds the statuses.
 
 TidemillError
 ├── JobError
@@ -12,7 +12,7 @@ TidemillError
     ├── StandbyError            this server is the standby of a pair: the other one writes           (503)
     ├── RefusedError            a notification that sending again cannot help
     └── LaterError              this addressee cannot be reached now; others may be
-        └── AwayError           nobody can be reached by this channel now
+        └── AwayError           no addressee can be reached by this channel now
 Exception
 └── StrangerError               a credential that gives no role here                               (401)
 AssertionError
@@ -76,7 +76,7 @@ class RefusedError(SiteError):
 
 
 class LaterError(SiteError):
-    """This addressee cannot be reached now; others may be. With `wait_s` it is no failure: try again after that."""
+    """This addressee cannot be reached now; others may be. With `wait_s` it is not a failure: try again after that."""
 
     def __init__(self, message: str, *, hint: str | None = None, wait_s: float | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -84,7 +84,7 @@ class LaterError(SiteError):
 
 
 class AwayError(LaterError):
-    """Nobody can be reached by this channel now."""
+    """No addressee can be reached by this channel now."""
 
 
 class StrangerError(Exception):

@@ -183,7 +183,7 @@ def wards_of(config: ServerConfig) -> tuple[Ward, ...]:
 
 
 def read_authenticator(config: ServerConfig) -> access.Authenticator:
-    """Judges credentials. Raises ConfigError for files that cannot be read, or settings that would let everybody in."""
+    """Judges credentials. Raises ConfigError for files that cannot be read, or settings that would admit any client."""
     tls, members = config.tls, config.roles.members
     _check_members(config)
     secured = tls.certificate is not None or tls.key is not None
@@ -337,7 +337,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but a signal that was handled is not raised again at the end: a clean stop is no failure."""
+        """As uvicorn's, but a signal that was handled is not raised again at the end: a clean stop is not a failure."""
         with super().capture_signals():
             yield
             self._captured_signals: list[int] = []

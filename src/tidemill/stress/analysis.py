@@ -15,7 +15,7 @@ from tidemill.stress.saturation import Saturated
 from tidemill.stress.statistics import Estimate, cpu_per_wall, events_per_wall
 from tidemill.stress.window import Counted, WindowFilter
 
-MEAN_S = 60.0  #: the level is judged by means of so many seconds
+MEAN_S = 60.0  #: the level is judged by means over this many seconds
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +45,12 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     filter: WindowFilter | None = None
     figures: Figures | None = None
     level_means: list[float] = []
-    together: int = 1  #: intervals of so many levels hold together
+    together: int = 1  #: number of levels whose intervals hold together
     worst_level_error: float | None = None
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's result. `slots`: recommended slots per node of a scan, 0 = it was none."""
+    """A run's result. `slots`: recommended slots per node of a scan; 0 = no recommendation."""
 
     id: str
     steps: list[StepResult]

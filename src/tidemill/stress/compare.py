@@ -55,7 +55,7 @@ def compare(a: Analysis, b: Analysis, *, same_test: bool) -> RunComparison:
 
 
 def regressions(found: RunComparison, worse_percent: float) -> list[RunDifference]:
-    """Rows in which B is worse than A by at least so many percent, and beyond chance."""
+    """Rows in which B is worse than A by at least `worse_percent`, and beyond chance."""
     return [
         each for each in found.rows if each.verdict == "less" and each.ratio.value <= 1 - worse_percent / 100
     ]

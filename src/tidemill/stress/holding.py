@@ -1,7 +1,7 @@
 """What a run does next while a level is held: go on, take the window, or stop with a reason. Pure.
 
-The server hears of a payload when it has ended. So the number running is known up to the longest payload ago, and all
-that is decided here looks at that time: the horizon.
+The server learns of a payload when it has ended. So the number running is known up to the longest payload ago, and all
+decisions here concern that time: the horizon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemill.stress.plan import Plan, StressStep
 from tidemill.stress.statistics import median
 
 LONGEST_FACTOR = 1.25
-"""The horizon lies so many times the longest payload back: some that still run are longer than all that ended."""
+"""The horizon lies this many times the longest payload back: some that still run are longer than all that ended."""
 
 SHIFTS = 50  #: in a window's length: places at which it may begin
 
@@ -50,8 +50,8 @@ class SteadyWindow(NamedTuple):
 
 
 class StopRun(NamedTuple):
-    """The run ends. `job`: the payload is to blame; else the site or something outside. `waits`: events may wait for
-    something that the server knows. `everywhere`: no other site gets more either."""
+    """The run ends. `job`: because of the payload; else because of the site or something outside. `waits`: events may
+    wait for something that the server knows. `everywhere`: no other site gets more either."""
 
     reason: str
     job: bool = False

@@ -128,7 +128,7 @@ def spanning(rates: Sequence[Estimate]) -> Estimate:
 
 
 def is_as_good(rate: Estimate, best: Estimate, gain_percent: float) -> bool:
-    """Whether the best brings less than so much more than another rate, or may do so by chance."""
+    """Whether the best rate is less than `gain_percent` above this one, or may be so by chance."""
     return rate.high * (1 + gain_percent / 100) >= best.low
 
 

@@ -23,10 +23,10 @@ PASSES_MAX = 10
 LEVEL_MAX = 100_000
 OUTSIDE_MAX = 50
 HOLD_PER_EVENT_MIN = 3.0
-"""A window shorter than so many events loses most payloads to the filter."""
+"""A window shorter than this many events loses most payloads to the filter."""
 
 HARM_S = 300.0
-"""A broker that yields costs a regular job about a second: this is what some hundred of them wait, or one for long."""
+"""A broker that yields costs a regular job about a second: this is the wait of some hundred jobs, or one long wait."""
 
 PLACEMENTS = ("core", "pair", "domain")
 
@@ -96,7 +96,7 @@ class OutsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class GatePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts as a regression in gate mode: so much less events/s or CPU/wall than the baseline, beyond chance."""
+    """What counts as a regression in gate mode: events/s or CPU/wall this much below the baseline, beyond chance."""
 
     worse_percent: float = 5.0
 

@@ -182,7 +182,7 @@ class CacheSource:
                 del looks[:-LOOKS_MAX]
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:
-        """Rates of each cache in an interval; none of a cache that served nobody."""
+        """Rates of each cache in an interval; none of a cache that served nothing."""
         return [
             each
             for (owner, cache), looks in sorted(self._looks.items())

@@ -150,7 +150,7 @@ def mean_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def student(free: int) -> float:
-    """Student's t for 97.5 % and so many degrees of freedom, from above."""
+    """Student's t for 97.5 % and this many degrees of freedom, from above."""
     if free > 60:
         return 1.96 + 2.5 / free
     return _T975[max(known for known in _T975 if known <= max(1, free))]

@@ -1,9 +1,9 @@
 """The steady window of a level, and the payloads that count. Pure.
 
 Only payloads that start and end inside the window count. In a window of W seconds such a payload of L seconds can start
-during W - L seconds only, so long ones are seen less often than they run. Each that counts therefore has the weight
-W / (W - L): then sums are those of all payloads that start in W seconds (Horvitz and Thompson 1952). A payload as long
-as the window can never count; how long the longest one was is part of the result.
+during W - L seconds only, which is why long payloads are seen less often than they run. Each payload that counts
+therefore has the weight W / (W - L): then sums are those of all payloads that start in W seconds (Horvitz and Thompson
+1952). A payload as long as the window can never count; how long the longest one was is part of the result.
 """
 
 from __future__ import annotations

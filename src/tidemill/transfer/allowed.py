@@ -50,7 +50,7 @@ def is_remote(url: str) -> bool:
 
 
 def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> RemoteFile:
-    """The place that a URL names. Raises TransferError (lasting) if it is malformed or no endpoint permits it."""
+    """The place that a URL names. Raises a permanent TransferError if it is malformed or no endpoint permits it."""
     parts = _read(url, direction)
     for endpoint in endpoints:
         if _covers(endpoint.url, parts):
@@ -189,7 +189,7 @@ def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str]:
     try:
         split = urlsplit("x://" + rest)
         raw = unquote_to_bytes(split.path)
-    except ValueError as error:  # brackets that are no address; characters that no encoding has
+    except ValueError as error:  # brackets without an address; characters that no encoding has
         raise refuse(f"that is not a URL: {error}") from error
     if split.fragment or "#" in rest:
         raise refuse("a part after `#` is for browsers")

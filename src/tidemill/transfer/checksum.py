@@ -20,24 +20,25 @@ SLICE_BYTES = 1 << 19
 """Fits into the caches of a processor: with 4 MB Adler-32 takes a quarter longer."""
 
 LOOK_S = 0.02
-"""A file that grows is looked at so often where there was no more to read."""
+"""The pause before a growing file is read again after a read found no more."""
 
 EARLY_S = 0.25
-"""After so long one can tell how fast a file comes."""
+"""Measuring how fast a file arrives takes this time."""
 
 QUICK_BYTES_PER_S = 250e6
-"""What comes faster leaves no processor time for checksums that nobody compares (SHA-256: 0.8 s of it for a GB, with
-the processor's own instructions): on few cores they would slow down the client, and hold up its connection. They are
-made when the file is there. So are those of what comes slowly because all processors are busy."""
+"""A file that arrives faster leaves no processor time for checksums that are not compared (SHA-256: 0.8 s for a GB,
+with the processor's own instructions): on few cores they would slow down the client and hold up its connection. They
+are computed when the file is complete, and so are those of a file that arrives slowly because all processors are
+busy."""
 
 ADLER_BASE = 65521
 DIGITS = {"adler32": 8, "md5": 32, "sha256": 64}
 PART_BYTES = 64 << 20
-"""Objects of S3 services from this size on are put in pieces of it."""
+"""Objects of at least this size are uploaded to S3 services in parts of it."""
 
 
 class Summer(Protocol):
-    """Takes bytes, tells their checksum in hexadecimal."""
+    """Takes bytes and returns their checksum in hexadecimal."""
 
     def update(self, piece: bytes | memoryview, /) -> None:
         """Take the next bytes."""
@@ -119,7 +120,7 @@ def _md5() -> hashlib._Hash:
 
 
 def summer(algorithm: str) -> Summer:
-    """A new one: `sha256`; only to compare with what servers tell: `adler32`, `md5`, `etag`."""
+    """A new summer for `sha256`, or, only to compare with what servers report, for `adler32`, `md5` or `etag`."""
     if algorithm == "adler32":
         return _Adler32()
     if algorithm == "etag":
@@ -139,7 +140,7 @@ def sums(path: Path, algorithms: set[str], watch: Watch | None = None) -> dict[s
                 for each in summers.values():
                     each.update(buffer[:count])
                 if watch is not None:
-                    watch.begin()  # reading is no stalling
+                    watch.begin()  # a file being read is not stalled
                     watch.check()
     except OSError as error:
         raise of_os_error(error, f"read `{path}`") from error
@@ -147,8 +148,8 @@ def sums(path: Path, algorithms: set[str], watch: Watch | None = None) -> dict[s
 
 
 def idle_s() -> float | None:
-    """Seconds that processors of this host have been idle since it began, all together: proc(5), the fourth and fifth
-    of `cpu` in /proc/stat; None if it does not tell."""
+    """Idle seconds of all processors of this host since it started, summed: proc(5), the fourth and fifth number of
+    `cpu` in /proc/stat; None if they cannot be read."""
     try:
         with Path("/proc/stat").open("rb") as file:
             words = file.readline().split()
@@ -166,8 +167,8 @@ class Scattered(NamedTuple):
 
 
 class Growing:
-    """Checksums of a file that somebody else writes, made while it grows: those that are `needed`, and SHA-256 if the
-    file grows slowly and a processor has time."""
+    """Checksums of a file that another thread or process writes, made while it grows: those that are `needed`, and
+    SHA-256 if the file grows slowly and a processor has time."""
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class Growing:
 
 
 def canonical(algorithm: str, text: str) -> str | None:
-    """A checksum as we write it: hexadecimal, lower case, with leading zeros; None if the text is none."""
+    """A checksum in canonical form: hexadecimal, lower case, with leading zeros; None if the text is not a checksum."""
     digits = DIGITS.get(algorithm)
     if digits is None or not re.fullmatch(r"[0-9a-fA-F]{1,128}", text):
         return None
@@ -251,7 +252,7 @@ def canonical(algorithm: str, text: str) -> str | None:
 
 
 def compare(what: str, told: dict[str, str], found: dict[str, str], by: str) -> None:
-    """Raise TransferError (lasting) where a checksum that `by` told is another than what was found in `what`."""
+    """Raise a permanent TransferError where a checksum that `by` reports differs from the one found for `what`."""
     for algorithm, value in told.items():
         mine = found.get(algorithm)
         if mine is not None and mine != value:

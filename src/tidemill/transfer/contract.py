@@ -64,7 +64,7 @@ class NoSpaceError(TransferError):
 
 
 class TooLargeError(TransferError):
-    """A file whose size nobody told has more bytes than may be read of it now."""
+    """A file whose server reports no size has more bytes than may be read of it now."""
 
 
 class NotPermittedError(TransferError):
@@ -74,14 +74,14 @@ class NotPermittedError(TransferError):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that came. `sha256`: hexadecimal, of the bytes that were written; None = nobody asked for it."""
+    """A file that was fetched. `sha256`: hexadecimal, of the bytes that were written; None = it was not asked for."""
 
     size_bytes: int
     sha256: str | None
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to come, as its place tells it now. `version` differs whenever the content may differ."""
+    """A file to fetch, as its file system shows it now. `version` differs whenever the content may differ."""
 
     path: str
     size_bytes: int
@@ -107,9 +107,9 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
-    """A remote file as its server tells it. `version` differs where the content may differ; `checksums`: algorithm ->
-    hexadecimal, as far as the server told them without being asked for one. `is_told` False: the server makes the file
-    while it sends it; then `size_bytes` is what may be read of it, at most."""
+    """A remote file as its server describes it. `version` differs where the content may differ. `checksums`: algorithm
+    -> hexadecimal, as far as the server sent them unasked. `is_told` False: the server generates the file while it
+    sends it; `size_bytes` is then the most that may be read of it."""
 
     size_bytes: int
     version: str
@@ -118,7 +118,7 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch:
-    """What a move is told while it runs, and what it tells: bytes moved, the deadline, whether it was canceled."""
+    """The deadline and the cancel flag of a running move, and the progress that it reports in bytes."""
 
     def __init__(self, *, deadline_s: float, stall_s: float, canceled: threading.Event | None = None) -> None:
         self.until_s = clock.monotonic_s() + deadline_s
@@ -135,7 +135,7 @@ class Watch:
         self._since_s = clock.monotonic_s()
 
     def tell(self, moved: int) -> None:
-        """So many bytes of the file are moved; raises what `check` raises."""
+        """Record that `moved` bytes of the file are moved; raises what `check` raises."""
         if moved != self.bytes:
             self.bytes = moved
             self._since_s = clock.monotonic_s()
@@ -144,7 +144,7 @@ class Watch:
         self.check()
 
     def live(self, sign: int) -> None:
-        """The move goes on whenever `sign` is another number than before, also where `bytes` stay the same."""
+        """Record a sign of life: a `sign` that differs from the last is progress, even where `bytes` stays the same."""
         if sign != self._sign:
             self._sign = sign
             self._since_s = clock.monotonic_s()
@@ -200,25 +200,25 @@ class Adapter(Protocol):
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
     ) -> dict[str, str]:
-        """Put the file there under its own name, whole: replaces what is there. `known`: its checksums, as far as
-        somebody made them already. Returns what the server told meanwhile of what it wrote: if that is not what it
-        should be, it may have been asked too early.
+        """Write the whole file under its own name; replaces what is there. `known`: its checksums, as far as they are
+        made already. Returns the checksums that the server reported while it wrote: one that differs from the file's
+        may have been asked for too early.
         """
 
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name, on the same server; replaces what is there."""
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
-        """What the server itself says, None if it cannot."""
+        """The checksum that the server itself reports; None if it cannot."""
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
-        """SHA-256 of the bytes there, all read once more and kept nowhere; None = it takes a copy."""
+        """SHA-256 of the remote file, read back without storing it; None = the adapter needs a copy."""
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
-        """Delete it; fine if it is not there."""
+        """Delete the file; a missing file is not an error."""
 
     def rest(self) -> None:
-        """A move has ended: let go of connections that were kept for its next step."""
+        """Close, after a move, the connections that were kept for its next step."""
 
 
 def of_os_error(error: OSError, what: str) -> TransferError:

@@ -22,7 +22,7 @@ from tidemill.transfer.contract import RemoteFile, TransferError
 from tidemill.wire.credentials import Credentials, read_secret
 
 PASSED = ("PATH", "HOME", "LD_LIBRARY_PATH", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR")
-"""Of the agent's environment, what clients get: no settings of theirs that somebody left there."""
+"""Variables of the agent's environment that clients inherit: none of their own settings that may be set there."""
 
 SECRET = (
     "X509_USER_PROXY",
@@ -31,7 +31,7 @@ SECRET = (
     "KRB5CCNAME",
     "AWS_SHARED_CREDENTIALS_FILE",
 )
-"""Variables by which clients find files that nobody else may have, where the configuration names none."""
+"""Variables by which clients find secret files where the configuration names none."""
 
 OWN = ("X509_USER_PROXY", "X509_USER_CERT", "X509_USER_KEY", "X509_CERT_DIR", "X509_VOMS_DIR", "KRB5CCNAME")
 """Credentials of the agent, for endpoints that name none."""
@@ -40,7 +40,7 @@ REFUSED = re.compile(
     r"(?i)permission denied|not authori[sz]ed|unauthori[sz]ed|authentication|login incorrect|credential|certificate|"
     r"gss_|\b(530|535|401)\b|auth failed|no protocols left|proxy"
 )
-"""Words of clients by which a refusal for want of a credential is known."""
+"""Words in a client's output that show a refusal for want of a valid credential."""
 
 END_S_MAX = 4_102_444_800.0  #: the year 2100
 
@@ -178,8 +178,8 @@ def _host_cas() -> Path | None:
 
 
 def check_expiry(place: RemoteFile, certificate: Path) -> None:
-    """Refuse to show a certificate or proxy that has expired: the server's own words would be unclear."""
-    ends_s = certificate_end_s(certificate)  # one that cannot be read is told by those who load it
+    """Raise TransferError if a certificate or proxy has expired: the server's own message would be unclear."""
+    ends_s = certificate_end_s(certificate)  # the code that loads it reports an unreadable one
     if ends_s is not None and ends_s < clock.now_s():
         ended = clock.utc_text(int(ends_s * 1e6))
         raise credential_error(

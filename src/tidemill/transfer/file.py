@@ -38,8 +38,8 @@ LASTING = (
     errno.ENAMETOOLONG,
     errno.ENXIO,
 )
-"""What a path says that stays as it is until it is mended; all else, such as ESTALE, EIO and ETIMEDOUT, is the file
-system's: whoever asks tries again."""
+"""Errors of a path that persist until it is corrected. All others, such as ESTALE, EIO and ETIMEDOUT, are errors of the
+file system: the caller tries again."""
 
 
 def is_location(text: str) -> bool:
@@ -93,7 +93,7 @@ class Roots:
         return found
 
     def fault(self, real: Path, path: Path) -> SiteError | None:
-        """Why `real`, a path without links, is not to be touched; None = it may be. `path`: as somebody named it."""
+        """Why `real`, a path without links, is not permitted; None = it is. `path`: the same with its links."""
         where = f"`{path}`" if path == real else f"`{path}`, which is `{real}`,"
         roots = self._roots
         if self._closed is not None and real.is_relative_to(self._closed):
@@ -133,7 +133,7 @@ class Roots:
         return real
 
     def check_open(self, descriptor: int, path: str) -> None:
-        """What is open is what was judged as `path`: nobody exchanged a link in between. Raises SiteError."""
+        """Check that the open file is the one that was checked as `path`: a link may have changed. Raises SiteError."""
         opened = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         if opened != path:
             self.confine(Path(opened))
@@ -147,7 +147,7 @@ class FileTransfer:
         self._size_max = size_max
 
     def look(self, url: str) -> SourceFile:
-        """See the contract."""
+        """Check that a URL names a regular file that may be read; return its path, size and version."""
         path = self._roots.confine(local_path(url))
         try:
             status = path.stat()
@@ -168,7 +168,7 @@ class FileTransfer:
         return SourceFile(path=str(path), size_bytes=status.st_size, version=version)
 
     def fetch(self, source: SourceFile, target: Path, *, sha256: str | None) -> Fetched:
-        """See the contract."""
+        """Copy the file to `target`, which must not exist; with `sha256`, check the digest of the copy."""
         try:
             with open(source.path, "rb") as file, target.open("xb") as copy:  # noqa: PTH123
                 self._roots.check_open(file.fileno(), source.path)

@@ -1,10 +1,10 @@
 """gsiftp:// and ftp://: bytes by globus-url-copy, everything else by the control connection (`gsi`).
 
-A server is asked for the checksum of what it writes while more of it comes, so that little is left to be read in the
-end. A control connection, whose log-in takes as long as a small file, is used for all steps of a move.
+The adapter asks a server for checksums of what it has written while more data arrives, so that little is left to read
+at the end. All steps of a move use one control connection, because its log-in takes as long as a small file.
 
-globus-url-copy goes on by itself after a broken connection, by restart markers (`-rst`); a new attempt of ours begins
-anew, for with several streams nobody knows which parts of the file are there.
+globus-url-copy resumes by itself after a broken connection, by restart markers (`-rst`). A new attempt of the adapter
+starts from the beginning: with several streams it is unknown which parts of the file are there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GridFtpAdapter:
         self._lock = threading.Lock()
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
-        """See the contract."""
+        """The size of the file (SIZE); its version is the size and the time of the last change (MDTM)."""
         with self.control(place, "query", watch) as control:
             control.voidcmd("TYPE I")
             size = control.sendcmd(f"SIZE {place.path}")
@@ -66,7 +66,7 @@ class GridFtpAdapter:
     def read(
         self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Fetch the file from its beginning; returns the checksums made on the way, none with several streams."""
         target.unlink(missing_ok=True)
         words = [_url(place), _local(target)]
         if place.endpoint.streams > 1:
@@ -79,7 +79,7 @@ class GridFtpAdapter:
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Write the file; returns the checksums that the server reported for the whole file meanwhile."""
         self._make_directories(place, watch)
         with _Following(self, place, watch, source.stat().st_size) as following:
             self._copy(
@@ -97,7 +97,7 @@ class GridFtpAdapter:
             control.rename(place.path, final.path)
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
-        """See the contract."""
+        """The checksum that the server computes (CKSM); None if it refuses."""
         try:
             with self.control(place, "ask the checksum of", watch, timeout_s=watch.stall_s) as control:
                 answer = control.sendcmd(f"CKSM {_WORDS[algorithm]} 0 -1 {place.path}")
@@ -108,11 +108,11 @@ class GridFtpAdapter:
         return canonical(algorithm, answer[4:].strip())
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
-        """See the contract."""
+        """None: reading the file back needs a copy."""
         return None
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
-        """See the contract."""
+        """Delete the file; a missing file is not an error."""
         try:
             with self.control(place, "delete", watch) as control:
                 control.delete(place.path)
@@ -121,7 +121,7 @@ class GridFtpAdapter:
                 raise
 
     def rest(self) -> None:
-        """See the contract."""
+        """Close the control connections that were kept between the steps of a move."""
         with self._lock:
             idle, self._idle = self._idle, []
         for _, control in idle:
@@ -145,7 +145,7 @@ class GridFtpAdapter:
             control.wait(min(WAIT_S, watch.stall_s) if timeout_s is None else timeout_s)
             try:
                 yield control
-            except (ftplib.error_temp, ftplib.error_perm):  # it was told, and waits for the next command
+            except (ftplib.error_temp, ftplib.error_perm):  # it replied, and waits for the next command
                 self._keep(whose, control, watch)
                 raise
             except BaseException:
@@ -157,7 +157,7 @@ class GridFtpAdapter:
             OSError,
             EOFError,
             ValueError,
-        ) as error:  # ValueError: bytes that are no text, or no base64
+        ) as error:  # ValueError: bytes that are not text, or not base64
             words = (
                 "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             )
@@ -186,7 +186,7 @@ class GridFtpAdapter:
             if not watch.canceled.is_set():
                 self._idle.append((whose, control))
                 return
-        control.close()  # its move ended while we were asking: nobody comes back for it
+        control.close()  # its move ended meanwhile: no later step will use it
 
     def _copy(
         self, place: RemoteFile, urls: list[str], watch: Watch, verb: str, progress: Callable[[int], int]
@@ -243,7 +243,7 @@ class _Following:
         self._is_written.set()
 
     def end(self) -> dict[str, str]:
-        """What was told of the whole file, now that it is written; empty if nothing was."""
+        """The checksum that the server reported for the whole file once it was written; empty if there is none."""
         self._is_written.set()
         self._callers.begin()
         while self._thread.is_alive():

@@ -48,7 +48,7 @@ class Control(ftplib.FTP):
             raise
 
     def wait(self, seconds: float) -> None:
-        """Let the server take so long for an answer from now on."""
+        """Set the time limit for each following answer of the server."""
         if self.sock is not None:
             self.sock.settimeout(seconds)
 
@@ -63,7 +63,7 @@ class Control(ftplib.FTP):
         super().putline("ENC " + base64.b64encode(self._go.read()).decode())
 
     def getline(self) -> str:
-        """One line of an answer. Raises ConnectionAbortedError where that gets too long: nobody reads its rest."""
+        """One line of an answer. Raises ConnectionAbortedError if the answer gets too long; its rest is not read."""
         line: str = super().getline()
         self._left -= len(line) + 1
         if self._left < 0:

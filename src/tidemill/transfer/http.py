@@ -42,13 +42,13 @@ from tidemill.transfer.contract import (
 
 REDIRECTS_MAX = 8
 PIECE_BYTES = 1 << 18
-"""Progress is told, and a cancel heard, after each."""
+"""Progress is reported, and a cancel noticed, after each piece of this size."""
 
 PIECES_MAX = 8
 """Pieces between the socket and the checksum's thread."""
 
 WAIT_S = 30.0
-"""A connection or an answer may take so long; the body's stalls are the watch's affair."""
+"""The time limit for a connection or an answer; the watch handles stalls of the body."""
 
 INVITED_BYTES_MIN = 1 << 20
 """A body of this size waits until the server asks for it (`Expect`): one that refuses or redirects gets none of it."""
@@ -76,11 +76,11 @@ class HttpAdapter:
         self._lock = threading.Lock()
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
-        """See the contract."""
+        """Size, version and checksums from the headers of HEAD, or of GET if HEAD states no length."""
         headers = {"Want-Digest": "adler32, sha-256", "Accept-Encoding": "identity"}
         answer = self._ask(place, "HEAD", watch, headers).answer
         if answer.status == 200 and "Content-Length" not in answer.headers:
-            answer.close()  # Apache 2.4 tells no length of an empty file there
+            answer.close()  # Apache 2.4 omits the length of an empty file there
             answer = self._ask(place, "GET", watch, headers).answer
         with closing(answer):
             if answer.status != 200:
@@ -104,7 +104,7 @@ class HttpAdapter:
     def read(
         self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Fetch the file; a range request resumes a partial one if a strong entity tag proves it unchanged."""
         if not stat.is_told:
             return self._read_untold(place, target, stat, watch, needed)
         have = target.stat().st_size if target.exists() else 0
@@ -159,7 +159,7 @@ class HttpAdapter:
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Write the file with PUT; makes missing directories (MKCOL) and tries once more. Returns no checksums."""
         for attempt in range(2):
             with FileIO(source) as file:
                 answer = self._ask(
@@ -205,13 +205,13 @@ class HttpAdapter:
             ) from error
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
-        """See the contract."""
+        """The checksum that the server states in the headers of HEAD (`Digest`); None if it states none."""
         answer = self._ask(place, "HEAD", watch, {"Want-Digest": _DIGESTS[algorithm]}).answer
         with closing(answer):
             return _digests(answer).get(algorithm) if answer.status == 200 else None
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
-        """See the contract."""
+        """SHA-256 of the file, read back with GET and not stored."""
         answer = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"}).answer
         with closing(answer):
             if answer.status != 200:
@@ -222,14 +222,14 @@ class HttpAdapter:
                 raise _broken(place, "read back", error.reason) from error
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
-        """See the contract."""
+        """Delete the file; a missing file is not an error."""
         answer = self._ask(place, "DELETE", watch, {}).answer
         with closing(answer):
             if answer.status not in (200, 202, 204, 404, 410):
                 raise _refusal(place, answer, "delete")
 
     def rest(self) -> None:
-        """See the contract."""
+        """Close the connections that were kept between the steps of a move."""
         with self._lock:
             servers, self._servers = self._servers, {}
         for each in servers.values():
@@ -324,7 +324,7 @@ class HttpAdapter:
                 if error.failure is FailureClass.CREDENTIAL:
                     raise
                 continue
-            answer.close()  # what it said is told by the PUT that follows
+            answer.close()  # if it failed, the PUT that follows reports why
 
 
 class _Follower:
@@ -441,7 +441,7 @@ def _length(answer: HttpAnswer) -> int:
 
 
 def _is_chunked(answer: HttpAnswer) -> bool:
-    """Whether the server tells no size, and where the body ends all the same: one that is cut off is noticed."""
+    """Whether the server states no size but marks the end of the body, so that a truncated one is noticed."""
     is_chunked = answer.headers.get("Transfer-Encoding", "").strip().lower() == "chunked"
     return is_chunked and "Content-Length" not in answer.headers
 

@@ -46,12 +46,12 @@ from tidemill.transfer.xrootd import XrootdAdapter
 T = TypeVar("T")
 PAUSE_MAX_S = 60.0
 LOOK_S = 0.5
-"""Whether a move is canceled is looked at so often while a server sums up a file."""
+"""The interval of checks for a canceled move while a server computes a checksum."""
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is where it should be. `checked`: who else told the same checksum, such as `server adler32`;
-    `sha256`: empty where nobody has made it yet (`Mover.sum_up` does)."""
+    """A file that has arrived. `checked`: what else confirmed the checksum, such as `server adler32`; `sha256`: empty
+    where it is not computed yet (`Mover.sum_up` does)."""
 
     size_bytes: int
     sha256: str
@@ -98,11 +98,11 @@ class Mover:
         expect: dict[str, str] | None = None,
         bytes_max: int | None = None,
     ) -> Moved:
-        """Bring a remote file to `target`, which does not exist; `expect`: algorithm -> checksum that it must have;
-        `bytes_max`: of a file whose size its server does not tell: TooLargeError is raised for more.
+        """Fetch a remote file to `target`, which does not exist. `expect`: algorithm -> checksum that it must have.
+        `bytes_max`: the limit for a file whose server reports no size; TooLargeError is raised for more.
 
-        Not synced to disk: who keeps `target` over a crash of the host compares its checksum then. It is compared with
-        what its server says; its SHA-256, unless expected, may be left to `sum_up`.
+        The file is not synced to disk: a caller that keeps `target` over a crash of the host compares its checksum
+        then. It is compared with what its server reports; its SHA-256, unless expected, may be left to `sum_up`.
         """
         place = permit(url, self._endpoints, Direction.IN)
         begun: set[Path] = set()
@@ -122,7 +122,7 @@ class Mover:
         return msgspec.structs.replace(moved, tries=tries)
 
     def sum_up(self, target: Path, moved: Moved, watch: Watch) -> Moved:
-        """What `get` told of a file, with its SHA-256. Raises TransferError."""
+        """What `get` returned for a file, with its SHA-256. Raises TransferError."""
         if moved.sha256:
             return moved
         return msgspec.structs.replace(moved, sha256=sums(target, {"sha256"}, watch)["sha256"])
@@ -170,7 +170,7 @@ class Mover:
         expect: dict[str, str],
         bounds: tuple[set[Path], int],
     ) -> Moved:
-        """One try. `bounds`: what earlier ones have written to, and how many bytes may come where nobody told."""
+        """Make one try. `bounds`: files of earlier tries, and the byte limit where the server reports no size."""
         begun, bytes_max = bounds
         adapter = self._adapters[place.scheme]
         stat = self._look(place, watch)
@@ -259,7 +259,7 @@ class Mover:
         watch: Watch,
         known: tuple[_Sums, str | None],
     ) -> str | None:
-        """How the file there was told to be ours already; None if none is there, or an earlier one of ours."""
+        """How the file there was recognized as this output; None if there is none, or an earlier version of it."""
         mine, before = known
         if place.query:
             return None  # a signed URL is good for one method only
@@ -284,7 +284,7 @@ class Mover:
     def _compare(
         self, adapter: Adapter, place: RemoteFile, size: int, mine: _Sums, watch: Watch
     ) -> str | None:
-        """By which checksum the file there was told to have our bytes; None if it has others."""
+        """What confirmed that the remote file has the bytes of `mine`, such as a checksum; None if it has others."""
         algorithm = _told_by(place)
         with _Asking(adapter, place, algorithm, watch.patient(size)) as asking:
             value = asking.answer()
@@ -387,7 +387,7 @@ def _check_size(place: RemoteFile, partial: Path, stat: Stat) -> None:
 
 
 def _is_confirmed(found: dict[str, str], words: dict[str, str]) -> bool:
-    """Whether others say of one of these checksums the same."""
+    """Whether `words`, from other sources, confirm one of these checksums."""
     return any(found.get(name) == value for name, value in words.items())
 
 
@@ -428,7 +428,7 @@ class _Asking:
 
 
 class _Sums:
-    """Checksums of a file of ours, made in a thread while it is on its way, unless they are known."""
+    """Checksums of a local file, computed in a thread while it is being moved, unless they are known."""
 
     def __init__(self, source: Path, algorithms: set[str], known: Mapping[str, str]) -> None:
         self.known = {name: known[name] for name in algorithms & known.keys()}
@@ -449,7 +449,7 @@ class _Sums:
         return self._sums.result()[algorithm]
 
     def moved(self, size: int, checked: str) -> Moved:
-        """What is told of the move."""
+        """The result of the move."""
         found = self._sums.result()
         return Moved(
             size_bytes=size, sha256=found["sha256"], adler32=found.get("adler32", ""), checked=checked
@@ -457,7 +457,7 @@ class _Sums:
 
 
 def _beside(place: RemoteFile, source: str) -> RemoteFile:
-    """The temporary name of an output on its server: the same for each attempt of the same file of ours."""
+    """The temporary name of an output on its server: the same for each attempt with the same local file."""
     mark = hashlib.sha256(source.encode()).hexdigest()[:12]
     folder, _, name = place.path.rpartition("/")
     path = f"{folder}/.{name}.{mark}.part"

@@ -20,7 +20,7 @@ from tidemill.transfer.contract import TransferError, Watch
 OUTPUT_BYTES_MAX = 1_000_000
 QUOTE_CHARS_MAX = 400
 LOOK_S = 0.1
-"""The progress of a client is looked at so often."""
+"""The interval at which the progress of a client is checked."""
 
 _QUERY = re.compile(r"\?\S*")
 
@@ -66,7 +66,7 @@ def run(
     environ: Mapping[str, str],
     progress: Callable[[int], int] | None = None,
 ) -> ClientResult:
-    """Run a program to its end; `progress` tells how many bytes the process with this number has moved. Raises
+    """Run a program to its end; `progress` returns how many bytes the process with this number has moved. Raises
     TransferError when the watch does: the program is killed then, with all its children."""
     try:
         process = subprocess.Popen(
@@ -128,7 +128,7 @@ def size_of(path: Path) -> int:
 
 
 def bytes_read(pid: int) -> int:
-    """Bytes that a process has read so far, of files mostly (proc(5), `rchar`); 0 where that is not told."""
+    """Bytes that a process has read so far, mostly from files (proc(5), `rchar`); 0 where that is unknown."""
     try:
         text = Path(f"/proc/{pid}/io").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -137,7 +137,7 @@ def bytes_read(pid: int) -> int:
 
 
 def parse_io(text: str) -> int:
-    """`rchar` of /proc/N/io; 0 where it is not there, or is no number of 64 bits."""
+    """`rchar` of /proc/N/io; 0 where it is missing or is not a number of 64 bits."""
     match = re.search(r"^rchar: ([0-9]{1,20})$", text, re.MULTILINE)
     found = 0 if match is None else int(match[1])
     return found if found < 1 << 64 else 0

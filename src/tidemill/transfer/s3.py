@@ -1,8 +1,8 @@
 """s3://: objects of S3 services, by boto3 (extra `tidemill[s3]`).
 
-An object appears whole, so there are no temporary names. An object that we put carries its SHA-256 as metadata, by
-which it is told again. Every request's host is judged before it is sent: redirections to other regions or services go
-nowhere.
+An object appears whole, so there are no temporary names. An object that Tidemill uploads carries its SHA-256 as
+metadata, by which it is recognized later. The host of every request is checked before it is sent: redirections to other
+regions or services are refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class S3Adapter:
         self._lock = Lock()
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
-        """See the contract."""
+        """Size and version of the object, and the SHA-256 in its metadata."""
         with _told(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
         told = canonical("sha256", str(head.get("Metadata", {}).get(META, "")))
@@ -71,7 +71,7 @@ class S3Adapter:
     def read(
         self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Fetch the object in pieces, all of the version in `stat`; returns the checksums made on the way."""
         tag = unquote(stat.version.split(" ")[1])
         with _told(place, "read", target), target.open("wb", buffering=0) as file:
             progress = _Progress(watch)
@@ -83,7 +83,7 @@ class S3Adapter:
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Upload the object with its SHA-256 as metadata. Returns no checksums."""
         digest = known.get("sha256") or sums(source, {"sha256"}, watch)["sha256"]
         with _told(place, "write"):
             self._client(place, watch).upload_file(
@@ -101,27 +101,27 @@ class S3Adapter:
         raise AssertionError("objects get their names at once")
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
-        """See the contract. An entity tag made of MD5s is what the service itself worked out; what we said of the
-        object when we put it is not asked here."""
+        """The object's entity tag if it is made of MD5s, which the service itself computed; else None. The metadata of
+        the upload is not used here."""
         with _told(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
         tag = str(head.get("ETag", "")).strip('"').lower()
         return tag if algorithm == "etag" and re.fullmatch(r"[0-9a-f]{32}(-[0-9]+)?", tag) else None
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
-        """See the contract."""
+        """None: reading the object back needs a copy."""
         return None
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
-        """See the contract."""
+        """Delete the object."""
         with _told(place, "delete"):
             self._client(place, watch).delete_object(Bucket=place.host, Key=_key(place))
 
     def rest(self) -> None:
-        """See the contract."""
+        """Do nothing: the clients serve later moves, too."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the clients and their connections."""
         with self._lock:
             for client in self._clients.values():
                 client.close()
@@ -213,8 +213,8 @@ class _Guard:
             )
 
     def lost(self, **_: object) -> None:
-        """The client asks where a bucket is, after it was sent on without being told where to; and it would ask again
-        if the answer to that is the same. Raise TransferError."""
+        """Raise TransferError when the client asks where a bucket is, after a redirection without a location: it would
+        repeat the question for as long as the answer is the same."""
         raise TransferError(
             f"`{self._endpoint.url}` sends us on and does not say where to",
             hint="name the right `service` and `region` of this endpoint in site.toml",
@@ -232,7 +232,7 @@ class _Pieces:
         self._lock = Lock()
 
     def there(self) -> int:
-        """So many bytes from the beginning are written."""
+        """The number of bytes from the beginning that are all written."""
         return self._there
 
     def bring(self, size: int, tag: str) -> None:
@@ -269,7 +269,7 @@ class _Pieces:
 
 
 class _Progress:
-    """Adds up what boto3 tells in pieces, from several threads."""
+    """Adds up the progress that boto3 reports in pieces, from several threads."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -277,14 +277,14 @@ class _Progress:
         self._lock = Lock()
 
     def __call__(self, count: int) -> None:
-        """So many bytes more; what it raises ends the transfer."""
+        """Add `count` bytes; an exception ends the transfer."""
         with self._lock:
             self._moved += count
             moved = self._moved
         self._watch.tell(moved)
 
     def moved(self) -> int:
-        """So many bytes up to now, wherever they belong."""
+        """The bytes that have arrived up to now, anywhere in the object."""
         return self._moved
 
 
@@ -312,7 +312,7 @@ def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[
             hint="the service or the network is unreachable: it is tried again",
         ) from error
     except (ResponseParserError, ValueError, ArithmeticError, RuntimeError) as error:
-        # what botocore makes of documents, numbers and times that are none
+        # what botocore raises for malformed documents, numbers and times
         raise TransferError(
             f"failed to {verb} `{place.shown}`: the answer cannot be read: {_said(error)}",
             hint="is it an S3 service that answers there?",

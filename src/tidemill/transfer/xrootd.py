@@ -46,7 +46,7 @@ class XrootdAdapter:
     in_order = True
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
-        """See the contract."""
+        """Size and version as `xrdfs stat` reports them, once the hosts of the file are known to be permitted."""
         self._stay(place, watch)
         reply = self._ask(place, watch, "stat", place.path)
         if reply.status != 0:
@@ -63,7 +63,7 @@ class XrootdAdapter:
     def read(
         self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Fetch the file with xrdcp, which continues a partial `target`; returns the checksums made on the way."""
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--retry", "0"]
         words += ["--continue"] if target.exists() else []
         if place.endpoint.streams > 1:
@@ -82,14 +82,14 @@ class XrootdAdapter:
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
     ) -> dict[str, str]:
-        """See the contract."""
+        """Write the file with xrdcp. Returns no checksums."""
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--force", "--retry", "0"]
         if place.endpoint.streams > 1:
             words += ["--streams", str(min(15, place.endpoint.streams))]
 
         def progress(pid: int) -> int:
-            # xrdcp has read up to 32 MB that are not sent yet; then the server's answers, which it reads too, tell
-            # that it goes on: one for each 8 MB
+            # xrdcp reads up to 32 MB ahead of what it has sent; after that, the server's answers, which it reads too,
+            # show progress: one for each 8 MB
             read = program.bytes_read(pid)
             watch.live(read)
             return min(read, program.size_of(source))
@@ -111,7 +111,7 @@ class XrootdAdapter:
             raise self._error(final, reply, "name")
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
-        """See the contract."""
+        """The checksum that the server reports (`xrdfs query checksum`); None if it does not support the algorithm."""
         reply = self._ask(place, watch, "query", "checksum", f"{place.path}?cks.type={algorithm}")
         kind, _, value = reply.output.strip().partition(" ")
         if reply.status != 0 and not reply.says("[3013]", "not supported", "[3006]"):
@@ -121,20 +121,20 @@ class XrootdAdapter:
         return canonical(algorithm, value.strip())
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
-        """See the contract."""
+        """None: reading the file back needs a copy."""
         return None
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
-        """See the contract."""
+        """Delete the file; a missing file is not an error."""
         reply = self._ask(place, watch, "rm", place.path)
         if reply.status != 0 and not reply.says("[3011]", "no such file"):
             raise self._error(place, reply, "delete")
 
     def rest(self) -> None:
-        """See the contract."""
+        """Do nothing: each client program closes its own connection."""
 
     def _stay(self, place: RemoteFile, watch: Watch) -> None:
-        """Refuse a file that is on hosts which nothing permits, as far as the first server tells where it is."""
+        """Raise TransferError if the first server locates the file on a host that the endpoint does not permit."""
         if not place.endpoint.redirects:
             return  # the client follows nowhere
         reply = self._ask(place, watch, "locate", "-h", place.path)

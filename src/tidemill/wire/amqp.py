@@ -9,8 +9,8 @@
     server     (default)            the reply queue  amq.rabbitmq.reply-to    site        orders out
 
 NAME is the name of submitter or site in `server.toml`; a submitter's is the owner of its campaigns. Bodies are the JSON
-messages of `wire/api.py`; the property `type` tells which. Who sent one is told by the property `user_id`: RabbitMQ
-refuses one that is not the user of the connection (https://www.rabbitmq.com/docs/validated-user-id).
+messages of `wire/api.py`; the property `type` says which. The property `user_id` names the sender: RabbitMQ
+refuses a name that is not the user of the connection (https://www.rabbitmq.com/docs/validated-user-id).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Header(StrEnum):
 
 
 class Gap(msgspec.Struct, kw_only=True):
-    """Changes that nobody can tell any more, since they waited too long for the broker: look at the jobs themselves."""
+    """Changes that can no longer be sent, since they waited too long for the broker: query the jobs themselves."""
 
     first: int
     last: int

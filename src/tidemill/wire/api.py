@@ -35,11 +35,11 @@ REPORTS_MAX = 20_000
 ORDERS_MAX = 20_000
 ORDER_NUMBER_MAX = 1 << 62  #: no order has this number or a higher one
 ORDER_JUMP_MAX = 10_000_000
-"""An order's number is less than so far above `have`. Gaps come of orders that are void, so they are small; and whoever
-inflates the numbers would need thousands of years to leave none for the server that follows."""
+"""An order's number exceeds `have` by less than this. Gaps come from void orders, so they are small; and a server that
+inflates the numbers would need thousands of years to leave none for its successor."""
 
 EPOCH_JUMP_MAX = 1_000_000
-"""A site's epoch is at most so far above the last one: an agent that starts every minute gets there in two years."""
+"""A site's epoch exceeds the last one by at most this: an agent that starts every minute gets there in two years."""
 
 SPEC_BYTES_MAX = 8_000_000  #: of one job, as JSON: 1,000 inputs with URLs of 4,096 characters, twice
 ORDERS_BYTES_MAX = 16_000_000  #: of the orders of one sync, besides the last one's
@@ -60,7 +60,7 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repeat: list[int] | None = None
     owner: str = ""
     shares: float | None = None  #: weight of the campaign in the fair share, on creation 1.0
-    notify: list[Subscription] = []  #: who is to be told of the campaign, besides those who are already
+    notify: list[Subscription] = []  #: subscriptions to add to those of the campaign
 
 
 class SubmitReply(msgspec.Struct, kw_only=True):
@@ -169,7 +169,7 @@ class JobDetail(msgspec.Struct, kw_only=True):
     outputs: list[OutputRow]
     waits_for: str | None
     waits_hint: str | None
-    remark: str = ""  #: what was told when it was submitted, such as a credential that ends too early
+    remark: str = ""  #: the warning at its submission, such as of a credential that ends too early
     archived: bool = False  #: it is in the archive: it cannot be retried
     kept: KeptOutputs | None = None  #: outputs that are not delivered; None = there are none
     routes: list[RouteView] = []  #: by which ways its payloads read what they open, as its sites said last
@@ -366,7 +366,7 @@ class ResetRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SharesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Give an owner of campaigns a weight in the fair share between owners; 1.0 is everybody's."""
+    """Set the weight of an owner of campaigns in the fair share between owners; the default is 1.0."""
 
     owner: str
     shares: float
@@ -410,8 +410,8 @@ class StartCost(msgspec.Struct, frozen=True, kw_only=True):
     failed: int  #: of them
     files: int  #: different files of all runs
     areas: dict[str, int] = {}  #: operations per area for which the site has a budget
-    bytes: dict[str, int] = {}  #: bytes that it reads there at most; empty = the tracer did not tell
-    opens: int = 0  #: files opened; 0 also from a site that does not tell
+    bytes: dict[str, int] = {}  #: bytes that it reads there at most; empty = the tracer did not report them
+    opens: int = 0  #: files opened; 0 also from a site that does not report it
     opens_failed: int = 0
     closes: int | None = None  #: None = they were not counted: `close` asks no server
 
@@ -610,7 +610,7 @@ Report = (
 
 
 class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
-    """Run these events. `spec` is None when this reply or an earlier one told it for the job already."""
+    """Run these events. `spec` is None if this reply or an earlier one has already sent that of the job."""
 
     n: int
     lease: int
@@ -674,7 +674,7 @@ class FetchLogOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="fetch_log"
 
 
 class DrainOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="drain"):
-    """Stop (or go on again) taking leases; with `release` also give back what has not started."""
+    """Stop taking leases (`drain` is true), or take them again."""
 
     n: int
     drain: bool
@@ -685,7 +685,7 @@ Order = LeaseOrder | CancelOrder | DiscardOrder | DeliverOrder | ForgetOrder | F
 
 
 class TidePoint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Nodes of the machine, mean over a minute: those of others' jobs, of ours, idle ones, those out of service."""
+    """Nodes of the machine, mean over a minute: those of regular jobs, of Tidemill, idle ones, those out of service."""
 
     minute: int  #: since 1970 UTC
     regular: float
@@ -729,8 +729,8 @@ class GrantView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):
-    """What people want to see of a site and no decision depends on. Bounded: VIEW_ROWS_MAX rows of a list, the newest;
-    `tide`: minutes that no answered sync has told yet, at most TIDE_POINTS_MAX."""
+    """What a site reports for display only: no decision depends on it. A list has its newest VIEW_ROWS_MAX rows;
+    `tide` has the minutes that no answered sync has reported yet, at most TIDE_POINTS_MAX."""
 
     tide: list[TidePoint] = []
     bad_nodes: list[BadNode] = []
@@ -763,7 +763,7 @@ class SyncRequest(msgspec.Struct, kw_only=True):
     offers: list[AppOffer] | None  #: None = unchanged since the last sync of this epoch
     capacity: Capacity
     allocations: dict[str, int] = {}  #: number by state, for the site's page
-    view: SiteView | None = None  #: None = as it was told last
+    view: SiteView | None = None  #: None = unchanged since the last one that was sent
 
 
 class SyncReply(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""How a broker is reached: its address, our certificate, and what the client library (pika) is told.
+"""How to reach a broker: its address, our certificate, and the parameters of the client library (pika).
 
 The only place that imports pika, which is an extra: `pip install 'tidemill[amqp]'`.
 """
@@ -70,7 +70,7 @@ def broker_of(address: str, credentials: Credentials, **more: Any) -> Broker:
         raise ConfigError(
             f"the broker {address} wants a client certificate", hint="set `certificate` and `key`"
         )
-    credentials.context()  # wrong files are told at once, not by the thread that connects
+    credentials.context()  # reports wrong files now, not in the thread that connects
     return Broker(host=host, port=port, vhost=vhost, credentials=credentials, **more)
 
 
@@ -117,7 +117,7 @@ def _without_headers(encoded: bytes) -> bytes:
 
 
 def parameters_of(broker: Broker) -> Any:
-    """What pika is told. Certificates are read anew each time: they are renewed while we run."""
+    """Parameters of a connection for pika. Reads certificates each time: they are renewed while the process runs."""
     pika = library()
     context = broker.credentials.context()
     return pika.ConnectionParameters(
@@ -141,7 +141,7 @@ def connection_of(
 
     class Bounded(SelectConnection):  # type: ignore[misc]
         def _process_frame(self, frame_value: Any) -> None:
-            """The library keeps all of a message before anybody sees it, however long its header says that it is."""
+            """Refuse a message by the size in its header: pika would hold all of it before passing it on."""
             bytes_max = broker.body_bytes_max
             if (
                 bytes_max is not None
@@ -173,7 +173,7 @@ def reason_of(error: BaseException) -> tuple[str, str | None]:
     if isinstance(inner, ConfigError):
         return inner.message, inner.hint
     if name in ("IncompatibleProtocolError", "AMQPHeartbeatTimeout") or isinstance(inner, ssl.SSLError):
-        # Broken off in the TLS handshake: pika tells it so, seen with pika 1.4 and RabbitMQ 3.10
+        # pika reports an aborted TLS handshake this way, seen with pika 1.4 and RabbitMQ 3.10
         hint = "is our certificate of an authority that the broker knows, and not expired?"
         return (f"{text or name}", None if name == "AMQPHeartbeatTimeout" else hint)
     if "user_id property" in text:

@@ -88,7 +88,7 @@ def find_token(last: Path = LAST_PLACE) -> str | None:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file of ours that others can neither read nor write; ConfigError otherwise."""
+    """The token in a file that we own and other users can neither read nor write; ConfigError otherwise."""
     return _token(_read_private(path, "token", TOKEN_BYTES_MAX), f"`{path}`")
 
 
@@ -106,7 +106,7 @@ def _token(text: str, where: str) -> str:
 
 
 def read_secret(path: Path, *, bytes_min: int = 1) -> str:
-    """The secret in a file of mode 0600 (or 0400) that is ours; ConfigError otherwise."""
+    """The secret in a file of mode 0600 (or 0400) that we own; ConfigError otherwise."""
     secret = _read_private(path, "secret", SECRET_BYTES_MAX)
     if len(secret) < bytes_min or not all(0x21 <= ord(each) <= 0x7E for each in secret):
         raise ConfigError(

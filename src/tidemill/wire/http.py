@@ -71,15 +71,14 @@ class NotFoundError(ConfigError):
 
 class Connection:
     """A server at `unix:/path/api.sock`, `http://host:port` or `https://host:port`, or the addresses of a pair, with
-    commas between them: a call that nobody answers, or a standby refuses, goes to the next one, and so do those after
-    it. A server that takes connections and says nothing is found out by a short question before
-    the call.
+    commas between them: a call that is not answered, or that a standby refuses, goes to the next address, and so do
+    later calls. A short request before the call detects a server that accepts connections and does not answer.
 
-    Keeps connections for the next calls; may be shared by threads. Shows the certificate, and sends the secret or the
-    token as bearer token; without any of them, by https, the token that `find_token` finds. `longest_s`: for the whole
-    of a call, whereas `timeout_s` is for each step. Raises SiteError (transient) if nobody answers, ConfigError for
-    401, 403 and 404, BusyError for 429, ConflictError for 409, TooLongError for 413, JobError for anything else that it
-    refuses, and ProtocolError for an answer that cannot be read.
+    Keeps connections for the next calls; may be shared by threads. Sends the certificate, and the secret or the token
+    as bearer token; without any of them, over https, the token that `find_token` finds. `longest_s` limits the whole
+    of a call, `timeout_s` each step. Raises SiteError (transient) if no server answers, ConfigError for 401, 403 and
+    404, BusyError for 429, ConflictError for 409, TooLongError for 413, JobError for any other refusal, and
+    ProtocolError for an answer that cannot be read.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Connection:
         self._lock = threading.Lock()
         self._servers: dict[str, tuple[HttpServer, Marks]] = {}
         self._proven_s: dict[str, float] = {}  #: when each address of several last answered
-        for _ in self._addresses:  # a wrong file is told at once, not at the first call
+        for _ in self._addresses:  # reports a wrong file now, not at the first call
             self._current()
             self._headers()
             self._leave(self.address)
@@ -145,7 +144,7 @@ class Connection:
             ) from error
 
     def text(self, path: str) -> str:
-        """The answer to `GET path` that is no JSON, such as that of `/metrics`. Raises as `call`."""
+        """The answer to `GET path` as text, such as that of `/metrics`. Raises as `call`."""
 
         def ask() -> str:
             status, answer, wait_s = self._exchange("GET", path, None)
@@ -191,7 +190,7 @@ class Connection:
             server.close()
 
     def break_off(self) -> None:
-        """End the calls that wait for an answer, in whatever thread: they fail as if nobody had answered."""
+        """End the calls that wait for an answer, in any thread: they fail as if no server had answered."""
         self._breaks += 1
         for server, _ in self._servers.values():
             server.break_off()

@@ -1,9 +1,9 @@
-"""A connection to a message broker (AMQP 0-9-1 over TLS), kept up by a thread of its own: whoever publishes or reads is
-never blocked by the network.
+"""A connection to a message broker (AMQP 0-9-1 over TLS), maintained by a thread of its own: the network never blocks
+the threads that publish or read.
 
-What was published is confirmed by the broker or has failed; what was read is acknowledged by whoever handled it. A
-broken connection fails all that is unconfirmed, and the broker delivers again what was not acknowledged: so every
-message may come twice, and none is lost. Knows bytes and queues, not what messages mean.
+The broker confirms a published message, or it has failed; a reader acknowledges a message after handling it. A broken
+connection fails all unconfirmed messages, and the broker delivers unacknowledged ones again: so every message may come
+twice, and none is lost. Knows bytes and queues, not what messages mean.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Delivery:
         return not self._channel.is_open
 
     def ack(self) -> None:
-        """It was handled for good. From any thread; of a stale one nothing is told."""
+        """Acknowledge the message: it was handled for good. From any thread; without effect if it is stale."""
         self._link.call(self._ack)
 
     def _ack(self) -> None:
@@ -223,7 +223,7 @@ class Link:
         self._open(source, lambda: self._next_source(rest))
 
     def _open(self, source: QueueReader, then: Callable[[], None]) -> None:
-        """Read a queue. One that is not there, or not ours to read, is tried again later, and holds up nobody."""
+        """Read a queue. One that does not exist, or that we may not read, is tried again later and delays no other."""
         begun = False
 
         def reads(_: Any) -> None:

@@ -38,8 +38,8 @@ class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of an allocation that no answered sync has told yet. `mean`: of all its nodes, also of those that are not
-    sent one by one."""
+    """Samples of an allocation that no answered sync has reported yet. `mean`: of all its nodes, also of those that are
+    not sent one by one."""
 
     allocation: str
     nodes_total: int

@@ -5,7 +5,7 @@ The JSON Schema (`schema/node.json`) and the Rust types (`crates/wire/src/genera
 fields are ignored by readers, so that old and new versions can meet during an upgrade.
 
     FLEET/manifest.json            Manifest, written once by the agent before anything starts
-    FLEET/secret                   64 hex digits, mode 0600: whoever knows it may join the lead
+    FLEET/secret                   64 hex digits, mode 0600: a process that knows it may join the lead
     FLEET/work/000001.json ...     WorkFile, temp + rename, numbered without gaps; the lead reads them in order
     FLEET/lead.json                LeadAddress, temp + rename, by the lead when it listens
     FLEET/journal/lead-N.log       framed records of lead incarnation N
@@ -51,17 +51,17 @@ FORMAT = 1
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How pilots and lead behave."""
 
-    record_flush_ms: int  #: the lead fsyncs, and pilots send, at least so often when there is something
-    output_flush_s: float  #: a pilot's bundle is fsynced at least so often when there is something
-    queue_s: float  #: the lead keeps so many seconds of work queued at each core
-    idle_s: float  #: a pilot without work for so long leaves
-    #: a pilot that hears nothing from its lead, a lead nothing from its agent, for so long: drain
+    record_flush_ms: int  #: longest time before the lead fsyncs, and pilots send, new records
+    output_flush_s: float  #: longest time before a pilot fsyncs what is new in its bundle
+    queue_s: float  #: the lead keeps this many seconds of work queued at each core
+    idle_s: float  #: a pilot leaves after this time without work
+    #: a pilot that hears nothing from its lead for this time drains, as does a lead that hears nothing from its agent
     dead_after_s: float
-    drain_s: float  #: a draining pilot kills what still runs after so long, gives it back and leaves
-    top_up_s: float  #: without a lead: work files are looked for so often
+    drain_s: float  #: a draining pilot kills what still runs after this time, returns its events and leaves
+    top_up_s: float  #: without a lead: interval at which pilots check for work files
     #: paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
     stop_files: list[str]
-    pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
+    pilot_grace_s: float  #: the lead reassigns the work of a pilot that was disconnected for this time
     isolation: str  #: `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
     #: GPUs that pilots use of a node at most; None = what the batch system gives, and without one all that there are
@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
     #: outputs of one payload or range, holes included; None = 20 GB (a manifest of an older version)
     output_bytes_max: int | None = None
-    store_mb: int  #: images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
+    store_mb: int  #: memory limit of the images and shared inputs that a node holds; 0 = half of its memory
     images: str  #: how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
     peers: bool
@@ -87,11 +87,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
     scratch: str | None
     view: View | None = None  #: what payloads see; None = as a fleet of an older version: their slot alone
-    #: trouble of the storage of outputs is waited out for so long, then a pilot drains; None = 300 s
+    #: a pilot waits at most this time for failing storage of outputs, then drains; None = 300 s
     storage_patience_s: float | None = None
     #: the cache of each node; None = there is none, or others run it
     node_cache: NodeCacheDef | None = None
-    #: a pilot measures its node so often, in seconds; None or 0 = never
+    #: interval at which a pilot measures its node, in seconds; None or 0 = never
     monitor_interval_s: float | None = None
 
 
@@ -119,7 +119,7 @@ class LeadAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alive(msgspec.Struct, frozen=True, kw_only=True):
-    """FLEET/alive.json. Whoever reads it compares `count` with what it read before: clocks of hosts differ."""
+    """FLEET/alive.json. Readers compare `count` with its previous value: clocks of hosts differ."""
 
     format: int
     epoch: int
@@ -135,10 +135,10 @@ class OutputDef(msgspec.Struct, frozen=True, kw_only=True):
 
 class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     """A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
-    that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None.
-    `url`, `urls`: the same, of files that the program opens; beside each that is not there `.NAME.url` (`.EVENT.url`)
-    holds the URL, and in the next line the way in words. It is read before each payload: it may change. A URL that has
-    `{node_cache}` for its host is of the node's cache; two more lines are the way to take where that does not run."""
+    that event, or None if the lines are not files; `lines`: a file with one line per event of `first..`, or None.
+    `url`, `urls`: the same, for files that the program opens; in place of each missing file, `.NAME.url` (`.EVENT.url`)
+    holds its URL and, in the next line, the route in words. It is read before each payload, since it may change. A URL
+    with `{node_cache}` as its host leads to the node's cache; two more lines give the route if no cache runs."""
 
     name: str
     kind: str
@@ -180,13 +180,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     batch_commands: bool
     pass_env: list[str]  #: variables taken over from the pilot's environment; `NAME*` = all that start so
     images: list[ImageUse]
-    files: list[ApprovedFile]  #: executable, script, container: none are told of an ad-hoc command
+    files: list[ApprovedFile]  #: executable, script, container; empty for an ad-hoc command
     #: words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
     #: `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     wrap: list[str]
     setup: SetupDef | None
-    trace_first: bool  #: nobody has traced this version: a first payload of each node is
-    trace_every: int  #: and every so many-th after it; 0 = none
+    trace_first: bool  #: this version has no profile yet: trace a first payload on each node
+    trace_every: int  #: and trace every N-th payload after it; 0 = none
     start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
     start_bytes: dict[str, int]  #: bytes that it is expected to read there at most
     named: NamedPaths | None = None  #: what the site's own files name for it; None = nothing
@@ -203,11 +203,11 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     program: int
     argv: list[str]
     env: dict[str, str]
-    params: str  #: JSON object text, told to range-mode payloads
+    params: str  #: JSON object text, sent to range-mode payloads
     seed_base: int
     events: int
     inputs: list[InputDef]
-    #: so many of its events run at the same time at most, each a payload of its own; None = no limit
+    #: most of its events that run at the same time, each in a payload of its own; None = no limit
     at_once: int | None = None
 
 
@@ -229,18 +229,18 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation ends earlier than its pilots were told at their start."""
+    """An allocation ends earlier than its pilots learned at their start."""
 
     allocation: str
     at_us: int  #: microseconds since 1970
 
 
 class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
-    """FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them.
+    """FLEET/work/NNNNNN.json. Each program and job is sent once, before or with the first grant that needs it.
 
-    Without a lead each file tells all programs and jobs that its own grants need, a grant may be told again in parts,
-    and an allocation is given something only in the file that it is started with (`--work-from`) and in files that were
-    written after its pilot's first record was read. `ended` takes back what earlier files gave to that allocation.
+    Without a lead, each file has all programs and jobs that its own grants need, a grant may be repeated in parts, and
+    an allocation gets work only from the file that it is started with (`--work-from`) and from files that were written
+    after its pilot's first record was read. `ended` revokes what earlier files gave to that allocation.
     """
 
     format: int
@@ -432,7 +432,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="ask"):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="work"):
-    """Work for a pilot. Programs and jobs are told once per connection, before or with the grant that needs them."""
+    """Work for a pilot. Each program and job is sent once per connection, before or with the grant that needs it."""
 
     programs: list[Program]
     jobs: list[JobDef]
@@ -496,8 +496,8 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="holds
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="want"):
-    """The pilot would start so many payloads of a program whose starts cost shared file systems operations or bytes.
-    Stands until permitted; a later Want of the same program replaces it."""
+    """The pilot asks to start `starts` payloads of a program whose starts cost shared file systems operations or bytes.
+    Remains in force until permitted; a later Want of the same program replaces it."""
 
     program: int
     starts: int
@@ -544,8 +544,8 @@ MOUNT_FIGURES = ("ops", "again", "read_bytes", "write_bytes", "rtt_us")
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="sampled"):
-    """What a node did since its last Sampled. A message and no record: it has no number, nothing waits for it, and it
-    is dropped where the lead is away or behind. The lead writes it to FLEET/monitor as it is, with `p`."""
+    """What a node did since its last Sampled. A message, not a record: it has no number, nothing waits for it, and it
+    is dropped if the lead is unreachable or behind. The lead adds `p` and writes it to FLEET/monitor."""
 
     p: str  #: the pilot; the lead fills it in
     node: str

@@ -1,4 +1,4 @@
-"""What is told: one digest per addressee and message. Mails are written from it, hooks and messages carry its JSON."""
+"""Content of notices: one digest per addressee and message. Mails show it, hooks and messages carry its JSON."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CampaignNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", 
 
 
 class FailuresNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="failures"):
-    """The failed events of a campaign went over the share that somebody set."""
+    """The share of failed events of a campaign exceeded the limit that its subscription sets."""
 
     campaign: str
     share: float
@@ -110,7 +110,7 @@ News = JobsNews | CampaignNews | FailuresNews | SiteNews | TrialNews
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one addressee is told at once. `id` stays the same however often it has to be sent."""
+    """Everything that one message reports to an addressee. `id` stays the same however often it has to be sent."""
 
     id: str
     server: str

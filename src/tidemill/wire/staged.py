@@ -74,7 +74,7 @@ class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a program is, as the site's staff approved it: the slot looks at it before every start. `mtime_ns`:
+    """A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns`:
     of a file that is too large for every slot to read."""
 
     path: str

@@ -1,7 +1,7 @@
-//! /tmp/.tidemill as a place to mount on: an empty directory of the node, which the last one to need it removes.
+//! /tmp/.tidemill as a mount point: an empty directory of the node, which its last user removes.
 //!
-//! Removing a directory takes away the mounts on it in every namespace (Linux 3.19, rmdir(2)), so each user of it holds
-//! a shared lock, and only who gets the lock alone removes it.
+//! Removing a directory removes the mounts on it in every namespace (Linux 3.19, rmdir(2)), so each user of it holds a
+//! shared lock, and only a process that gets the exclusive lock removes it.
 
 use std::fs::DirBuilder;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,10 +14,10 @@ use crate::ImageError;
 
 /// The directory.
 pub(super) const BASE: &str = "/tmp/.tidemill";
-/// Somebody else may remove it between our making and our locking it.
+/// Tries to make and lock the directory: another process may remove it in between.
 const TRIES_MAX: usize = 100;
 
-/// A hold on the directory; goes with the last process that has it.
+/// A hold on the directory; it ends with the last process that has it.
 #[derive(Debug)]
 pub(super) struct Alias {
     directory: OwnedFd,
@@ -57,7 +57,8 @@ impl Alias {
         Err(wrong("others kept making and removing it"))
     }
 
-    /// Removes the directory if nobody else needs it, and it is ours. To be called where nothing is mounted on it.
+    /// Removes the directory if no other process needs it and this user owns it. Call it where nothing is mounted on
+    /// the directory.
     pub fn give_back(&self) {
         if file::lock(self.directory.as_fd(), true).unwrap_or(false) {
             let _ = std::fs::remove_dir(BASE); // another user's, or not empty: it stays

@@ -1,4 +1,4 @@
-//! The process in between, with namespaces: PID 1 of a PID namespace, with mounts that nobody else sees.
+//! The process in between, with namespaces: PID 1 of a PID namespace, with mounts that are invisible outside.
 //!
 //! ```text
 //! T            a tmpfs over /tmp/.tidemill, as large as the image and all changes may be
@@ -126,7 +126,7 @@ fn run_command(
     }
 }
 
-/// The process outside was killed: its part of the cleaning is ours.
+/// The process outside was killed: does its part of the cleanup.
 fn leave(alias: &Alias) {
     tidemill_sys::signal::kill_namespace();
     while mount::detach(Path::new(BASE)).is_ok() {}

@@ -115,8 +115,7 @@ fn unpack_beside(file: &Path, to: &Path, limits: &Limits) -> Result<Survey, Imag
     unpack(&open, to, Links::Keep, limits)
 }
 
-/// A directory in memory, ours alone. Those that runs left which were killed together with their watchers are removed
-/// first.
+/// A private directory in memory. First removes those left by runs that were killed together with their watchers.
 fn temporary() -> Result<OwnDirectory, ImageError> {
     let shm = Path::new("/dev/shm");
     let base = if shm.is_dir() {

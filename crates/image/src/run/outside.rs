@@ -1,4 +1,4 @@
-//! The process that was started: gets a process inside going, passes signals on, tells how it ended.
+//! The process that was started: starts a process inside, forwards signals and reports how it ended.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -82,7 +82,7 @@ fn relocate(order: &Order, why: &str) -> Result<i32, ImageError> {
         "relocated ({why}): the image is unpacked elsewhere, and paths in command and environment are rewritten"
     ));
     let place = super::temporary()?;
-    // should the process inside be killed, what it watched over becomes ours
+    // if the process inside is killed, this one inherits its children
     security::become_subreaper()?;
     let before = offspring::children();
     let result = try_once(Namespaces::NONE, |birth| {

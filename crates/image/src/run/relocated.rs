@@ -27,7 +27,7 @@ pub(super) fn run(order: &Order, birth: &Birth, place: &Path) {
     offspring::end_all(&[]);
     let mut life = [Poll::new(birth.life.as_fd(), READABLE)];
     if fd::poll(&mut life, Some(0)).is_ok_and(|ready| ready > 0) {
-        own::remove(place); // nobody else will
+        own::remove(place); // the process outside is gone and cannot
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the process inside tells the one outside: lines in a pipe.
+//! Reports of the process inside to the one outside: lines in a pipe.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,9 +8,9 @@ use tidemill_sys::process::Exit;
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// there are no namespaces to be had here; nothing was started
+    /// namespaces are not available here; nothing was started
     Refused(String),
-    /// something that people should know; the command runs nevertheless
+    /// a warning for the user; the command runs nevertheless
     Note(String),
     /// the image could not be had, or was lost while the command ran
     Failed(String),
@@ -33,7 +33,7 @@ impl Reporter {
             Report::NotStarted(status, what) => format!("unstarted {status} {}", one_line(what)),
             Report::Ended(exit) => exit.to_string(),
         };
-        // nobody may be listening any more: then nobody is to be told
+        // the process outside may have ended: then the report is lost
         let _ = fd::write(self.pipe.as_fd(), format!("{line}\n").as_bytes());
     }
 }
@@ -42,7 +42,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Reads the lines; what is no line of ours is a failure that quotes it.
+/// Reads the lines; a malformed line becomes a failure that quotes it.
 pub(super) fn read(text: &str) -> Vec<Report> {
     text.lines().map(read_line).collect()
 }

@@ -14,11 +14,12 @@ use tidemill_wire::{JournalWriter, WireError};
 
 use crate::ledger::PilotKey;
 
-/// After a failed write or fsync (full disk), try again so much later.
+/// Time until the next try after a failed write or fsync (full disk).
 const RETRY_US: u64 = 1_000_000;
-/// Shortest time that records wait for others.
+/// Shortest time for which records wait for others.
 const GROUP_US_MIN: u64 = 5_000;
-/// Records wait so many fsync times for others, so that fsync takes at most a quarter of the disk's time.
+/// Records wait for others for this multiple of the fsync time, so that fsync takes at most a quarter of the disk's
+/// time.
 const GROUP_FSYNCS: u64 = 3;
 /// With more than this unsynced in memory, no more is read from pilots.
 const UNSYNCED_BYTES_MAX: usize = 64 << 20;

@@ -107,7 +107,7 @@ impl Journals {
     }
 }
 
-/// The first free number at or above `from`; whoever creates the file has it.
+/// Creates a journal with the first free number at or above `from`. The lead that creates the file owns the number.
 fn create(directory: &Path, from: u64) -> Result<(u64, JournalWriter), WireError> {
     let mut number = from;
     loop {

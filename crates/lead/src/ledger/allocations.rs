@@ -18,7 +18,7 @@ impl Ledger {
             && !self.leaving.contains(allocation)
     }
 
-    /// Whether every allocation that has come was told to leave.
+    /// Whether every allocation that has connected was ordered to leave.
     pub fn all_leave(&self) -> bool {
         let mut known = self.of_allocation.keys();
         !self.leaving.is_empty() && known.all(|allocation| self.leaving.contains(allocation))
@@ -29,7 +29,7 @@ impl Ledger {
         self.of_allocation.get(allocation).map_or(&[], Vec::as_slice)
     }
 
-    /// What work files told of this pilot's allocation: its end, and whether it is to leave.
+    /// Returns the end of this pilot's allocation, and whether it must leave, as work files say.
     pub fn orders_for(&self, key: PilotKey) -> (Option<u64>, bool) {
         let allocation = &self.pilots[key].allocation;
         (

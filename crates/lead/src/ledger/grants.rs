@@ -1,4 +1,4 @@
-//! What work files tell the ledger: programs, jobs, grants, and orders that take work away again.
+//! What the ledger takes from work files: programs, jobs, grants, and orders that withdraw work.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use tidemill_wire::{one_line, WorkText};
 #[derive(Debug, Default, PartialEq)]
 pub struct Orders {
     pub cancelled: Vec<u64>,
-    /// Jobs told again with another text: pilots must be told again too.
+    /// Jobs that were defined again with another text; they must be sent to pilots again too.
     pub redefined: Vec<u64>,
     /// Limits of allocations, and allocations whose pilots are to leave.
     pub ends: Vec<End>,

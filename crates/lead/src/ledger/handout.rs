@@ -275,7 +275,8 @@ fn payload_s(state: &ProgramState) -> f64 {
     (program.chunk_max as f64 * state.pace.event_s()).min(program.range_s)
 }
 
-/// Whether the pilot itself knows a place for work directories besides memory, only it can tell: it says `no_fit`.
+/// Whether the program fits the free resources of an ask. Only the pilot knows whether it has a place for work
+/// directories besides memory; if not, it returns the work with the reason `no_fit`.
 fn fits(program: &Program, ask: &Ask) -> bool {
     program.cores <= ask.cores
         && has_room(program, ask.memory_mb, true)

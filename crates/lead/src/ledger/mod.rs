@@ -1,8 +1,8 @@
-//! What the lead knows of work and pilots: a pure state, told of work files, records and connections.
+//! The lead's knowledge of work and pilots: a pure state, updated from work files, records and connections.
 //!
-//! Knows no sockets and no files. Times are microseconds of a monotonic clock, given by the caller. An event of a grant
+//! Uses no sockets and no files. Times are microseconds of a monotonic clock, passed by the caller. An event of a grant
 //! is *open* until a record settles it (done or failed), and an open event is *free* or outstanding at a pilot. Losing
-//! track costs a second execution, never an event: whatever is open and not outstanding is free.
+//! track costs a second execution, never an event: every open event that is not outstanding is free.
 
 mod allocations;
 pub mod grants;
@@ -21,9 +21,9 @@ use crate::ledger::pace::Pace;
 use crate::ledger::record::{Kind, RecordHead};
 use tidemill_wire::intervals::Intervals;
 
-/// A pilot that returned work (its slot broke, its time is short) is not given that grant again for so long.
+/// Time for which a pilot that returned work (its slot broke, its time is short) is not given that grant again.
 const REFUSAL_US: u64 = 30_000_000;
-/// After a reconnect, what the pilot neither holds nor records is given away after so long.
+/// Time after a reconnect until events that the pilot neither holds nor records are given to other pilots.
 const LIMBO_US: u64 = 2_000_000;
 
 /// Number of a pilot in the ledger.
@@ -72,9 +72,9 @@ pub struct Pilot {
     pub allocation: String,
     /// Highest record number received.
     pub received: u64,
-    /// It may come back: it has not told its end, is not given up, and its allocation goes on.
+    /// It may come back: it has not reported its end, has not been given up, and its allocation continues.
     pub alive: bool,
-    /// It has told its end.
+    /// It has reported its end.
     ended: bool,
     pub connected: bool,
     pub(crate) ask: Option<Ask>,
@@ -111,7 +111,7 @@ pub struct Ledger {
     pub(crate) cancelled: HashSet<u64>,
     pub(crate) ended: HashSet<String>,
     pub(crate) leaving: HashSet<String>,
-    /// When allocations end, microseconds since 1970, where work files told.
+    /// When allocations end, in microseconds since 1970, where work files say so.
     pub(crate) ends: HashMap<String, u64>,
     pub(crate) orders: u64,
     /// Settled events and measurements of journals that were read before the work files.
@@ -130,8 +130,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Journals and work files have been read. Pilots that seem alive get until `hold_until` to come back and tell what
-    /// they hold; nothing is handed out before.
+    /// Starts after journals and work files have been read. Pilots that seem alive have until `hold_until` to come back
+    /// and report what they hold; nothing is handed out before.
     pub fn start(&mut self, hold_until: u64) {
         self.live = true;
         self.replayed = HashMap::new();
@@ -269,7 +269,8 @@ impl Ledger {
         pilot.outstanding = holds;
         (pilot.connected, pilot.alive, pilot.lost_at, pilot.ask) = (true, true, None, None);
         pilot.limbo_until = Some(now + LIMBO_US);
-        // whoever connects lives, whatever was said of its allocation: the batch system may have started it again
+        // a pilot that connects is alive, whatever was reported about its allocation: the batch system may have started
+        // it again
         self.ended.remove(&self.pilots[key].allocation);
     }
 
@@ -284,7 +285,7 @@ impl Ledger {
         }
     }
 
-    /// The pilot could take work; it has told what it knew when its connection began.
+    /// The pilot can take work; it has reported all that it knew when its connection began.
     pub fn ask(&mut self, key: PilotKey, ask: Ask, now: u64) {
         let pilot = &mut self.pilots[key];
         self.cores_connected = self.cores_connected - pilot.cores + ask.cores;
@@ -305,7 +306,7 @@ impl Ledger {
         }
     }
 
-    /// Take a record. Returns whether the pilot has told its end.
+    /// Applies a record. Returns whether the pilot has reported its end.
     pub fn record(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) -> bool {
         let ended = self.has_ended(key);
         let pilot = &mut self.pilots[key];
@@ -315,7 +316,7 @@ impl Ledger {
         let end = head.first.saturating_add(head.count);
         match head.kind() {
             Kind::Done => {
-                // what it was not given says nothing about how long events take; in a replay nobody knows that
+                // events that the pilot was not given do not show how long events take; in a replay, that is not known
                 if self.settle(key, head.grant, (head.first, end)) || !self.live {
                     self.learn(head);
                 }
@@ -476,7 +477,8 @@ impl Ledger {
         }
     }
 
-    /// After a restart nothing is handed out until every live pilot has told what it holds.
+    /// Whether hand-outs are on hold: after a restart, until every live pilot has reported what it holds, or
+    /// `hold_until`.
     pub(crate) fn is_holding(&self, now: u64) -> bool {
         let unheard = |pilot: &Pilot| pilot.alive && (!pilot.connected || pilot.limbo_until.is_some());
         self.hold_until.is_some_and(|until| now < until) && self.pilots.iter().any(unheard)

@@ -1,4 +1,4 @@
-//! The few fields of a record that the lead looks at; the rest is stored unread.
+//! The few fields of a record that the lead reads; the rest is stored unread.
 
 use std::borrow::Cow;
 
@@ -31,12 +31,12 @@ pub struct RecordHead<'a> {
     pub reason: Cow<'a, str>,
 }
 
-/// Notes are of a job or of none.
+/// Notes belong to a job or to none.
 fn null_is_0<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(0))
 }
 
-/// What a record tells.
+/// What a record reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Started,

@@ -44,7 +44,7 @@ fn raw(text: String) -> Box<RawValue> {
     RawValue::from_string(text).unwrap()
 }
 
-/// Work file `number`: the first one tells program and job.
+/// Work file `number`; the first one defines program and job.
 fn work(number: u64, grants: Vec<Grant>) -> WorkText {
     let first = number == 1;
     WorkText {
@@ -84,7 +84,7 @@ fn ask(cores: u64) -> Ask {
     }
 }
 
-/// A pilot that runs what it is given and tells it, over connections that break.
+/// A pilot that runs what it is given and reports it, over connections that break.
 #[derive(Default)]
 struct Model {
     incarnation: u64,

@@ -1,4 +1,4 @@
-//! One TCP connection of a pilot, or of somebody who has not proved to be one.
+//! One TCP connection of a pilot, or of a peer that has not authenticated.
 
 use std::collections::HashSet;
 use std::io;
@@ -9,14 +9,14 @@ use tidemill_wire::{Fill, LeadMessage, LineBuffer, OutBuffer, LINE_BYTES_MAX};
 
 use crate::ledger::PilotKey;
 
-/// Somebody who has not proved who it is may send one line of so many bytes (`held` of a reconnecting pilot is long);
+/// Longest line that an unauthenticated peer may send (`held` of a reconnecting pilot is long).
 pub const GREETING_BYTES_MAX: usize = 4 << 20;
-/// while all of them together have sent more than `GREETING_BYTES_TOTAL`, only so many.
+/// The limit while all of these peers together have sent more than `GREETING_BYTES_TOTAL`.
 pub const GREETING_BYTES_CROWDED: usize = 64 << 10;
 pub const GREETING_BYTES_TOTAL: usize = 32 << 20;
-/// Time to prove it.
+/// Time for a peer to authenticate.
 pub const GREETING_US: u64 = 5_000_000;
-/// A pilot that does not read what we send is dropped when so much is waiting.
+/// A pilot that does not read is dropped when more than this is waiting for it.
 const OUT_BYTES_MAX: usize = 64 << 20;
 /// With more than this waiting, a pilot gets no more work.
 const OUT_BYTES_BUSY: usize = 8 << 20;
@@ -81,7 +81,7 @@ impl Connection {
         self.lines.set_limit(LINE_BYTES_MAX);
     }
 
-    /// Read what is there, up to a limit per turn. Err tells why the connection is over.
+    /// Reads what is there, up to a limit per turn. Err says why the connection is over.
     pub fn read(&mut self, now: u64) -> Result<(), String> {
         for _ in 0..READS_PER_TURN {
             match self.lines.fill(&mut self.stream) {
@@ -115,7 +115,7 @@ impl Connection {
         self.out.pending() < OUT_BYTES_BUSY
     }
 
-    /// Send what the socket takes. Err tells why the connection is over.
+    /// Sends what the socket takes. Err says why the connection is over.
     pub fn flush(&mut self) -> Result<(), String> {
         match self.out.flush(&mut self.stream) {
             Ok(_) if self.out.pending() > OUT_BYTES_MAX => Err(format!(

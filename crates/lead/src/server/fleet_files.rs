@@ -1,7 +1,8 @@
 //! What the lead looks for in the fleet directory: work files, STOP, the agent's sign of life, a newer lead.
 //!
-//! Look-ups per second while nobody waits for work, beside the agent: 2 for work files, 0.5 for each of FLEET/STOP and
-//! `stop_files`, 0.5 for a newer lead, and one in a tenth of `dead_after_s`; whatever the number of pilots.
+//! Look-ups per second of a lead beside the agent while no pilot waits for work: 2 for work files, 0.5 for each of
+//! FLEET/STOP and `stop_files`, 0.5 for a newer lead, and one in a tenth of `dead_after_s`; whatever the number of
+//! pilots.
 
 use tidemill_wire::log::cause;
 use tidemill_wire::{Cancel, Deadline, Drain, LeadMessage};
@@ -12,7 +13,7 @@ use tidemill_wire::WorkText;
 
 /// Work files per turn.
 const FILES_PER_TURN: usize = 16;
-/// After a work file that cannot be read, try again so much later.
+/// Time until the next try after a work file that could not be read.
 const RETRY_US: u64 = 1_000_000;
 
 impl Lead {
@@ -65,9 +66,9 @@ impl Lead {
         }
     }
 
-    /// The dead-man's switch. An agent that has been silent for too long: every connected pilot, and every one that
-    /// comes, is told to drain, nothing is handed out, and when all have left the lead leaves too. An agent that comes
-    /// back before that: who was told to leave goes on leaving, who comes from then on gets work.
+    /// The dead-man's switch. While the agent has been silent for too long, every pilot that is connected or connects
+    /// is ordered to drain, and nothing is handed out; when all have left, the lead leaves too. If the agent comes back
+    /// before that, pilots that were ordered to leave still leave, and those that connect from then on get work.
     fn look_for_agent(&mut self, now: u64) {
         let abandoned = !self.alive.look(now);
         if abandoned == self.abandoned || self.superseded {
@@ -151,7 +152,7 @@ impl Lead {
         }
         self.log.info("jobs.cancelled", &[("jobs", &orders.cancelled)]);
         for connection in self.connections.iter_mut().flatten() {
-            // a pilot forgets a cancelled job: should it be granted again, it is told again
+            // a pilot forgets a cancelled job, so the job is sent again if it is granted again
             let jobs: Vec<u64> = orders
                 .cancelled
                 .iter()
@@ -164,7 +165,7 @@ impl Lead {
         }
     }
 
-    /// Send a message to the pilots of an allocation that are connected; others are told when they come.
+    /// Sends a message to the connected pilots of an allocation; others get it when they connect.
     fn tell_allocation(&mut self, allocation: &str, message: &LeadMessage, now: u64) {
         let slots: Vec<usize> = self
             .ledger

@@ -32,17 +32,17 @@ use crate::server::permits::Pacing;
 use crate::sources::Sources;
 use tidemill_wire::WorkReader;
 
-/// Connections at once. With so many, the oldest that has not proved who it is makes room for the next one; where all are
-/// of pilots, more wait in the kernel's queue.
+/// Most connections at once. At this number, the oldest unauthenticated connection makes room for the next one; if all
+/// belong to pilots, more wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// With many connections, a turn handles what came in so long, instead of one line per `poll` of all.
+/// With more connections than this, each turn pauses to collect input, instead of handling one line per `poll` of all.
 const CROWD: usize = 64;
 const CROWD_PAUSE_US: u64 = 2_000;
 const TICK_US: u64 = 250_000;
 const BEAT_US_MAX: u64 = 10_000_000;
-/// A pilot that is silent for so many beats is gone.
+/// Heartbeats of silence after which a pilot counts as gone.
 const SILENT_BEATS: u64 = 4;
-/// After a restart, pilots that seem alive get at most so long to come back before work is given out.
+/// Longest time after a restart that pilots that seem alive have to come back before work is given out.
 const HOLD_US_MAX: u64 = 10_000_000;
 const LISTENER: usize = 0;
 const SIGNALS: usize = 2;
@@ -61,11 +61,11 @@ pub enum Exit {
     Asked,
 }
 
-/// How often the file system is asked.
+/// How often the file system is queried.
 pub(crate) struct Intervals {
     /// Work files, while a pilot waits for work.
     pub(crate) hungry_us: u64,
-    /// Work files, while nobody waits: they may hold orders.
+    /// Work files, while no pilot waits: they may hold orders.
     pub(crate) work_us: u64,
     pub(crate) stop_us: u64,
     pub(crate) superseded_us: u64,
@@ -116,7 +116,7 @@ pub struct Lead {
     pub(crate) stop_paths: Vec<PathBuf>,
     pub(crate) stopped: bool,
     pub(crate) alive: AliveFile,
-    /// The agent is silent: nothing is handed out, pilots are told to leave.
+    /// The agent is silent: nothing is handed out, and pilots are ordered to leave.
     pub(crate) abandoned: bool,
     pub(crate) superseded: bool,
     pub(crate) asked: bool,

@@ -1,7 +1,7 @@
 //! What pilots measured of their nodes, on its way to the agent: FLEET/monitor, written by a thread of its own.
 //!
-//! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So it
-//! is no part of the journal, which holds what must not be lost and is kept as long as the fleet.
+//! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So
+//! it is not part of the journal, which holds what must not be lost and is kept as long as the fleet.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
@@ -9,13 +9,13 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use tidemill_wire::log::{cause, Log};
 use tidemill_wire::{frame, Sampled, SegmentLog};
 
-/// Samples are written so often.
+/// Interval at which samples are written.
 const FLUSH_US: u64 = 1_000_000;
 /// Waiting to be written; what comes on top of it is dropped.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// Handed to the thread at once.
 const BATCHES_MAX: usize = 2;
-/// A sample is about 300 bytes; a longer one is not ours.
+/// A sample is about 300 bytes; a longer one is not valid and is dropped.
 const SAMPLE_BYTES_MAX: usize = 4096;
 /// Two are kept: 8,000 nodes fill one in 90 s at an interval of 30 s.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;

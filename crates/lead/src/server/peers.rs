@@ -9,7 +9,7 @@ use crate::server::connection::{self, Connection, Peer};
 use crate::server::{Lead, CONNECTIONS_MAX};
 
 const ACCEPTS_PER_TURN: usize = 64;
-/// A pilot proves who it is within so long, on a slow network too.
+/// Time in which a pilot authenticates, on a slow network too.
 const PROOF_US: u64 = 250_000;
 /// Refused connections that are logged in `REFUSALS_US`; each line says how many there were altogether.
 const REFUSALS_MAX: u32 = 20;

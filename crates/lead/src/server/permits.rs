@@ -54,7 +54,7 @@ impl Lead {
         self.pacing.was_over = is_over;
     }
 
-    /// Permit what may start now. Nobody starts anything while all are to leave.
+    /// Permits the starts that are due. Nothing starts while all pilots are to leave.
     pub(crate) fn permit(&mut self, now: u64) {
         self.pacing.due = None;
         let leaving = self.ledger.is_draining() || self.abandoned || self.stopped;

@@ -25,7 +25,7 @@ struct WorkMessage<'a> {
 }
 
 impl Lead {
-    /// Handle one line. Err tells why the connection is over.
+    /// Handles one line. Err says why the connection is over.
     pub(crate) fn handle(
         &mut self,
         slot: usize,
@@ -158,10 +158,10 @@ impl Lead {
         Ok(())
     }
 
-    /// Reads what other journals hold of a pilot, where there is anything that is not known: thousands may come at once,
-    /// and each file costs a look at a shared file system. One that does not say what there is (of an older version)
-    /// has its own journal read, and those of leads unless they were read since its connection came: what another lead
-    /// acknowledged, it acknowledged before that.
+    /// Reads what other journals hold of a pilot, if any of it is unknown: thousands of pilots may come at once, and
+    /// each file costs a query to a shared file system. For a pilot that does not report what there is (of an older
+    /// version), reads its own journal, and those of leads unless they were read since its connection came:
+    /// whatever another lead acknowledged, it acknowledged before that.
     fn catch_up(
         &mut self,
         key: PilotKey,
@@ -182,7 +182,7 @@ impl Lead {
         Ok(())
     }
 
-    /// What a pilot is told when it comes: the end of its allocation, and whether to leave.
+    /// Sends a pilot its orders when it connects: the end of its allocation, and whether to leave.
     fn tell_orders(&self, key: PilotKey, connection: &mut Connection, now: u64) {
         let (end_us, leaves) = self.ledger.orders_for(key);
         if let Some(at_us) = end_us {
@@ -334,7 +334,7 @@ impl Lead {
     }
 }
 
-/// Put a Work message on its way, with the programs and jobs that this connection has not been told.
+/// Queues a Work message, with the programs and jobs that this connection has not received yet.
 fn tell_work(ledger: &Ledger, connection: &mut Connection, grants: &[Grant]) -> Result<(), String> {
     let mut message = WorkMessage {
         m: "work",

@@ -1,7 +1,7 @@
 //! The cache of this node: XRootD's XCache, its files in the node's memory, for payloads of this pilot.
 //!
-//! A process of its own (`server`) runs xrootd, starts it again, and clears up when the pilot is gone; here is what the
-//! pilot knows of it. The agent has written the configuration. Knows no job: those who want the cache do.
+//! A separate process (`server`) runs xrootd, restarts it, and cleans up after the pilot has ended; this module is the
+//! pilot's view of it. The agent has written the configuration. Callers decide which jobs use the cache.
 
 mod server;
 
@@ -20,7 +20,7 @@ use server::Order;
 
 #[derive(Default)]
 enum State {
-    /// Nobody has read through it yet.
+    /// Not started: no job has read through it yet.
     #[default]
     None,
     Runs {
@@ -31,7 +31,7 @@ enum State {
     Over,
 }
 
-/// What there is to do and to say.
+/// Changes that the pilot must act on or report.
 #[derive(Debug, PartialEq)]
 pub enum News {
     Runs(String),
@@ -116,7 +116,7 @@ impl NodeCache {
         }
     }
 
-    /// What it told since; never waits.
+    /// The news since the last call; never blocks.
     pub fn hear(&mut self) -> Vec<News> {
         let State::Runs { child, .. } = &mut self.state else {
             return Vec::new();
@@ -215,7 +215,7 @@ fn order(def: &NodeCacheDef, isolated: bool) -> Result<Order, String> {
     })
 }
 
-/// A port that nobody has at present.
+/// A port that is free at present.
 fn free_port() -> Result<u16, String> {
     let bound = TcpListener::bind(("0.0.0.0", 0)).and_then(|listener| listener.local_addr());
     let address = bound.map_err(|error| format!("failed to find a free port: {error}"))?;

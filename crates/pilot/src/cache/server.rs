@@ -1,8 +1,8 @@
-//! The process that runs xrootd on this node: it makes the directory, starts xrootd again after a crash, and counts.
+//! The process that runs xrootd on this node: it makes the directory, restarts xrootd after a crash, and counts bytes.
 //!
-//! Where there are namespaces its files are in a tmpfs of its own, which is bounded and ends with its processes however
-//! they end. Elsewhere they are in a directory in /dev/shm, which is removed when the pilot is gone. The kernel ends
-//! xrootd when this process ends.
+//! Where namespaces are available, its files are in a tmpfs of its own, which has a size limit and disappears with its
+//! processes however they end. Elsewhere they are in a directory in /dev/shm, which is removed when the pilot is gone.
+//! The kernel ends xrootd when this process ends.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -26,18 +26,18 @@ use crate::images::home;
 
 const SHARED_MEMORY: &str = "/dev/shm";
 const WHAT: &str = "cache";
-/// Pauses before xrootd is started again, after deaths in a row; after one more it is given up.
+/// Pauses before restarts of xrootd after consecutive crashes; one more crash disables the cache.
 const PAUSES_US: [u64; 5] = [0, 1_000_000, 4_000_000, 15_000_000, 60_000_000];
-/// An xrootd that has lived so long has not died of what its predecessors died of.
+/// After this run time, a crash of xrootd counts as the first in a row.
 const STEADY_US: u64 = 60_000_000;
 const LOOK_US: u64 = 500_000;
-/// What it has fetched is counted so often.
+/// Interval at which the fetched bytes are counted.
 const COUNT_US: u64 = 2_000_000;
 const FILES_MAX: u64 = 20_000;
 const LOG_BYTES_MAX: u64 = 4 << 20;
 const LAST_WORDS: usize = 300;
 const REPORT_BYTES_MAX: usize = 64 << 10;
-/// What of our environment xrootd gets, to find its libraries.
+/// Environment variables that xrootd inherits, so that it finds its libraries.
 const PASSED: [&str; 6] = ["PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LANG", "TZ"];
 
 /// What to run.
@@ -251,7 +251,7 @@ impl Server {
             .open(self.directory.join("log/xrootd.log"))
     }
 
-    /// Count what was fetched and sent; tell the pilot what is new. Keep the log short.
+    /// Count fetched and sent bytes and send changes to the pilot. Keep the log short.
     fn count(&mut self, pilot: &Teller) {
         let mut packet = vec![0; REPORT_BYTES_MAX];
         while let Ok(length) = self.reports.recv(&mut packet) {

@@ -1,4 +1,4 @@
-//! Long work in a process of its own: a fork of the pilot that tells by lines of JSON how it goes, and dies with it.
+//! Long work in a separate process: a fork of the pilot that reports progress as lines of JSON and dies with the pilot.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,14 +14,14 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 pub struct Teller(OwnedFd);
 
 impl Teller {
-    /// Tell the pilot.
+    /// Send a message to the pilot.
     pub fn tell(&self, message: &Value) {
         let mut line = message.to_string();
         line.push('\n');
-        let _ = fd::write(self.0.as_fd(), line.as_bytes()); // whoever does not listen is dead
+        let _ = fd::write(self.0.as_fd(), line.as_bytes()); // a failed write means that the pilot is dead
     }
 
-    /// Sleep so long; false when the pilot is gone.
+    /// Sleep for `time_us`; false when the pilot is gone.
     pub fn sleep(&self, time_us: u64) -> bool {
         let mut polls = [Poll::new(self.0.as_fd(), 0)];
         fd::poll(&mut polls, Some(time_us)).is_ok() && !polls[0].readable()
@@ -62,7 +62,7 @@ impl Child {
         self.from.as_fd()
     }
 
-    /// What it told since; never waits. What cannot be read is its last word, as a failure.
+    /// The messages since the last call; never blocks. An invalid message becomes a failure and closes the connection.
     pub fn hear(&mut self) -> Vec<Value> {
         let mut told = Vec::new();
         while !self.closed {
@@ -112,7 +112,7 @@ mod tests {
         fd::set_nonblocking(from.as_fd(), true).unwrap();
         fd::write(to.as_fd(), b"{\"fetched\": 1}\n{\"sho\n{\"shown\": \"fuse\"}\n").unwrap();
         let mut child = Child {
-            pid: i32::MAX, // nobody's
+            pid: i32::MAX, // no such process
             from: File::from(from),
             lines: LineBuffer::new(LINE_BYTES_MAX),
             closed: false,

@@ -1,4 +1,4 @@
-//! Memory of our own on the node.
+//! The pilot's own memory on the node.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use super::child::Child;
 use super::GONE;
 use crate::error::LOG;
 
-/// Where memory is on every Linux; mounting over it needs no directory of ours that could be left behind. Our slots get
-/// their own /dev/shm anyway.
+/// The memory file system of every Linux machine. Mounting over it needs no directory that could be left behind, and
+/// slots get their own /dev/shm anyway.
 const SHARED_MEMORY: &str = "/dev/shm";
 const WHAT: &str = "node";
 /// Namespaces and a mount take milliseconds.
 const TRIAL_US: u64 = 2_000_000;
 
-/// The place.
+/// The directory in memory.
 pub struct Home {
     path: PathBuf,
-    /// a tmpfs in a mount namespace of our own
+    /// a tmpfs in the pilot's own mount namespace
     private: bool,
-    /// on a file system that others see too
+    /// on a file system that other processes see too
     own: Option<OwnDirectory>,
 }
 
@@ -87,14 +87,14 @@ impl Home {
         self.private
     }
 
-    /// Remove what the kernel does not remove with us; the child that is still at it.
+    /// Remove what the kernel does not remove with the pilot; returns the child if it still works on that.
     pub fn leave(self) -> Option<i32> {
         let own = self.own?;
         own::remove_aside(own.path())
     }
 }
 
-/// Remove directories of pilots of ours that were killed; the child that is still at it.
+/// Remove directories of this user's killed pilots; returns the child if it still works on that.
 pub fn clean() -> Option<i32> {
     child::aside(&[], remove_left).unwrap_or(None)
 }

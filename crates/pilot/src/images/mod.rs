@@ -1,11 +1,12 @@
-//! The pilot's own place on its node: memory in which images and staged files lie, and what shows the images.
+//! The pilot's own memory on its node, which holds images and staged files, and the processes that show the images.
 //!
-//! It is entered when the first image is wanted. With user namespaces it is a tmpfs in a mount namespace of our own, so
-//! that nobody else sees it and nothing of it is left however we end; slots are forked from here and inherit it. Without,
-//! it is a directory in /dev/shm, which the next pilot removes where we cannot (`tidemill_sys::own`).
+//! The pilot sets it up when the first image is needed. With user namespaces it is a tmpfs in the pilot's own mount
+//! namespace: no other process sees it, and it disappears however the pilot ends. Slots are forked from the pilot and
+//! inherit it. Without namespaces it is a directory in /dev/shm; if the pilot cannot remove it, the next pilot does
+//! (`tidemill_sys::own`).
 //!
-//! Reading an image and showing it take long, and squashfuse has to be watched: each is a process of its own (`child`),
-//! and the pilot's loop hears of it. Knows no work: which image is wanted, and in how much memory, others decide.
+//! Reading and showing an image take long, and squashfuse needs supervision: each runs in a separate process (`child`)
+//! that reports to the pilot's loop. Callers decide which images are needed, and in how much memory.
 
 pub mod child;
 pub mod home;
@@ -110,20 +111,20 @@ impl Images {
         Ok(())
     }
 
-    /// Take an image away; nothing may use it any more.
+    /// Remove an image that is no longer in use.
     pub fn drop_image(&mut self, sha256: &str) {
         if let Some(mut image) = self.images.remove(sha256) {
             self.removals.extend(image.remove());
         }
     }
 
-    /// What to wait for before `poll` has something to tell.
+    /// Descriptors to poll: one becomes readable when `poll` has events.
     pub fn polls(&self) -> impl Iterator<Item = Poll> + '_ {
         let fds = self.images.values().filter_map(Image::fd);
         fds.map(|fd| Poll::new(fd, READABLE))
     }
 
-    /// What happened since the last call. Never waits.
+    /// The events since the last call; never blocks.
     pub fn poll(&mut self) -> Vec<Event> {
         self.removals.retain(|&pid| tidemill_sys::child::still_runs(pid));
         let events: Vec<Event> = self.images.values_mut().filter_map(Image::poll).collect();
@@ -135,7 +136,7 @@ impl Images {
         events
     }
 
-    /// What a slot is told of an image that is shown.
+    /// The description of a shown image that is sent to slots.
     pub fn for_slot(&self, sha256: &str, areas: &[String]) -> Option<SlotImage> {
         let image = self.images.get(sha256)?;
         Some(SlotImage {
@@ -144,13 +145,13 @@ impl Images {
         })
     }
 
-    /// Wait a moment for news; whether there are some.
+    /// Wait at most `wait_us` for news; true if there is some.
     pub fn settle(&self, wait_us: u64) -> bool {
         let mut polls: Vec<Poll> = self.polls().collect();
         fd::poll(&mut polls, Some(wait_us)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether squashfuse serves the image: then it can die.
+    /// Whether squashfuse, a process that can die, serves the image.
     pub fn is_served(&self, sha256: &str) -> bool {
         self.images.get(sha256).is_some_and(|image| image.fd().is_some())
     }

@@ -1,7 +1,7 @@
 //! The pilot's append-only output bundle: a plain tar archive and an index of framed lines.
 //!
-//! Single writer. A member counts only after `sync`; what a failed write left behind is cut off. Holes of a source are
-//! holes of the archive's file: whoever reads it gets zeros, and no disk holds them. Knows no slot and no record.
+//! Single writer. A member counts only after `sync`; the remains of a failed write are cut off. Holes of a source
+//! become holes of the archive file: readers get zeros, and they take no disk space. Does not know slots or records.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -230,13 +230,13 @@ impl<C: Calls + Clone> Bundle<C> {
         self.pushed = self.pushed.min(mark.end);
         self.data_synced = self.data_synced.min(mark.end);
         self.entries.truncate(mark.entries);
-        // what is behind `end` is overwritten by the next member; cutting it off gives the space back
+        // the next member overwrites what follows `end`; cutting it off frees the space
         if self.calls.cut(&self.file, mark.end).is_ok() {
             self.reached = mark.end;
         }
     }
 
-    /// Begin a member of so many bytes. After an error the group has to be rolled back, here and in what follows.
+    /// Begin a member of `length` bytes. After an error, here or in a later call, the group must be rolled back.
     pub fn start(&mut self, member: &Member<'_>, length: u64) -> Result<Part, PilotError> {
         let head = tar::header(&member.path(), length, tidemill_wire::log::now_us() / 1_000_000);
         self.put(&head)?;
@@ -257,7 +257,7 @@ impl<C: Calls + Clone> Bundle<C> {
         })
     }
 
-    /// Bring at most so many bytes more of a member, holes included; whether all are there.
+    /// Copy at most `bytes_max` more bytes of a member, holes included; true when the member is complete.
     pub fn go_on(
         &mut self,
         part: &mut Part,
@@ -440,12 +440,12 @@ impl<C: Calls + Clone> Bundle<C> {
         vec![self.file.as_raw_fd(), self.index.descriptor()]
     }
 
-    /// Whether only `start_next` helps.
+    /// Whether the file is broken, so that only `start_next` helps.
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// End the archive as tar expects it. Readers do without; so nobody waits for these blocks to be safe.
+    /// Write the end blocks that tar expects. Readers work without them, so they need not be safe.
     pub fn finish(&mut self) {
         let _ = self
             .calls
@@ -468,7 +468,7 @@ fn start_file<C: Calls + Clone>(calls: &C, path: &Path) -> Result<(File, Journal
     Ok((file, index))
 }
 
-/// What a source gave: so many bytes, or as many zeros that nobody has written.
+/// What a source returned: a number of bytes, or a hole of this length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     Bytes(usize),
@@ -477,13 +477,13 @@ pub enum Piece {
 
 /// Bytes of a known length that become a member.
 pub trait Source {
-    /// Bytes that will be read.
+    /// The number of bytes to be read.
     fn length(&self) -> std::io::Result<u64>;
 
-    /// The next bytes, at most as many as there is room; for a hole nothing is written there.
+    /// The next bytes, at most as many as fit into `into`; a hole leaves `into` unchanged.
     fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece>;
 
-    /// Whether somebody has written to it since it was opened here.
+    /// Whether another process has written to it since it was opened here.
     fn was_changed(&self) -> bool {
         false
     }

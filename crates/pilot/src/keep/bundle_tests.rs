@@ -166,7 +166,7 @@ fn a_next_file_that_was_half_made_stops_none_that_follow() {
     }
 }
 
-/// A file of so many bytes that are all holes but for a few written ones.
+/// A file of this length that is all holes except for a few written bytes.
 fn sparse(length: u64, written: &[(u64, &[u8])]) -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.set_len(length).unwrap();

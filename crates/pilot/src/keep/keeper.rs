@@ -1,8 +1,8 @@
-//! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
+//! Copies outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
 //!
-//! A child writes (`writer`): what the bundle's file system does to it is never felt here. While that fails or hangs,
-//! outputs stay where they are (in the slot's memory), no work with outputs is begun, and the copy is tried again later
-//! and later; after the site's patience the node is given up, and the events go back unharmed.
+//! A child (`writer`) does the writing, so a slow bundle file system never blocks the pilot. While writing fails or
+//! hangs, outputs stay where they are (in the slot's memory), no work with outputs starts, and the copy is retried with
+//! growing pauses. When the site's patience is over, the pilot gives up the node, and the events are returned unharmed.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -18,24 +18,24 @@ use crate::aside::Aside;
 use crate::error::PilotError;
 use crate::work::piece::Piece;
 
-/// A request carries so many groups at most, as their descriptors have to fit into a socket, ...
+/// Most groups in a request, because their descriptors must fit into a socket.
 const GROUPS_MAX: usize = 32;
-/// ... and after so many bytes in line no further group.
+/// A request with this many inline bytes takes no further group.
 const BATCH_BYTES: usize = 4 << 20;
-/// With so much waiting no work with outputs is begun, ...
+/// Outputs, and their inline bytes, that wait: above either limit, no work with outputs starts.
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// ... and with so much in line, what comes runs again later.
+/// Inline bytes that are held: above this limit, new outputs are dropped, and their events run again later.
 const HELD_BYTES_MAX: usize = 256 << 20;
-/// Copied outputs stay at their slot until they are safe, as far as that takes no room that payloads may need.
+/// Copied outputs stay at their slot until they are safe, unless payloads may need the room.
 const RETAINED_MAX: usize = 64;
 const RETAINED_BYTES_MAX: u64 = 16 << 20;
-/// Logs that wait; more are lost.
+/// Logs that wait, in bytes; further logs are lost.
 const LOGS_BYTES_MAX: usize = 16 << 20;
-/// A child that says nothing for so long hangs: a copy says each second that it goes on, and an fsync is of 64 MiB.
+/// A child that is silent for this time hangs: a copy reports progress each second, and an fsync covers 64 MiB.
 const HANG_US: u64 = 10_000_000;
 
-/// Outputs that are to come into the bundle.
+/// Outputs that wait to be copied into the bundle.
 struct Waiting {
     number: u64,
     slot: u32,
@@ -71,17 +71,17 @@ struct Pending {
 /// What became of outputs.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// They are safe: this record may be told.
+    /// They are safe: this record may be reported.
     Safe(Done),
-    /// Their payload's fault: these events failed with this message.
+    /// They are lost through their payload's fault: these events failed with this message.
     Lost {
         piece: Piece,
         slot: u32,
         message: String,
     },
-    /// They are gone, by no fault of these events: to run again.
+    /// They are gone through no fault of these events, which run again.
     Orphaned { piece: Piece },
-    /// The storage took them not, and we leave.
+    /// The storage did not take them, and the pilot leaves.
     Refused {
         piece: Piece,
         slot: u32,
@@ -212,12 +212,12 @@ impl Keeper {
         }
     }
 
-    /// A failed payload's logs were taken: its record does not wait for them, but somebody may soon read them.
+    /// A failed payload's logs were taken: its record does not wait for them, but a user may soon read them.
     pub(super) fn take_failed(&mut self) {
         self.failed_unsafe = !self.logs.is_empty() || self.logging || self.dirty_since_us.is_some();
     }
 
-    /// What the child has answered; whether it hangs.
+    /// Handle the child's answers, and check whether it hangs.
     pub(super) fn hear<'a>(&mut self, slot_of: &dyn Fn(u32) -> Option<&'a Slot>, now_us: u64) -> Vec<Kept> {
         let Some(aside) = &mut self.aside else {
             return Vec::new();
@@ -504,7 +504,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Drop the outputs of pieces that nobody waits for any longer, also of a copy that is on its way.
+    /// Drop the outputs of canceled pieces, also of a copy in progress.
     pub(super) fn drop_canceled<'a>(
         &mut self,
         is_over: &dyn Fn(&Piece) -> bool,
@@ -550,19 +550,19 @@ impl Keeper {
         (!self.sent.is_empty() || !self.waiting.is_empty()) && !self.trouble.is_hopeless(now_us)
     }
 
-    /// Whether logs are on their way into the bundle.
+    /// Whether logs are being written to the bundle.
     pub(super) fn is_logging(&self) -> bool {
         !self.trouble.is_on() && (self.logging || !self.logs.is_empty())
     }
 
-    /// Wait for the child at most so long; where there is none, so long.
+    /// Wait for the child, at most for `limit_us`; without a child, for exactly that time.
     pub(super) fn wait(&self, limit_us: u64) -> Result<(), PilotError> {
         let mut polls: Vec<Poll> = self.poll().into_iter().collect();
         fd::poll(&mut polls, Some(limit_us)).map_err(|error| PilotError::system("poll")(error.source))?;
         Ok(())
     }
 
-    /// Give up what is not in the bundle, and where `unsafe_too` what is not safe there: the pilot leaves.
+    /// Give up what is not in the bundle and, with `unsafe_too`, what is not safe there: the pilot leaves.
     pub(super) fn abandon(&mut self, unsafe_too: bool) -> Vec<Kept> {
         let message = self.why();
         let unsent = self.sent.drain(..).chain(self.waiting.drain(..));

@@ -1,6 +1,6 @@
-//! What payloads leave: outputs and logs go into the node's bundle, and a record follows when they are safe there.
+//! Outputs and logs of payloads: they go into the node's bundle, and a record follows when they are safe there.
 //!
-//! Knows no lead: a record is done with when it is in the report.
+//! Does not know the lead: a record is finished here when it is in the report.
 
 mod bundle;
 mod keeper;
@@ -25,13 +25,13 @@ pub use writer::Origin;
 const STDERR_TAIL_BYTES: usize = 4096;
 /// Outputs that a job left before it was canceled are made durable at once for this time: its site waits for them.
 const HURRY_US: u64 = 3_000_000;
-/// ... and those that have found no room after this time are dropped.
+/// Outputs of a canceled job that have found no room after this time are dropped.
 const CANCELED_KEPT_US: u64 = 20_000_000;
-/// Longest wait for the storage of a pilot that leaves in peace.
+/// Longest wait for the storage when a pilot leaves without an order to stop.
 const PEACE_US: u64 = 60_000_000;
-/// The same for one that was told to stop, from that order on: the lead's acknowledgement needs some time after it.
+/// Longest wait for the storage after an order to stop: the lead's acknowledgement needs some time after that.
 const STOP_US: u64 = 900_000;
-/// Kept free for the rest before the allocation's end.
+/// Time kept free before the allocation's end for the rest of the shutdown.
 const END_US: u64 = 2_000_000;
 const LOOK_US: u64 = 50_000;
 
@@ -241,12 +241,12 @@ impl Keeper {
     }
 }
 
-/// Outputs that nobody asks for any more.
+/// Drop outputs of work that is no longer wanted.
 fn drop_outputs(cx: &Context, slot: u32, done: &Done) {
     keeper::remove_outputs(cx.slots.get(slot), done);
 }
 
-/// When a pilot that leaves waits for its storage no longer.
+/// The time until which a pilot that leaves waits for its storage.
 fn until_us(cx: &Context) -> u64 {
     match cx.life.phase() {
         Phase::Stopping(leaving) => leaving.since_us + STOP_US,

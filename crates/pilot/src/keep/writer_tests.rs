@@ -101,7 +101,7 @@ fn what_was_copied_before_an_fsync_failed_in_a_copy_is_never_said_to_be_safe() {
         let mut writer = Writer::new(&calls, None, place, 1 << 30);
         let (mut served, mut other) = Served::alone();
         let ((small, mut body), (mut large, _), (next, text)) = (group(1), group(2), group(3));
-        large.outputs[0].inline = Some(65 << 20); // so much is fsynced before it is whole
+        large.outputs[0].inline = Some(65 << 20); // above 64 MiB: part is fsynced before it is complete
         body.resize(700 + (65 << 20), 7);
         assert!(writer.copy_all(&mut served, &[small, large], &body));
         assert!(writer.copy_all(&mut served, &[next], &text));

@@ -1,9 +1,10 @@
-//! Where there is no lead: who holds which file, told by small files in the fleet's directory.
+//! Which node holds which file, without a lead: recorded in small files in the fleet's directory.
 //!
-//! `FLEET/peers/SHA256` names nodes that have the file or are getting it. A pilot that needs the file reads that once. Who
-//! finds nobody there claims the file (`SHA256.claimN`, made by one pilot only), names itself, and reads the shared
-//! file system; who comes second to the claim looks again a little later, a few times. Files are as many as staged files,
-//! whatever the number of nodes, and are hints: a node that is named and gone is avoided, and replaced by the next claim.
+//! `FLEET/peers/SHA256` names nodes that have the file or are getting it. A pilot that needs the file reads this peers
+//! file once. If it names no usable node, the pilot claims the file (`SHA256.claimN`, which only one pilot can create),
+//! adds itself, and reads the shared file system. A pilot that loses the claim reads the peers file again a little
+//! later, a few times. There is one peers file for each staged file, whatever the number of nodes. Peers files are
+//! hints: pilots avoid a named node that is gone, and the next claim replaces it.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -17,7 +18,7 @@ use tidemill_wire::{log, Holds, PilotMessage, Seek, Source};
 use crate::error::LOG;
 use crate::time::pause_after;
 
-/// Nodes that are named: each gives a file to 32 others at once.
+/// Most nodes that are named: each sends a file to 32 others at once.
 const HOLDERS_MAX: usize = 16;
 /// Nodes that are tried before the file is claimed.
 const TRIED_MAX: usize = 4;
@@ -36,7 +37,7 @@ struct Peers {
 }
 
 impl Peers {
-    /// Whom to ask: a few, not the same for everybody, none that did not serve us.
+    /// The nodes to ask: a few, rotated by `turn` so that pilots ask different ones, and none of `avoid`.
     fn choose(&self, avoid: &[String], turn: usize) -> Vec<String> {
         let mut able: Vec<String> = self.holders.clone();
         able.retain(|holder| !avoid.contains(holder));
@@ -46,7 +47,7 @@ impl Peers {
         able
     }
 
-    /// With this node among them, and without those that did not serve it; None: nothing changes.
+    /// The same with this node, and without the nodes that did not serve it; None if nothing changes.
     fn joined(&self, me: &str, avoid: &[String]) -> Option<Peers> {
         let mut holders = self.holders.clone();
         holders.retain(|holder| !avoid.contains(holder));
@@ -62,13 +63,13 @@ impl Peers {
     }
 }
 
-/// What we said of one file.
+/// What this pilot has published about one file.
 #[derive(Debug, Default)]
 struct Told {
-    /// Our address, as we wrote it last.
+    /// This pilot's address, as last written.
     named: Option<String>,
     avoid: Vec<String>,
-    /// How often somebody else had the claim, and when we look again.
+    /// How often another pilot had the claim, and when to read the peers file again.
     looks: usize,
     look_at_us: Option<u64>,
 }
@@ -80,7 +81,7 @@ pub struct Board {
     directory: PathBuf,
     pub pilot: String,
     pub secret: String,
-    /// So that pilots do not all ask the same node.
+    /// Makes pilots ask different nodes.
     turn: usize,
     serves: Option<String>,
     told: BTreeMap<String, Told>,
@@ -103,7 +104,7 @@ impl Board {
         }
     }
 
-    /// What is said to a lead where there is one; `advance` answers.
+    /// Take a message that would go to the lead if there were one; `advance` returns the answers.
     pub fn hear(&mut self, message: &PilotMessage, now_us: u64) {
         match message {
             PilotMessage::Seek(seek) => {
@@ -115,7 +116,7 @@ impl Board {
         }
     }
 
-    /// Answers; files are looked for again where that is due.
+    /// The answers; reads peers files again where that is due.
     pub fn advance(&mut self, now_us: u64) -> Vec<Source> {
         let due = |told: &Told| told.look_at_us.is_some_and(|at_us| now_us >= at_us);
         let names: Vec<String> = self
@@ -143,7 +144,7 @@ impl Board {
         self.look(&seek.sha256, now_us)
     }
 
-    /// Somebody who has it; or, with the claim or after too many looks, nobody: read the shared file system.
+    /// The nodes that have the file, or none (read the shared file system) with the claim or after too many tries.
     fn look(&mut self, sha256: &str, now_us: u64) -> Option<Source> {
         let told = self.told.get_mut(sha256)?;
         told.look_at_us = None;
@@ -180,10 +181,10 @@ impl Board {
         })
     }
 
-    /// We have it, or will not: others may find us, or not.
+    /// This pilot has the file, or will not have it: publish its address, or stop doing so.
     fn hold(&mut self, holds: &Holds) {
         if !holds.held {
-            self.told.remove(&holds.sha256); // who is sent to us is told that we have it not
+            self.told.remove(&holds.sha256); // a node that still asks here is refused
             return;
         }
         let told = self.told.entry(holds.sha256.clone()).or_default();
@@ -200,7 +201,7 @@ impl Board {
     }
 }
 
-/// What stands there; nothing where there is nothing that can be read.
+/// The contents of a peers file; empty if it cannot be read.
 fn read(path: &Path) -> Peers {
     use std::io::Read;
     let mut text = Vec::new();
@@ -209,7 +210,7 @@ fn read(path: &Path) -> Peers {
     peers.filter(|peers| peers.format == FORMAT).unwrap_or_default()
 }
 
-/// Whether we are the one who brings the file after so many claims.
+/// Make the claim that follows `claims` earlier ones; true if this pilot has it.
 fn claim(directory: &Path, sha256: &str, claims: u64) -> std::io::Result<bool> {
     let path = |number: u64| directory.join(format!("{sha256}.claim{number}"));
     let make = || {
@@ -233,7 +234,7 @@ fn claim(directory: &Path, sha256: &str, claims: u64) -> std::io::Result<bool> {
     match made {
         Ok(_) => {
             if claims > 0 {
-                let _ = std::fs::remove_file(path(claims)); // nobody needs it any more
+                let _ = std::fs::remove_file(path(claims)); // the earlier claim is obsolete
             }
             Ok(true)
         }

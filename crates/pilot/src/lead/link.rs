@@ -1,6 +1,6 @@
-//! The connection to the lead: found through lead.json, proved with the fleet's secret, made again when it breaks.
+//! The connection to the lead: found through lead.json, authenticated with the fleet's secret, reopened when it breaks.
 //!
-//! Knows messages, not what they mean for the work.
+//! Knows messages, but not what they mean for the work.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -16,11 +16,11 @@ use crate::error::{PilotError, LOG};
 
 const BACKOFF_MIN_US: u64 = 50_000;
 const BACKOFF_MAX_US: u64 = 5_000_000;
-/// lead.json is read again at most so often: a lead that was started again mostly listens where it did before.
+/// Longest interval between reads of lead.json: a restarted lead mostly listens at the same address as before.
 const READ_AGAIN_MAX_US: u64 = 30_000_000;
-/// A file that has not been read after this time is not waited for where an address is known, ...
+/// Longest wait for the file where an address is known already.
 const READ_WAIT_US: u64 = 2_000_000;
-/// ... and after this time it hangs.
+/// A read that takes longer than this hangs.
 const READ_HANG_US: u64 = 10_000_000;
 /// A connection attempt blocks the pilot's loop; its slots go on meanwhile.
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ const GREETING_BYTES_MAX: usize = 4096;
 /// Bytes on their way to the lead, above which no more records are handed to the connection.
 pub const OUT_BYTES_MAX: usize = 1 << 20;
 
-/// Who we are, for Hello.
+/// What Hello says about this pilot.
 pub struct Identity {
     pub pilot: String,
     pub allocation: String,
@@ -50,12 +50,12 @@ pub struct Standing {
 /// What happened on the connection.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// The lead is proved; say what we hold and resend what it does not have.
+    /// The lead is authenticated: report what this pilot holds and resend what the lead does not have.
     Up {
         acked: u64,
     },
     Message(LeadMessage),
-    /// What was given before is no longer ours.
+    /// Work that was given before no longer belongs to this pilot.
     Revoked,
 }
 

@@ -1,12 +1,12 @@
-//! Work without a lead: what the work files tell this allocation, looked for at most once in `top_up_s`.
+//! Work without a lead: this allocation's share and orders come from work files, polled at most once in `top_up_s`.
 //!
-//! Operations on the fleet's file system per look: one open for the next work file (which mostly is not there), one for
-//! the agent's sign of life, one for each STOP file. A start costs one listing besides, whatever the number of files:
-//! the file of `--work-from` holds the first share of this allocation, and further shares and orders are written only
-//! after the agent has seen the pilot's first record, hence into files that come after those listed.
+//! Operations on the fleet's file system per poll: one open for the next work file (which usually does not exist), one
+//! for the agent's sign of life, one for each STOP file. A start adds one listing, whatever the number of files: the
+//! `--work-from` file holds the first share of this allocation, and the agent writes further shares and orders only
+//! after it has seen the pilot's first record, hence into files that come after those listed.
 //!
-//! A later start of the same allocation takes nothing from files that were there before it: what its predecessor was
-//! given, the agent takes back.
+//! A restart of the same allocation takes nothing from files that existed before it: the agent takes back what the
+//! predecessor was given.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::link::LinkEvent;
 use crate::error::{PilotError, LOG};
 use crate::time::seconds_us;
 
-/// Work files of one look; more come with the next turn.
+/// Most work files read in one poll; the next turn reads more.
 const FILES_PER_LOOK: usize = 64;
 const LATER_US: u64 = 1_000_000;
 
@@ -36,17 +36,17 @@ pub struct Mailbox {
     alive: AliveFile,
     agent_lives: bool,
     stopped: bool,
-    /// Nothing follows: leave when there is no work left.
+    /// No more work follows: leave when there is none left.
     pub closed: bool,
-    /// After the first file: the last one that was there at the start.
+    /// After the first file, skip to this one: the last that existed at the start.
     skip_to: Option<u64>,
-    /// Until the second look, so that allocations that start together do not look together.
+    /// Time until the second poll, so that allocations that start together do not poll together.
     first_wait_us: Option<u64>,
     problem: String,
 }
 
 impl Mailbox {
-    /// `first` is the number of the file with the first share; None: take nothing that is there already.
+    /// `first` is the number of the file with the first share; None: take nothing from existing files.
     pub fn open(
         fleet: &Path,
         allocation: &str,
@@ -76,7 +76,7 @@ impl Mailbox {
             problem: String::new(),
         };
         if first.is_none() {
-            // the last file tells whether the fleet drains or is closed: the agent repeats that, not what it gave
+            // the last file shows whether the fleet drains or is closed: the agent repeats that, but no grants
             mailbox.skip_given(listed);
         }
         Ok(mailbox)
@@ -98,7 +98,7 @@ impl Mailbox {
         self.look_at_us.min(self.alive.due_us())
     }
 
-    /// Look at what is due.
+    /// Check what is due.
     pub fn advance(&mut self, now_us: u64) -> Vec<LinkEvent> {
         let mut events = Vec::new();
         self.agent_lives = self.alive.look(now_us);
@@ -145,7 +145,7 @@ impl Mailbox {
         }
     }
 
-    /// What a work file means for us, in the order in which the lead would have told it.
+    /// Translate a work file into events, in the order in which the lead would have sent them.
     fn read(&mut self, work: WorkText, events: &mut Vec<LinkEvent>) {
         self.problem.clear();
         let number = work.number;

@@ -1,6 +1,6 @@
-//! The lead, as this pilot sees it: work comes from there and records go there, over TCP, or through files alone.
+//! The lead, as this pilot sees it: the source of work and the destination of records, over TCP or through files alone.
 //!
-//! Knows messages, not what they mean for work and slots.
+//! Knows messages, but not what they mean for work and slots.
 
 mod address;
 pub mod board;
@@ -57,22 +57,22 @@ impl Source {
         matches!(self, Source::Lead(link) if link.is_up())
     }
 
-    /// A lead is connected, and at most so many bytes are on their way to it.
+    /// Whether a lead is connected and at most `bytes_max` bytes wait to be sent to it.
     pub fn is_quiet(&self, bytes_max: usize) -> bool {
         matches!(self, Source::Lead(link) if link.is_up() && link.pending() <= bytes_max)
     }
 
-    /// There is somebody to ask for files: a lead, connected or not, or peers files.
+    /// Whether there is a source to ask where files are: a lead, connected or not, or peers files.
     pub fn tells_sources(&self) -> bool {
         !matches!(self, Source::Files(_, None))
     }
 
-    /// It answers now, as far as we know.
+    /// Whether it answers now, as far as the pilot knows.
     pub fn answers(&self) -> bool {
         self.has_lead() || matches!(self, Source::Files(_, Some(_)))
     }
 
-    /// Work could come: not while a lead that there should be is away.
+    /// Whether work could come: not while the lead of this fleet is unreachable.
     pub fn is_open(&self) -> bool {
         match self {
             Source::Lead(link) => link.is_up(),
@@ -84,7 +84,7 @@ impl Source {
         matches!(self, Source::Files(..))
     }
 
-    /// Whether orders that are there have not been read yet.
+    /// Whether there are orders that have not been read yet.
     pub fn is_behind(&self, now_us: u64) -> bool {
         matches!(self, Source::Files(mailbox, _) if mailbox.is_behind(now_us))
     }
@@ -124,13 +124,13 @@ impl Source {
         }
     }
 
-    /// There is no lead, and the agent gives no sign of life.
+    /// Whether there is no lead and the agent gives no sign of life.
     pub fn agent_is_dead(&self) -> bool {
         matches!(self, Source::Files(mailbox, _) if !mailbox.agent_lives())
     }
 
-    /// How long a pilot without work waits while some could come: with files alone, for two looks at least. None: none
-    /// can come at present.
+    /// How long a pilot without work waits for more: with files alone, for at least two polls. None if no work can come
+    /// at present.
     pub fn patience_us(&self, settings: &Settings) -> Option<u64> {
         let patience_s = match self {
             Source::Files(mailbox, _) if mailbox.closed => 0.0,
@@ -140,7 +140,7 @@ impl Source {
         self.is_open().then(|| seconds_us(patience_s))
     }
 
-    /// Read what there is; `standing` is asked for when a Hello is due.
+    /// Read what has arrived; calls `standing` when a Hello is due.
     pub fn advance(&mut self, now_us: u64, standing: &dyn Fn() -> Standing) -> Vec<LinkEvent> {
         match self {
             Source::Lead(link) => link.advance(now_us, standing),

@@ -1,4 +1,4 @@
-//! The lead of a wide allocation: a child of the pilot of rank 0, started again when it dies.
+//! The lead of a wide allocation: a child of the rank 0 pilot, which restarts it when it dies.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -70,14 +70,14 @@ impl LeadProcess {
         }
     }
 
-    /// Ask it to leave: our allocation ends.
+    /// Ask it to leave, because the allocation ends.
     pub fn stop(&mut self) {
         if let Some(pid) = self
             .child
             .as_ref()
             .and_then(|child| i32::try_from(child.id()).ok())
         {
-            // it may have ended: then there is nobody to tell
+            // an error means that it has ended already
             let _ = signal::kill(pid, signal::TERM);
         }
     }

@@ -1,4 +1,4 @@
-//! How busy GPUs are: NVIDIA's by its own program, at most once a minute and with a time limit; AMD's by files.
+//! How busy GPUs are: NVIDIA's from its own program, at most once a minute and with a time limit; AMD's from files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -35,12 +35,12 @@ enum Program {
     #[default]
     Unknown,
     At(PathBuf),
-    /// there is none, or it hangs and is not started again
+    /// there is no such program, or it hung and is not started again
     None,
 }
 
 impl GpuUse {
-    /// Number, mean use in percent and memory in MB; nothing where there is no GPU, or nobody says.
+    /// Number, mean use in percent and memory in MB; empty where there is no GPU or its use is unknown.
     pub fn figures(&mut self, kernel: &KernelTexts, now_us: u64) -> Vec<(&'static str, u64)> {
         let found = if kernel.exists("proc/driver/nvidia/gpus") {
             self.of_nvidia(now_us)
@@ -87,7 +87,7 @@ fn ask(program: &Path, limit_us: u64) -> Option<String> {
     let until_us = monotonic_us() + limit_us;
     while matches!(child.try_wait(), Ok(None)) {
         if monotonic_us() >= until_us {
-            let _ = child.kill(); // nobody waits for one that the kernel holds
+            let _ = child.kill(); // without waiting: it may block in the kernel
             return None;
         }
         let _ = fd::poll(&mut [], Some(LOOK_US));
@@ -98,12 +98,12 @@ fn ask(program: &Path, limit_us: u64) -> Option<String> {
 fn output(mut child: Child) -> String {
     let mut text = String::new();
     if let Some(out) = child.stdout.take() {
-        let _ = out.take(OUTPUT_BYTES_MAX).read_to_string(&mut text); // what is no text says nothing
+        let _ = out.take(OUTPUT_BYTES_MAX).read_to_string(&mut text); // output that is not UTF-8 is ignored
     }
     text
 }
 
-/// `PERCENT, MIB` in a line for each GPU; one that does not say its use, such as a part of one (MIG), is left out.
+/// A line `PERCENT, MIB` for each GPU; a GPU that does not report its use, such as a MIG part, is left out.
 fn nvidia(text: &str) -> Vec<(u64, u64)> {
     let one = |line: &str| {
         let (percent, mib) = line.split_once(',')?;

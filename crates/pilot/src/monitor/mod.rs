@@ -1,7 +1,7 @@
-//! What this node does, measured at a fixed interval and told to the lead: best effort, behind everything else.
+//! Samples of this node, measured at a fixed interval and sent to the lead: best effort, at the lowest priority.
 //!
-//! A child measures, so that neither a driver nor a file system that hangs holds up the pilot. The figures are of the whole
-//! node, whoever uses it. Knows nothing of work.
+//! A child measures, so that neither a driver nor a file system that hangs holds up the pilot. The figures cover the
+//! whole node, including other users' processes. Does not know work.
 
 pub mod command;
 mod gpu_use;
@@ -25,11 +25,11 @@ use crate::node::kernel_texts::KernelTexts;
 use crate::time::seconds_us;
 use sampler::{Measure, Measured, OwnFile};
 
-/// Samples that wait for a lead that is away or behind; older ones are dropped.
+/// Samples that wait for a lead that is unreachable or behind; older ones are dropped.
 const KEPT_MAX: usize = 4;
-/// With more on its way to the lead, samples wait.
+/// Bytes waiting to be sent to the lead, above which samples wait.
 const OUT_BYTES_MAX: usize = 64 << 10;
-/// Samples that wait are tried again after so long.
+/// Pause before waiting samples are sent again.
 const AGAIN_US: u64 = 1_000_000;
 const INTERVAL_US_MIN: u64 = 100_000;
 

@@ -1,4 +1,4 @@
-//! The node's counters at a moment, and what two such readings say of the time between them.
+//! The node's counters at one moment, and what two such readings show about the time between them.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::node::counters;
 use crate::node::kernel_texts::{lustre_name, KernelTexts};
 use tidemill_sys::mountinfo::mounts;
 
-/// Of mounts, those with the most requests are told apart.
+/// Most mounts that are reported separately: those with the most requests.
 const MOUNTS_MAX: usize = 4;
-/// A mount point is cut to so many characters.
+/// A mount point is cut to this length.
 const POINT_CHARS_MAX: usize = 64;
-/// Cores that are told apart; of more, neighbours share a digit.
+/// Most cores that are reported separately; beyond that, neighbours share a digit.
 const CORES_MAX: usize = 128;
 
-/// What the kernel has counted until a moment.
+/// What the kernel had counted by one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     monotonic_us: u64,
     at_us: u64,
-    /// as they stand
+    /// current values
     levels: BTreeMap<&'static str, u64>,
     /// since the start of the node
     totals: BTreeMap<&'static str, u64>,

@@ -3,7 +3,7 @@
 //! Linux, Documentation/admin-guide/cgroup-v2.rst: a delegated group is one in which this user may make groups and move
 //! processes ("Delegation"); controllers can be passed on only by a group without processes of its own ("No Internal
 //! Process Constraint"), so the pilot and what started it move into a group below. Files of a tmpfs count for the group
-//! of whoever wrote them ("Memory Ownership"): with a limit, files in flight are counted too.
+//! of the process that wrote them ("Memory Ownership"): a limit includes files in flight.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use tidemill_slot::SlotSpec;
 use tidemill_sys::{file, machine, process};
 
-/// The group of what is no slot: pilots, their leads and what started them.
+/// The group of everything but slots: pilots, their leads and what started them.
 const OTHERS: &str = "tidemill-pilots";
-/// What limits slots; without the first, nothing is done.
+/// The controllers that limit slots; without the first, slots get no limits.
 const CONTROLLERS: [&str; 3] = ["memory", "cpuset", "pids"];
 /// The slot's init, its tracer, and what is on its way into them.
 const TASKS_BESIDES: u64 = 16;
@@ -57,7 +57,7 @@ impl Groups {
         let there = text("cgroup.controllers");
         let has = |controller: &&str| there.split_whitespace().any(|word| word == *controller);
         let mut controllers: Vec<&'static str> = CONTROLLERS.iter().copied().filter(has).collect();
-        // the root of the hierarchy has no type, and is nobody's to divide
+        // the root of the hierarchy has no type, and must not be divided
         let is_root = !base.join("cgroup.type").exists();
         let may_write = file::may_write(base) && file::may_write(&base.join("cgroup.procs"));
         if is_root || !may_write || controllers.first() != Some(&CONTROLLERS[0]) {

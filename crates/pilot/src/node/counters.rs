@@ -11,9 +11,9 @@ use tidemill_sys::mountinfo::unescaped;
 /// Since the mount, or since the node has started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// metadata requests; None = nobody counts them
+    /// metadata requests; None = not counted
     pub ops: Option<u64>,
-    /// None = nobody counts them
+    /// None = not counted
     pub bytes: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ impl Counted {
         }
     }
 
-    /// What came since; a counter that went back was started again.
+    /// The increase since `before`; a counter that decreased was reset.
     pub fn since(self, before: Counted) -> Counted {
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Counted {

@@ -1,4 +1,4 @@
-//! What a batch system or launcher tells a process through its environment. Pure.
+//! The facts that a batch system or launcher passes to a process in its environment. Pure.
 //!
 //! Sources: sbatch(1) and srun(1) "OUTPUT ENVIRONMENT VARIABLES" (Slurm 22.05); PMI-1/2 and MPICH (PMI_RANK); Open MPI
 //! FAQ "environment variables" (OMPI_COMM_WORLD_RANK); PMIx (PMIX_RANK); HPE PALS mpiexec(1) (PALS_RANKID); Cray ALPS
@@ -11,12 +11,12 @@ use crate::node::gpus::Gpu;
 
 pub type Environ = BTreeMap<String, String>;
 
-/// Kind under which whole GPUs are asked for and given.
+/// Kind under which whole GPUs are requested and granted.
 pub const GPU: &str = "gpu";
-/// Kind under which a share of one GPU is asked for, in hundredths.
+/// Kind under which a share of one GPU is requested, in hundredths.
 pub const GPU_PERCENT: &str = "gpu_percent";
 
-/// The first that is set counts: ours, then the launcher that started this very process, then the batch system.
+/// The first that is set counts: Tidemill's, then that of the launcher of this process, then the batch system's.
 const RANKS: [&str; 7] = [
     "TIDEMILL_RANK",
     "PALS_RANKID",
@@ -27,7 +27,7 @@ const RANKS: [&str; 7] = [
     "SLURM_PROCID",
 ];
 
-/// What the environment says of this node's share of the allocation; None = it does not say.
+/// What the environment says about this node's share of the allocation; None = unknown.
 #[derive(Debug, Default, PartialEq)]
 pub struct Facts {
     pub rank: u64,
@@ -36,11 +36,11 @@ pub struct Facts {
     pub cores: Option<u64>,
     pub memory_mb: Option<u64>,
     pub gpus: Vec<Gpu>,
-    /// What was there and could not be used.
+    /// Facts that could not be used.
     pub notes: Vec<String>,
 }
 
-/// Read the facts; the GPUs are added by `with_gpus`. An error names the variable that holds what nobody can mean.
+/// Read the facts; `with_gpus` adds the GPUs. An error names the variable that has an impossible value.
 pub fn read(environ: &Environ) -> Result<Facts, PilotError> {
     let rank = RANKS
         .iter()

@@ -1,4 +1,4 @@
-//! Texts of the kernel below a root: what counts this node's own doings. None of them waits for a server.
+//! The kernel's text files below a root, which count this node's own activity. Reading them never waits for a server.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,11 +20,11 @@ const MOUNT_COUNTS: &str = "proc/self/mountstats";
 #[derive(Clone, Debug, Default)]
 pub struct KernelTexts {
     root: PathBuf,
-    /// held open: its owner alone may open it (0400), and of a process that is not dumpable that is root (proc(5))
+    /// held open: only its owner may open it (0400), which for a process that is not dumpable is root (proc(5))
     mount_counts: Option<Rc<File>>,
 }
 
-/// Of a Lustre file system since it was mounted. None: nobody counts them.
+/// Counts of a Lustre file system since it was mounted; None: not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LustreCounts {
     /// requests of its metadata clients, else calls of its mounts

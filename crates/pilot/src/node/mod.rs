@@ -1,6 +1,6 @@
-//! What this node is and gives: facts from its environment, resources that were granted, and signals.
+//! The node and its resources: facts from its environment, resources that were granted, and signals.
 //!
-//! Knows no work, no slot and no lead.
+//! Does not know work, slots or the lead.
 
 pub mod cgroups;
 pub mod counters;
@@ -28,15 +28,15 @@ use place::{Affinity, Layout};
 use room::Room;
 use topology::Topology;
 
-/// Nobody of the same user may trace this process or read its memory: it knows the fleet's secret. What the kernel counts
-/// can be read all the same.
+/// Prevent other processes of this user from tracing this one or reading its memory, which holds the fleet's secret.
+/// The kernel's counters, opened before that, remain readable.
 pub fn close_to_tracers() -> Result<KernelTexts, PilotError> {
     let kernel = KernelTexts::open();
     security::set_dumpable(false).map_err(system("become non-dumpable"))?;
     Ok(kernel)
 }
 
-/// The environment as text; what is no UTF-8 names nothing that we read.
+/// The environment as text; variables that are not UTF-8 are left out, because the pilot reads none of them.
 pub fn environ() -> Environ {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -51,8 +51,8 @@ pub fn host() -> String {
     }
 }
 
-/// The GPUs that the allocation gives on the machine below `root`; what cannot be used is noted. `expected`: as of
-/// `gpus::allotted`.
+/// The GPUs that the allocation grants on the machine below `root`; those that cannot be used are noted. `expected`:
+/// as returned by `gpus::allotted`.
 pub fn add_gpus(facts: &mut Facts, root: &Path, expected: Option<u64>) -> Result<(), PilotError> {
     let found = gpus::find(root, file::may_open);
     facts.gpus = gpus::allotted(&environ(), found, expected, &mut facts.notes)?;

@@ -1,12 +1,12 @@
-//! Which CPUs and GPUs a slot gets. Pure: places and what is taken in, a choice out.
+//! Which CPUs and GPUs a slot gets. Pure: from the layout and what is taken, it makes a choice.
 //!
 //! A *unit* is what one core of a program gets: a CPU, or with `core` affinity all granted CPUs of a physical core. A
 //! slot lies in one memory domain where one has room for it, else in one package, else where it fits; in a domain it
 //! keeps to one shared cache by the same rule. Its GPUs come first: those of one domain, and cores of that domain.
 //!
-//! `compact` (and `core`) fill one domain before the next, and a slot takes whole physical cores, so that the threads of a
-//! core belong to one slot; a slot that is smaller than a core takes a core that nobody uses first. `spread` takes the
-//! domain with the most room, and there a thread of each physical core before second threads.
+//! `compact` (and `core`) fill one domain before the next, and a slot takes whole physical cores, so that the threads
+//! of a core belong to one slot; a slot that is smaller than a core prefers an unused core. `spread` takes the domain
+//! with the most room, and there one thread of each physical core before second threads.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,14 +62,14 @@ pub struct Layout {
     spread: bool,
 }
 
-/// What is free: of each unit whether it is, of each GPU how much, in percent.
+/// What is free: whether each unit is, and how much of each GPU, in percent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     pub units: Vec<bool>,
     pub gpus: Vec<u32>,
 }
 
-/// What a slot wants of it: so many units, so many whole GPUs, or a share of one.
+/// What a slot asks for: a number of units, and a number of whole GPUs or a share of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     pub cores: usize,
@@ -77,7 +77,7 @@ pub struct Ask {
     pub gpu_percent: u32,
 }
 
-/// What it gets: numbers of units and of GPUs, rising.
+/// What it gets: numbers of units and of GPUs, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     pub units: Vec<usize>,
@@ -142,8 +142,8 @@ impl Layout {
         }
     }
 
-    /// What a slot gets of what is free; None if that is too little. The same arguments give the same choice. Where there
-    /// are no units, it gets GPUs alone.
+    /// What a slot gets of what is free; None if that is too little. The same arguments give the same choice. A layout
+    /// without units yields GPUs alone.
     pub fn choose(&self, free: &Free, ask: Ask) -> Option<Choice> {
         let search = Search::new(self, free, ask)?;
         let gpus = search.gpus()?;
@@ -173,7 +173,7 @@ struct Search<'a> {
     units: BTreeMap<Domain, Vec<usize>>,
     /// GPUs that have what is asked for
     gpus: BTreeMap<Domain, Vec<usize>>,
-    /// such GPUs whose domain is unknown, or has no CPU of ours
+    /// such GPUs whose domain is unknown, or has no granted CPU
     homeless: Vec<usize>,
 }
 
@@ -383,7 +383,7 @@ impl<'a> Search<'a> {
         taken
     }
 
-    /// At most so many of the free units of one domain.
+    /// At most `count` of the free units of one domain.
     fn within(&self, free: Vec<usize>, count: usize) -> Vec<usize> {
         if free.len() <= count {
             return free;
@@ -415,7 +415,7 @@ impl<'a> Search<'a> {
         taken
     }
 
-    /// At most so many of the free units of one cache: whole physical cores, and for the rest threads of one.
+    /// At most `count` of the free units of one cache: whole physical cores, and threads of one more for the rest.
     fn whole_cores(&self, free: Vec<usize>, count: usize) -> Vec<usize> {
         let mut cores: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for number in free {
@@ -429,9 +429,9 @@ impl<'a> Search<'a> {
             let left = count - taken.len();
             let is_small = self.cores < cores.values().map(Vec::len).max().unwrap_or(1);
             let best = cores.iter().min_by_key(|(&core, here)| match here.len() {
-                // a slot smaller than a core: one that nobody uses
+                // a slot smaller than a core: an unused core
                 threads if is_small && threads >= left => (0, usize::MAX - threads, core),
-                // the largest that goes in whole, then the fullest with room for the rest
+                // the largest core that is taken whole, then the fullest one with room for the rest
                 threads if threads <= left => (1, usize::MAX - threads, core),
                 threads => (2, threads, core),
             });

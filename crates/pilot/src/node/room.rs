@@ -1,4 +1,4 @@
-//! What of the node is free, and what each slot holds of it. Pure.
+//! What is free on the node, and what each slot holds of it. Pure.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -69,7 +69,7 @@ impl Room {
         }
     }
 
-    /// A place for work directories besides memory, with so much room.
+    /// The same with a place for work directories outside memory, of `spill_mb`.
     pub fn with_spill(self, spill_mb: u64) -> Self {
         Room { spill_mb, ..self }
     }
@@ -79,7 +79,7 @@ impl Room {
         &self.gpus
     }
 
-    /// Whether cores and devices for a slot could be had if the node were empty.
+    /// Whether the empty node would have the cores and devices for a slot.
     pub fn could_ever_hold(&self, cores: u64, devices: &BTreeMap<String, i64>) -> bool {
         let has = |ask: Ask| {
             let shared = ask.gpu_percent > 0;
@@ -88,7 +88,7 @@ impl Room {
         cores <= self.whole.0 && ask(cores, devices).is_some_and(has)
     }
 
-    /// Keep memory for something that is no slot; false if there is not so much now.
+    /// Reserve memory for something other than a slot; false if not enough is free now.
     pub fn hold(&mut self, memory_mb: u64) -> bool {
         let fits = memory_mb <= self.memory_mb;
         if fits {
@@ -101,7 +101,7 @@ impl Room {
         self.memory_mb += memory_mb;
     }
 
-    /// Take room for a slot, None if it does not fit now.
+    /// Take room for a slot; None if it does not fit now.
     pub fn take(&mut self, need: Need<'_>) -> Option<Share> {
         let Need {
             cores,

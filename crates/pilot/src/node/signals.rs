@@ -1,4 +1,4 @@
-//! What the batch system or an operator says by a signal.
+//! Signals from the batch system or an operator.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,10 +10,10 @@ use super::cgroups::is_below;
 use super::system;
 use crate::error::{PilotError, LOG};
 
-/// What the batch system or an operator tells by a signal.
+/// What a signal from the batch system or an operator means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// TERM, INT, HUP: give everything back now.
+    /// TERM, INT, HUP: return all work now.
     Yield,
     /// USR1: the walltime is near.
     Finish,
@@ -22,12 +22,12 @@ pub enum Notice {
 /// Signals, as a descriptor to poll.
 pub struct Signals {
     pending: OwnedFd,
-    /// one that was ignored is in the log: a payload may send any number
+    /// an ignored signal is in the log already: a payload may send any number
     has_ignored: Cell<bool>,
 }
 
 impl Signals {
-    /// Block the signals that this pilot waits for; call once, at the start.
+    /// Block the signals that this pilot handles; call once, at the start.
     pub fn block() -> Result<Self, PilotError> {
         let list = [
             libc::SIGTERM,
@@ -53,8 +53,8 @@ impl Signals {
         fd::poll(&mut polls, Some(0)).is_ok_and(|ready| ready > 0)
     }
 
-    /// The strongest notice among the pending signals. What comes from a process that we started, such as a payload that
-    /// has no namespaces, is none.
+    /// The strongest notice among the pending signals. Signals from a process that the pilot started, such as a payload
+    /// without namespaces, are ignored.
     pub fn take(&self) -> Option<Notice> {
         let mut notice = None;
         while let Some((number, sender)) = signal::take_with_sender(self.fd()) {

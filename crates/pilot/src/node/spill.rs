@@ -1,4 +1,4 @@
-//! The place for work directories that do not fit into memory: is it one?
+//! Checks the directory for work directories that do not fit into memory (`spill_dir`).
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -9,12 +9,12 @@ use tidemill_wire::file_systems::is_shared;
 
 use crate::node::variables;
 
-/// So much of what is free stays free.
+/// One part in `RESERVE` of the free space stays free.
 const RESERVE: u64 = 20;
 
-/// MB that work directories may take below `base`, and what is to be said; 0 where it is of no use, with the reason.
-/// Removes what killed pilots of ours left there. A variable in `named` means a directory of this allocation, such as a
-/// burst buffer: that may be served over a network.
+/// MB that work directories may take below `named`, and a message; 0 with the reason where it cannot be used. Removes
+/// what this user's killed pilots left there. A variable in `named` means a directory of this allocation, such as a
+/// burst buffer, which may be on a network file system.
 pub fn look(named: Option<&str>) -> (u64, String) {
     let Some(base) = named else {
         return (0, String::from("the site has no `spill_dir`"));
@@ -30,7 +30,7 @@ pub fn look(named: Option<&str>) -> (u64, String) {
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     match kind_of(&mounts, &path) {
-        // a work directory there would be what memory was to spare
+        // work directories there would load the network file system, which memory is meant to spare
         Some(kind) if is_shared(&kind) && expanded == base => {
             return no(&format!("is on a network file system ({kind})"));
         }

@@ -1,5 +1,5 @@
-//! Starts that cost shared file systems something: slots ask, the lead permits; without a lead the pilot does, within its
-//! allocation's own share. Knows of work only what a program's start costs.
+//! Starts that load shared file systems: slots ask, and the lead permits; without a lead the pilot does, within its
+//! allocation's own share. Of work it knows only what a program's start costs.
 
 #[cfg(test)]
 mod hostile;
@@ -16,22 +16,22 @@ use crate::error::PilotError;
 use crate::report::Note;
 use usage::{bytes_in, UsageMeter};
 
-/// Time for which a permit is kept that no slot waits for.
+/// How long a permit that no slot waits for is kept.
 const SPARE_US: u64 = 500_000;
-/// Interval of records of what was counted, and of records that an area is over its budget.
+/// Interval of records of counts, and of records that an area is over its budget.
 const NOTE_US: u64 = 60_000_000;
 
-/// Which slots wait for a permit, and what the lead was told of it. Pure.
+/// Which slots wait for a permit, and what the lead knows of that. Pure.
 #[derive(Debug, Default)]
 struct Waiting {
     slots: VecDeque<(u32, u64)>,
-    /// per program, what the lead knows to be wanted
+    /// per program, the starts last reported to the lead
     told: BTreeMap<u64, u64>,
     spare: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Waiting {
-    /// A slot would start a payload of this program: whether it may, with a permit that is over.
+    /// A slot wants to start a payload of this program: true if it may at once, with a spare permit.
     fn want(&mut self, slot: u32, program: u64, now_us: u64) -> bool {
         self.gone(slot);
         if let Some((starts, until_us)) = self.spare.get_mut(&program) {
@@ -44,17 +44,17 @@ impl Waiting {
         false
     }
 
-    /// Only these slots are there.
+    /// Keep only the slots that exist.
     fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
         self.slots.retain(|(waiting, _)| is_there(*waiting));
     }
 
-    /// The slot waits no more: it has no work.
+    /// The slot no longer waits, because it has no work.
     fn gone(&mut self, slot: u32) {
         self.slots.retain(|(waiting, _)| *waiting != slot);
     }
 
-    /// So many starts may begin: the slots that may, in the order in which they asked.
+    /// Permit this number of starts: returns the slots that may start, in the order in which they asked.
     fn permit(&mut self, program: u64, starts: u64, now_us: u64) -> Vec<u32> {
         let told = self.told.entry(program).or_default();
         *told = told.saturating_sub(starts);
@@ -72,12 +72,12 @@ impl Waiting {
         chosen
     }
 
-    /// A new connection: its lead knows nothing of us.
+    /// A new connection, whose lead knows nothing of this pilot.
     fn reconnected(&mut self) {
         self.told.clear();
     }
 
-    /// What the lead has to be told.
+    /// The changes to report to the lead.
     fn tell(&mut self) -> Vec<Want> {
         let mut wanted: BTreeMap<u64, u64> = self.told.keys().map(|&program| (program, 0)).collect();
         for (_, program) in &self.slots {
@@ -136,12 +136,12 @@ impl Permits {
         }
     }
 
-    /// The slot waits no more: it has no work.
+    /// The slot no longer waits, because it has no work.
     pub fn idle(&mut self, slot: u32) {
         self.waiting.gone(slot);
     }
 
-    /// A new connection: its lead knows nothing of us.
+    /// A new connection, whose lead knows nothing of this pilot.
     pub fn connected(&mut self) {
         self.waiting.reconnected();
     }
@@ -181,14 +181,14 @@ impl Permits {
         }
     }
 
-    /// Say what is wanted, permit what our own share allows, read the node's counters.
+    /// Report what is wanted, permit what the own share allows, read the node's counters.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         if let Some(usage) = self.meter.step(cx.now_us) {
             self.counted(cx, usage)?;
         }
         if !cx.life.is_working() {
             self.own_due_us = None;
-            return Ok(()); // nobody starts anything while we leave
+            return Ok(()); // no payload starts while the pilot leaves
         }
         self.waiting.keep(|slot| cx.slots.get(slot).is_some());
         if cx.lead.is_files() {

@@ -1,4 +1,4 @@
-//! What this node did to the areas of shared file systems that have a budget, by its kernel's counters.
+//! This node's load on the areas of shared file systems that have a budget, from its kernel's counters.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use tidemill_wire::{IoArea, StagedFile, Usage};
 use crate::node::counters::{self, Counted};
 use crate::node::kernel_texts::{lustre_name, KernelTexts};
 
-/// Counters are read so often: no request of them reaches a shared file system.
+/// Interval at which counters are read; reading them sends no request to a shared file system.
 const EVERY_US: u64 = 10_000_000;
 
-/// Reads counters when it is time, and adds up starts meanwhile.
+/// Reads counters when they are due, and adds up starts meanwhile.
 #[derive(Default)]
 pub struct UsageMeter {
     kernel: KernelTexts,
@@ -20,12 +20,12 @@ pub struct UsageMeter {
     before: BTreeMap<String, Counted>,
     starts: BTreeMap<u64, i64>,
     read_us: u64,
-    /// no counters here: nothing to tell
+    /// no counters here: nothing to report
     blind: bool,
 }
 
 impl UsageMeter {
-    /// Nothing is read where no area has a budget.
+    /// Reads nothing where no area has a budget.
     pub fn new(kernel: KernelTexts, areas: &[IoArea], now_us: u64) -> Self {
         let bounded = |area: &&IoArea| area.ops_per_s.is_some() || area.bytes_per_s.is_some();
         let mut meter = UsageMeter {

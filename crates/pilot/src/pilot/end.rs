@@ -1,4 +1,4 @@
-//! How a pilot leaves: makes everything safe, says why, and outlives its lead where others need that.
+//! How a pilot leaves: it makes everything safe, records the reason, and stays while other pilots need its lead.
 
 use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll};
@@ -170,7 +170,7 @@ impl Pilot {
             match event {
                 LinkEvent::Message(LeadMessage::Ack(ack)) => report.acknowledge(ack.acked, now_us),
                 LinkEvent::Message(LeadMessage::Work(work)) => {
-                    // it crossed our leaving: nobody started it
+                    // it was sent while the pilot was leaving: not started
                     for grant in work.grants {
                         LOG.info(
                             "work.ignored",
@@ -184,7 +184,7 @@ impl Pilot {
         Ok(())
     }
 
-    /// Rank 0 stays while its lead serves the others, unless it has to go.
+    /// Rank 0 stays while its lead serves other pilots, unless it has to go.
     fn outlive_lead(&mut self, reason: Reason) -> Result<(), PilotError> {
         let Some(mut lead) = self.lead_process.take() else {
             return Ok(());

@@ -1,7 +1,7 @@
 //! The pilot of one node: one thread, one poll loop over signals, the lead, the stage, images and slots.
 //!
-//! Holds the parts, sleeps until the first of them has something to do, and steps them in order; what slots answer, what
-//! the lead orders, and how it ends are in files of their own. No part knows another one: they meet here.
+//! Holds the parts, sleeps until one of them has something to do, and steps them in order; slots' answers, the lead's
+//! orders and the end are in files of their own. The parts do not know each other; this module connects them.
 
 mod answers;
 mod asking;
@@ -71,8 +71,8 @@ impl Pilot {
         self.end()
     }
 
-    /// Whether nothing holds up a pilot that leaves: no slot has work, and no outputs are on their way. One that was told
-    /// to stop brings those last of all.
+    /// Whether nothing holds up a pilot that leaves: no slot has work, and no outputs are being copied. After an order
+    /// to stop, outputs are copied last of all, so they do not count.
     fn is_answered(&self) -> bool {
         let waits =
             self.keep.is_copying(monotonic_us()) && matches!(self.cx.life.phase(), Phase::Draining(_));

@@ -1,4 +1,4 @@
-//! What the lead orders, and what the parts do about it.
+//! The lead's orders, and how the parts carry them out.
 
 use std::collections::BTreeSet;
 
@@ -116,7 +116,7 @@ impl Pilot {
             self.cx.fail(&grant, 0, ("payload_setup", &why))?;
         }
         for grant in admitted.returned {
-            self.cx.give_back(&grant, "slot")?; // the lead gives it to others for a while
+            self.cx.give_back(&grant, "slot")?; // the lead gives it to other pilots for a while
         }
         match admitted.work {
             Some(work) => self.take_up(work),
@@ -134,15 +134,15 @@ impl Pilot {
             cx.give_back(piece, "no_fit")?;
         }
         for piece in &refused.no_image {
-            cx.give_back(piece, "slot")?; // the lead gives it to others for a while
+            cx.give_back(piece, "slot")?; // the lead gives it to other pilots for a while
         }
         if cx.lead.is_files() {
             for piece in &refused.unknown {
                 cx.give_back(piece, "slot")?;
             }
         } else if !refused.unknown.is_empty() {
-            // definitions are told once per connection, and we drop those of jobs that are over: a new one
-            // brings them again, and the work that our Hello does not hold with them
+            // the lead sends definitions once per connection, and the pilot drops those of finished jobs: a new
+            // connection brings them again, with the work that Hello does not list as held
             cx.lead
                 .reset(cx.now_us, "it gave work of a job that is over here");
         }

@@ -1,6 +1,6 @@
 //! What the pilot reports: records, numbered and kept until they are safe at the lead or in the pilot's own journal.
 //!
-//! Knows the lead as a buffer for records only, and nothing of the parts that have something to report.
+//! Knows the lead only as a buffer for records, and does not know the parts that report.
 
 mod canceled;
 mod journal;
@@ -22,19 +22,19 @@ pub use records::Records;
 
 /// Unsafe records, in bytes, above which slots get no new work.
 const UNSAFE_BYTES_MAX: usize = 64 << 20;
-/// Age at which records that no lead has acknowledged go to the own journal.
+/// Age at which records that no lead has acknowledged go to the pilot's own journal.
 const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
-/// Unsafe records, in bytes, that the own journal waits for at most.
+/// Bytes of unsafe records above which the pilot's own journal is written before it is due.
 const JOURNAL_BYTES: usize = 4 << 20;
-/// How long trouble of the own journal is waited out where the fleet's manifest, of an older version, does not say it.
+/// How long the pilot tolerates a failing journal where the fleet's manifest, of an older version, sets no time.
 const PATIENCE_S: f64 = 300.0;
-/// A journal that does not answer for so long hangs.
+/// A journal that does not answer for this time hangs.
 const HANG_US: u64 = 10_000_000;
-/// Different notes of those that are made once each.
+/// Most different notes among those made only once each.
 const NOTED_MAX: usize = 100;
 
-/// A record by which people learn how something is done on this node.
+/// A record that shows people how something is done on this node.
 #[derive(Debug, Default)]
 pub struct Note {
     topic: &'static str,
@@ -202,7 +202,7 @@ impl Report {
         self.safe_us = now_us;
     }
 
-    /// So much is unsafe that nothing may be started.
+    /// Whether too much is unsafe for anything to start.
     pub fn is_full(&self) -> bool {
         self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX
     }
@@ -305,14 +305,14 @@ impl Report {
         self.unsafe_since = Some((since_us, why));
     }
 
-    /// Why this node is to be given up where there is no lead: nobody hears of what it does.
+    /// Why the pilot must give up this node: there is no lead, and its own journal fails, so its work goes unreported.
     pub fn hopeless(&self, lead: &Source, now_us: u64) -> Option<String> {
         let (since_us, why) = self.unsafe_since.as_ref()?;
         let over = lead.is_files() && now_us >= since_us + self.patience_us;
         over.then(|| format!("records cannot be kept: {why}"))
     }
 
-    /// Wait at most so long for the own journal.
+    /// Wait at most `limit_us` for the pilot's own journal.
     pub fn wait(&self, limit_us: u64) -> Result<(), PilotError> {
         let mut polls: Vec<_> = self.records.poll().into_iter().collect();
         tidemill_sys::fd::poll(&mut polls, Some(limit_us))

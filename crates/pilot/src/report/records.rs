@@ -9,10 +9,10 @@ use tidemill_wire::{frame, Done, Ended, Failed, JournalWriter, Noted, Record, Re
 use super::journal::Journal;
 use crate::error::PilotError;
 
-/// Records that are safe in the own journal are still told to a lead that comes back, up to so many bytes.
+/// Bytes of records, safe in the pilot's own journal, that are still sent to a lead that comes back.
 const RESEND_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of each text of a failure: a journal of a million of them stays readable.
+/// Bytes kept of each text of a failure, so that a journal of a million failures stays readable.
 const TEXT_BYTES_MAX: usize = 4096;
 
 struct Framed {
@@ -20,7 +20,7 @@ struct Framed {
     bytes: Vec<u8>,
 }
 
-/// All records that are not acknowledged, and the pilot's own journal.
+/// All unacknowledged records, and the pilot's own journal.
 #[derive(Default)]
 pub struct Records {
     pilot: String,
@@ -52,7 +52,7 @@ impl Records {
         }
     }
 
-    /// There is no lead: the own journal is all there is.
+    /// Without a lead, records go only to the pilot's own journal.
     pub fn without_lead(mut self) -> Self {
         self.resend_bytes_max = 0;
         self
@@ -171,7 +171,7 @@ impl Records {
         }
     }
 
-    /// Let what is not safe be appended to the own journal, unless that is under way; `hear` tells what became of it.
+    /// Append unsafe records to the pilot's own journal, unless an append is under way; `hear` reports the result.
     pub fn save(&mut self) -> Result<(), PilotError> {
         if self.all_numbered_safe() {
             return Ok(());

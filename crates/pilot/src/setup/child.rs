@@ -1,7 +1,8 @@
 //! `tidemill-node setup`: runs set-up lines in a shell with a clean environment and prints what they changed.
 //!
-//! A SetupDef comes on stdin, an Answer goes to stdout, both JSON. `tidemill-node setup environment FILE` is run by that
-//! shell at its end: it writes its own environment, being static, whatever the lines did to the libraries' path.
+//! It reads a SetupDef from stdin and writes an Answer to stdout, both JSON. At its end, the shell runs
+//! `tidemill-node setup environment FILE`, which writes the environment. The program is static, so it runs whatever the
+//! lines did to the library path.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -51,14 +52,14 @@ done
 "$_tm_node" setup environment "$_tm_to/after" || exit 125
 "#;
 
-/// What the child tells the pilot.
+/// What the child sends to the pilot.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     pub stored: Option<Stored>,
     pub error: Option<String>,
 }
 
-/// Run with the arguments behind `tidemill-node setup`; the exit code.
+/// Run with the arguments after `tidemill-node setup`; returns the exit code.
 pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.collect();
     match words.as_slice() {
@@ -160,7 +161,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Run the lines, for as long as somebody waits for them. The error is meant for whoever wrote them.
+/// Run the lines while the pilot waits for them. The error is written for the author of the lines.
 fn prepare(def: &SetupDef) -> Result<Stored, String> {
     let scratch = Scratch::make().map_err(|error| format!("no room for the set-up's files: {error}"))?;
     let file = |name: &str| File::create(scratch.0.join(name)).map_err(|error| format!("set-up: {error}"));
@@ -273,7 +274,7 @@ fn clean() -> BTreeMap<String, OsString> {
     found
 }
 
-/// Variables of an `environment` file; what is not UTF-8 cannot be told to anybody.
+/// Variables of an `environment` file; those that are not UTF-8 cannot be reported and are left out.
 fn parse(text: &[u8]) -> BTreeMap<String, String> {
     let one = |entry: &[u8]| {
         let (name, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
@@ -282,12 +283,12 @@ fn parse(text: &[u8]) -> BTreeMap<String, String> {
     text.split(|&byte| byte == 0).filter_map(one).collect()
 }
 
-/// Of the shell or of the slot, whatever the lines did to them.
+/// Variables that the shell or the slot sets; changes by the lines do not count.
 const OTHERS: [&str; 9] = [
     "_", "SHLVL", "PWD", "OLDPWD", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL",
 ];
 
-/// Parts of names whose values are nobody's business.
+/// A name with one of these parts counts as secret.
 const SECRETS: [&str; 10] = [
     "TOKEN",
     "SECRET",
@@ -301,7 +302,8 @@ const SECRETS: [&str; 10] = [
     "SSH_AUTH",
 ];
 
-/// What was set or changed, and the names left out as secrets. Functions (`BASH_FUNC_...`) and TIDEMILL_* never count.
+/// Variables that were set or changed, and the names left out as secrets. Functions (`BASH_FUNC_...`) and TIDEMILL_*
+/// never count.
 fn difference(
     before: &BTreeMap<String, String>,
     after: &BTreeMap<String, String>,

@@ -1,8 +1,9 @@
-//! `setup` lines of applications: work waits here until their environment is known, then goes on with it.
+//! `setup` lines of applications: work waits here until their environment is known, then continues with it.
 //!
-//! `STORE/KEY.NODETYPE.json` holds what the lines change. The first pilot that does not find it has a child of its own
-//! (`child`) run them; others wait for its result. Nobody else starts a shell. What failed is tried again a few times,
-//! since the shared file system that lines read may have had a bad moment. Knows no slot and no record.
+//! `STORE/KEY.NODETYPE.json` holds what the lines change. The first pilot that does not find it runs the lines in a
+//! child (`child`), the only place where a shell starts; other pilots wait for its result. A failed set-up is retried a
+//! few times, because the shared file system that it reads may have failed for a moment. Does not know slots or
+//! records.
 
 pub mod child;
 mod nodetype;
@@ -22,12 +23,12 @@ use stored::{Claim, Stored};
 
 use crate::time::{pause_after, seconds_us};
 
-/// How often a child's end, or another pilot's result, is looked for.
+/// How often a child's end, or another pilot's result, is checked.
 const LOOK_US: u64 = 50_000;
 const LOOK_OTHERS_US: u64 = 1_000_000;
-/// A set-up that has failed too often is not tried again sooner: others may do better in the meantime.
+/// Shortest time before a set-up that has failed too often is retried: other pilots may succeed in the meantime.
 const TRY_AGAIN_US: u64 = 30_000_000;
-/// Another pilot's claim is believed so much longer than its lines may take.
+/// Another pilot's claim counts for the time limit of the lines plus this margin.
 const CLAIM_MARGIN_S: f64 = 15.0;
 
 type Variables = BTreeMap<String, String>;
@@ -39,7 +40,7 @@ enum State {
         claim: Option<Claim>,
         end_us: u64,
     },
-    /// another pilot does
+    /// another pilot runs them
     Awaited {
         until_us: u64,
         look_us: u64,
@@ -87,11 +88,11 @@ pub struct Setups {
     /// program -> key, job -> program; of programs with set-up only
     programs: HashMap<u64, String>,
     jobs: HashMap<u64, u64>,
-    /// with the definitions that came, until their set-up is there
+    /// with its definitions, until their set-up is ready
     waiting: Vec<Work>,
 }
 
-/// What came of work that was looked at.
+/// The outcome of checking work for its set-up.
 #[derive(Default)]
 pub struct Admitted {
     pub work: Option<Work>,
@@ -127,14 +128,14 @@ impl Setups {
         held
     }
 
-    /// Forget waiting work of these jobs; what was told of them stays.
+    /// Drop waiting work of these jobs; their definitions stay.
     pub fn cancel(&mut self, jobs: &[u64]) {
         for work in &mut self.waiting {
             work.grants.retain(|grant| !jobs.contains(&grant.job));
         }
     }
 
-    /// New work: what needs no set-up, or one that is known, goes on at once.
+    /// Take new work: pieces that need no set-up, or a known one, continue at once.
     pub fn take(&mut self, work: Work, now_us: u64) -> Admitted {
         let mut admitted = Admitted::default();
         for program in &work.programs {
@@ -215,7 +216,7 @@ impl Setups {
             return State::Ready(known);
         }
         match Claim::take(&path) {
-            // a directory that cannot be written to: everybody for himself
+            // the directory is not writable: each pilot runs the lines itself
             Err(_) => self.start(def, None, now_us),
             Ok(Some(claim)) => self.start(def, Some(claim), now_us),
             Ok(None) => State::Awaited {
@@ -397,7 +398,7 @@ impl Drop for Setups {
     }
 }
 
-/// End a child with its shell and its files: it sees that nobody hears its answer.
+/// End a child with its shell and its files: it sees that its stdout is closed.
 fn end(child: &mut Child) {
     drop(child.stdout.take());
     let pid = child.id() as i32;
@@ -406,7 +407,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// Of one try; `settle` says what follows.
+/// The state after one failed try; `settle` decides what follows.
 fn failed(why: String) -> State {
     State::Failed { why, since_us: 0 }
 }
@@ -420,7 +421,7 @@ fn told(def: &SetupDef, mode: &'static str, path: &Path, variables: usize) -> Ne
     }
 }
 
-/// A try that failed is told, and followed by a pause, or by nothing after too many.
+/// Report a failed try; a pause follows or, after too many tries, `State::Failed`.
 fn settle(
     (def, state): (&SetupDef, State),
     (failures, now_us): (&mut usize, u64),
@@ -430,7 +431,7 @@ fn settle(
         return state;
     };
     *failures += 1;
-    // nobody waits longer than the lines themselves may take
+    // the pause is at most as long as the lines themselves may take
     let (pause_us, next) = pause_after(*failures, seconds_us(def.timeout_s));
     let message = format!("{why} ({next})");
     news.push(News {

@@ -1,4 +1,4 @@
-//! The stored result of a set-up, and who is about to make it.
+//! The stored result of a set-up, and the claim of the pilot that is about to make it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -46,11 +46,11 @@ pub fn write(path: &Path, found: &Stored) -> std::io::Result<()> {
     written
 }
 
-/// `STORE/KEY.NODETYPE.claim`: its maker runs the lines. Goes with its maker's answer.
+/// `STORE/KEY.NODETYPE.claim`: the pilot that made it runs the lines, and removes it with the answer.
 pub struct Claim(PathBuf);
 
 impl Claim {
-    /// The claim, or None where somebody else has it.
+    /// The claim, or None if another pilot has it.
     pub fn take(result: &Path) -> std::io::Result<Option<Claim>> {
         if let Some(store) = result.parent() {
             use std::os::unix::fs::DirBuilderExt;

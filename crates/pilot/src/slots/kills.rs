@@ -1,16 +1,16 @@
-//! When the kernel ended processes of a slot for their memory. Pure. Times are wall clock, in microseconds.
+//! When the kernel killed processes of a slot for lack of memory. Pure. Times are wall clock, in microseconds.
 
-/// What is known of a slot.
+/// What is known about one slot.
 #[derive(Debug)]
 pub(super) struct Kills {
     count: u64,
     at_us: u64,
-    /// between these times there was one that no failure has explained
+    /// between these times there was a kill that no failure has explained
     between_us: Option<(u64, u64)>,
 }
 
 impl Kills {
-    /// So many were there before it started.
+    /// `count` kills happened before the slot started.
     pub fn new(count: u64, now_us: u64) -> Self {
         Kills {
             count,
@@ -19,7 +19,7 @@ impl Kills {
         }
     }
 
-    /// There are so many now.
+    /// Set the kernel's count as of now.
     pub fn count(&mut self, count: u64, now_us: u64) {
         if count > self.count {
             self.between_us = Some((self.at_us, now_us));
@@ -27,7 +27,7 @@ impl Kills {
         (self.count, self.at_us) = (count, now_us);
     }
 
-    /// Whether one can have been of a payload that ran from then to then; it then was.
+    /// Whether a kill may have hit a payload that ran between these times; if so, that kill counts as explained.
     pub fn take(&mut self, (started_us, ended_us): (u64, u64)) -> bool {
         let overlaps = |&(from_us, to_us): &(u64, u64)| from_us <= ended_us && started_us <= to_us;
         self.between_us.take_if(|between| overlaps(between)).is_some()

@@ -1,6 +1,6 @@
-//! The slots of this node: started, told, heard and ended.
+//! The slots of this node: starts them, exchanges messages with them, and ends them.
 //!
-//! Knows slots as processes, and nothing of the work that they have: who loses a slot takes its work back.
+//! Knows slots as processes, but not the work that they have: a caller that loses a slot takes its work back.
 
 mod kills;
 mod traces;
@@ -161,7 +161,7 @@ impl Slots {
         failed
     }
 
-    /// A slot has told of an end: what the kernel ended before that is not a later payload's.
+    /// A slot has reported an end: the kernel's kills up to now cannot belong to a later payload.
     pub fn count_kills(&mut self, slot: u32) {
         if let (Some(groups), Some(kills)) = (&self.groups, self.kills.get_mut(&slot)) {
             kills.count(groups.kills(slot), realtime_us());
@@ -321,7 +321,7 @@ mod tests {
 
     const LIMIT: &str = "oom 1\noom_kill 1\n";
 
-    /// What a failure becomes that slot 3 tells of once the kernel has counted `events`.
+    /// The failure class of a failure that slot 3 reports once the kernel has counted `events`.
     fn explained(events: &str, failure: &str, number: i32) -> String {
         let dir = tempfile::tempdir().unwrap();
         let mut slots = Slots::default();

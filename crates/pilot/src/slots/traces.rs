@@ -1,4 +1,4 @@
-//! Which slot traces the first payload of a program: one of the node's, not each. Pure.
+//! Which slot traces the first payload of a program: one slot of the node, not each. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use tidemill_wire::Program;
 /// The slots that were chosen.
 #[derive(Debug, Default)]
 pub struct FirstTraces {
-    /// per program that asked for it; None = there is a profile
+    /// per program that asks for a trace; None = there is a profile
     slots: BTreeMap<u64, Option<u32>>,
 }
 
 impl FirstTraces {
-    /// The program as this slot is told: with the order only if no other slot has it.
+    /// The program as sent to this slot: with the order to trace only if no other slot has it.
     pub fn told_to(&mut self, slot: u32, mut program: Program) -> Program {
         if program.trace_first {
             let chosen = *self.slots.entry(program.program).or_insert(Some(slot));
@@ -21,14 +21,14 @@ impl FirstTraces {
         program
     }
 
-    /// There is a profile: nobody else is asked.
+    /// There is a profile: no other slot is asked for one.
     pub fn traced(&mut self, program: u64) {
         if let Some(slot) = self.slots.get_mut(&program) {
             *slot = None;
         }
     }
 
-    /// The slot has ended: what it has not traced the next one does.
+    /// The slot has ended: the next one traces what it has not.
     pub fn gone(&mut self, slot: u32) {
         self.slots.retain(|_, chosen| *chosen != Some(slot));
     }

@@ -1,8 +1,8 @@
-//! Which files this node gets, from where, and what waits for them. Pure: takes what lead and stage say, gives what to do.
+//! Which files this node gets, from where, and what waits for them. Pure: takes messages and reports, returns steps.
 //!
-//! A file is asked for at the lead (`Seek`), which names a node that has it or is getting it, or lets us read the shared
-//! file system; the stage, a process of its own, does the work. Without a lead we read it ourselves. What cannot be held
-//! for want of room is read directly by each slot, as small inputs are.
+//! The pilot asks the lead for a file (`Seek`). The lead names a node that has it or is getting it, or permits a read
+//! from the shared file system; the stage, a separate process, does the work. Without a lead, the node reads the shared
+//! file system itself. If there is no room to hold a file, each slot reads it directly, as it does small inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use tidemill_wire::{Holds, IoArea, JobDef, PilotMessage, Seek, Source, StagedFil
 
 use crate::permits::usage::bytes_in;
 
-/// A lead that is away for so long is not waited for.
+/// Longest wait for a lead that is unreachable.
 pub const ALONE_US: u64 = 30_000_000;
-/// The shared file system is asked so many times before a file counts as not to be had.
+/// Reads from the shared file system before a file counts as unavailable.
 const READS_MAX: u32 = 2;
-/// Sources in all.
+/// Most sources tried in all.
 const TRIES_MAX: u32 = 12;
-/// What is said of a failure.
+/// Most messages that a failure reports.
 const SAID_MAX: usize = 6;
 
-/// Who wants a file.
+/// What needs a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     Job(u64),
-    /// Memory that the image may take in all, and whether squashfuse has failed here.
+    /// The memory that the image may take in all, and whether squashfuse has failed here.
     Image {
         limit_mb: u64,
         by_files: bool,
@@ -93,17 +93,17 @@ pub struct Came {
     pub from: Vec<String>,
 }
 
-/// All files that are wanted here.
+/// All files that are needed here.
 #[derive(Debug, Default)]
 pub struct Stager {
     wants: BTreeMap<String, Want>,
-    /// There is somebody to ask: a lead, or peers files.
+    /// There is a source to ask: a lead, or peers files.
     asks: bool,
-    /// What the lead has to know of the bytes that we read.
+    /// The areas for which a `Seek` states the bytes to be read.
     areas: Vec<IoArea>,
-    /// The stage has said where it listens: nothing is sought before, since others may be sent to us at once.
+    /// The stage has reported its address. No file is sought before that, because other nodes may be sent here at once.
     listens: bool,
-    /// Where other nodes get files from us.
+    /// The address at which other nodes get files from this one.
     pub serves: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl Stager {
         }
     }
 
-    /// Somebody wants a file.
+    /// A job or an image needs a file.
     pub fn want(&mut self, file: &StagedFile, fast: bool, user: User, now_us: u64) -> Vec<Step> {
         let sha256 = file.sha256.clone();
         if let Some(want) = self
@@ -267,7 +267,7 @@ impl Stager {
         }
     }
 
-    /// Nobody wants what has come.
+    /// Drop a file that has come and is not needed.
     fn let_go(&mut self, sha256: &str) -> Vec<Step> {
         match self.wants.remove(sha256) {
             Some(_) => vec![not_held(sha256), drop_order(sha256)],
@@ -275,7 +275,7 @@ impl Stager {
         }
     }
 
-    /// There is room now for what found none.
+    /// There is room now for a file that found none.
     pub fn again(&mut self, sha256: &str, now_us: u64) -> Vec<Step> {
         let Some(want) = self.wants.get_mut(sha256).filter(|want| !want.users.is_empty()) else {
             return self.let_go(sha256);
@@ -320,7 +320,7 @@ impl Stager {
         self.seek(sha256, now_us)
     }
 
-    /// The stage is gone and another one follows: nobody is sent to us until then, what is held stays where it is, and
+    /// The stage is gone, and another one follows. Until then no node is sent here, held files stay where they are, and
     /// the rest is sought again.
     pub fn lost_stage(&mut self, now_us: u64) -> Vec<Step> {
         (self.serves, self.listens) = (None, false);
@@ -336,7 +336,7 @@ impl Stager {
         steps
     }
 
-    /// Orders for a new stage: what an earlier one has left here.
+    /// Orders for a new stage to adopt what an earlier one has left here.
     fn adopt(&self) -> Vec<Step> {
         let held = self
             .wants
@@ -370,7 +370,7 @@ impl Stager {
         steps
     }
 
-    /// Nobody needs what only these users needed.
+    /// Remove the users for which `gone` holds, and drop the files that only they needed.
     pub fn release(&mut self, gone: &dyn Fn(&str, &User) -> bool) -> Vec<Step> {
         let mut steps = Vec::new();
         for (sha256, want) in &mut self.wants {
@@ -385,7 +385,7 @@ impl Stager {
         steps
     }
 
-    /// Whether the file is here, or is not going to be.
+    /// Whether the file is here, or will not come.
     pub fn is_settled(&self, sha256: &str) -> bool {
         let want = self.wants.get(sha256);
         want.is_some_and(|want| matches!(want.state, State::Held(_) | State::Direct))

@@ -69,7 +69,7 @@ impl Supply {
         Ok(())
     }
 
-    /// The node gets no cache: its payloads use the next way, and the site is told the reason.
+    /// The node gets no cache: its payloads use the next route, and a note reports the reason to the site.
     fn refuse_cache(&mut self, cx: &mut Context, why: &str) -> Result<(), PilotError> {
         if self.cache.is_over() {
             return Ok(());

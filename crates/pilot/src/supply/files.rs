@@ -1,4 +1,4 @@
-//! Files: brought by the stage for jobs and images, noted, and read by each slot where they cannot be held.
+//! Files that the stage brings for jobs and images: noted, and read by each slot where they cannot be held.
 
 use std::collections::BTreeSet;
 
@@ -79,11 +79,11 @@ impl Supply {
         let its = |name: &str, user: &User| name == sha256 && matches!(user, User::Job(_));
         let steps = self.stage.stager.release(&its);
         self.act_stage(cx, steps)?;
-        self.hold_jobs(cx); // it may still be on its way
+        self.hold_jobs(cx); // the file may still be in transfer
         Ok(())
     }
 
-    /// Files that nobody uses make room for one that found none: true when that is fetched again.
+    /// Unused files make room for a file that found none; true if that is fetched again.
     fn made_room(&mut self, cx: &mut Context, report: &Report) -> Result<bool, PilotError> {
         let Report::Failed {
             sha256,

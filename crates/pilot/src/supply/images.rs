@@ -1,4 +1,4 @@
-//! Images: brought, noted, and missed by the work that cannot have them.
+//! Images: brings and notes them, and fails the work that cannot have them.
 
 use super::Supply;
 use crate::context::Context;
@@ -37,8 +37,9 @@ impl Supply {
         }
     }
 
-    /// Work that needs an image that cannot be had here fails; the site may try elsewhere. What comes before it is tried
-    /// again is given back: it would fail of the same cause, and one bad node would use up all tries of a job.
+    /// Fail the work that needs an image that is unavailable here; the site may try it elsewhere. Work that arrives
+    /// before the next try of the image is returned: it would fail for the same cause, and one bad node would use up
+    /// all retries of a job.
     pub(super) fn fail_image(
         &mut self,
         cx: &mut Context,
@@ -73,8 +74,8 @@ impl Supply {
         Ok(())
     }
 
-    /// Before a payload of a slot whose image is served by a process is blamed: has that process died? True when the slot
-    /// has been ended with its image.
+    /// Before a failure counts against a payload, check whether the process that serves its slot's image has died. True
+    /// if the slot has been ended with its image.
     pub fn lost_its_image(
         &mut self,
         cx: &mut Context,

@@ -1,4 +1,4 @@
-//! What slots have answered for, what is lost with them, and what is held.
+//! What slots have answered, what is lost with them, and what they hold.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ impl Binding {
         Some(piece)
     }
 
-    /// Learn from a measurement: payload seconds of so many events of a job.
+    /// Learn from a measurement: the payload seconds that `events` events of a job took.
     pub fn measure(&mut self, job: u64, events: u64, wall_s: f64) {
         let program = self.jobs.get(&job).map(|def| def.program);
         let Some(known) = program.and_then(|program| self.programs.get_mut(&program)) else {
@@ -42,7 +42,7 @@ impl Binding {
         known.measure(events, wall_s);
     }
 
-    /// A slot is gone: what it had not answered for, the oldest first. Its room is free again.
+    /// A slot is gone: free its room and return the pieces without an answer, the oldest first.
     pub fn lose_slot(&mut self, slot: u32) -> Vec<Piece> {
         let tickets = self
             .slots
@@ -99,8 +99,8 @@ impl Binding {
         taken
     }
 
-    /// Drop queued work of jobs; the slots that know one of them, and have to cancel and forget it. Should it come back,
-    /// its definition goes to them again: its inputs may be others.
+    /// Drop queued work of jobs, and return the slots that know one of them and must cancel and forget it. If the job
+    /// comes back, they get its definition again, because its inputs may have changed.
     pub fn cancel(&mut self, jobs: &[u64]) -> Vec<(u32, u64)> {
         for (shape, queue) in &mut self.queues {
             queue.retain(|queued| {
@@ -157,8 +157,8 @@ impl Binding {
         actions
     }
 
-    /// Forget a job's definition once all its events are done, unless there is work of it: nobody grants them again but by
-    /// way of a new connection. Slots that know it keep it until `forget`.
+    /// Forget a job's definition once all its events are done, unless there is work of it: the events are granted again
+    /// only over a new connection. Slots that know it keep it until `forget`.
     pub fn forget_done(&mut self, job: u64, events: u64) {
         let done = self.done.entry(job).or_insert(0);
         *done += events;

@@ -1,4 +1,4 @@
-//! Images that shapes need: which ones are brought, when there is memory for them, and which have to make room. Pure.
+//! Images that shapes need: which are brought, when there is memory for them, and which have to make room. Pure.
 
 use std::collections::BTreeMap;
 
@@ -245,7 +245,7 @@ impl Binding {
         }
     }
 
-    /// Slots can use the image, and it takes so much.
+    /// Slots can use the image, which takes `held_mb` of memory.
     pub fn image_shown(&mut self, sha256: &str, held_mb: u64) {
         let Some(known) = self.images.known.get_mut(sha256) else {
             return;
@@ -257,7 +257,7 @@ impl Binding {
         self.room.release(less_mb);
     }
 
-    /// The image cannot be had: queued work that needs it.
+    /// The image is unavailable: returns the queued work that needs it.
     pub fn image_failed(&mut self, sha256: &str, now_us: u64) -> Vec<Piece> {
         self.free_image(sha256);
         if let Some(known) = self.images.known.get_mut(sha256) {

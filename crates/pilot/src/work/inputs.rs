@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use super::{Action, Binding};
 
 impl Binding {
-    /// Memory for an input of a job, counted once (0: it is in the fast tier); false where slots read it directly.
-    /// Inputs that no work here uses make room for it.
+    /// Reserve memory for a job's input, counted once (0: it is in the fast tier); false if slots must read it
+    /// directly. Inputs that no work here uses make room for it.
     pub fn hold_input(
         &mut self,
         job: u64,
@@ -40,7 +40,7 @@ impl Binding {
         holds
     }
 
-    /// Whether the job's own slot, or its images, would have no room beside an input of so much.
+    /// Whether an input of `memory_mb` would leave no room for the job's own slot or its images.
     fn keeps_out(&self, job: u64, memory_mb: u64) -> bool {
         let Some((_, shape)) = self.needs(job) else {
             return true;
@@ -52,7 +52,7 @@ impl Binding {
         held_mb > self.images.store_mb || slot_mb.saturating_add(held_mb) > self.room.whole().1
     }
 
-    /// Whether it is an input of a job that is not over here.
+    /// Whether it is an input of a job that is not finished here.
     pub fn names_input(&self, sha256: &str) -> bool {
         let mut inputs = self.jobs.values().flat_map(|def| &def.inputs);
         inputs.any(|input| input.sha256.as_deref() == Some(sha256))
@@ -93,8 +93,8 @@ impl Binding {
         unused.iter().filter_map(|sha256| self.inputs.get(sha256)).sum()
     }
 
-    /// Take inputs away that nobody uses, as of `unused_inputs`; false if there are none. Slots are told their jobs anew,
-    /// should more work of these come.
+    /// Drop the inputs that `unused_inputs` returns; false if there are none. Slots get the definitions of their jobs
+    /// again if more work of these comes.
     pub(crate) fn drop_inputs(&mut self, which: (bool, bool), actions: &mut Vec<Action>) -> bool {
         let unused = self.unused_inputs(which);
         for sha256 in &unused {
@@ -120,7 +120,7 @@ impl Binding {
         !unused.is_empty()
     }
 
-    /// Make room for a file that found none, where others that nobody uses are held; whether there were any.
+    /// Drop unused files to make room for a file that found none; true if there were any.
     pub fn drop_beside(&mut self, sha256: &str, actions: &mut Vec<Action>) -> bool {
         let fast = self.inputs.get(sha256) == Some(&0);
         self.drop_inputs((false, fast), actions)

@@ -1,8 +1,8 @@
-//! Which work runs on which slot. Pure: takes what happened, gives what to do; starts nothing itself.
+//! Which work runs on which slot. Pure: takes events, returns actions; starts nothing itself.
 //!
-//! Work is queued by shape (what a slot must offer). Slots of a shape share its queue; each has so much at hand that it
-//! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`. Knows slots, images
-//! and inputs as numbers and names: others have them.
+//! Work is queued by shape (what a slot must offer). Slots of a shape share its queue; each has just enough work at
+//! hand that it never waits for the pilot, so that all slots end together. `answers` handles what slots answer. Knows
+//! slots, images and inputs only as numbers and names; other modules own them.
 
 mod answers;
 mod images;
@@ -19,12 +19,12 @@ use crate::node::room::{Room, Share};
 use crate::work::piece::{KnownProgram, Piece, Shape};
 use images::Images;
 
-/// Work that a slot has at hand: at least so many seconds, or two runs.
+/// Work that a slot has at hand: at least this many seconds, or two runs.
 const AT_HAND_S: f64 = 0.25;
 const RUNS_MAX: usize = 512;
-/// A slot that knows so many jobs besides those that it has work of forgets them.
+/// Jobs without work that a slot may know before it must forget them.
 const SPARE_JOBS_MAX: usize = 128;
-/// After so long the oldest piece of work gets room before younger ones of other shapes.
+/// Waiting time after which the oldest piece of work gets room before younger ones of other shapes.
 const STARVED_US: u64 = 10_000_000;
 
 struct Queued {
@@ -61,21 +61,21 @@ pub enum Action {
         slot: u32,
         job: u64,
     },
-    /// Show an image on this node, in at most so much memory.
+    /// Show an image on this node, in at most `limit_mb` of memory.
     Bring {
         sha256: String,
         limit_mb: u64,
         by_files: bool,
     },
-    /// An image that nobody uses has to make room.
+    /// Remove an unused image to make room.
     Drop {
         sha256: String,
     },
-    /// A staged input that nobody uses has to make room.
+    /// Remove an unused staged input to make room.
     DropInput {
         sha256: String,
     },
-    /// An image that can never be shown here.
+    /// Report an image that can never be shown here.
     FailImage {
         sha256: String,
         message: String,
@@ -102,11 +102,11 @@ struct Ticket {
 /// Work that was not queued.
 #[derive(Debug, Default)]
 pub struct Refused {
-    /// This node can never run it; why.
+    /// Work that this node can never run, with the reason.
     pub no_fit: Vec<(Piece, String)>,
-    /// Its image could not be had a moment ago, and is not tried again yet.
+    /// Work whose image failed a moment ago and is not retried yet.
     pub no_image: Vec<Piece>,
-    /// Of jobs that nobody has told.
+    /// Work of jobs whose definition has not arrived.
     pub unknown: Vec<Piece>,
 }
 
@@ -162,8 +162,8 @@ impl Binding {
         self.jobs.get(&job)
     }
 
-    /// Queue work. What is told again (by another connection) replaces what was told before. What is not queued
-    /// comes back.
+    /// Queue work. Definitions that come again (over another connection) replace earlier ones. Returns the work that
+    /// was not queued.
     pub fn take_work(&mut self, work: Work, now_us: u64) -> Refused {
         for program in work.programs {
             let number = program.program;
@@ -198,7 +198,7 @@ impl Binding {
         refused
     }
 
-    /// Put a piece back as the next to run; it comes back where its job is not known.
+    /// Put a piece back as the next to run; returns it if its job is unknown.
     pub fn requeue(&mut self, piece: Piece, now_us: u64) -> Option<Piece> {
         let Some((program, shape)) = self.needs(piece.job) else {
             return Some(piece);
@@ -222,7 +222,7 @@ impl Binding {
         *self.program_events.entry(program).or_default() += events;
     }
 
-    /// Everything that slots should be told now. Call after each change.
+    /// The actions that are due now. Call after each change.
     pub fn decide(&mut self, now_us: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         let starved = self.starved(now_us);

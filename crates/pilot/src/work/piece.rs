@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidemill_slot::Network;
 use tidemill_wire::{ImageUse, Program};
 
-/// The newest measurement counts so much in the estimate of seconds per event.
+/// Weight of the newest measurement in the estimate of seconds per event.
 const RATE_WEIGHT: f64 = 0.3;
 const EVENT_S_MIN: f64 = 1e-6;
 
@@ -18,9 +18,9 @@ pub struct Shape {
     pub scratch_mb: u64,
     pub batch_commands: bool,
     pub network: Network,
-    /// Processes and threads at most; 0 = by its cores.
+    /// Most processes and threads; 0 = by its cores.
     pub tasks_max: u64,
-    /// Digest and areas of what its payloads run from: programs with other images get slots of their own.
+    /// Digest and areas of the images that its payloads run from: programs with other images get slots of their own.
     pub images: Vec<(String, Vec<String>)>,
     /// What its application names and others do not see: read-only, and writable.
     pub named: (Vec<String>, Vec<String>),
@@ -76,12 +76,12 @@ pub struct KnownProgram {
     pub program: Program,
     pub shape: Shape,
     pub event_s: f64,
-    /// Seconds and events of an average measurement, lately: a chunk weighs by its events.
+    /// Seconds and events of an average recent measurement: a chunk weighs by its events.
     average: Option<(f64, f64)>,
 }
 
 impl KnownProgram {
-    /// `before`: the same program as told before, whose measurement stays.
+    /// `before`: the program's earlier definition, whose measurement stays.
     pub fn new(program: Program, shape: Shape, before: Option<&KnownProgram>) -> Self {
         let average = before.and_then(|known| known.average);
         let event_s = before
@@ -95,7 +95,7 @@ impl KnownProgram {
         }
     }
 
-    /// Learn from payload seconds of so many events.
+    /// Learn from the payload seconds that `events` events took.
     pub fn measure(&mut self, events: u64, wall_s: f64) {
         if events == 0 {
             return;
@@ -108,7 +108,7 @@ impl KnownProgram {
         self.event_s = (mean_s / mean_events).max(EVENT_S_MIN);
     }
 
-    /// Events of one payload or range, as the slot will cut them.
+    /// Events of one payload or range, as the slot will split them.
     pub fn per_payload(&self, chunk_max: Option<u64>) -> u64 {
         let limit = chunk_max.unwrap_or(self.program.chunk_max).max(1);
         ((self.program.range_s / self.event_s) as u64).clamp(1, limit)

@@ -1,4 +1,4 @@
-//! What slots take of the node, and what has to go so that others fit. Pure.
+//! What slots take of the node, and what is removed so that others fit. Pure.
 
 use tidemill_wire::memory::{work_directory, WorkDirectory};
 
@@ -7,13 +7,13 @@ use crate::node::room::{Need, Room};
 use crate::work::piece::Shape;
 
 impl Binding {
-    /// A place for work directories that do not fit into memory, with so much room; or why there is none.
+    /// Set the free space for work directories that do not fit into memory, or 0 and the reason.
     pub fn set_spill(&mut self, free_mb: u64, told: String) {
         self.spill = (free_mb, told);
         self.room = self.room.clone().with_spill(free_mb);
     }
 
-    /// Memory of the largest slot that queued work needs, its images included.
+    /// Memory of the largest slot that queued work needs, including its images.
     pub fn largest_mb(&self) -> u64 {
         let queued = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
         let needs = queued.filter_map(|(shape, _)| {
@@ -23,7 +23,7 @@ impl Binding {
         needs.max().unwrap_or(0)
     }
 
-    /// Keep memory for something that is neither slot, image nor input; false if there is not so much now.
+    /// Reserve memory for something that is neither slot, image nor input; false if not enough is free now.
     pub fn hold_memory(&mut self, memory_mb: u64) -> bool {
         self.room.hold(memory_mb)
     }
@@ -66,8 +66,8 @@ impl Binding {
         })
     }
 
-    /// Destroy idle slots of shapes without work (of any shape for one that is starved), and then staged inputs and images
-    /// that nobody uses, if that makes the wanted one fit.
+    /// Destroy idle slots of shapes without work (of any shape if this one is starved), and then unused staged inputs
+    /// and images, if that makes the wanted slot fit.
     pub(super) fn make_room(
         &mut self,
         shape: &Shape,

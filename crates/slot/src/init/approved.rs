@@ -1,6 +1,6 @@
-//! Every start is one of what the site's staff approved: the digests of a program's files are compared before each.
+//! Every start is one that the site's staff approved: the digests of a program's files are compared before each.
 //!
-//! A file whose device, inode, size and times are those of the last look is not read again. One of more than
+//! A file whose device, inode, size and times are those of the last check is not read again. A file of more than
 //! `READ_BYTES_MAX`, such as a container's image, is read by the agent only: here its size and time must be those that
 //! the agent saw. Files below an image's areas belong to the image, whose own digest is compared where it is brought.
 
@@ -156,7 +156,7 @@ mod tests {
         let mut it = Approved::default();
         assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
         file.mtime_ns -= 1;
-        file.sha256 = "0".repeat(64); // approved anew, so that it is looked at
+        file.sha256 = "0".repeat(64); // approved anew, so that it is checked
         let (_, told) = it.check(&[file]).unwrap_err();
         assert!(told.contains("not the file"), "{told}");
     }

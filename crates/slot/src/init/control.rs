@@ -7,11 +7,11 @@ use crate::codec::{get_downward, put_upward, Downward, Upward};
 use crate::framed::Framed;
 use crate::{Done, FromSlot, ToSlot};
 
-/// While so much waits for the pilot, nothing new is started.
+/// While more than this waits for the pilot, nothing new is started.
 const BACKLOG_BYTES_MAX: usize = 32 << 20;
-/// Done messages wait at most so long for others to be joined with.
+/// Longest time that Done messages wait to be joined with others.
 const JOIN_US: u64 = 50_000;
-/// Done messages of different ranges that wait at a time.
+/// Done messages of different ranges that wait at once.
 const JOIN_MAX: usize = 64;
 
 /// Messages from and to the pilot.

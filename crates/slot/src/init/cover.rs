@@ -20,7 +20,7 @@ const PROGRAM_DIRS: [&str; 6] = [
     "/sbin",
 ];
 
-/// Files below S, and their permissions: what stands for a masked file, and for a program that nobody may start.
+/// Files below S, and their permissions: one replaces a masked file, the other a forbidden program.
 const EMPTY: (&str, u32) = ("cover/empty", 0o444);
 const NOT_FOR_USE: (&str, u32) = ("cover/nothing", 0o000);
 
@@ -57,11 +57,11 @@ pub(crate) struct Covers {
     /// S
     root: OwnedFd,
     pub(super) covers: Vec<Cover>,
-    /// what is in them is shown to nobody; a program there comes back alone
+    /// their contents are hidden; a program there is shown again alone
     pub(super) masks: Vec<PathBuf>,
-    /// what is in them is shown where it is named
+    /// their contents are shown only where they are named
     pub(super) veils: Vec<PathBuf>,
-    /// programs that nobody can start
+    /// programs that cannot be started
     forbidden: Vec<PathBuf>,
     pub(super) backs: Vec<Back>,
     /// where images lie
@@ -69,7 +69,7 @@ pub(crate) struct Covers {
     /// entries of /tmp that cleaning must leave alone
     kept: Vec<String>,
     numbered: u64,
-    /// directories that nobody can rename, since what is protected lies below them
+    /// directories that payloads cannot rename, since what is protected lies below them
     pub(super) pinned: Vec<PathBuf>,
     /// of the old /tmp when it was looked through last, nanoseconds
     pub(super) own_seen_ns: Option<i128>,
@@ -194,8 +194,8 @@ impl Covers {
         self.show(self.root.as_fd(), name, path, true)
     }
 
-    /// Before the mounts at these directories are taken away, and what is mounted below them with it: forgets that, and
-    /// lets go of it.
+    /// Forgets and releases what is mounted below these directories, before the mounts at them are removed and take it
+    /// along.
     pub fn uncover(&mut self, areas: &[PathBuf]) -> Covered {
         let below = |path: &Path| areas.iter().any(|area| path != area && path.starts_with(area));
         let chosen = |paths: &[PathBuf]| paths.iter().filter(|path| below(path)).cloned().collect();
@@ -218,7 +218,7 @@ impl Covers {
         covered
     }
 
-    /// Covers again what `uncover` told. The current directory is another one afterwards.
+    /// Covers again what `uncover` returned. The current directory is a different one afterwards.
     pub fn cover_again(&mut self, covered: Covered) -> Result<()> {
         for skeleton in &covered.skeletons {
             file::empty(file::open_dir_at(self.root.as_fd(), skeleton)?.as_fd(), &[])?;
@@ -289,7 +289,7 @@ impl Covers {
             return Ok(());
         }
         if self.masks.iter().any(|mask| mask == path) {
-            return Ok(()); // a key of the site stays hidden, whoever names it
+            return Ok(()); // a key of the site stays hidden, even if it is named
         }
         let Some(at) = self.cover_of(path) else {
             return Ok(());
@@ -378,8 +378,8 @@ impl Covers {
         (!shown).then_some(at)
     }
 
-    /// The first name below /tmp becomes a mount point that payloads cannot take away: a read-only skeleton, told by a
-    /// `/` at the end of its name, or (`tmp`) the very file or directory that comes back.
+    /// The first name below /tmp becomes a mount point that payloads cannot remove: a read-only skeleton, marked by a
+    /// `/` at the end of its name, or (`tmp`) the very file or directory that is shown again.
     fn tmp_skeleton(&mut self, names: &[String], is_dir: bool) -> Result<String> {
         let [first, rest @ ..] = names else {
             return Err(SysError::new(

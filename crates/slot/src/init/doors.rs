@@ -31,8 +31,8 @@ const SERVICES: [&str; 11] = [
 ];
 /// Of batch systems: munge's socket, Slurm's `sack.socket` (/run/slurm, /run/slurm-CLUSTER, /run/slurmctld, slurmdbd).
 const BATCH_SERVICES: [&str; 3] = ["munge*", "slurm*", "pbs*"];
-/// Elsewhere: Kerberos credentials by a socket. Nothing below /proc, such as /proc/keys, whose names tell little: a kernel
-/// gives containers in a slot no /proc where something covers a part of the slot's (`mount_too_revealing`).
+/// Elsewhere: Kerberos credentials by a socket. Nothing below /proc, such as /proc/keys, whose names reveal little: a
+/// kernel gives containers in a slot no /proc where something covers a part of the slot's (`mount_too_revealing`).
 const ELSEWHERE: [&str; 1] = ["/var/lib/gssproxy"];
 /// slurm.conf(5): where Slurm looks for it without SLURM_CONF, the last of nodes that fetch theirs.
 const SLURM_CONFS: [&str; 3] = [
@@ -66,7 +66,7 @@ fn start_of(path: &Path) -> String {
     use std::io::Read;
     let mut text = Vec::new();
     if let Ok(file) = fs::File::open(path) {
-        let _ = file.take(CONF_BYTES_MAX).read_to_end(&mut text); // what was read is looked at
+        let _ = file.take(CONF_BYTES_MAX).read_to_end(&mut text); // after an error, what was read is used
     }
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -111,8 +111,8 @@ fn like(named: &str) -> Vec<PathBuf> {
     alike.map(|entry| entry.path()).collect()
 }
 
-/// Shows the runtime directories without the services that act for a user. A mask over a socket or its directory would
-/// not do: it goes when the service removes them, as one that is restarted does, and nobody can remove /run.
+/// Shows the runtime directories without the services that act for a user. A mask over a socket or its directory is not
+/// enough: it goes when the service removes them, as it does at a restart. /run itself cannot be removed.
 pub(super) fn hide_services(root: &OwnedFd, spec: &SlotSpec) -> Result<()> {
     for (path, skeleton) in RUNTIME {
         let path = Path::new(path);

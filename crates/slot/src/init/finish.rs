@@ -1,4 +1,4 @@
-//! The end of payloads: what they leave, what is told of them.
+//! The end of payloads: what they leave, and what is reported about them.
 
 use std::os::fd::AsFd;
 
@@ -19,9 +19,9 @@ use crate::{Done, Failed, SlotOutput};
 
 /// Bytes of stderr that a failure carries.
 pub(super) const STDERR_TAIL_BYTES: usize = 4096;
-/// A killed process that is still there after so long cannot be killed.
+/// A killed process that still exists after this time cannot be killed.
 const KILL_US: u64 = 30_000_000;
-/// A launcher that was asked to end is killed after so long.
+/// Time from asking a launcher to end until it is killed.
 const TERMINATE_US: u64 = 1_500_000;
 const SIGBUS: i32 = 7;
 /// What programs print when a file system is full (strerror of ENOSPC).
@@ -403,7 +403,7 @@ impl Init {
             for (place, &events) in blamed.iter().enumerate() {
                 let mut failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
                 if place > 0 {
-                    // one payload, one end: what it printed and used is told once
+                    // one payload has one end: what it printed and used is reported once
                     failed = Failed {
                         stdout: Vec::new(),
                         stderr: format!("(see the failure of event {})\n", blamed[0].first).into_bytes(),
@@ -443,8 +443,9 @@ impl Init {
         verdict
     }
 
-    /// Events to blame for the end of a payload that had none in its hands: none if it did its work or was sent away; its
-    /// whole first run if it was never ready; else what it would have got next, so that no payload starts for ever.
+    /// Events charged with the end of a payload that was working on none: none if it did its work or was sent away; its
+    /// whole first run if it was never ready; else what it would have received next, so that payloads are not started
+    /// for ever.
     fn blame(&mut self, talk: &Talk, job: u64, exit: Exit) -> Vec<Events> {
         let sent_away = talk.ended_us.is_some();
         if talk.took || sent_away || (exit == Exit::Status(0) && self.queue.of_job(job).is_none()) {

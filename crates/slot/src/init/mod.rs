@@ -66,7 +66,7 @@ pub(crate) struct Birth {
     pub note: String,
 }
 
-/// Outputs of so many payloads may wait for the pilot.
+/// Most payloads whose outputs may wait for the pilot.
 const WAITING_MAX: u64 = 256;
 /// A recalled payload that has not died by then: its events go back anyway.
 const RECALL_US: u64 = 300_000;
@@ -89,7 +89,7 @@ pub(crate) struct Init {
     deadline_us: Option<u64>,
     /// nothing new is started; what arrives goes back with this reason
     draining: Option<&'static str>,
-    /// has there been work since `Idle` was last told?
+    /// has there been work since `Idle` was last sent?
     busy: bool,
     spawner: Spawner,
     signals: OwnedFd,

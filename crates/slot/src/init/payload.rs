@@ -8,23 +8,24 @@ use super::usage::{self, Held, Reach, Traffic};
 use crate::queue::Events;
 use crate::Done;
 
-/// Memory and CPU are looked at so often once a payload is as old as that.
+/// Interval at which memory and CPU are sampled, once a payload has reached that age.
 const SAMPLE_US: u64 = 200_000;
 /// Costly figures (PSS, bytes) are taken for payloads that are older than this, and again after `COSTLY_AGAIN_US`.
 const COSTLY_AFTER_US: u64 = 1_000_000;
 const COSTLY_AGAIN_US: u64 = 10_000_000;
-/// Samples take this part of the time at most, where there are many processes; limits wait for them so long at most.
+/// Where there are many processes, samples take at most a `SAMPLE_COST`th of the time, but limits wait for a sample for
+/// at most `SAMPLE_US_MAX`.
 const SAMPLE_COST: u64 = 50;
 const SAMPLE_US_MAX: u64 = 5_000_000;
-/// PSS of a process of hundreds of GB takes seconds: this part of the time at most, and this where the memory may be over
-/// its limit.
+/// Reading the PSS of a process of hundreds of GB takes seconds: it takes at most a `PSS_COST`th of the time, and a
+/// `PSS_COST_OVER`th where the memory may be over its limit.
 const PSS_COST: u64 = 50;
 const PSS_COST_OVER: u64 = 10;
-/// What was used is looked at so seldom that looking takes this part of the time.
+/// Usage is read seldom enough that reading takes at most a `CHARGE_COST`th of the time.
 const CHARGE_COST: u64 = 100;
-/// The same of looking at what files processes hold.
+/// The same for examining which files processes hold.
 const FILES_COST: u64 = 50;
-/// A persistent payload that was told `end` may take so long to leave.
+/// Time for a persistent payload to leave after it was sent `end`.
 const LEAVE_US: u64 = 30_000_000;
 
 /// Why we killed a payload: failure class and message.
@@ -81,13 +82,13 @@ pub(crate) struct Payload {
     pub setup_us: u64,
     pub rss_max_kb: u64,
     pub traffic: Option<Traffic>,
-    /// CPU time that Done messages have told already
+    /// CPU time that Done messages have reported already
     told_user_us: u64,
     told_system_us: u64,
     told_traffic: Traffic,
     /// the scratch was nearly full while it ran
     pub was_short: bool,
-    /// when the scratch is looked at next where that costs something
+    /// when the scratch is measured next, where that costs something
     pub next_scratch_us: u64,
     /// what was found last
     pub held: Held,
@@ -157,7 +158,7 @@ impl Payload {
         }
     }
 
-    /// Adds to a Done what was used beyond what earlier ones have told.
+    /// Adds to a Done what was used beyond what earlier ones have reported.
     pub fn charge(&mut self, done: &mut Done, (user_us, system_us): (u64, u64), traffic: Option<Traffic>) {
         done.user_us += user_us.saturating_sub(self.told_user_us);
         done.system_us += system_us.saturating_sub(self.told_system_us);
@@ -172,7 +173,7 @@ impl Payload {
         }
     }
 
-    /// Adds to a Done what the running payload used since the last time; looks seldom where there are many processes.
+    /// Adds to a Done what the running payload used since the last time; reads seldom where there are many processes.
     pub fn charge_running(&mut self, done: &mut Done, reach: Reach) {
         let now_us = time::monotonic_us();
         if now_us < self.next_charge_us {
@@ -180,7 +181,7 @@ impl Payload {
         }
         let sample = match reach {
             Reach::Namespace => usage::sample(reach),
-            // the whole node's processes would have to be read to find ours
+            // to find the payload's processes, those of the whole node would have to be read
             Reach::Descendants => usage::sample_one(self.pid),
         };
         let traffic = self.old(now_us).then(|| usage::traffic(self.pid)).flatten();
@@ -243,7 +244,7 @@ impl Payload {
         self.overdue(program, now_us)
     }
 
-    /// A sample took so long: when the next one is due.
+    /// Sets when the next sample is due, after one that took `cost_us`.
     fn sampled(&mut self, now_us: u64, cost_us: u64) {
         let interval_us = (SAMPLE_COST * cost_us).clamp(SAMPLE_US, SAMPLE_US_MAX);
         self.next_sample_us = now_us + interval_us;
@@ -259,7 +260,7 @@ impl Payload {
         self.next_costly_us = now_us + COSTLY_AGAIN_US.max(PSS_COST * cost_us);
     }
 
-    /// Finds what no directory and no mapping tells, which takes a `FILES_COST`th of the time at most.
+    /// Finds what no directory and no mapping shows; this takes at most a `FILES_COST`th of the time.
     fn look_at_files(&mut self, limits: Limits, reach: Reach, now_us: u64) {
         if now_us < self.next_files_us || (limits.memory_mb == 0 && limits.scratch.is_none()) {
             return;

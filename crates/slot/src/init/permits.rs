@@ -46,7 +46,7 @@ impl Permits {
         self.note = note;
     }
 
-    /// The pilot has been told that the slot is idle, and with that forgets that it waits.
+    /// The pilot has been informed that the slot is idle, and so forgets that it waits for a permit.
     pub fn forget(&mut self) {
         self.asked = None;
     }

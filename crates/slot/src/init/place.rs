@@ -68,7 +68,7 @@ pub(crate) struct Place {
     writable: Option<Vec<PathBuf>>,
 }
 
-/// What the init is told by `start`.
+/// What `start` passes to the init.
 pub(crate) struct Entry<'a> {
     pub spec: &'a SlotSpec,
     pub old_root: OwnedFd,

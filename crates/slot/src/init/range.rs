@@ -13,8 +13,8 @@ use crate::queue::Events;
 use crate::{Done, Failed, FromSlot, SlotOutput};
 
 impl Init {
-    /// Answers requests for ranges from the queue; holds them while there is no work; tells `end` when the payload should
-    /// make room for another job.
+    /// Answers requests for ranges from the queue; holds them while there is no work; sends `end` when the payload
+    /// should make room for another job.
     pub(super) fn hand_out(&mut self) {
         let Some(mut payload) = self.payload.take() else {
             return;

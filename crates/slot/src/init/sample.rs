@@ -127,7 +127,7 @@ struct Ends {
     errors: HashMap<String, u64>,
 }
 
-/// All and failed operations in a profile; None where it is none.
+/// All and failed operations in a profile; None if it is not a valid profile.
 fn operations(profile: &[u8]) -> Option<(u64, u64)> {
     let counted: Counted = serde_json::from_slice(profile).ok()?;
     let failed = |ends: &Ends| ends.errors.values().sum::<u64>();
@@ -173,7 +173,7 @@ impl Init {
         self.put_trace(payload, (0, 0), (Vec::new(), why));
     }
 
-    /// Of a persistent payload that has got events the trace so far is told, once: it may never end by itself.
+    /// Reports the trace so far of a persistent payload that has received events, once: it may never end by itself.
     pub(super) fn tell_running_trace(&mut self, payload: &mut Payload) {
         let (Kind::Range(talk), Some(file)) = (&payload.kind, &payload.traced) else {
             return;

@@ -17,12 +17,12 @@ const WORK: &str = "tmp/work";
 /// The tmpfs counts as full when less than this is left of it.
 const FULL_BYTES: u64 = 64 << 10;
 
-/// A scratch may hold a file or directory for each so many bytes of its size, as a tmpfs may (`tidemill_sys::mount`)...
+/// Bytes of a scratch's size for each file or directory that it may hold, as in a tmpfs (`tidemill_sys::mount`)...
 const BYTES_OF_A_FILE: u64 = 4096;
-/// ... but at least and at most so many.
+/// ... but at least and at most these numbers.
 const FILES_MIN: u64 = 1024;
 const FILES_MAX: u64 = 1_000_000;
-/// Looking what the scratch takes costs a twentieth of the time at most.
+/// Measuring the scratch costs at most a twentieth of the time.
 const SCRATCH_COST: u64 = 20;
 
 /// The directories that payloads write to, as they were before a payload.
@@ -97,9 +97,10 @@ impl Scratch {
         Ok(())
     }
 
-    /// Empties /tmp, /dev/shm, home and work directory, and what was written below areas of images. Where inode and block counts and the change times of the four
-    /// directories are as before (nobody can set a change time), there is nothing to empty. Other users of the file
-    /// system (slots without namespaces, outputs that the pilot removes) make the counts useless.
+    /// Empties /tmp, /dev/shm, home and work directory, and what was written below areas of images. Where inode and
+    /// block counts and the change times of the four directories are as before (change times cannot be set), there is
+    /// nothing to empty. Other users of the file system (slots without namespaces, outputs that the pilot removes) make
+    /// the counts useless.
     pub fn clean(&mut self) -> Result<()> {
         let renewed = self.place.renew_areas()?;
         if !renewed && self.before.is_some() && self.waiting == 0 && self.before == Some(self.snapshot()?) {
@@ -262,7 +263,7 @@ impl Init {
         }
     }
 
-    /// Where no kernel bounds the scratch, what it takes is looked at; else only whether it is nearly full.
+    /// Measures the scratch if no kernel limit bounds it; else checks only whether it is nearly full.
     pub(super) fn judge_scratch(&self, payload: &mut Payload, now_us: u64) -> Option<Verdict> {
         let cap_mb = self.spec.scratch_mb;
         if self.scratch.place.in_memory {

@@ -248,7 +248,7 @@ impl Init {
             let hint = hidden.map_or_else(String::new, |path| hidden_hint(&path));
             NotStarted::all(failure, format!("{what}{hint}"))
         })?;
-        // a launcher starts ranks on other nodes: they are nobody's children here
+        // a launcher starts ranks on other nodes: they are not children of any process here
         let alone = self.spec.directory.is_none();
         let instead = alone
             .then(|| self.sampler.instead(&job.program, &job.path, &argv))

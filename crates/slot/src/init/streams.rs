@@ -97,7 +97,7 @@ impl Streams {
         }
     }
 
-    /// Reads all that is left; nobody can write any more.
+    /// Reads all that is left, once no process can write any more.
     pub fn drain(&mut self, spill: &mut dyn FnMut() -> io::Result<(File, String)>) {
         loop {
             let before = self.stdout.total();
@@ -121,7 +121,7 @@ impl Streams {
         fd::set_nonblocking(io::stderr().as_fd(), false)
     }
 
-    /// A line of ours, or of the protocol, for the log.
+    /// Adds a line of Tidemill, or of the protocol, to the log.
     pub fn note(&mut self, text: &str) {
         self.stderr.push(text.as_bytes());
     }

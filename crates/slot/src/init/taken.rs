@@ -18,14 +18,14 @@ use crate::{Failed, FromSlot};
 
 /// Events go back with this reason, and run again on this node unless the pilot leaves.
 pub(super) const RUN_AGAIN: &str = "again";
-/// A failure counts when no TERM has come for so long: `kill` for each process of a job takes microseconds, and a busy
-/// node lets a process wait for some 10 ms.
+/// A failure counts when no TERM has come for this time: `kill` for each process of a job takes microseconds, and a
+/// busy node lets a process wait for some 10 ms.
 const HOLD_US: u64 = 100_000;
-/// The same for a payload that spans nodes: their batch daemons hear of the end one after the other.
+/// The same for a payload that spans nodes: their batch daemons learn of the end one after the other.
 const HOLD_WIDE_US: u64 = 2_000_000;
-/// Nothing starts for so long after a TERM: a pilot that leaves says so within milliseconds. If it stays, TERM was not
-/// the batch system's, and no later one is believed: a payload whose site gives it no namespaces may have sent it, and
-/// would run for ever.
+/// Nothing starts for this time after a TERM: a pilot that leaves says so within milliseconds. If it stays, TERM was
+/// not the batch system's, and no later one is believed: a payload whose site gives it no namespaces may have sent it,
+/// and would run for ever.
 const PAUSE_US: u64 = 2_000_000;
 /// What failures that wait may hold; the oldest do not wait when there is more.
 const HELD_BYTES_MAX: usize = 8 << 20;

@@ -15,7 +15,7 @@ const ASKED_MAX: usize = 4096;
 /// Bytes read from a payload before others get their turn.
 const READ_BYTES: usize = 256 << 10;
 
-/// A message is repeated up to so many bytes.
+/// A message that repeats an earlier one is cut to this many bytes.
 const AGAIN_BYTES_MAX: usize = 256;
 
 /// A range that was given to a payload.
@@ -29,7 +29,7 @@ struct Given {
     last_us: u64,
 }
 
-/// What `settle` tells about a piece.
+/// What `settle` returns about a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub events: Events,
@@ -47,7 +47,7 @@ pub(crate) struct Talk {
     pub ready: bool,
     pub asked: VecDeque<Option<u64>>,
     given: Vec<Given>,
-    /// when `end` was told
+    /// when `end` was sent
     pub ended_us: Option<u64>,
     /// when a range was last given to an idle payload, or the payload last said anything
     pub progress_us: u64,
@@ -88,8 +88,8 @@ impl Talk {
         }
     }
 
-    /// What is to be told of a failed event: its message, and the end of stderr, of which `printed` bytes have come.
-    /// What an event before said is named instead.
+    /// Returns what to report of a failed event: its message, and the end of stderr, of which `printed` bytes have
+    /// come. Where an earlier event said the same, that event is named instead.
     pub fn failure(
         &mut self,
         event: u64,
@@ -188,7 +188,7 @@ impl Talk {
         self.asked.clear();
     }
 
-    /// Writes what the pipe takes. A closed pipe is no error here: the payload's end will tell.
+    /// Writes what the pipe takes. A closed pipe is not an error here: the payload's end will show.
     pub fn flush(&mut self) {
         while !self.output.is_empty() {
             match fd::write(self.to.as_fd(), &self.output) {

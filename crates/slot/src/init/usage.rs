@@ -160,8 +160,8 @@ fn add(mut sum: Sample, pid: i32) -> Sample {
     sum
 }
 
-/// Shared pages count in parts (PSS). None where the kernel does not tell (before 4.14). Costs milliseconds for large
-/// processes.
+/// Memory with shared pages counted in parts (PSS). None where the kernel does not report it (before 4.14). Costs
+/// milliseconds for large processes.
 pub(crate) fn pss_kb(reach: Reach) -> Option<u64> {
     let mut sum = 0;
     let mut told = false;
@@ -179,11 +179,11 @@ pub(crate) fn pss_kb(reach: Reach) -> Option<u64> {
     told.then_some(sum)
 }
 
-/// Files that processes hold and no directory names.
+/// Files that processes hold and that are in no directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// kB of files in memory (memfd_create(2), shared segments), by device and number: what is written there and mapped by
-    /// nobody is in no process's RSS or PSS
+    /// kB of files in memory (memfd_create(2), shared segments), by device and number: data that is written there and
+    /// not mapped is in no process's RSS or PSS
     memory: HashMap<(u64, u64), u64>,
     /// bytes of removed files of the scratch, by number
     removed: HashMap<u64, u64>,
@@ -191,7 +191,7 @@ pub(crate) struct Held {
 
 /// Names of such files in /proc/PID/fd and /proc/PID/smaps. Shared segments have their number as that of their file.
 const MEMORY_FILES: [&str; 2] = ["/memfd:", "/SYSV"];
-/// Devices of shared segments are not told.
+/// Replaces the device of shared segments, which the kernel does not report.
 const SEGMENTS: u64 = u64::MAX;
 
 impl Held {

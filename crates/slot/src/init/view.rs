@@ -16,7 +16,7 @@ use tidemill_wire::View;
 
 use super::cover::{make_writable, Back, Covers};
 
-/// Entries of directories that come back and are looked at for sockets: 10 ms of a slot's start.
+/// Entries of directories shown again that are searched for sockets: 10 ms of a slot's start.
 const LOOKS_MAX: usize = 10_000;
 /// Entries of /tmp that are the owner's and shown: each is a mount.
 const OWN_MAX: usize = 200;
@@ -275,10 +275,10 @@ impl Covers {
         found.into_iter().map(|(_, _, name)| name).collect()
     }
 
-    /// An empty file in place of each socket in the directories that have come back: sockets of sessions and agents do
-    /// what is asked of them for everybody of this user. Level by level through all of them together, since a tree of
-    /// many files would otherwise use up the entries, and sockets lie near the top. Those deeper than `LOOKS_MAX`
-    /// entries, and of later, stay.
+    /// Puts an empty file over each socket in the directories that have come back: sockets of sessions and agents serve
+    /// every process of this user. Searches all of the directories together, level by level, since a tree of many files
+    /// would otherwise use up the entries, and sockets lie near the top. Sockets beyond `LOOKS_MAX` entries, and those
+    /// made later, stay.
     pub(super) fn hide_sockets(&mut self) -> Result<()> {
         let mut directories = std::mem::take(&mut self.unsearched);
         let mut left = LOOKS_MAX;

@@ -148,7 +148,7 @@ fn still_masked() {
             touch site/x 2>/dev/null && echo writable; true"
         )
     );
-    let sh = software.dir.path().join("sh"); // by this name it is no program of the image, and is shown again
+    let sh = software.dir.path().join("sh"); // by this name it is not a program of the image, and is shown again
     std::os::unix::fs::symlink(software.area.join("site/bin/sh"), &sh).unwrap();
     let what = (program(sh.to_str().unwrap(), "command"), job(&["-c", &script]));
     let mut rig = Rig::new(&spec);

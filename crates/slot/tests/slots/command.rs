@@ -504,7 +504,7 @@ fn paced() {
         rig.until(|rig| rig.wants.len() == 2);
         rig.until(|rig| rig.settled() == 1);
         assert_eq!(rig.done[0].stderr, b"tidemill: starts are slowed\n");
-        // a stop gives back what waits
+        // a stop returns what waits
         rig.tell(&ToSlot::Finish);
         rig.all();
         assert_eq!(rig.returned, [(1, 1, "drain".to_owned())]);

@@ -582,7 +582,7 @@ fn cpus_and_devices() {
     }
 }
 
-/// No machine of ours has GPUs: files stand for the devices.
+/// No test machine has GPUs: files stand for the devices.
 fn devices_of_others() {
     let dev = tempfile::Builder::new()
         .prefix("dev-")

@@ -104,7 +104,7 @@ pub fn plain() -> SlotSpec {
     }
 }
 
-/// A slot and everything that it told.
+/// A slot and everything that it sent.
 pub struct Rig {
     pub slot: Slot,
     pub done: Vec<Done>,

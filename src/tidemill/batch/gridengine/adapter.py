@@ -1,9 +1,9 @@
 """Grid Engine behind the contract of batch systems.
 
-Our jobs carry the key in their context (`-ac`), which `qstat -j` shows to everybody, and in the accounting string.
-`qstat -u US -r -xml` tells the states of all of them at once; their keys are asked for once. A job that has ended is
-gone from there at once, so its script notes the end (`batch/script.py`); `qacct`, which is often closed to users and
-comes seconds later, is asked only for those that could not. `qalter -l h_rt` of a running job is accepted and shown by
+Our jobs carry the key in their context (`-ac`), which `qstat -j` shows to every user, and in the accounting string.
+`qstat -u US -r -xml` shows the states of all of them at once; their keys are queried once. A job that ended leaves
+qstat at once, so its script records the end (`batch/script.py`). `qacct` is often closed to users and lags by seconds;
+it is queried only for jobs whose script could not record it. `qalter -l h_rt` of a running job is accepted and shown by
 qstat, but the job runs on (tried with 8.1.9): limits cannot be shortened, pilots end themselves.
 """
 
@@ -83,7 +83,7 @@ class GridEngineBatchSystem:
     # ---- contract ----
 
     def submit(self, submission: BatchSubmission) -> str:
-        """See the contract."""
+        """Submit with `qsub` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
         known = self._records.submitted(name)
         if known is not None:
@@ -106,7 +106,7 @@ class GridEngineBatchSystem:
         return self._note(submission, command.read_id(reply.output))
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
-        """See the contract."""
+        """Return the status of each allocation: by `qstat`, else by its script's file, our cancels or `qacct`."""
         if not names:
             return {}
         found = {_element(row): row for row in self._rows()}
@@ -125,7 +125,7 @@ class GridEngineBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """See the contract."""
+        """Delete the jobs and tasks of these allocations that have not ended, by one `qdel`."""
         wanted = {name for name in names if self._records.has(name) or self._records.submitted(name)}
         if not wanted:
             return
@@ -136,11 +136,11 @@ class GridEngineBatchSystem:
         self._delete([f"{row.id}.{row.tasks[0]}" if row.tasks else row.id for row in rows])
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
-        """See the contract: Grid Engine cannot."""
+        """Shorten none: Grid Engine cannot lower the limit of a running job."""
         return {}
 
     def machine(self) -> MachineTotals:
-        """See the contract."""
+        """Sum up the nodes and waiting jobs of a snapshot."""
         seen = self.snapshot()
         usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
         return MachineTotals(
@@ -152,7 +152,7 @@ class GridEngineBatchSystem:
         )
 
     def snapshot(self) -> Snapshot:
-        """See the contract: two queries, a third where our own keys have to be asked for."""
+        """Take a snapshot by two queries, and a third for keys of our own jobs that are not known yet."""
         instances, waiting = survey.ask_instances(self._budget)
         reservations = survey.ask_reservations(self._budget, self._user)
         rows = [row for instance in instances for row in instance.rows] + waiting
@@ -160,19 +160,19 @@ class GridEngineBatchSystem:
         return survey.compose(instances, waiting, reservations, mine=mine)
 
     def glance(self) -> JobCounts | None:
-        """See the contract."""
+        """Return None: Grid Engine has no command that counts jobs."""
         return None  # `qstat -g c` shows slots, not jobs that wait
 
     def facts(self) -> Facts:
-        """See the contract."""
+        """Gather what a newcomer needs to know about the machine."""
         return survey.ask_facts(self._budget, self.snapshot())
 
     def output(self, name: str) -> Path:
-        """See the contract."""
+        """Return the file that holds what the allocation printed."""
         return self._records.output(name)
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
-        """See the contract."""
+        """Delete the files of these allocations and submissions, and forget what is known about them."""
         for name in names:
             for kept in (self._missing_since_s, self._accounts, self._failed):
                 kept.pop(name, None)
@@ -180,7 +180,7 @@ class GridEngineBatchSystem:
         self._ours = {key: is_ours for key, is_ours in self._ours.items() if key[1] not in gone}
         self._records.forget(names, submissions)
 
-    # ---- ours ----
+    # ---- our jobs ----
 
     def _rows(self) -> list[Row]:
         """All our jobs and tasks that have not ended. One query; a second for keys that we have not seen."""
@@ -218,7 +218,7 @@ class GridEngineBatchSystem:
         return submitted.count if submitted else 1
 
     def _delete(self, targets: list[str]) -> None:
-        """One call. What has ended by then is no error."""
+        """Delete these by one `qdel`. A job that has ended meanwhile is not an error."""
         if not targets:
             return
         reply = self._budget.act(["qdel", *targets])
@@ -227,7 +227,7 @@ class GridEngineBatchSystem:
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
 
     def _delete_errors(self, rows: list[Row]) -> None:
-        """Those that we have told to have failed must not start when somebody clears their error."""
+        """Delete jobs in error that were reported as failed: they must not start when their error is cleared."""
         try:
             self._delete([f"{row.id}.{row.tasks[0]}" if row.tasks else row.id for row in rows])
         except SiteError as error:
@@ -282,7 +282,7 @@ class GridEngineBatchSystem:
         return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
 
     def _ask_accounting(self) -> bool:
-        """Ask `qacct` for all of ours that ended, rarely: it reads the whole file. Whether it was asked."""
+        """Query `qacct` for all our jobs that ended, rarely: it reads the whole file. Whether it was queried."""
         now_s = clock.monotonic_s()
         if now_s - self._asked_accounting_s < ACCOUNTING_EVERY_S:
             return False

@@ -27,7 +27,7 @@ _START_CODES = {*range(1, 20), 21, 26, 27, 28, 29, 30, 31, 32, 33, 35}
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A job, or tasks of one, as one `job_list` tells it."""
+    """A job, or tasks of one, as one `job_list` element describes it."""
 
     id: str
     name: str
@@ -46,17 +46,17 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """It will not start until somebody clears its error."""
+        """Whether it is in error and cannot start until the error is cleared."""
         return "E" in self.state
 
     @property
     def is_deleted(self) -> bool:
-        """Somebody ordered its end."""
+        """Whether its deletion was ordered."""
         return "d" in self.state
 
     @property
     def is_held(self) -> bool:
-        """It waits for somebody or for another job."""
+        """Whether it is held by a user, by staff or by another job."""
         return "h" in self.state
 
     @property
@@ -108,9 +108,7 @@ class AccountingRecord(msgspec.Struct, kw_only=True, frozen=True):
         if self.failed in _START_CODES:
             return Ending.LAUNCH
         if self.failed == 100:
-            return (
-                Ending.CANCELED
-            )  # killed by a signal that was not ours to send: qdel, or somebody on the node
+            return Ending.CANCELED  # killed by a signal that we did not send: by qdel, or on the node
         if self.failed:
             return Ending.UNKNOWN
         return Ending.FAILED if self.exit_status else Ending.DONE
@@ -147,7 +145,7 @@ def read_instances(text: bytes) -> tuple[list[Instance], list[Row]]:
 
 def read_contexts(text: bytes) -> dict[str, dict[str, str]]:
     """Variables of the context of each job of `qstat -j IDS -xml`, by number. Unknown numbers are left out: where all
-    are unknown, what some versions print is no XML."""
+    are unknown, some versions do not print valid XML."""
     if b"<unknown_jobs" in text:
         return {}
     found: dict[str, dict[str, str]] = {}
@@ -231,7 +229,7 @@ def read_time(text: str) -> float | None:
 
 
 def read_duration(text: str) -> float | None:
-    """Seconds of `600`, `600.0`, `1:00:00`; None for `infinity` and what is no duration."""
+    """Seconds of `600`, `600.0`, `1:00:00`; None for `infinity` and for text that is not a duration."""
     pieces = text.split(":")
     try:
         seconds = 0.0
@@ -276,7 +274,7 @@ def _row(each: ElementTree.Element, *, queue: str) -> Row:
 
 
 def read_priority(text: str) -> float:
-    """A number such as `0.55500`; 0 for what is none."""
+    """A number such as `0.55500`; 0 for text that is not a number."""
     return float(text) if re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]*)?", text) else 0.0
 
 

@@ -61,7 +61,7 @@ def ask_reservations(budget: Budget, user: str) -> list[Reservation]:
 def compose(
     instances: list[Instance], waiting: list[Row], reservations: list[Reservation], *, mine: set[str]
 ) -> Snapshot:
-    """The snapshot. `mine`: numbers of jobs that are ours."""
+    """Compose the snapshot. `mine`: numbers of Tidemill's jobs."""
     nodes = _nodes(instances, reservations)
     cores = max((node.cores for node in nodes), default=1) or 1
     limits = {(each.queue, each.host): read_duration(each.resources.get("h_rt", "")) for each in instances}
@@ -81,7 +81,7 @@ def compose(
 
 
 def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
-    """See the contract; a handful of queries."""
+    """Gather the facts about the machine by a handful of queries."""
     version = budget.query(["qstat", "-help"]).output.decode(errors="replace").splitlines()
     settings = _settings(budget, ["qconf", "-sconf"])
     schedule = _settings(budget, ["qconf", "-ssconf"])

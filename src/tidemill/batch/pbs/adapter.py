@@ -93,7 +93,7 @@ class PbsBatchSystem:
     # ---- contract ----
 
     def submit(self, submission: BatchSubmission) -> str:
-        """See the contract."""
+        """Submit with `qsub` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
         known = self._records.submitted(name)
         if known is not None:
@@ -118,7 +118,7 @@ class PbsBatchSystem:
         return self._note(submission, command.read_id(reply.output))
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
-        """See the contract."""
+        """Return the status of each allocation: by `qstat`, else by its script's file, the history or our cancels."""
         found = self._jobs([name for name in names if name not in self._final])
         answers: dict[str, Status] = {}
         for name in names:
@@ -141,7 +141,7 @@ class PbsBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """See the contract."""
+        """Delete the jobs of these allocations that have not ended, by one `qdel`."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
         jobs = self._jobs(wanted)
         states = {name: text_of(job, "job_state") for name, job in jobs.items()}
@@ -181,7 +181,7 @@ class PbsBatchSystem:
                 _log.warning("limit.not_lowered", reason=reply.last_words)
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
-        """See the contract. One call for each new limit; subjobs of arrays cannot be altered alone."""
+        """Lower limits by one `qalter` for each new limit; subjobs of arrays cannot be altered alone."""
         alone = [name for name in ends_s if split_element(name)[1] is None]
         limits: dict[int, dict[str, float]] = {}
         for name, job in self._jobs(alone).items():
@@ -206,7 +206,7 @@ class PbsBatchSystem:
         return done
 
     def machine(self) -> MachineTotals:
-        """See the contract."""
+        """Sum up the nodes and waiting jobs of a snapshot."""
         seen = self.snapshot()
         usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
         return MachineTotals(
@@ -218,7 +218,7 @@ class PbsBatchSystem:
         )
 
     def snapshot(self) -> Snapshot:
-        """See the contract: four queries, and now and then two for the server's settings and its scheduler."""
+        """Take a snapshot by four queries, and now and then two for the server's settings and its scheduler."""
         server = self._ask_server()
         seen = survey.ask_snapshot(
             self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
@@ -227,19 +227,19 @@ class PbsBatchSystem:
         return seen
 
     def glance(self) -> JobCounts | None:
-        """See the contract."""
+        """Read the server's counters of jobs."""
         return ask_counts(self._budget)
 
     def facts(self) -> Facts:
-        """See the contract."""
+        """Gather what a newcomer needs to know about the machine."""
         return survey.compose_facts(self._ask_server(), self.snapshot())
 
     def output(self, name: str) -> Path:
-        """See the contract."""
+        """Return the file that holds what the allocation printed."""
         return self._records.output(name)
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
-        """See the contract."""
+        """Delete the files of these allocations and submissions, and forget what is known about them."""
         for name in names:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
@@ -248,7 +248,7 @@ class PbsBatchSystem:
             self._sought.pop(name, None)
         self._records.forget(names, submissions)
 
-    # ---- ours ----
+    # ---- our jobs ----
 
     def _ask_server(self) -> Record:
         """The server's settings, asked for every SERVER_EVERY_S."""
@@ -292,8 +292,8 @@ class PbsBatchSystem:
         return command.element_id(number, index) if number else ""
 
     def _jobs(self, names: Collection[str], *options: str) -> dict[str, Record]:
-        """Those of these allocations that the queue knows, by name. One query, as text: JSON tells only the first of
-        several numbers (openpbs issue 2672), and makes a number of a key that looks like one."""
+        """Those of these allocations that the queue knows, by name. One query, as text: JSON shows only the first of
+        several numbers (openpbs issue 2672), and turns a key that looks like a number into one."""
         numbers = {name: self._sought_id(name) for name in names if self._records.has(name)}
         ids = {command.short_id(number): name for name, number in numbers.items() if number}
         if not ids:
@@ -406,8 +406,8 @@ class PbsBatchSystem:
         self.calls.death_s = self._deaths.death_s
 
     def _preempted(self, answers: Mapping[str, Status]) -> dict[str, Status]:
-        """Those that got TERM, not from us, and of which the history says that the scheduler took their nodes. One
-        query for such ends; where no history is kept they stay canceled by somebody."""
+        """Those that got TERM, not from us, and whose nodes the scheduler took, as the history shows. One query for
+        such ends; without a history they stay canceled."""
         names = [
             name
             for name, each in answers.items()

@@ -1,4 +1,4 @@
-"""How long nodes of ours are kept after we cancel: from our order to the obit in PBS's history. Pure, knows no clock.
+"""How long PBS keeps our nodes after we cancel: from our order to the obit in PBS's history. Pure, knows no clock.
 
 The MoM looks for ended processes every 10 s, so nodes are free long after the processes are gone; sites set other
 intervals, and epilogs. The history (`job_history_enable`) has the server's time of the obit, to the second.
@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import Iterable
 
 RIPE_S = 60.0
-"""An allocation that was canceled so long ago is in the history."""
+"""An allocation is in the history this long after its cancel."""
 
 ASKED_MAX = 20
 KEPT_MAX = 1_000
 SEEN_MAX = 50
 ENOUGH = 5
 EVERY_S = 600.0
-"""Where ENOUGH were seen, it is asked so rarely."""
+"""Where ENOUGH were seen, the history is queried only this often."""
 
 SHARE = 0.8
-"""The death time that we plan with: so many of those that were seen were shorter."""
+"""The death time that we plan with: this share of those measured were shorter."""
 
 DEATH_S_MIN, DEATH_S_MAX = 1.0, 120.0
-"""What is told beyond comes from clocks that differ, or a server that was away."""
+"""Times beyond these come from clocks that differ, or from a server that was unreachable."""
 
 
 class Deaths:
@@ -52,7 +52,7 @@ class Deaths:
         return names
 
     def ended(self, name: str, at_s: float | None) -> None:
-        """When its obit came; None = the history does not tell."""
+        """Note when its obit came; None = the history does not show it."""
         canceled_s = self._canceled.pop(name, None)
         if canceled_s is not None and at_s is not None and 0 <= at_s - canceled_s <= DEATH_S_MAX:
             self._seen.append(at_s - canceled_s)

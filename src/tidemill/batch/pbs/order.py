@@ -1,4 +1,4 @@
-"""The order in which PBS may look at jobs that wait, as far as it can be read. Pure.
+"""The order in which PBS may consider waiting jobs, as far as users can read it. Pure.
 
 PBS sorts by `job_sort_formula` where the site has one, else by the priority of queues, then by the time of submission;
 fair share and `job_sort_key` come before that, and only staff can read those. So this is a good guess, never certain
@@ -73,7 +73,7 @@ def _terms(job: Record, queue: Record) -> dict[str, float]:
 
 
 def _value(part: ast.expr, terms: Mapping[str, float]) -> float | None:
-    """What a formula gives; None where it names what users cannot see (`fairshare_perc`), or is no arithmetic."""
+    """The value of a formula; None where it names what users cannot see (`fairshare_perc`), or is not arithmetic."""
     try:
         found = _number(part, terms)
     except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError):

@@ -33,7 +33,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 def read_json(text: bytes, part: str) -> dict[str, Record] | None:
     """The records under `part` (`Jobs`, `nodes`, `Queue`, `Server`) by name; empty where the part is missing, which is
-    how PBS says that there is none. None where it is no JSON, also after the known repairs."""
+    how PBS says that there is none. None where the text is not JSON, even after the known repairs."""
     shown = text.decode(errors="replace")
     for candidate in (shown, _repair(shown)):
         try:
@@ -140,7 +140,7 @@ def read_duration(text: str) -> float | None:
 
 
 def read_size_mb(text: str) -> int:
-    """Megabytes of `527672488kb`; words are eight bytes; 0 for what is no size."""
+    """Megabytes of `527672488kb`; words are eight bytes; 0 if the text is not a size."""
     return read_bytes(text) // 1_000_000
 
 
@@ -155,7 +155,7 @@ def read_bytes(text: str) -> int:
 
 
 def read_number(text: str) -> int:
-    """A whole number, 0 for what is none."""
+    """A whole number; 0 if the text is not one."""
     number = whole(text.strip().removeprefix("-")) or 0
     return -number if text.strip().startswith("-") else number
 

@@ -2,8 +2,8 @@
 
 Nodes are hosts; vnodes are grouped by `resources_available.host`. PBS plans starts for its `backfill_depth` top jobs
 only, and only with `strict_ordering`; stale plans stay with jobs that are not top any more: a plan in the past counts
-as none. Which jobs the scheduler looks at first is not shown to users: `order` guesses, and the snapshot says that it
-is a guess.
+as none. PBS does not show users which jobs the scheduler considers first: `order` guesses, and the snapshot says that
+it is a guess.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def read_reservations(text: bytes, *, user: str, now_s: float) -> list[Reservati
 
 
 def compose_facts(server: Record, seen: Snapshot) -> Facts:
-    """See the contract."""
+    """Compose the facts about the machine from its server's settings and a snapshot."""
     partitions = [
         PartitionFacts(
             name=each.name,
@@ -272,7 +272,7 @@ def _array_of(number: str) -> str:
 
 
 def name_of(job: Record, *, ours: bool) -> str:
-    """The job's name; of ours the allocation's, whose elements have their index, and which PBS may have cut."""
+    """The job's name; for Tidemill's jobs the allocation's, with an element's index, as PBS may have cut the former."""
     name = text_of(job, "Job_Name")
     if ours:
         name = variables(job).get(NAME, name)

@@ -73,15 +73,15 @@ def _document(content: bytes) -> dict[str, Any]:
 
 
 def release(content: bytes) -> str:
-    """Slurm's release as the document tells it: `24.05.4`; empty where it does not. Raises ProtocolError."""
+    """Slurm's release as the document states it: `24.05.4`; empty where it is missing. Raises ProtocolError."""
     meta = _document(content).get("meta")
     about = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, dict) else None
     return str(about.get("release", "")) if isinstance(about, dict) else ""
 
 
 def jobs(content: bytes, is_ours: Callable[[str, str, str], bool]) -> tuple[list[Running], list[Queued]]:
-    """Everybody's jobs that run and that wait, the latter by falling priority; those that have ended, which
-    `squeue --json` shows too, are left out. Raises ProtocolError."""
+    """All users' running jobs, and their waiting ones by falling priority. Jobs that have ended, which `squeue --json`
+    shows too, are left out. Raises ProtocolError."""
     running: list[Running] = []
     queued: list[Queued] = []
     for job in read(content, "jobs"):

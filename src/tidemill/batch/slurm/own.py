@@ -22,7 +22,7 @@ _RANK = {AllocationState.ACTIVE: 0, AllocationState.QUEUED: 1}
 
 
 class Match(NamedTuple):
-    """A job that is an allocation of ours. `surplus`: it lives, but another of the same name is the one that counts."""
+    """A job that is one of our allocations. `surplus`: it lives, but another one of the same name counts."""
 
     job: OwnJob
     renamed: bool
@@ -34,8 +34,8 @@ def match(
 ) -> dict[str, list[Match]]:
     """The jobs of each allocation, the one that counts first: what runs before what waits before what has ended.
 
-    Ours carry the key and the name; or the key and the number that we were told at submission (`numbers`, by the name
-    of the submission), under a name that is none of ours: then somebody has renamed it. A number alone says nothing.
+    Tidemill's jobs carry the key and the name. A job under another name that carries the key and the number received at
+    submission (`numbers`, by the name of the submission) was renamed. A number alone proves nothing.
     """
     singles: dict[tuple[str, int | None], list[OwnJob]] = {}
     folded: dict[str, list[OwnJob]] = {}
@@ -126,7 +126,7 @@ def accounted(
     output: bytes, names: Collection[str], *, key: str, numbers: Mapping[str, str]
 ) -> dict[str, Status]:
     """What the accounting says of these allocations, the last record of each. Its comments may be empty (they are kept
-    with AccountingStoreFlags=job_comment only): then the number that we were told must fit."""
+    with AccountingStoreFlags=job_comment only): then the number received at submission must match."""
     wanted = set(names)
     found: dict[str, Status] = {}
     for line in output.decode(errors="replace").split("\n"):

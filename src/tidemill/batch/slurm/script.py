@@ -83,7 +83,7 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
 def script_text(submission: BatchSubmission, launcher: str, *, burst_buffer: Sequence[str] = ()) -> bytes:
     """The script: on one node it becomes the command, so that it exits at once on TERM. Raises SiteError.
 
-    Directives of burst buffers stand before every command: Slurm looks for them up to the first line that is no comment
+    Burst buffer directives come before every command: Slurm reads them up to the first line that is not a comment
     (slurm.schedmd.com, "Slurm Burst Buffer Guide").
     """
     name = shlex.quote(submission.name) + ('."$SLURM_ARRAY_TASK_ID"' if submission.count > 1 else "")

@@ -1,4 +1,4 @@
-"""The machine as Slurm shows it to an ordinary user: three queries a look, and a few more now and then."""
+"""The machine as Slurm shows it to an ordinary user: three queries per poll, and a few more now and then."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IsOurs = Callable[[str, str, str], bool]
 
 
 class Survey:
-    """Asks for everybody's jobs and all nodes."""
+    """Queries all users' jobs and all nodes."""
 
     def __init__(self, budget: Budget, config: Cluster) -> None:
         self._budget = budget
@@ -73,7 +73,7 @@ class Survey:
         return text.counts(self._budget.glance(["sdiag"]))
 
     def nodes(self) -> list[Node]:
-        """All nodes, each once; by text, since it tells every flag in every version, else by JSON (since 23.02)."""
+        """All nodes, each once; by text, which shows every flag in every version, else by JSON (since 23.02)."""
         output = self._ask("scontrol", "-a", "-o", "show", "nodes", kind="nodes")
         try:
             return text.nodes(output)
@@ -155,7 +155,7 @@ def _whole_queued(queued: Queued, exclusive: set[str]) -> Queued:
 
 
 def _held(nodes: list[Node], running: list[Running]) -> list[Node]:
-    """Nodes that are shown idle, though a job that we were told of later holds them, are taken: slurmctld renews its
+    """Mark nodes as taken that are shown idle, though a job in the later reply holds them: slurmctld renews its
     counts of used cores once a second (22.05.8, measured: up to 1 s after the job's start)."""
     taken: dict[str, bool] = {}
     for job in running:
@@ -179,8 +179,8 @@ def can_account(settings: dict[str, str]) -> bool:
 
 
 def array_max(settings: dict[str, str]) -> int:
-    """Elements that an array may have: indices stay below MaxArraySize; 0 = no arrays. Raises SiteError where it is no
-    number."""
+    """Elements that an array may have: indices stay below MaxArraySize; 0 = no arrays. Raises SiteError where
+    MaxArraySize is not a number."""
     try:
         return max(0, int(settings.get("MaxArraySize", "1001")) - 1)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The client of Slurm: one squeue for all of ours, one scancel, one scontrol for limits that are lowered alike.
+"""The client of Slurm: one squeue for all our jobs, one scancel, one scontrol for limits that are lowered alike.
 
 DIR/scripts/NAME.sh   what was submitted; there before sbatch runs, so that a name is never submitted twice unseen
-DIR/scripts/NAME.id   the number that sbatch told
+DIR/scripts/NAME.id   the number that sbatch printed
 DIR/output/NAME       what an allocation prints; NAME.INDEX for an element of an array
 """
 
@@ -79,7 +79,7 @@ class SlurmBatchSystem:
             raise SiteError(f"failed to make `{directory}/{name}`: {error.strerror}") from error
 
     def submit(self, submission: BatchSubmission) -> str:
-        """See the contract."""
+        """Submit with `sbatch` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
         script = script_text(submission, self._launcher, burst_buffer=self._config.burst_buffer)
         asked = Asked(
@@ -104,8 +104,9 @@ class SlurmBatchSystem:
         return number[0]
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
-        """See the contract. A name that was submitted from here and that Slurm does not know is unclear for
-        `unknown_s`, then gone. Of one that runs twice, because Slurm took what it had not confirmed, one goes on."""
+        """Return the status of each allocation. One that was submitted from here and that Slurm does not know is
+        unclear for `unknown_s`, then gone. Of two that run under one name, because Slurm accepted a submission without
+        confirming it, the surplus one is canceled."""
         if not names:
             return {}
         matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
@@ -123,7 +124,7 @@ class SlurmBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """See the contract."""
+        """Cancel the jobs of these allocations that have not ended, by one `scancel`."""
         if not names:
             return
         matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
@@ -148,7 +149,7 @@ class SlurmBatchSystem:
                 self._remember(name, told)
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
-        """See the contract. By EndTime, to the second; where that is refused by TimeLimit, to the minute."""
+        """Lower limits by EndTime, to the second; where Slurm refuses that, by TimeLimit, to the minute."""
         if not ends_s:
             return {}
         found = self._running(ends_s)
@@ -174,7 +175,7 @@ class SlurmBatchSystem:
         return done
 
     def machine(self) -> MachineTotals:
-        """See the contract: of the configured partition."""
+        """Sum up the nodes of the configured, or else the default, partition."""
         nodes = self._survey.nodes()
         partitions = self._survey.partitions()
         wanted = [
@@ -194,23 +195,23 @@ class SlurmBatchSystem:
         )
 
     def snapshot(self) -> Snapshot:
-        """See the contract."""
+        """Take a snapshot of the machine."""
         return self._survey.snapshot(self._is_ours)
 
     def glance(self) -> JobCounts | None:
-        """See the contract."""
+        """Read slurmctld's counters of jobs."""
         return self._survey.glance()
 
     def facts(self) -> Facts:
-        """See the contract."""
+        """Gather what a newcomer needs to know about the machine."""
         return find_facts(self._budget, self._survey, self._user)
 
     def output(self, name: str) -> Path:
-        """See the contract."""
+        """Return the file that holds what the allocation printed."""
         return output_path(self._directory, name)
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
-        """See the contract."""
+        """Delete the files of these allocations and submissions, and forget what is known about them."""
         for name in names:
             self._ended.pop(name, None)
             self._missing_since.pop(name, None)
@@ -339,7 +340,7 @@ class SlurmBatchSystem:
         write_durable(self._script(name).with_suffix(".id"), number.encode(), mode=0o666)
 
     def _number(self, name: str) -> str:
-        """What sbatch told of a submission, by an agent before us perhaps; empty where that is not known."""
+        """The number that sbatch printed for a submission, perhaps to an earlier agent; empty where it is not known."""
         if name not in self._numbers:
             try:
                 self._numbers[name] = self._script(name).with_suffix(".id").read_text().strip()

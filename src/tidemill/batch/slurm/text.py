@@ -104,7 +104,7 @@ def _numbers(text: str) -> tuple[str, int | None, tuple[range, ...]]:
 
 
 def everybody(output: bytes, is_ours: Callable[[str, str, str], bool], *, nodes: int) -> Everybody:
-    """Everybody's jobs, those that wait by falling priority; at most `nodes` elements of an array that waits.
+    """All users' jobs, the waiting ones by falling priority; at most `nodes` elements of an array that waits.
 
     `is_ours`: of user, name and comment. Raises ProtocolError when too many rows cannot be read.
     """
@@ -297,7 +297,7 @@ def make_node(
     memory_mb: int,
     rest: tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...], str],
 ) -> Node:
-    """A node with so many cores in all and in use; `rest`: partitions, features, devices, state in Slurm's word."""
+    """A node with these cores in total and in use; `rest`: partitions, features, devices, state in Slurm's word."""
     total, taken = cores
     free = total - taken if state in (NodeState.IDLE, NodeState.SHARED) else 0
     partitions, features, found, word = rest

@@ -14,12 +14,12 @@ _NO_SPAN = frozenset(
 
 
 SPAN_MAX = 10**9
-"""No limit has so many days, hours, minutes or seconds: what has is none that is meant."""
+"""No real limit has more days, hours, minutes or seconds than this: a larger number means no limit."""
 
 
 @lru_cache(maxsize=100_000)
 def parse_time(text: str) -> float | None:
-    """Seconds since 1970 of `2026-11-21T03:12:11`; None for its words for no time, and for what is no time."""
+    """Seconds since 1970 of `2026-11-21T03:12:11`; None for Slurm's words for no time, and for malformed text."""
     if text in _NO_TIME:
         return None
     try:
@@ -30,7 +30,7 @@ def parse_time(text: str) -> float | None:
 
 @lru_cache(maxsize=10_000)
 def parse_span(text: str) -> float | None:
-    """Seconds of `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`; None = no limit, or not told."""
+    """Seconds of `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`; None = no limit, or not stated."""
     text = text.strip()
     if text in _NO_SPAN:
         return None

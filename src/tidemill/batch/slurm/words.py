@@ -129,7 +129,7 @@ _NOT_ELIGIBLE = frozenset(
 
 
 def job_state(word: str, reason: str = "") -> tuple[S, Ending]:
-    """What a state's word means; an unknown one is of something alive, and told once. sacct says more behind a blank:
+    """What a state's word means. An unknown word counts as alive and is logged once. sacct adds more after a blank:
     `CANCELLED by 54321`."""
     first = "".join(word.split(maxsplit=1)[:1]).rstrip("+")
     known = JOB_STATES.get(first)
@@ -145,8 +145,8 @@ def job_state(word: str, reason: str = "") -> tuple[S, Ending]:
 
 
 def held(reason: str) -> str:
-    """The reason, if it is staff or an account that keeps the job: a hold, or a grant that is used up. A limit of jobs
-    or nodes at a time is no such thing: it passes by itself."""
+    """The reason, if staff or an account keeps the job from starting: a hold, or a grant that is used up. A limit on
+    jobs or nodes at a time does not count: it passes by itself."""
     # Of an array whose elements wait together: `Resources,JobHeldAdmin` (22.05).
     for each in reason.split(","):
         used_up = each.startswith(("AssocGrp", "QOSGrp")) and "Minutes" in each and "Run" not in each
@@ -195,8 +195,8 @@ def node_words(text: str) -> frozenset[str]:
 
 
 def node_state(words: Collection[str]) -> NodeState:
-    """What a node with these state words is good for: the worst of them counts. An unknown one is told once, and passed
-    over beside a known one."""
+    """The state of a node with these state words: the worst of them counts. An unknown word is logged once, and ignored
+    beside a known one."""
     has = set(words)
     if has & _AWAY:
         return NodeState.AWAY

@@ -77,7 +77,7 @@ class DatasetContents(msgspec.Struct, kw_only=True):
 
 
 class ScanPace:
-    """Slows a scan down to so many files a second, so that the disk is left to readers; 0 = no limit."""
+    """Limits a scan to `files_per_s`, which leaves the disk to readers; 0 = no limit."""
 
     def __init__(self, files_per_s: float) -> None:
         self._per_s = files_per_s

@@ -85,7 +85,7 @@ class Ages:
 
     def cutoff(self, excess_bytes: int) -> tuple[int, int]:
         """Times of last use `(all_before_s, some_before_s)`: removing all before the first frees at most
-        `excess_bytes`, all before the second at least that, if there is so much."""
+        `excess_bytes`; removing all before the second frees at least that, if the files hold as much."""
         freed, first = 0, 0
         for bucket in sorted(self._bytes):
             if freed >= excess_bytes:

@@ -23,7 +23,7 @@ RECORD_BYTES_MAX = 8 << 20
 PAUSE_S = 300.0  #: between the end of a scan and the next
 FIRST_S = 20.0
 PAUSE_FACTOR = 9.0
-"""A scan that took long is repeated after so many times its duration: at most a tenth of the time goes into scans."""
+"""The pause after a long scan is this multiple of its duration: scans take at most a tenth of the time."""
 FILES_PER_S = 4000.0
 NICE = 19
 _log = log.Log("cache")

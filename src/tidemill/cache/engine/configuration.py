@@ -41,7 +41,7 @@ class CachePlaces(NamedTuple):
 
     data: Path
     run: Path
-    figures_port: int | None = None  #: of loopback, where somebody reads records of closed files
+    figures_port: int | None = None  #: on loopback, if a collector reads records of closed files
 
 
 def origins_of(config: CacheConfig) -> list[OriginPath]:

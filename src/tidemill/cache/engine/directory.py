@@ -35,7 +35,7 @@ CONFIG = "cache.toml"
 PARTS = ("run", "run/admin", "log", "figures")
 DATA_NOTE = "data.json"
 DATA_MARK = ".tidemill-cache"
-"""In the directory of cached files: the mark that the note names. XCache looks at files with a `.cinfo` only."""
+"""The mark that the note names, in the directory of cached files. XCache ignores files without a `.cinfo`."""
 DATA_TRIAL = ".tidemill-writes"
 """There for a moment, to see whether the cache can write."""
 NOTE_BYTES_MAX = 10_000

@@ -26,7 +26,7 @@ SHOWN_WARN_S = 7 * 86400.0
 """The certificate that clients see is renewed by people."""
 PAST_MAX = 50
 PAST_GAP_US = 10_000_000
-"""A finding that was away for less than this is the same one."""
+"""A finding that returns within this time counts as the same one."""
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):

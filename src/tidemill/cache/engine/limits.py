@@ -1,4 +1,4 @@
-"""File descriptors of a cache: what it needs, what the system gives, and what its process really has."""
+"""File descriptors of a cache: how many it needs, the system allows, and its process has."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
 
 
 def needed(files_open_max: int) -> int:
-    """Descriptors for so many open files."""
+    """The descriptors that a cache needs for up to `files_open_max` open files."""
     return PER_FILE * files_open_max + BESIDES
 
 
 def files_possible(descriptors: int) -> int:
-    """Open files that so many descriptors allow."""
+    """The number of open files for which `descriptors` suffice."""
     return max(0, (descriptors - BESIDES) // PER_FILE)
 
 
@@ -34,7 +34,7 @@ def hard_limit() -> int:
 
 
 def raise_limit(files_open_max: int) -> int:
-    """Raise the limit of this process and those that it starts to what so many files need; the limit.
+    """Raise the limit of this process and its children to what `files_open_max` needs; return the limit.
 
     Raises ConfigError where the system allows less.
     """
@@ -61,7 +61,7 @@ def limit_of(pid: int) -> int | None:
 
 
 def parse_limits(text: str) -> int | None:
-    """The soft limit of open files in /proc/PID/limits; None where it is not told."""
+    """The soft limit of open files from the text of /proc/PID/limits; None if it is not listed."""
     found = _OPEN_FILES.search(text)
     if found is None:
         return None
@@ -69,7 +69,7 @@ def parse_limits(text: str) -> int | None:
 
 
 def used_by(pid: int) -> int | None:
-    """Descriptors that a process has open; None where that is not told."""
+    """The number of descriptors that a process has open; None if /proc does not show it."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 -- names only
     except OSError:
@@ -77,7 +77,7 @@ def used_by(pid: int) -> int | None:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Memory of a process; None where that is not told."""
+    """Resident memory of a process; None if /proc does not show it."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]
     except (OSError, IndexError):

@@ -93,7 +93,7 @@ _CAUSES: list[_Cause] = [
         "the origin or the cache refused a credential",
         "the origin refused a credential",
     ),
-    _Cause(  # when an origin goes away during an exchange, the cache hands on whatever number its own client had last
+    _Cause(  # if an origin is lost during an exchange, the cache passes on the last error number of its own client
         _of(r"responded with an error: \[30\d\d\]"),
         "the cache could not read this from the origin",
         is_sites=True,

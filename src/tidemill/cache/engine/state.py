@@ -89,7 +89,7 @@ def state_path(directory: Path) -> Path:
 
 
 def write_state(directory: Path, state: CacheState, *, durable: bool) -> None:
-    """Replace the state; `durable` where it tells of a start or an end. Raises SiteError."""
+    """Replace the state; `durable` if it records a start or an end. Raises SiteError."""
     content = msgspec.json.encode(state)
     (files.write_durable if durable else files.write_whole)(state_path(directory), content, mode=0o644)
 

@@ -1,8 +1,8 @@
-"""Keeps the xrootd of one cache running, watches it, and writes down what it sees.
+"""Keeps the xrootd of one cache running, watches it, and records what it observes.
 
-One loop in one thread; only the origins, which may not answer for seconds, are asked in another. The supervisor of a
-cache that crashes again and again waits longer each time, and tells why. When the supervisor dies, the kernel ends
-xrootd with it: a successor finds the port free.
+One loop runs in one thread; a second thread queries the origins, which may take seconds to answer. If a cache crashes
+repeatedly, its supervisor waits longer before each restart and reports why. When the supervisor dies, the kernel ends
+xrootd too, so a successor finds the port free.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tidemill.config.cache import CacheConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 
 POLL_S = 0.2
-LOOK_S = 2.0  #: between two looks at the process, the disk and the answers
+LOOK_S = 2.0  #: between two checks of the process, the disk and the answers
 ORIGINS_S = 30.0  #: between two greetings of an origin
 GREET_S = 5.0
 PAUSE_S = 0.5
 PAUSE_MAX_S = 60.0
-STEADY_S = 60.0  #: an xrootd that lived so long starts again without delay
-CREDENTIALS_S = 30.0  #: between two looks at the files of credentials
+STEADY_S = 60.0  #: an xrootd that lived at least this long is restarted without delay
+CREDENTIALS_S = 30.0  #: between two checks of the credential files
 TERM_S = 10.0
 LOG_BYTES_MAX = 50_000_000
 LOG_TAIL_BYTES = 4000
@@ -55,7 +55,7 @@ _log = log.Log("cache")
 
 
 def pause_s(quick_deaths: int) -> float:
-    """How long to wait before the next start, after so many deaths in a row of an xrootd that had not lived long."""
+    """The pause before the next start, after `quick_deaths` consecutive deaths of an xrootd that lived briefly."""
     return 0.0 if quick_deaths <= 0 else float(min(PAUSE_S * 2 ** min(quick_deaths - 1, 20), PAUSE_MAX_S))
 
 

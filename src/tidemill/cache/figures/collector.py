@@ -17,7 +17,7 @@ from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 SUMS = "sums.json"
 SUMS_BYTES_MAX = 64 << 20
 BUFFER_BYTES = 8 << 20
-"""Of the socket, as far as the system allows: 5,000 datagrams that nobody has read yet."""
+"""Receive buffer of the socket, as far as the system allows: holds 5,000 unread datagrams."""
 DATAGRAMS_MAX = 20_000
 """At one step: a sender that never pauses does not keep the supervisor from its other work."""
 OWNERS_READ_MAX = 3

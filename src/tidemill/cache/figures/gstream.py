@@ -1,8 +1,8 @@
 """Records of closed files that XCache sends as JSON by UDP (`xrootd.mongstream pfc ... send json insthdr`). Pure.
 
-A datagram is one line of JSON that says who sends it, then one line for each record, and a zero byte (XRootD 5.5.3,
-XrdXrootdGSReal.cc). What anybody on the host may send is not trusted: a datagram that is none is refused, a record
-that is none is counted. Records say nothing of clients: no host, user or process, and no query of the URL.
+A datagram is one line of JSON that names its sender, then one line for each record, and a zero byte (XRootD 5.5.3,
+XrdXrootdGSReal.cc). Any process on the host may send to this port, so input is not trusted: a malformed datagram is
+refused, a malformed record is counted. Records do not identify clients: no host, user, process or URL query.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class FileClose(msgspec.Struct, frozen=True, kw_only=True, rename={
         return self.hit_bytes + self.miss_bytes + self.bypass_bytes
 
     def bytes_of(self, blocks: int) -> int:
-        """The size of so many of its blocks. A short last one counts whole until all are there: nobody says which."""
+        """The size of `blocks` blocks. A short last one counts whole until all are cached: records do not say which."""
         return min(blocks * self.block_bytes, self.size_bytes)
 
 
 class Datagram(msgspec.Struct, frozen=True, kw_only=True):
-    """One datagram. `stream` tells servers and their restarts apart, `number` orders its datagrams."""
+    """One datagram. `stream` identifies a server between two restarts, `number` orders its datagrams."""
 
     stream: str
     number: int

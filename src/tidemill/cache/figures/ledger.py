@@ -23,7 +23,7 @@ OTHERS = "(others)"
 """Beyond these limits what was used least recently counts as one."""
 THRASHED_SHARE = 0.5
 THRASHED_BYTES_MIN = 100 << 20
-"""Less than this that came twice is no reason to wake anybody."""
+"""Refetching less than this does not raise an alarm."""
 
 
 class Sums(msgspec.Struct, kw_only=True):

@@ -21,7 +21,7 @@ from tidemill.cache.routing.links import place_of_url
 TEXT_MAX = 1000
 SENTENCES_MAX = 4
 MARGIN_US = 5_000_000
-"""A finding is seen up to so long after what caused it: the supervisor inspects a cache every few seconds."""
+"""A finding appears up to this long after its cause: the supervisor inspects a cache every few seconds."""
 
 _WAY = re.compile(
     r"input `(?P<input>[^`]{1,200})` was read (?:directly|through cache `(?P<cache>[^`]{1,61})`) "
@@ -38,8 +38,8 @@ class ReadWay(NamedTuple):
 
 
 class FarTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the way by which a failed payload read. `is_sites`: the failure is no fault of its events;
-    `is_seen`: the site saw the trouble itself."""
+    """What is known of the route by which a failed payload read. `is_sites`: its events did not cause the failure;
+    `is_seen`: the site observed the trouble itself."""
 
     text: str
     is_sites: bool = False

@@ -69,7 +69,7 @@ def note_part(apps: dict[str, AppReads], app: str, sample: ReadSample) -> None:
 
 
 def note_wait(apps: dict[str, AppReads], app: str, key: str, sample: ReadSample) -> None:
-    """A payload has waited so long for a file that it read by this way."""
+    """Add how long a payload waited for a file that it read by this route."""
     if not _is_sound(sample) or len(key) > KEY_CHARACTERS_MAX:
         return
     waits = _app(apps, app).waits

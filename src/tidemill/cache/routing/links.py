@@ -138,7 +138,7 @@ class RouteLinks:
                 del self._tried_s[place]
 
     def note_moved(self, url: str, size_bytes: int, seconds: float) -> None:
-        """A whole file came from there in so many seconds."""
+        """Add the throughput of a whole file that arrived from this URL in `seconds`."""
         place = place_of_url(url)
         if not place or size_bytes < MOVED_BYTES_MIN or seconds <= 0:
             return
@@ -149,13 +149,13 @@ class RouteLinks:
             known.bytes_per_s = rate if before is None else (1 - NEWEST) * before + NEWEST * rate
 
     def note_read(self, app: str, size_bytes: int | None, *, read_bytes: float) -> None:
-        """A payload of the application has read so much of a file."""
+        """Add how much of a file a payload of the application has read."""
         with self._lock:
             note_part(self._apps, app, ReadSample(clock.now_us(), read_bytes, size_bytes))
             self._is_new = True
 
     def note_waited(self, app: str, size_bytes: int | None, *, key: str, seconds: float) -> None:
-        """A payload of the application has waited so long for a file by a way."""
+        """Add how long a payload of the application waited for a file by one route."""
         with self._lock:
             note_wait(self._apps, app, key, ReadSample(clock.now_us(), seconds, size_bytes))
             self._is_new = True

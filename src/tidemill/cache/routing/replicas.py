@@ -22,7 +22,7 @@ LINES_MAX = 1_000_000
 FILES_MAX = 10_000
 URLS_MAX = 20
 LOOK_S = 10.0
-"""Whether a list has changed is looked up so often."""
+"""The interval between two checks whether a list has changed."""
 
 
 class ReplicaLists:

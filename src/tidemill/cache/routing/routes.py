@@ -26,17 +26,17 @@ OPEN_TRIPS = 4.0
 """Round trips from the first packet to an open file (XRootD: connection, handshake, login, open)."""
 
 COLD_FACTOR = 1.5
-"""A first read through a cache is taken as so many times the direct read: with prefetch less, without it more."""
+"""A first read through a cache is assumed to take this multiple of a direct read: less with prefetch, more without."""
 
 REQUEST_BYTES = 8 << 20
 """Asked for at a time (default of xrdcp: XRD_CPCHUNKSIZE)."""
 
 WINDOW_BYTES = 4 << 20
 BYTES_PER_S_MAX = 100e6
-"""Of a link that nobody has measured."""
+"""Assumed throughput of a link that has not been measured."""
 
 SIZE_BYTES = 1_000_000_000
-"""Assumed of a file whose size nobody knows."""
+"""Assumed size of a file whose size is unknown."""
 
 UNKNOWN_RTT_S = 0.05
 WHOLE = 0.9
@@ -296,7 +296,7 @@ def _waited(file: FarFile, via: str, place: str) -> Learned | None:
 
 
 def read_s(link: RouteLink, size_bytes: float) -> float:
-    """Seconds to open a file and read so much of it."""
+    """Seconds to open a file and read `size_bytes` of it."""
     rtt_s = UNKNOWN_RTT_S if link.rtt_s is None else link.rtt_s
     requests = max(1.0, size_bytes / REQUEST_BYTES)
     rate = link.bytes_per_s
@@ -353,7 +353,7 @@ def _through(file: FarFile, copy: FarCopy, cache: NearCache) -> FarRoute:
 
 
 def _near_link(cache: NearCache) -> RouteLink:
-    """Of a cache that nobody has measured it is expected that it is in the same building."""
+    """The link to a cache; one that has not been measured is assumed to be in the same building."""
     link = cache.link
     return msgspec.structs.replace(link, rtt_s=0.001) if link.rtt_s is None else link
 

@@ -10,7 +10,7 @@ tests/unit/cache imitates those. What the reply means:
     `states` empty                          no store has the file available now
     no line                                 no such file
     401 CannotAuthenticate                  another token; 401 AccessDenied: the account may not
-    500                                     by its class: a database that is away, or a request that never succeeds
+    500                                     by its class: the database is unreachable, or the request can never succeed
 
 Texts of errors may hold the token or SQL: only the class of an exception is ever shown.
 """
@@ -141,7 +141,7 @@ class RucioReplicas:
         bare = [each for each in names if each in lines and not lines[each].pfns and lines[each].states]
         if (
             bare
-        ):  # a store without such a door, or a database that was lost: without `schemes` each store has a URL
+        ):  # the store has no such protocol, or the database was lost: without `schemes` each store has a URL
             again = self._listed(bare, with_schemes=False)
             for each in bare:
                 if each in again and again[each].pfns:

@@ -33,7 +33,7 @@ class StudyPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyTry(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting under a pattern: medians. `pays_from`: at so many passes the cache is quicker, None = never."""
+    """Medians of a setting under a pattern. `pays_from`: passes from which the cache is quicker, None = never."""
 
     setting: StudySetting
     cold_s: float

@@ -72,7 +72,7 @@ class DelayedLine:
                 return_exceptions=True,
             )
         except (OSError, asyncio.CancelledError):
-            pass  # the server is away, or the line was cut
+            pass  # the server is unreachable, or `cut` closed the line
         finally:
             self.tasks.discard(task)
             for end in (writer, there):

@@ -64,9 +64,9 @@ class StudySize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def steps(size: StudySize) -> Iterator[StudyStep]:
-    """All measurements, a round after the other: when time is up, what was begun first is complete.
+    """All measurements, one round after the other: when time runs out, the earliest rounds are complete.
 
-    Odd rounds go backwards, so that a machine that gets slower favours nothing.
+    Every second round runs in reverse order, so that a machine that gets slower favours no setting.
     """
     for number in range(size.rounds):
         ways: list[StudySetting | None] = [None, *size.settings]

@@ -1,9 +1,9 @@
 """Frames between an Executor and its workers: authenticated, numbered, never blocking. Standard library only.
 
-A connection begins with a handshake in which the worker shows first that it knows the pool's key, so that the listener
-says nothing to strangers. Then each frame carries a keyed BLAKE2b of its direction's running number and its content:
-a frame that was changed, repeated, dropped or made by anybody else ends the connection. Nothing is unpickled before
-that check. Frames are not encrypted.
+A connection begins with a handshake. The worker first proves that it knows the pool's key, so that the listener
+reveals nothing to strangers. Each later frame carries a keyed BLAKE2b hash of its direction's sequence number and its
+content: a changed, repeated, missing or forged frame ends the connection. Nothing is unpickled before that check.
+Frames are not encrypted.
 """
 
 from __future__ import annotations

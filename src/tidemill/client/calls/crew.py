@@ -62,7 +62,7 @@ class Crew:
             self._thread.join()
 
     def why(self, job: int) -> str:
-        """What the server knows of a worker's end; empty if nothing or if it is away."""
+        """Why a worker ended, as the server recorded it; empty without a record, or if the server is unreachable."""
         if not job:
             return ""
         try:

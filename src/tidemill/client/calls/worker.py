@@ -273,7 +273,7 @@ class Worker:
             self._queued.popleft()
 
     def _end_running(self, why: str, *, timed_out: bool) -> None:
-        """End the process, unless the call has ended while it was not looked at."""
+        """End the process, unless its unread messages show that the call has ended."""
         process, running = self._process, self.running
         if process is None:
             return

@@ -36,7 +36,7 @@ class BadFile(Exception):
 
 @dataclass(frozen=True)
 class CrossSection:
-    """What a generator says after so many events, in pb."""
+    """The cross-section in pb that a generator states after `attempted` events, of which it accepted `accepted`."""
 
     value_pb: float
     error_pb: float
@@ -125,7 +125,7 @@ def _number(line: bytes, path: Path) -> int:
 
 @dataclass(frozen=True)
 class MergeSummary:
-    """What the first reading of a part tells."""
+    """What the first reading of a part finds."""
 
     path: Path
     events: int
@@ -168,7 +168,7 @@ def check_order(parts: list[MergeSummary]) -> None:
 
 
 def combine(parts: list[MergeSummary]) -> CrossSection | None:
-    """The cross-section of all events; None if a part with events does not tell its own."""
+    """The cross-section of all events; None if a part with events does not state its own."""
     told = [
         (part.events, part.cross_section) for part in parts if part.events and part.cross_section is not None
     ]

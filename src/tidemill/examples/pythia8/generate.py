@@ -45,7 +45,7 @@ PROCESSES = {
 FIXED = [
     # A larger maximum of the cross section, found while generating, would change how all later events are accepted.
     "PhaseSpace:increaseMaximum = off",
-    # Pythia keeps the seed's sequence only if nobody else seeds it.
+    # Pythia keeps the seed's sequence only if nothing else seeds it.
     "Random:setSeed = on",
     "Random:seed = 1",
 ]
@@ -164,7 +164,7 @@ class Part:
         return cross_section
 
     def close(self, r: tidemill.Range) -> None:
-        """Report the events; none is no file."""
+        """Close the file and report its events; a range without events has no file."""
         self._writer.close()
         self._sink.close()
         if self.count:

@@ -1,8 +1,9 @@
-"""Who waited because of us, and for how long: an estimate from what the broker yielded to and from when jobs started.
+"""Estimates which jobs waited because of Tidemill, and for how long, from the broker's yields and the jobs' starts.
 
-A regular job that could start were we not here stands in a decision's `yields_to`. From such a decision until its
-nodes are free (or it starts, or could not even without us) its wait is ours; what it waits longer on free nodes is the
-scheduler's cycle, which it would have waited for without us, too. Deterministic: knows no clock, reads no file.
+A decision lists in `yields_to` the regular jobs that could start if Tidemill held no nodes. Tidemill causes the wait of
+such a job from that decision until its nodes are free, it starts, or it could not start even without Tidemill. If it
+then waits on although nodes are free, it waits for the scheduler's cycle, as it would have without Tidemill.
+Deterministic: reads no clock and no file.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over regular jobs that started (or left)."""
 
     jobs: int = 0
-    delayed: int = 0  #: whose wait was partly ours
+    delayed: int = 0  #: whose wait Tidemill caused in part
     share_s: float = 0.0
     worst_s: float = 0.0
     worst_id: str = ""
 
 
 class _Watched(msgspec.Struct):
-    """A job that waits and could start without us. `free_s`: since when that is not for us to mend, None = it is.
-    `since_s`: since when it is, this time; `earlier_s`: how long it was in all, at other times."""
+    """A waiting job that could start without Tidemill. `free_s`: since when Tidemill does not delay it, None = it does.
+    `since_s`: the start of the current delay; `earlier_s`: the sum of all earlier delays."""
 
     could_start_s: float
     uncertainty_s: float
@@ -79,7 +80,7 @@ class Tracker:
     """Follows regular jobs from decision to start."""
 
     def __init__(self, poll_s: float) -> None:
-        self._poll_s = poll_s  #: the uncertainty of the first look
+        self._poll_s = poll_s  #: the uncertainty at the first poll
         self._watched: dict[str, _Watched] = {}
         self._running: set[str] | None = None
         self._looked_s: float | None = None
@@ -99,9 +100,9 @@ class Tracker:
                 self._count(record)
 
     def look(self, snapshot: Snapshot, yields: Sequence[Yielded]) -> list[RegularStarted]:
-        """One poll: the decisions made from this snapshot. Records of the regular jobs that started since the last one.
+        """Process one poll and the decisions made from it; return records of regular jobs started since the last poll.
 
-        A snapshot in which others' jobs are hidden tells nothing.
+        A snapshot in which regular jobs are hidden yields no records.
         """
         if snapshot.hidden:
             return []
@@ -177,7 +178,7 @@ class Tracker:
         return records
 
     def _left(self, snapshot: Snapshot, waiting: dict[str, Queued]) -> list[RegularStarted]:
-        """Jobs that we yielded to and that neither wait nor run: canceled, or started and ended between two looks."""
+        """Jobs that Tidemill yielded to and that vanished between two polls: canceled, or started and ended."""
         records = []
         for job in [job for job in self._watched if job not in waiting]:
             watched = self._watched.pop(job)
@@ -200,9 +201,9 @@ class Tracker:
         return records
 
     def _note(self, yields: Sequence[Yielded], waiting: dict[str, Queued], now_s: float) -> None:
-        """Remember when jobs could first start, and since when that is not for us to mend: once idle nodes of a pool
-        suffice, or no pool's queue has them (held, or the scheduler would not start them without us either), their wait
-        is no more ours, unless we stand in their way again."""
+        """Record when jobs could first start, and since when Tidemill no longer delays them: once a pool's idle nodes
+        suffice, or no pool's queue lists the job (it is held, or the scheduler would not start it even without
+        Tidemill). The delay continues if Tidemill blocks the job again."""
         free = self._watched.keys() - {job.id for each in yields for job in each.situation.queue}
         for each in yields:
             for name in each.decision.yields_to:
@@ -228,8 +229,8 @@ class Tracker:
                 watched.block((now_s + (now_s if self._looked_s is None else self._looked_s)) / 2)
 
     def _first(self, job: Queued, now_s: float) -> _Watched:
-        """It could start since some time after the last look: since its submission if that is later, else probably
-        since half of the interval, when somebody's nodes came free."""
+        """A new record of a job that became able to start after the last poll: at its submission if that is later, else
+        when another job released nodes, estimated as the middle of the interval."""
         before_s = now_s - self._poll_s if self._looked_s is None else self._looked_s
         if job.submitted_s is not None and job.submitted_s > before_s:
             begin_s = min(job.submitted_s, now_s)

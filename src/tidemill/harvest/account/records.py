@@ -21,14 +21,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
-    """A decision for one pool and what it was made from. Written where it acts, yields, or differs from the last one.
+    """A decision for one pool and its inputs. Written if it acts, yields, or differs from the last one.
 
-    `held` and `waiting` count nodes of ours, `queue` regular jobs; `cancel`, `shorten` and `submit` count allocations.
+    `held` and `waiting` count nodes of Tidemill's allocations, `queue` counts regular jobs; `cancel`, `shorten` and
+    `submit` count allocations.
     """
 
     plan: str
     pool: str
-    snapshot_s: float  #: when the machine was looked at
+    snapshot_s: float  #: when the machine was polled
     nodes: int
     idle: int
     busy: int  #: nodes of regular jobs
@@ -70,11 +71,11 @@ class Canceled(Record, frozen=True, kw_only=True, tag="cancel"):
 
 
 class RegularStarted(Record, frozen=True, kw_only=True, tag="regular"):
-    """A job of somebody else that has started (or left the queue between two looks: `started_s` None).
+    """A regular job that has started, or that left the queue between two polls (`started_s` None).
 
-    `could_start_s`: when it could first have started without us, None = we never stood in its way; `share_s`: our
-    estimated part of its wait, right within `uncertainty_s`; `plans`: those that yielded to it, the evidence.
-    `limit_s`: the walltime that it asked for, and `nodes`: those of the machine; earlier agents wrote neither.
+    `could_start_s`: when it could first have started without Tidemill, None = Tidemill never blocked it; `share_s`: the
+    part of its wait that Tidemill caused, estimated to within `uncertainty_s`; `plans`: those that yielded to it, as
+    evidence. `limit_s`: its requested walltime; `nodes`: nodes of the machine. Earlier agents wrote neither of these.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """What Slurm's backfill scheduler plans: which nodes it keeps for which waiting job, and from when on. Pure.
 
-Counts say whether a job can start. Which nodes it gets, and which are kept for the jobs before it, decides whether it
-still does once we have given some of ours back. Slurm has no question for that, so this is its calculation once more,
-for jobs of whole nodes that are alike: `_will_run_test` and `_eval_nodes` of select/cons_tres and the loop of
+Node counts show whether a job can start. Whether it still starts after Tidemill releases nodes depends on which nodes
+it gets and which are kept for the jobs before it. Slurm offers no query for that, so this module repeats Slurm's
+calculation for jobs of whole, identical nodes: `_will_run_test` and `_eval_nodes` of select/cons_tres and the loop of
 sched/backfill (22.05; without topology, features, licences and reservations).
 """
 
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from tidemill.harvest.plan.situation import Waiting
 
 WINDOW_S = 30.0
-"""Ends of jobs within so long are looked at together; the next time within twice as long, and so on."""
+"""Ends of jobs within this time are considered together; the window then doubles at each further step."""
 BLOCKED_MAX = 10
-"""So many waiting jobs are planned; Slurm plans more (`bf_max_job_test`), but each costs time."""
+"""Up to this number of waiting jobs are planned; Slurm plans more (`bf_max_job_test`), but each costs time."""
 TRIES_MAX = 100
 EVER = float("inf")
 
@@ -133,8 +133,8 @@ def _reserved(job: Waiting, free: int, coming: _Coming, kept: Sequence[_Kept], n
 
 
 def _first(width: int, free: int, coming: _Coming, *, taken: int, now_s: float) -> tuple[float, int] | None:
-    """The first start if nobody else came, and the nodes to choose from: free ones, else also those that end in one
-    window or before."""
+    """The first start if no other job arrives, and the nodes to choose from: the free ones; if these do not suffice,
+    also those that come free by the end of the window."""
     if (free & ~taken).bit_count() >= width:
         return now_s, free & ~taken
     ends_s, last = coming.ends_s, len(coming.ends_s) - 1

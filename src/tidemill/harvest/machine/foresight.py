@@ -1,10 +1,10 @@
-"""Where the scheduler's plan is foretold, counts are not asked. Pure.
+"""Uses the predicted schedule, where the prediction is reliable, instead of node counts. Pure.
 
-Our count says whether a job fits beside one that is planned: so many nodes are free for so long. The scheduler has
-chosen nodes for the planned one. The job may want some of these: then it does not start, with us or without, and what
-we gave back for it would be idle until our patience with it ends (`harvest.plan.patience`). Or the planned one has
-others, since the scheduler looks at ends half a minute and more at a time: then the job starts where we count no room,
-and would wait for as long as we are there.
+A count shows whether a job fits beside a planned one: enough nodes are free for long enough. But the scheduler has
+chosen specific nodes for the planned job. If the other job needs some of these, it does not start, with Tidemill or
+without, and nodes released for it stay idle until the patience with it ends (`harvest.plan.patience`). Or the planned
+job gets other nodes, since the scheduler groups ends in windows of half a minute and more: then the other job could
+start although the count shows no room, and would wait for as long as Tidemill holds the nodes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from tidemill.model.machine import Queued
 
 
 def foreseen(pool: Pool, layout: Layout, queued: Iterable[Queued]) -> Pool:
-    """The pool, in which jobs that wait have become outages at the time of their planned start, where by counts alone
-    others would start now than the scheduler would start, had we not been there.
+    """The pool, with waiting jobs turned into outages at their planned starts, where the counts would start other jobs
+    now than the scheduler would without Tidemill.
 
-    Only where our calculation gives what the scheduler has told about the machine as it is; else counts are believed.
+    Applies only if the calculation reproduces the scheduler's reported plan for the present machine; otherwise the
+    counts are used.
     """
     situation = pool.situation
     if not situation.is_order_known:
@@ -51,7 +52,7 @@ def foreseen(pool: Pool, layout: Layout, queued: Iterable[Queued]) -> Pool:
 
 
 def foretold(layout: Layout, queued: Iterable[Queued]) -> bool:
-    """Whether each planned start that the scheduler tells is on the nodes that we would have foretold, one at least."""
+    """Whether the scheduler reports planned starts, and all of them are on the predicted nodes."""
     waits = {job.id for job in layout.queue}
     told = {
         job.id: frozenset(layout.places.get(name, -1) for name in job.planned_nodes)

@@ -1,4 +1,4 @@
-"""Our allocations as the broker sees them: matched with a snapshot, those that are alike gathered. Pure."""
+"""Tidemill's allocations as the broker sees them: matched with a snapshot, and grouped if alike. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ENDING_LOSS_S = -1.0
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation of ours, as the agent's log knows it.
+    """One of Tidemill's allocations, as the agent's log records it.
 
-    `ends_s`: the end that we ordered or were told, 0 = not known; `walltime_s`: what a waiting one asks for; `pool`:
-    what it was asked for, empty = not known; `loss_s`: node-seconds of work that ending it now throws away;
-    `is_ending`: we have ordered its end: it goes before all others, so that nobody goes in its place.
+    `ends_s`: the end that the agent ordered or the batch system reported, 0 = not known; `walltime_s`: the request of a
+    waiting one; `pool`: the pool that it was requested for, empty = not known; `loss_s`: node-seconds of work that
+    ending it now throws away; `is_ending`: its end is ordered, so it ends before all others and none ends instead.
     """
 
     name: str

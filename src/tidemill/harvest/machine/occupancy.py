@@ -1,4 +1,4 @@
-"""Which node of a snapshot is whose, and until when: jobs of others, ours, reservations. Pure."""
+"""What holds each node of a snapshot, and until when: regular jobs, Tidemill's jobs, reservations. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemill.harvest.machine.windows import is_open
 from tidemill.model.machine import Snapshot
 
 FAR_S = 4e9
-"""When something ends that nobody knows the end of: beyond any plan, in the year 2096."""
+"""Stands for an unknown end: beyond any plan, in the year 2096."""
 
 
 class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +31,10 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 def occupancy(
     snapshot: Snapshot, placed: Collection[Placed], *, reservation: str, slack_s: float
 ) -> Occupancy:
-    """Who is where. A regular job ends at its limit, as the scheduler plans; one over time `slack_s` from now.
+    """What holds each node. A regular job ends at its limit, as the scheduler plans; one over time ends in `slack_s`.
 
-    An end that is later than the scheduler's would let ours outlast its planned starts, which it then puts off: time
-    for others to be backfilled that would not have fitted without us.
+    With later ends than the scheduler's, Tidemill's allocations would outlast the planned starts. The scheduler would
+    postpone these, and backfill jobs that would not have fitted without Tidemill.
     """
     now_s = snapshot.at_s
     ends: dict[str, float] = {}

@@ -1,9 +1,9 @@
-"""Which of our nodes to give back: those that the scheduler would have given to the job had we not been there. Pure.
+"""Which nodes to release: those that the scheduler would have given to the job without Tidemill. Pure.
 
-Any of ours would do for the job that starts now. But where it lands decides which nodes stay together, and so which of
-the next jobs can start beside those that the scheduler has planned for. Giving back the very nodes keeps the schedule
-as it would have been. And beside a job that waits for more nodes than are free, few nodes help at all: the scheduler
-plans that job anew each time, on whatever is free then.
+Any of Tidemill's nodes would do for the job that starts now. But its place decides which nodes stay together, and so
+which of the next jobs can start beside those that the scheduler has planned. Releasing exactly the nodes that the job
+would have had keeps the schedule as it would have been. And beside a job that waits for more nodes than are free, only
+few nodes help at all: the scheduler plans that job anew each time, on the nodes that are free then.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tidemill.model.machine import NodeState, Running, Snapshot
 
 
 class Homes(NamedTuple):
-    """Allocations of ours on nodes that jobs would have without us. `now`: for each job that starts, in order;
-    `later_s`: those on nodes that blocked jobs before it would have, and since when."""
+    """Tidemill's allocations on nodes that jobs would have without it. `now`: for each job that starts, in order;
+    `later_s`: those on nodes that blocked jobs before it would have, and from when on."""
 
     now: dict[str, list[str]]
     later_s: dict[str, float]
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
     queue: list[Waiting]
 
     def without_us(self) -> dict[str, Planned]:
-        """What the scheduler would plan were ours free, too."""
+        """What the scheduler would plan if Tidemill's nodes were free, too."""
         return planned(
             self.idle.union(*(each.places for each in self.ours.values())),
             self.others,
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
         )
 
     def after(self, cancel: Collection[str], ends_s: Mapping[str, float]) -> dict[str, Planned]:
-        """What it will plan when these of ours have gone and those were shortened."""
+        """What the scheduler will plan after the allocations in `cancel` end and those in `ends_s` are shortened."""
         gone = self.ours.keys() & cancel
         stay = [
             NodesRelease(ends_s.get(name, each.ends_s), each.places)
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
         return planned(free, [*self.others, *stay], self.queue, self.now_s)
 
     def homes(self, starting: Collection[str]) -> Homes:
-        """Which of ours are where the scheduler would have these jobs, and those before them, were ours free, too."""
+        """Tidemill's allocations on the nodes where these jobs, and those before them, would run without Tidemill."""
         holder = {place: name for name, each in self.ours.items() for place in each.places}
         plans = self.without_us()
         left = set(self.idle | holder.keys())

@@ -1,8 +1,9 @@
 """Cuts a machine into pools of nodes that are alike, and gives the broker one situation for each. Pure.
 
-Nodes differ only where it matters: to us (cores, devices) or to a job in the queue (partitions, features, memory that
-some job asks for). A regular job is charged to every pool where it could run. What we may not use (excluded or sleeping
-nodes, other partitions) is cut into groups, too, for a regular job may start with such nodes and some of ours together.
+Nodes differ only where it matters: to Tidemill (cores, devices) or to a job in the queue (partitions, features, memory
+that some job asks for). A regular job is charged to every pool where it could run. Nodes that Tidemill may not use
+(excluded or sleeping nodes, other partitions) are grouped, too: a regular job may start on such nodes together with
+some that Tidemill holds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int  #: of each node, at least
     devices: tuple[tuple[str, int], ...]
     partitions: tuple[str, ...]
-    features: tuple[str, ...]  #: those that somebody asks for
+    features: tuple[str, ...]  #: those that some job asks for
     situation: Situation
     nodes: frozenset[str]
     names: dict[int, list[str]]
@@ -63,8 +64,8 @@ def cut(
 ) -> list[Pool]:
     """The pools that we can use, the one with most idle nodes first.
 
-    Limits and backlog are those of the whole site; each pool gets what the others' holdings leave. Raises ConfigError
-    for a partition that there is not. Linear in nodes and jobs.
+    Limits and backlog are those of the whole site; each pool gets what the holdings of the other pools leave. Raises
+    ConfigError for a partition that does not exist. Linear in nodes and jobs.
     """
     placed = matched(snapshot, held)
     taken = occupancy(snapshot, placed, reservation=terms.reservation, slack_s=terms.end_slack_s)
@@ -145,7 +146,7 @@ class _Group:
         self.nodes: list[Node] = []
         self.ours: list[Held] = []
         self.idle = 0
-        self.unknown = 0  #: used by somebody, nobody says until when
+        self.unknown = 0  #: in use, with no known end
         self.busy: Counter[float] = Counter()
         self.outages: Counter[tuple[float, float]] = Counter()
 
@@ -156,7 +157,7 @@ class _Group:
 
     @property
     def size(self) -> int:
-        """Nodes that are not away."""
+        """Nodes that are not unavailable."""
         return self.idle + self.held + self.unknown + self.busy.total()
 
     @property
@@ -240,7 +241,7 @@ _MEMORY_COLUMN = 4
 
 
 def _name(groups: Sequence[_Group], ours: set[str]) -> None:
-    """Short names that stay while the machine does: our partitions, cores, and whatever else tells the pools apart."""
+    """Short names, stable while the machine is: Tidemill's partitions, cores, and what else distinguishes the pools."""
     columns = []
     for group in groups:
         kind = group.kind
@@ -263,7 +264,7 @@ def _name(groups: Sequence[_Group], ours: set[str]) -> None:
 
 
 def _place(placed: Sequence[Placed], usable: Sequence[_Group]) -> None:
-    """Give each allocation of ours to the group of its first node, or that it was asked for."""
+    """Assign each of Tidemill's allocations to the group of its first node, or to the one it was requested for."""
     by_node = {node.name: group for group in usable for node in group.nodes}
     by_name = {group.name: group for group in usable}
     for each in placed:
@@ -356,8 +357,8 @@ def _can_use(job: Queued, cores: int, kind: _Kind) -> bool:
 def _windows(
     snapshot: Snapshot, groups: Iterable[_Group], terms: Terms, taken: Occupancy
 ) -> dict[int, list[tuple[int, float]]]:
-    """The staircase of each group by the scheduler's plan, nothing where that is not known; without a guard where it
-    only corrects a plan of ours."""
+    """The staircase of each group by the scheduler's plan, empty if that is not known; without a guard if it only
+    corrects Tidemill's own plan."""
     blind = terms.windows_only or bool(snapshot.hidden)
     if not blind and not snapshot.tells_plan:
         return {}

@@ -27,7 +27,7 @@ FAILED_ENDINGS = frozenset({"failed", "launch"})
 class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """As `config.site.Harvest` and the site's back-off have them."""
 
-    starts: int = 3  #: so many fast failures one after the other put a node into quarantine
+    starts: int = 3  #: consecutive fast failures that put a node into quarantine
     quarantine_s: float = 86400.0
     fast_failure_s: float = 120.0
     backoff_s: float = 2.0
@@ -65,9 +65,10 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows now. `exclude`: nodes in quarantine, for the next submissions; `new`: those since the last verdict.
+    """What to do now. `exclude`: nodes in quarantine, for the next submissions; `new`: those since the last verdict.
 
-    `pause_s`: wait so long before the next start, 0 = no need; then `tries` starts at most. `why` tells it to people.
+    `pause_s`: seconds to wait before the next start, 0 = no wait; then start at most `tries`. `why`: the reason, as
+    text for operators.
     """
 
     exclude: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def outcome_of(end: AllocationEnd, settings: QuarantineSettings) -> Outcome:
-    """Whether an allocation's end tells for or against its nodes."""
+    """Whether an allocation's end counts for or against its nodes."""
     if end.did_work:
         return Outcome.WORKED
     if end.silent:
@@ -135,7 +136,7 @@ class Quarantine:
         self.state.failures = 0
 
     def ended(self, nodes: Iterable[str], end: AllocationEnd, at_s: float) -> Outcome:
-        """An allocation has ended on these nodes. What it tells."""
+        """Note that an allocation has ended on these nodes; return its outcome."""
         names = list(nodes)
         outcome = outcome_of(end, self._settings)
         for name in names:

@@ -1,9 +1,9 @@
-"""Which idle nodes nobody needs, and for how long: a staircase of (nodes, seconds), as `showbf` gives it. Pure.
+"""Which idle nodes no job needs, and for how long: a staircase of (nodes, seconds), as `showbf` prints it. Pure.
 
 It trusts the scheduler's plan: a node is free until the first planned job, reservation or maintenance that holds it.
-Where the plan does not say enough, the doubt is for the regular job: where a scheduler does not say when it planned
-(PBS, Grid Engine), a job that waits without a planned start may take any node that it can use, at any time. Tells
-nothing of what we could gain by yielding.
+Where the plan is incomplete, the regular job gets the benefit of the doubt: if a scheduler does not report when it
+planned (PBS, Grid Engine), a waiting job without a planned start may take any node that it can use, at any time. The
+staircase does not include what Tidemill could gain by yielding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNLIMITED_S = 365 * 86400.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Which nodes are asked about. `cores` 0 = whole nodes only, else nodes with so many free cores count, too."""
+    """Which nodes are asked about. `cores`: nodes with this number of free cores count, too; 0 = whole nodes only."""
 
     partition: str = ""  #: several with commas between; empty = the default one, else all nodes
     reservation: str = ""  #: we run in this one; all others are closed to us
@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     exclude: frozenset[str] = frozenset()
     wake_nodes: bool = False
     guard_s: float = GUARD_S
-    planned_only: bool = False  #: jobs without a planned start are looked at elsewhere
+    planned_only: bool = False  #: jobs without a planned start are handled elsewhere
 
 
 class Until(msgspec.Struct, frozen=True, gc=False):
@@ -56,8 +56,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
     """The staircase, longest first, and what it rests on.
 
-    `promised`: idle nodes kept for a job that we cannot see. `unplanned`: ids of eligible jobs that could use these
-    nodes and for which the scheduler tells no start: they may start at any time.
+    `promised`: idle nodes kept for a job that the snapshot does not show. `unplanned`: ids of eligible jobs that could
+    use these nodes and for which the scheduler reports no planned start: they may start at any time.
     """
 
     at_s: float
@@ -168,7 +168,7 @@ def _is_idle(node: Node, request: Request) -> bool:
 
 
 def _taken(running: Iterable[Running], *, shared: bool) -> set[str]:
-    """Nodes of running jobs, also where the node's state, read a moment earlier, does not yet tell."""
+    """Nodes of running jobs, even if the node's state, read a moment earlier, does not show the job yet."""
     return {name for job in running if job.whole or not shared for name in job.nodes}
 
 
@@ -222,7 +222,7 @@ def _cut_for_reservations(free: dict[str, Until], snapshot: Snapshot, ours: str)
     for each in snapshot.reservations:
         if each.end_s <= snapshot.at_s:
             continue
-        # The end of ours ends what we run in it; any other one must find its nodes empty.
+        # Tidemill's jobs in its own reservation end with it; at the start of any other one the nodes must be empty.
         at_s = each.end_s if is_open(each, ours, snapshot.at_s) else max(each.start_s, snapshot.at_s)
         for name in each.nodes:
             _cut(free, name, at_s, f"reservation {each.name}")
@@ -267,7 +267,7 @@ def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot) -> None:
 
 
 def can_use(job: Queued, node: Node) -> bool:
-    """Whether a job could run on a node as far as we can tell; the doubt is for the job."""
+    """Whether a job could run on a node, as far as the snapshot shows; in doubt, it could."""
     if job.partitions and not set(job.partitions) & set(node.partitions):
         return False
     if job.is_feature_list_exact and not set(job.features) <= set(node.features):
@@ -276,7 +276,7 @@ def can_use(job: Queued, node: Node) -> bool:
 
 
 def _unplanned(snapshot: Snapshot, asked: Collection[Node]) -> list[str]:
-    """Jobs that could use these nodes and have no planned start. Jobs of one kind are looked at once."""
+    """Jobs that could use these nodes and have no planned start. Each kind of job is checked once."""
     usable: dict[tuple[object, ...], bool] = {}
     found = []
     for job in snapshot.queued:
@@ -291,5 +291,5 @@ def _unplanned(snapshot: Snapshot, asked: Collection[Node]) -> list[str]:
 
 
 def _kind(job: Queued) -> tuple[object, ...]:
-    """What `can_use` looks at."""
+    """The properties that `can_use` examines."""
     return job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node

@@ -1,10 +1,10 @@
-"""Idle nodes that are left idle for the small jobs that will come before the next look. Pure.
+"""Idle nodes that are left idle for the small jobs that will come before the next poll or glance. Pure.
 
-It is learned from arrivals: how many nodes small jobs that could start at once wanted between two polls. A node is kept
-while the wait that it saves, at `WORTH` node-seconds a second, is worth more than the node-seconds that it stays idle.
-Nothing is canceled for it. Two rates are kept of how often each number of nodes was wanted: of the last minutes, for
-bursts, and of this hour of the day. They are learned again after a restart: minutes for the first, days for the
-second, and until then a small job waits for a glance, as it does where the headroom is 0.
+The headroom is learned from arrivals: how many nodes small jobs that could start at once requested between two polls.
+A node is kept while the wait that it saves, at `WORTH` node-seconds a second, is worth more than the node-seconds that
+it stays idle. No allocation is canceled for it. Two rates record how often each number of nodes was requested: one over
+the last minutes, for bursts, and one for this hour of the day. After a restart the first is learned again within
+minutes, the second within days. Until then a small job waits for a glance, as it does where the headroom is 0.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Headroom:
         self._at_s = now_s
 
     def nodes(self, now_s: float, *, free: int, look_s: float, death_s: float) -> int:
-        """Nodes to leave idle until the next look, of `free` that regular jobs do not hold.
+        """Nodes to leave idle until the next poll or glance, of `free` that regular jobs do not hold.
 
-        The k-th one saves half a look and the death time for each time that k nodes are wanted.
+        The k-th one saves half of `look_s` and the death time each time that k nodes are requested.
         """
         if free < FREE_MIN:
             return 0
@@ -107,7 +107,7 @@ class Headrooms:
         self._known: dict[str, frozenset[str]] = {}
 
     def nodes(self, pool: str, situation: Situation, *, look_s: float) -> int:
-        """Nodes to leave idle in a pool until the next look, `look_s` from now."""
+        """Nodes to leave idle in a pool until the next poll or glance, `look_s` from now."""
         headroom = self._pools.get(pool)
         if headroom is None:
             return 0
@@ -122,9 +122,9 @@ class Headrooms:
     def learn(
         self, pool: str, situation: Situation, decision: Decision, *, present: Mapping[str, int]
     ) -> None:
-        """Note what has come since the last poll. `present`: id -> width of the regular jobs that run.
+        """Note which jobs have come since the last poll. `present`: id -> width of the regular jobs that run.
 
-        The first look at a pool only learns what is there.
+        The first poll of a pool only records which jobs are there.
         """
         widths = {job.id: job.width for job in situation.queue} | dict(present)
         before, self._known[pool] = self._known.get(pool), frozenset(widths)

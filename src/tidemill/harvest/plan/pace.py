@@ -1,10 +1,10 @@
 """How often to inspect the machine between two polls, and when a change is worth a poll at once. Pure.
 
 A *glance* is one command whose reply does not grow with the queue: it shows that jobs have come or ended, not which. A
-poll costs several commands. While Tidemill holds nodes, an arrival that finds no idle node waits for the next look at
-the machine and for the death of an allocation. With polls every 30 s alone that is 18 s on average, for each job that
-would have started at once (theta-2022 with bursts of small jobs added, 45 days, 1,658 jobs of up to 64 nodes); with
-a glance every 10 s it is 9 s.
+poll costs several commands. While Tidemill holds nodes, an arrival that finds no idle node waits for the next poll or
+glance and for the death of an allocation. With polls every 30 s alone that is 18 s on average, for each job that would
+have started at once (theta-2022 with bursts of small jobs added, 45 days, 1,658 jobs of up to 64 nodes); with a glance
+every 10 s it is 9 s.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class OwnJobs(NamedTuple):
 def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool) -> bool:
     """Whether jobs have come between two glances, or have ended while others wait. Tidemill's own do not count.
 
-    An end that nobody waits for only leaves nodes to be filled, for which there is time until the next poll. A doubt
-    is news: it costs one poll, and only as often as `GlancePace.react` allows.
+    If no job waits, an end only leaves nodes to be filled, which can wait until the next poll. An unclear change counts
+    as news: it costs one poll, and only as often as `GlancePace.react` allows.
     """
     if before.submitted is not None and after.submitted is not None:
         if after.submitted - before.submitted != own.submitted:
@@ -121,10 +121,10 @@ class GlancePace:
         self._needed.add(now_s, arrivals)
 
     def glance_s(self, now_s: float, *, holds: bool) -> float | None:
-        """Seconds from a look to the next glance; None = there is none before the next poll.
+        """Seconds from a poll or glance to the next glance; None = there is none before the next poll.
 
-        Nothing held: nothing can be given back. Each change costs a poll, too: the more there are, the rarer are
-        glances, so that both together stay within the queries that are for them.
+        If Tidemill holds no nodes, it has none to release and needs no glance. Each change costs a poll, too: the more
+        changes, the rarer the glances, so that both together stay within their quota of queries.
         """
         self._pause_s = self._pause_now_s(now_s) if holds else None
         return self._pause_s

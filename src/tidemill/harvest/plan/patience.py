@@ -1,8 +1,8 @@
-"""Regular jobs that have had their nodes and do not start: they wait for something that is not seen here. Pure.
+"""Regular jobs that do not start although enough nodes are idle: they wait for something that is not visible. Pure.
 
-A licence, a topology, a limit that the batch system does not show: for such a job nodes would be kept idle for ever.
-One for which enough nodes were idle for longer than the scheduler needs is left out of the queue for a time; then it
-is believed once more.
+This may be a licence, a topology, or a limit that the batch system does not show; nodes would be kept idle for such a
+job for ever. A job for which enough nodes were idle for longer than the scheduler needs is left out of the queue for a
+time; then it counts again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 PATIENCE_S_MIN = 10.0
 CYCLES = 4.0
-"""The scheduler has looked at it so many times by then."""
+"""The patience with a job, in scheduler cycles: by then the scheduler has considered it this number of times."""
 
 AGAIN_CYCLES = 10.0
-"""A job that was left out counts again after so many: until then it is not yielded to."""
+"""Cycles after which a job that was left out counts again; until then Tidemill does not yield to it."""
 
 
 class Patience:

@@ -1,8 +1,8 @@
-"""When to look at the machine: shortly before the scheduler's backfill cycle. Pure.
+"""When to poll the machine: shortly before the scheduler's backfill cycle. Pure.
 
-Nodes that a look gives back must be free when the cycle runs, else it gives idle nodes to jobs that would have had to
-stand behind (docs/decisions/0008). So a look acts `death_s` and a second before the cycle. Slurm tells when its last
-cycle began (`sdiag`, "Last cycle when").
+Nodes that a poll releases must be free when the cycle runs; otherwise the cycle gives idle nodes to jobs that should
+have waited longer (docs/decisions/0008). So a poll acts `death_s` and a second before the cycle. Slurm reports when its
+last cycle began (`sdiag`, "Last cycle when").
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ ONE_MORE = 0.1
 SHORTEST_CYCLE = 2.0
 """Glances follow a cycle only if it is longer than the lead by this factor."""
 
-#: Cycles are known to the second and looks take a moment: a pause that is longer by as much is still one, not two.
+#: Cycles are known to the second and polls take a moment: a pause up to this factor too long is still one, not two.
 LATE = 1.1
 
 
 def lead(death_s: float) -> float:
-    """How long before a cycle a look must have acted."""
+    """How long before a cycle a poll must have acted."""
     return death_s + MARGIN_S
 
 
 def pause(poll_s: float, *, plan_age_s: float | None, cycle_s: float, lead_s: float) -> float:
-    """Seconds from a look to the next one: the last time up to `poll_s` that is `lead_s` before a cycle.
+    """Seconds from a poll to the next one: the last time up to `poll_s` that is `lead_s` before a cycle.
 
-    `plan_age_s`: age of the scheduler's last cycle at this look, None = not known, then `poll_s`. Where no such time
-    lies in the second half of `poll_s` the way to the next one is gone in two steps, so that nobody waits longer for a
-    look than `poll_s` says. Never less than half of `poll_s`, at most LATE longer.
+    `plan_age_s`: age of the scheduler's last cycle at this poll, None = not known, then `poll_s`. If no such time lies
+    in the second half of `poll_s`, the pause until the next one is split in two, so that no job waits longer than
+    `poll_s` for a poll. Never less than half of `poll_s`, at most `poll_s` times LATE.
     """
     if plan_age_s is None or cycle_s <= 0:
         return poll_s
@@ -62,7 +62,7 @@ def glance_offsets(pause_s: float, *, cycle_s: float, lead_s: float) -> list[flo
 
 
 def until_glance(pause_s: float, *, plan_age_s: float | None, cycle_s: float, lead_s: float) -> float:
-    """Seconds from a look to the next glance: to the next of `glance_offsets`, or `pause_s` where there are none.
+    """Seconds from a poll or glance to the next glance: to the next of `glance_offsets`, or `pause_s` without any.
 
     `plan_age_s`: age of the scheduler's last cycle now, None = not known. A glance leads to something REACTION_S later.
     """

@@ -1,7 +1,7 @@
 """The broker's policy: what to cancel, to shorten and to submit now. Pure; the simulator runs the same function.
 
-`yielding` holds the policy that gives nodes back. Those here never do: references, and what is left where more is not
-possible. A doubt is always decided for the regular job.
+`yielding` holds the policy that releases nodes. The policies here never do: they are references, or the fallback where
+more is not possible. The regular job always gets the benefit of the doubt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, rounded, wa
 from tidemill.harvest.plan.yielding import yields
 
 PLANNED_MAX = 100
-"""`windows` leaves alone what so many blocked jobs will need, whatever the scheduler itself reserves."""
+"""`windows` avoids the nodes that up to this number of blocked jobs will need, even if the scheduler reserves fewer."""
 
 TITAN_NODES = 18_688
 TITAN_BROKERS = 20
@@ -30,22 +30,22 @@ another machine the widths are the same shares of it."""
 class Policy(StrEnum):
     """How the broker behaves."""
 
-    YIELD = "yield"  #: gives nodes back before others wait
+    YIELD = "yield"  #: releases nodes before regular jobs wait
     PREEMPT = "preempt"  #: limits fit the plan; the scheduler takes nodes back by itself
-    CAPPED = "capped"  #: limits fit the gaps of the plan; never gives back
+    CAPPED = "capped"  #: limits fit the gaps of the plan; never releases nodes
     TITAN = "titan"  #: some brokers with fixed jobs, sized to the backfill of the moment: the reference
-    WINDOWS = "windows"  #: only what no plan needs; never in the way, gives nothing back
-    DEMAND = "demand"  #: queues for what the backlog wants, like anybody else
+    WINDOWS = "windows"  #: only nodes that no plan needs; never in the way, releases none
+    DEMAND = "demand"  #: queues for what the backlog needs, as regular jobs do
 
 
 def capped(situation: Situation) -> Decision:
-    """Fill the gaps of the plan with allocations that end before them; never give back."""
+    """Fill the gaps of the plan with allocations that end within them; never release nodes."""
     profile, needed = plan_with_us(situation, situation.limits.reservations)
     return filled(situation, profile, min(situation.idle - needed, profile.free[0]))
 
 
 def preempt(situation: Situation) -> Decision:
-    """Limits as of `capped`, but by the plan in which ours count as free: the scheduler takes them when it wants."""
+    """Limits as in `capped`, by a plan in which Tidemill's nodes count as free: the scheduler takes them at will."""
     held = sum(each.width * each.count for each in situation.holdings if not each.waiting)
     profile = ahead(situation.now_s, situation.idle + held, situation.busy, situation.outages)
     outlook = play(
@@ -75,7 +75,7 @@ def _why_no_window(situation: Situation) -> Binding:
 
 
 def titan(situation: Situation) -> Decision:
-    """Up to 20 brokers, each with one job of a fixed length, as wide as the backfill of the moment; never give back."""
+    """Up to 20 brokers, each with one job of fixed length, as wide as the present backfill; never release nodes."""
     limits, event_s = situation.limits, max(1.0, situation.backlog.event_s)
     job_s = limits.startup_s + event_s * max(1, round((TITAN_JOB_S - limits.startup_s) / event_s))
     walltime_s = rounded(job_s + limits.walltime_step_s - 1, situation)
@@ -100,7 +100,7 @@ def titan(situation: Situation) -> Decision:
 
 
 def demand(situation: Situation) -> Decision:
-    """Ask for what the backlog can fill, whether nodes are idle or not, and wait in the queue like anybody else."""
+    """Request what the backlog can fill, whether nodes are idle or not, and wait in the queue as regular jobs do."""
     limits = situation.limits
     running = [each for each in situation.holdings if not each.waiting]
     waiting = [each for each in situation.holdings if each.waiting]
@@ -122,7 +122,7 @@ def demand(situation: Situation) -> Decision:
 
 
 def plan_with_us(situation: Situation, reservations: int) -> tuple[FreeNodes, int]:
-    """The profile with all that runs, ours too, and what the queue does on it; nodes that regular jobs take now."""
+    """The profile with all running jobs, Tidemill's too, and the queue played on it; nodes of regular starts now."""
     profile = ahead(situation.now_s, situation.idle, situation.busy, situation.outages)
     death_s, now = situation.limits.death_s, situation.now_s
     for each in situation.holdings:
@@ -134,7 +134,7 @@ def plan_with_us(situation: Situation, reservations: int) -> tuple[FreeNodes, in
 
 
 def take_ours(profile: FreeNodes, situation: Situation) -> None:
-    """Take what ours hold and wait for off a profile that was made as if we were not here."""
+    """Subtract what Tidemill's allocations hold and wait for from a profile that was made without them."""
     now, death_s = situation.now_s, situation.limits.death_s
     for each in situation.holdings:
         if not each.waiting:
@@ -143,7 +143,7 @@ def take_ours(profile: FreeNodes, situation: Situation) -> None:
 
 
 def take_waiting(profile: FreeNodes, situation: Situation) -> None:
-    """Take what waits of ours off a profile."""
+    """Subtract Tidemill's waiting allocations from a profile."""
     for each in situation.holdings:
         if each.waiting:
             profile.take(each.width * each.count, situation.now_s, max(situation.now_s, each.ends_s))
@@ -202,10 +202,10 @@ POLICIES: dict[Policy, Callable[[Situation], Decision]] = {
 def decide(situation: Situation, policy: Policy) -> Decision:
     """What to do now in one pool.
 
-    Nodes that are on their way to be free (cancelled, epilog) are no part of `idle` nor of a holding: they belong in
-    `busy`, with the time when they should be free. A regular job that has had enough idle nodes for longer than the
-    scheduler needs, and still does not start, waits for something that is not seen here: leave it out of `queue`.
-    Where the plan is not known, every policy but `demand` behaves as `windows`.
+    Nodes that will soon be free (cancelled, epilog) belong neither to `idle` nor to a holding but to `busy`, with the
+    time when they should be free. If a regular job has had enough idle nodes for longer than the scheduler needs, and
+    still does not start, it waits for something that is not visible here: leave it out of `queue`. Where the plan is
+    not known, every policy but `demand` behaves as `windows`.
     """
     if not situation.knows_plan and policy is not Policy.DEMAND:
         policy = Policy.WINDOWS

@@ -18,7 +18,7 @@ class Busy(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An eligible regular job in the queue. The list's order is the order in which the scheduler looks at them."""
+    """An eligible regular job in the queue. The list has the order in which the scheduler considers the jobs."""
 
     id: str
     width: int
@@ -27,7 +27,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outage(msgspec.Struct, frozen=True, gc=False):
-    """`width` nodes that nobody of us may use from `start_s` to `end_s`: reservation, maintenance."""
+    """`width` nodes that Tidemill may not use from `start_s` to `end_s`: reservation, maintenance."""
 
     width: int
     start_s: float
@@ -35,10 +35,10 @@ class Outage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Allocations of ours that are alike: `count` of `width` nodes each. `key` comes back in the decision.
+    """Tidemill's allocations that are alike: `count` of `width` nodes each. The decision refers to them by `key`.
 
-    `loss_s`: node-seconds of work that ending one of them now throws away (work in flight, its start-up if it has not
-    yet paid back). `waiting`: queued, nothing started; then `ends_s` is its walltime from now.
+    `loss_s`: node-seconds of work that ending one of them now throws away (work in flight, and its start-up if that has
+    not paid off yet). `waiting`: queued, not started; then `ends_s` is its walltime from now.
     """
 
     key: int
@@ -69,7 +69,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     walltime_min_s: float = 60.0
     walltime_step_s: float = 60.0  #: limits come in multiples of this
     startup_s: float = 10.0  #: prolog, epilog and start of a pilot until it works
-    payback: float = 3.0  #: an allocation must be able to work so many times `startup_s`
+    payback: float = 3.0  #: an allocation must be able to work this multiple of `startup_s`
     waiting_per_idle: float = 2.0  #: pending allocations per idle node, at most
     starts_per_node_hour: float = 6.0
     starts_left: int = 1_000_000_000  #: starts that the hourly bound still allows now
@@ -91,7 +91,7 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     now_s: float
     nodes: int
-    idle: int  #: free for anybody now
+    idle: int  #: free for any job now
     busy: list[Busy]
     queue: list[Waiting]
     outages: list[Outage]

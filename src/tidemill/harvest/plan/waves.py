@@ -85,7 +85,7 @@ class Room(msgspec.Struct, kw_only=True):
 
 
 def room_of(situation: Situation, *, running: tuple[int, int], waiting: tuple[int, int]) -> Room:
-    """The room that is left besides what runs and what waits of ours: (nodes, allocations) each, after this tick."""
+    """The room left beside Tidemill's running and waiting allocations: (nodes, allocations) each, after this tick."""
     limits, backlog = situation.limits, situation.backlog
     held = running[0] + waiting[0]
     work_s = max(limits.payback * limits.startup_s, backlog.event_s, 1.0)

@@ -1,8 +1,8 @@
-"""Policy `yield`: fills what is idle, gives it back before anybody needs it. Pure.
+"""Policy `yield`: fills idle nodes and releases them before regular jobs need them. Pure.
 
-It works out what the queue would do if we were not here. Regular jobs that would start now get their nodes, the
-cheapest of ours go; allocations that stand in the way of a planned start are shortened to end before it; what is idle
-for long enough then is filled.
+It works out what the queue would do without Tidemill. Regular jobs that would start now get their nodes: Tidemill's
+cheapest allocations end. Allocations in the way of a planned start are shortened to end before it. Nodes that are then
+idle for long enough are filled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemill.harvest.plan.situation import CancelHolding, Decision, Holding, Sh
 from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, wave
 
 LASTS_S = 3600.0
-"""A gap is taken to last so long where its end is not planned."""
+"""The longest time that a gap is assumed to last, also where its end is not planned."""
 PASSING = (Binding.STARTS, Binding.SUBMITS, Binding.WAITING)
 """These bounds loosen with time alone."""
 PUNCTUAL_S = 1.0
@@ -109,7 +109,7 @@ def blocked(starts: Sequence[Waiting], idle: int) -> list[str]:
 
 
 def give_back(held: Sequence[HeldNodes], nodes: int) -> list[CancelHolding]:
-    """End the cheapest of ours until `nodes` are free: as many as needed, of wide ones as few too many as possible."""
+    """End Tidemill's cheapest allocations until `nodes` are free, with as few nodes too many as possible."""
     order = sorted(held, key=lambda each: (each.loss, each.ends_s, each.key))
     chosen: list[tuple[HeldNodes, int]] = []
     for each in order:
@@ -140,7 +140,7 @@ def summed(cancels: Sequence[CancelHolding]) -> list[CancelHolding]:
 
 
 def make_way(held: list[HeldNodes], profile: FreeNodes, death_s: float) -> list[Shorten]:
-    """Shorten ours so that at no later time more of them live than nodes are free; those first that end first."""
+    """Shorten Tidemill's allocations so that they never hold more nodes than are free; those first that end first."""
     alive = sorted((each for each in held if each.left), key=lambda each: each.ends_s)
     nodes = sum(each.left * each.width for each in alive)
     shortens: list[Shorten] = []
@@ -183,10 +183,10 @@ def make_room(
 
 
 def leave(profile: FreeNodes, held: list[HeldNodes], shortens: Sequence[Shorten], death_s: float) -> None:
-    """Take what ours hold off each step of the profile, with their new ends; count the shortened ones as held again.
+    """Subtract the nodes that Tidemill holds, by the new ends, from the profile; count shortened ones as held again.
 
-    Nodes of ours that come free between two steps count from the next step on: how many are free *until* a step, which
-    is all that is asked for later, stays the same.
+    Nodes that Tidemill releases between two steps count from the next step on. That leaves the number of nodes that are
+    free *until* a step unchanged, and later queries need only that number.
     """
     by_key = {each.key: each for each in held}
     ends = [(each.ends_s, each.left * each.width) for each in held if each.left]
@@ -208,7 +208,7 @@ def leave(profile: FreeNodes, held: list[HeldNodes], shortens: Sequence[Shorten]
 
 
 def review(profile: FreeNodes, situation: Situation) -> tuple[list[CancelHolding], tuple[int, int]]:
-    """What waits of ours and does not fit any more goes; (nodes, allocations) that stay, taken off the profile."""
+    """Cancel Tidemill's waiting allocations that no longer fit; (nodes, allocations) that stay come off the profile."""
     cancels: list[CancelHolding] = []
     nodes = allocations = 0
     begin = profile.times[0]

@@ -1,8 +1,8 @@
 """Logs of free nodes over time: lines of `time nodes`, comma or space between them, comments after `#` or `;`.
 
-`time` is in seconds (any origin) or as 2026-11-20T12:00:00. Nobody's jobs are in such a log, they are made: a fall of
-the number is a job that comes then and cannot be foreseen, and ends with the rises that follow, last come, first gone.
-Without us these jobs start at once, so that the same simulator replays the log; who waits, waits because of us.
+`time` is in seconds (any origin) or as 2026-11-20T12:00:00. Such a log contains no jobs, so they are synthesized: a
+fall of the number is a job that arrives then, unforeseen, and ends with the rises that follow, last in, first out.
+Without Tidemill these jobs start at once, so that the same simulator replays the log; any wait is due to Tidemill.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidemill.harvest.simulation.swf import Job, Trace, lines_of
 
 SAMPLES_MAX = 5_000_000
 LIMIT_S = 30 * 86400
-"""The limit of a made job: nothing can be planned on its end."""
+"""The limit of a synthesized job: no plan can rely on its end."""
 
 
 def read(path: Path, *, nodes: int | None = None) -> Trace:
     """The trace of a file; the machine is as large as the most free nodes, or `nodes`.
 
-    Raises ConfigError, with the number of the line, for lines that are no sample, times that go back, negative counts
-    and more free nodes than there are.
+    Raises ConfigError, with the line number, for lines that are not valid samples, times that go back, negative counts,
+    and more free nodes than the machine has.
     """
     samples = samples_of(path)
     if len(samples) < 2:
@@ -95,7 +95,7 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def seconds_of(word: str) -> int:
-    """A time in seconds; ValueError if it is none."""
+    """A time in seconds. Raises ValueError if it is malformed."""
     try:
         return int(float(word))
     except ValueError:
@@ -104,7 +104,7 @@ def seconds_of(word: str) -> int:
 
 
 def jobs_of(samples: list[tuple[int, int]], nodes: int) -> list[Job]:
-    """Jobs that leave so many nodes free: the last that came is the first to go, in part if need be."""
+    """Jobs that leave the sampled numbers of nodes free: the last to arrive ends first, in part if necessary."""
     jobs: list[Job] = []
     stack: list[tuple[int, int]] = []  # (came, nodes)
     free = nodes

@@ -36,10 +36,10 @@ from tidemill.harvest.simulation.simulator import HOUR_S, SimulatedMachine, Tall
 from tidemill.harvest.simulation.swf import Job
 
 REPLICA_JOBS = 170_000
-"""Each seed replays about so many jobs: shorter logs, whose mean waits are noisier, get more replicas."""
+"""Each seed replays up to about this number of jobs: shorter logs, whose mean waits are noisier, get more replicas."""
 REPLICAS_MAX = 24
 REFERENCE_SHARE = 4
-"""Policies that are there for comparison run on one in so many replicas."""
+"""Policies for comparison run on one of this number of replicas."""
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):

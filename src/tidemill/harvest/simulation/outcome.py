@@ -23,7 +23,7 @@ from tidemill.model.figures.job_classes import LENGTHS, LENGTHS_S, SIZES, size_e
 CLASS_JOBS_MIN = 100
 """A smaller class joins its neighbour: its mean wait would say nothing."""
 SLOWDOWN_RUN_S_MIN = 10.0
-"""Bounded slowdown: jobs count as at least so long (D. Feitelson, Metrics for parallel job scheduling, 2001)."""
+"""Bounded slowdown: shorter jobs count as this long (D. Feitelson, Metrics for parallel job scheduling, 2001)."""
 STUDENT = (
     *(
         12.706,
@@ -106,7 +106,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelativeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A relative change with its 95 % bounds; None where it cannot be told (no wait at all, a single pair)."""
+    """A relative change with its 95 % bounds; None if it cannot be determined (no wait at all, a single pair)."""
 
     mean: float | None
     low: float | None
@@ -114,7 +114,7 @@ class RelativeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeanDelay(msgspec.Struct, frozen=True, kw_only=True):
-    """How many seconds longer jobs wait in the mean, with 95 % bounds; None where a single pair tells no bounds."""
+    """How many seconds longer jobs wait on average, with 95 % bounds; a single pair has none (None)."""
 
     mean: float
     low: float | None

@@ -17,7 +17,7 @@ from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange
 WAIT_CHANGE_MAX = 0.02
 """A class waits longer by at most this part of what it waits without us, or by DELAY_S_MAX, whichever is more."""
 DELAY_S_MAX = 15.0
-"""Half of a scheduler's usual cycle (Slurm, bf_interval: 30 s): less nobody can tell from its own chance."""
+"""Half of a scheduler's usual cycle (Slurm, bf_interval: 30 s): a smaller delay is within the scheduler's own noise."""
 LARGEST_CHANGE_MAX = 0.01
 MEAN_CHANGE_MAX = 0.0
 SENTENCE = (
@@ -73,7 +73,7 @@ def class_verdict(change: RelativeChange, delay_s: MeanDelay, *, is_largest: boo
 
 
 def mean_verdict(change: RelativeChange, delay_s: MeanDelay) -> PromiseState:
-    """Whether the mean wait of all jobs grows; where nobody waits without us, what a class may is allowed."""
+    """Whether the mean wait of all jobs grows; if no job waits without Tidemill, the bound of a class applies."""
     return within(delay_s, DELAY_S_MAX) if change.mean is None else within(change, MEAN_CHANGE_MAX)
 
 

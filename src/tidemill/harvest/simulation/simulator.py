@@ -1,8 +1,9 @@
-"""A machine with a queue, a scheduler and the broker, replayed event by event. The broker is the production's `decide`.
+"""A machine with a queue, a scheduler and the broker, replayed event by event. The broker runs production's `decide`.
 
-The scheduler does what Slurm's does, on counts of nodes: when a job comes or ends, jobs start in order until one does
-not fit; every `cycle_s` after something has changed, backfilling starts others that delay no reservation (EASY: one for
-the first that is blocked). Ours stand behind all others in the queue; what runs of ours is a job with a limit to it.
+The scheduler behaves as Slurm's does, on counts of nodes: when a job comes or ends, jobs start in order until one does
+not fit; every `cycle_s` after a change, backfilling starts others that delay no reservation (EASY: one for the first
+job that is blocked). Tidemill's jobs queue behind all regular jobs; to the scheduler, a running one is a job with a
+limit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tidemill.harvest.simulation.swf import Job
 
 HOUR_S = 3600.0
 ANNOUNCED_S = 7 * 86400.0
-"""An outage is known to scheduler and broker so long before; longer jobs than that are drained for nowhere."""
+"""Scheduler and broker know an outage this long in advance; the machine is not drained for jobs longer than that."""
 PUNCTUAL_S = 1e-3
 END_REGULAR, END_OURS, FREED, OUTAGE = range(4)
 
@@ -51,7 +52,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     glance_s: float | None = None  #: least pause before a glance; None = as the agent has it, 0 = no glances
     calls_per_min_max: float = 30.0  #: as `cluster.calls_per_min_max`
     has_headroom: bool = True
-    lead_s: float | None = None  #: a poll acts so long before a backfill cycle; None = `death_s` + 1
+    lead_s: float | None = None  #: how long a poll acts before a backfill cycle; None = `death_s` + 1
     is_aligned: bool = True  #: False: polls and cycles have nothing to do with each other
     cycle_s: float = 30.0
     death_s: float = 5.0
@@ -75,11 +76,11 @@ class Tally(msgspec.Struct, kw_only=True):
     actions: int = 0
     kept_s: float = 0.0  #: node-seconds that were left idle as headroom, at most
     waits_s: list[float] = []  #: of each job, in the order of the workload
-    tide: list[tuple[float, int, int]] = []  #: (time, nodes of regular jobs, nodes of ours), if asked for
+    tide: list[tuple[float, int, int]] = []  #: (time, regular nodes, Tidemill's nodes), if asked for
 
 
 class Cohort:
-    """Allocations of ours that are alike. `ends_s` is the limit, of waiting ones the walltime."""
+    """Tidemill's allocations that are alike. `ends_s` is the limit, for waiting ones the walltime."""
 
     __slots__ = ("count", "ends_s", "key", "since_s", "waiting", "width")
 
@@ -196,7 +197,7 @@ class SimulatedMachine:
         self.now_s = at_s
 
     def _arm(self, *, is_news: bool = False) -> None:
-        """Something has changed: the next cycle and the next poll will look at it; `is_news`: a glance, too."""
+        """Schedule the next cycle and the next poll after a change; `is_news`: a glance may react to it, too."""
         now = self.now_s
         if self.next_cycle_s == EVER:
             self.next_cycle_s = after(now, self.world.cycle_s, self.cycle_phase_s)
@@ -281,10 +282,10 @@ class SimulatedMachine:
         else:
             self.out = bool(argument)
 
-    # -- ours --------------------------------------------------------------------------------------------------------
+    # -- Tidemill's allocations --------------------------------------------------------------------------------------
 
     def _end(self, cohort: Cohort, count: int) -> None:
-        """End running allocations of ours: count their work, let their nodes die."""
+        """End running allocations of Tidemill: count their work, free their nodes after `death_s`."""
         nodes = cohort.width * count
         cohort.count -= count
         if not cohort.count:
@@ -356,7 +357,7 @@ class SimulatedMachine:
         self._push(now + self.jobs[index].run_s, END_REGULAR, index)
 
     def _preempt(self, nodes: int) -> float:
-        """The scheduler takes nodes of ours, the last started first; seconds until they are free."""
+        """Let the scheduler take Tidemill's nodes, the last started first; return the seconds until they are free."""
         for cohort in sorted(self.cohorts.values(), key=lambda each: -each.since_s):
             if nodes <= 0:
                 break
@@ -375,7 +376,7 @@ class SimulatedMachine:
         return self.idle + self.ours if self.policy is Policy.PREEMPT else self.idle
 
     def _main_pass(self) -> None:
-        """Start jobs in order until one does not fit; ours if nobody else waits."""
+        """Start jobs in order until one does not fit; start Tidemill's if no regular job waits."""
         queue = self.queue
         if queue and queue[0].width <= self._available():
             free_s = self._free_until_s() - self.now_s

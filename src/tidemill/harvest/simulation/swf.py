@@ -1,9 +1,9 @@
 """Workloads in the Standard Workload Format: 18 numbers a record, `;` before comments, gzip or plain.
 
 Format: D. Feitelson and others, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html, version 2.2. Columns used:
-2 submit, 3 wait, 4 run time, 5 processors (8, those asked for, where 5 is unknown), 9 requested time, 11 status. Where
-the header tells more processors than nodes (`MaxProcs`, `MaxNodes`), processors become nodes; without a header a
-processor is a node.
+2 submit, 3 wait, 4 run time, 5 processors (8, those requested, if 5 is unknown), 9 requested time, 11 status. If the
+header states more processors than nodes (`MaxProcs`, `MaxNodes`), processors are converted to nodes; without a header,
+one processor counts as one node.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ class Raw(NamedTuple):
 def read(path: Path, *, nodes: int | None = None) -> Trace:
     """The trace of a file. `nodes` overrides the header.
 
-    Raises ConfigError, with the number of the line, for what is no SWF, is cut short, has negative times or jobs that
-    are wider than the machine, and where nothing is left. Records that say nothing about a job (no run time, no width)
-    are skipped and counted.
+    Raises ConfigError, with the line number, if the file is not valid SWF, is truncated, has negative times or jobs
+    wider than the machine, or if no job is left. Records without a run time or width are skipped and counted.
     """
     header: dict[str, int] = {}
     skipped: dict[str, int] = {}

@@ -15,7 +15,7 @@ WIDTH_MAX = 1 << 40
 _SHIFT = 42
 _ZERO = 1 << 41
 EMPTY_S_MIN = 7200
-"""The machine was out of service where a log shows it empty for longer, while somebody waited."""
+"""If a log shows the machine empty for longer than this while a job waited, it was out of service."""
 
 
 class BusyNodes:

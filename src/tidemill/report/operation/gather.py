@@ -97,7 +97,7 @@ def nothing(source: ReportFiles) -> str:
 
 
 def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:
-    """What traced payloads did on average, by site and application: of the version that was told of last."""
+    """The average figures of traced payloads, by site and application, of the version that was reported last."""
     found = {}
     for row in sorted(source.rows("traces"), key=lambda row: row["at_us"]):
         figures = TraceFigures(

@@ -1,4 +1,4 @@
-"""What sites told of themselves, by month: backfill, allocations, caches, grants, nodes in quarantine, stays in
+"""What sites reported about themselves, by month: backfill, allocations, caches, grants, nodes in quarantine, stays in
 wards."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STAYS = ("job", "ward", "cure", "outcome", "site", "admitted_us", "ended_us")
 
 
 class BackfillMonth(msgspec.Struct, kw_only=True):
-    """A site's month, in node-hours. `hours`: of the month that the site told of."""
+    """A site's month, in node-hours. `hours`: those of the month that the site reported on."""
 
     hours: float = 0.0
     regular: float = 0.0
@@ -46,7 +46,7 @@ class AllocationMonth(msgspec.Struct, kw_only=True):
 
     @property
     def useful(self) -> float | None:
-        """The share of slot time in which payloads ran; None where no slots were told of."""
+        """The share of slot time in which payloads ran; None where no slots were reported."""
         return self.busy_us / self.slot_us if self.slot_us else None
 
 
@@ -104,7 +104,7 @@ def cache_months(source: ReportFiles) -> list[dict[str, Any]]:
 def staging(source: ReportFiles) -> dict[tuple[str, int, str], list[int]]:
     """Inputs that came to nodes, by site, nodes of the allocation and way: files, bytes, ms, their squares, most ms.
 
-    Agents tell sums since they started: what came before the time that the report is on is taken away.
+    Agents report sums since they started: sums from before the report's period are subtracted.
     """
     before: dict[tuple[Any, ...], dict[str, Any]] = {}
     found: dict[tuple[str, int, str], list[int]] = {}

@@ -35,7 +35,8 @@ class Window(NamedTuple):
 class ReportFiles:
     """Archive directories, each with folders of months (`2026-07`, or `live` for what a database holds).
 
-    An empty directory is an archive into which nothing has come yet. Raises SiteError for anything else that is none.
+    An empty directory is an archive that has received nothing yet. Raises SiteError for any other path that
+    is not an archive.
     """
 
     def __init__(self, directories: Sequence[Path], window: Window = Window()) -> None:  # noqa: B008 - a constant
@@ -57,8 +58,7 @@ class ReportFiles:
                 yield path, piece
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """All that sites told, of one of the OPERATION tables; a record that is told again counts once, as told
-        last."""
+        """All records that sites reported, of one of the OPERATION tables; of one reported again, the last version."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         names = [each.partition(":")[0] for each in OPERATION[table].split()]
         keys = names[: OPERATION_KEYS[table]]

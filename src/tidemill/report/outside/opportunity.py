@@ -24,7 +24,7 @@ NO_CLOCK = "hours since the log's first submission: it does not say at which tim
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What a core-hour is worth, and how many cores a node has; None = not told."""
+    """What a core-hour is worth, and how many cores a node has; None = not stated."""
 
     per_core_h: float
     currency: str
@@ -211,7 +211,7 @@ def _parameters(study: Study, results: Mapping[float, object]) -> dict[str, floa
 
 
 def cores_per_node(history: History) -> int | None:
-    """Cores of a node by the log: the most common cores per node of its jobs; None where it does not tell."""
+    """Cores of a node by the log: the most common cores per node of its jobs; None where it does not show them."""
     counts: dict[int, int] = {}
     for cores, width in zip(history.cores, history.width, strict=True):
         if cores > 0 and cores % width == 0:

@@ -13,7 +13,7 @@ from tidemill.report.outside.opportunity import NO_CLOCK, Harvestable, Opportuni
 
 HEAD = "Tidemill"
 DAY_S = 86_400
-APART = 0.16  #: points of one category stand so far from each other at most, in widths of a category
+APART = 0.16  #: distance between points of one category at most, in widths of a category
 WEEK = (
     ("all days", 4, range(7), "fill"),
     ("Monday to Friday", 0, range(5), "line"),
@@ -53,9 +53,9 @@ def harvested(found: Sequence[Harvestable]) -> str:
 
 
 def waits(found: Sequence[Harvestable]) -> str | None:
-    """The relative change of other users' mean waits by size of their jobs; None where nobody waits.
+    """The relative change of other users' mean waits by size of their jobs; None where no waits were compared.
 
-    For the shortest events: the length hardly matters for others.
+    For the shortest events: the length hardly matters to other users.
     """
     shortest = min((each.event_s for each in found), default=0.0)
     shown = [each for each in found if each.event_s == shortest and each.by_size]

@@ -1,4 +1,4 @@
-"""The ASGI application: HTTP in, calls of the table of routes, JSON out. Decodes strictly; tells errors as ErrorReply.
+"""The ASGI application: HTTP in, calls of the table of routes, JSON out. Decodes strictly; sends errors as ErrorReply.
 
 The event loop only moves bytes: decoding, database work and encoding happen in a few threads (readers) and in threads
 that wait for the one writer.
@@ -148,7 +148,7 @@ def make_app(
     pages_: Sequence[Handler] = (),
     error: Callable[[BoundedRequest, Exception], Response] | None = None,
 ) -> Router:
-    """The application. `pages_`: the pages for people, `error`: what tells errors there."""
+    """The application. `pages_`: the pages for people; `error`: makes the response for an exception."""
     handlers = [_handler(api, each) for each in ROUTES if each.run is not None]
     handlers += [
         _log_handler(api),
@@ -289,7 +289,7 @@ TOLD_CHARACTERS = 500
 
 
 def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response:
-    """What a client is told: never a traceback."""
+    """The response for an exception: never a traceback."""
     headers = None
     status, reply = status_of(error), reply_of(error)
     if isinstance(error, SiteError):

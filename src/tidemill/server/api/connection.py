@@ -24,7 +24,7 @@ from tidemill.server.identity.access import IDENTITY, PEER
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 
 CHECK_S = 1.0  #: how often a connection is checked for progress
-STALL_BYTES = 1_024  #: so much of a body within `stall_s` is progress
+STALL_BYTES = 1_024  #: a body that brings at least this much within `stall_s` makes progress
 LINGER_S = 2.0
 LINGER_BEGUN_S = 10.0
 LINGER_BYTES_MAX = 1024 * 1024
@@ -112,7 +112,7 @@ class _KnownPeer:
 
 
 class _UnreadBody:
-    """A request's body, and what of it nobody has read."""
+    """A request's body, and how much of it is still unread."""
 
     def __init__(self, scope: Any, receive: Any) -> None:
         headers = dict(scope["headers"])
@@ -169,9 +169,9 @@ async def _refuse_and_close(send: Any) -> None:
 
 
 class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP. A Unix socket is for our own user only: the directory keeps others out, this makes sure.
+    """uvicorn's HTTP. A Unix socket serves our own user only: its directory keeps others out, and this class checks.
 
-    What is sent by halves ends: a head that is not whole in time, a body that stops, an answer that nobody takes.
+    It ends stalled transfers: a head that is incomplete in time, a body that stops, a response that is not read.
     """
 
     def __init__(self, *args: Any, limits: ConnectionLimits, peers: Peers, **words: Any) -> None:
@@ -255,9 +255,7 @@ class PeerProtocol(H11Protocol):
         elif now_s - since_s > self._limits.stall_s:
             return "answer"
         if self._is_idle and self._head_since_s is None:
-            self._head_since_s = (
-                now_s  # uvicorn's own timer ends with the first byte of a body that nobody wants
-            )
+            self._head_since_s = now_s  # uvicorn's own timer ends with the first byte of an unwanted body
         if self._head_since_s is not None:
             return "head" if now_s - self._head_since_s > self._limits.head_s else None
         began_s, before = self._window

@@ -21,14 +21,12 @@ from tidemill.server.errors import PaceError
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 
 COST_S = "tidemill.cost_s"  #: in the ASGI scope: seconds that a request has taken of the server
-PATIENCE_S = 5.0  #: a request waits at most so long for its turn
-REFUSAL_PAUSE_S = (
-    2.0  #: before a request is refused, so that asking again at once is no way to fill the server
-)
-BURST_S = 10.0  #: requests of so many seconds may come at once
+PATIENCE_S = 5.0  #: longest time that a request waits for its turn
+REFUSAL_PAUSE_S = 2.0  #: before a request is refused, so that immediate retries cannot overload the server
+BURST_S = 10.0  #: as many requests may come at once as `requests_per_s` allows in this time
 CREDIT_S = 1.0  #: of the server's time that may be taken at once
 DEBT_S_MAX = (
-    10.0  #: so that one large request, such as to cancel a million jobs, locks nobody out for minutes
+    10.0  #: one large request, such as to cancel a million jobs, must not lock its user out for minutes
 )
 AT_ONCE = 3  #: requests of one submitter that are worked on at once
 LARGE_BYTES = 1024 * 1024

@@ -1,6 +1,6 @@
-"""Requests to handlers by path and method, with bodies of bounded size; errors are told in one place. On Starlette.
+"""Routes requests to handlers by path and method, bounds bodies, reports errors in one place. Uses Starlette.
 
-Slashes that are doubled or end a path make no difference; `access` and `entrance` judge paths the same way.
+Doubled and trailing slashes in a path make no difference; `access` and `entrance` read paths the same way.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Router:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             try:
                 response = await act(request)
-            except Exception as error:  # noqa: BLE001  it is told, and logged, by what tells errors
+            except Exception as error:  # noqa: BLE001  `_error` reports and logs it
                 response = self._error(request, error)
             await response(scope, receive, send)
 

@@ -40,15 +40,15 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 
 BATCH_JOBS = 200_000  #: of a batch; a larger campaign is a batch of its own
 BATCH_CAMPAIGNS = 2_000
-CANDIDATES = 500  #: campaigns looked at together
+CANDIDATES = 500  #: campaigns read together
 LEAVING = 50  #: campaigns that leave in one transaction, at most
 SPECS = 500  #: specifications in memory at a time
 CHUNK = 5_000  #: jobs of a row group, and in memory at a time
 PIECE = 1_000  #: jobs deleted in one transaction, at most
 WRITE_S_MAX = (
-    0.1  #: one that took longer is followed by smaller ones, so that nobody waits long for the writer
+    0.1  #: one that took longer is followed by smaller ones, so that no request waits long for the writer
 )
-PAUSE_S = 600.0  #: between looks for campaigns that may leave
+PAUSE_S = 600.0  #: between searches for campaigns that may leave
 REST_MIN_S = 0.002
 JOIN_S = 10.0  #: a file system that hangs does not hold the server up
 ACTIVE = 100  #: jobs whose activity is in memory at a time

@@ -13,7 +13,7 @@ MONTH = "live"
 
 
 def export(session: Session, directory: Path, *, now_us: int) -> int:
-    """Write all campaigns that are not in the archive, and what sites told, below a directory; the number of jobs.
+    """Write all campaigns that are not in the archive, and what sites reported, below a directory; the number of jobs.
 
     A batch whose files the archiver is writing counts as not archived. Cost: reads all of these jobs; memory: some
     thousand of them. Raises SiteError.

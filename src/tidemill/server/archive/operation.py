@@ -1,7 +1,7 @@
-"""What sites told of themselves, kept for good: hours of the machine, allocations, grants, caches, nodes, traces.
+"""What sites reported, kept for good: hours of the machine, allocations, grants, caches, nodes, traces.
 
-The database keeps minutes for a month and the newest allocations only. Files of a month are written anew while its
-records come in: what stands in them and is not in the database any more stays.
+The database keeps minutes for a month and the newest allocations only. Files of a month are rewritten while its
+records come in: what they hold and the database no longer has is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.server.archive.parquet import (
 from tidemill.server.database.store import Session
 from tidemill.wire.api import AppOffer, SiteView
 
-AGAIN_US = 8 * 86_400_000_000  #: records are looked for so far back: a site may be away for a week
+AGAIN_US = 8 * 86_400_000_000  #: how far back records are read: a site may be unreachable for a week
 _VIEW = msgspec.json.Decoder(SiteView)
 _OFFERS = msgspec.json.Decoder(list[AppOffer])
 Rows = list[tuple[Any, ...]]

@@ -4,7 +4,7 @@
     ARCHIVE/2026-07/operation-hours.parquet     also -allocations, -grants, -caches, -quarantine, -staging, -traces
 
 A set is written beside, synced and renamed; the database says which sets are complete (`archive_batches`). What sites
-told of themselves is kept by month, and written anew while the month lasts (`operation`). Knows no database.
+reported about themselves is kept by month, and rewritten while the month lasts (`operation`). Knows no database.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPERATION: dict[str, str] = {
     "staging": "site:word nodes way:word since_us at_us files bytes ms square_ms max_ms",
     "traces": "site:word app:word version:word at_us runs ops failed files opens opens_failed closes",
 }
-"""The same for what sites told of themselves in a month. `hours`: mean nodes over the minutes that are known."""
+"""The same for what sites reported about themselves in a month. `hours`: mean nodes over the minutes that are known."""
 OPERATION_KEYS = {
     "hours": 2,
     "allocations": 2,
@@ -113,7 +113,7 @@ class Archive:
             ) from error
 
     def check(self, month: str, batch: int, jobs: int) -> None:
-        """Raises SiteError unless all tables of a batch are there, and hold so many jobs. Reads their ends only."""
+        """Raises SiteError unless all tables of a batch are there, and hold `jobs` jobs. Reads their footers only."""
         try:
             import pyarrow.parquet
 
@@ -151,7 +151,7 @@ class Archive:
 
 
 def operation_path(directory: Path, month: str, table: str) -> Path:
-    """Where what sites told in a month is."""
+    """The path of a table of what sites reported in a month."""
     return directory / month / f"operation-{table}.parquet"
 
 

@@ -17,7 +17,7 @@ from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityRep
 
 LINES_MAX = 2_000  #: rows of a campaign: half of them are kept when there are more
 JOB_LINES_MAX = 120
-STEP_S_MAX = 1 << 20  #: 12 days; coarser ones would tell nothing
+STEP_S_MAX = 1 << 20  #: 12 days; a coarser step would show nothing
 AHEAD_US = 86_400_000_000  #: a node's clock may be ahead of the server's by a day
 FIGURE_MAX = 1 << 56
 SUM_MAX = 1 << 61  #: sums that a site drives beyond it grow no more: the row is other sites', too

@@ -32,11 +32,11 @@ from tidemill.wire.api import LeaseOrder, SyncRequest
 
 FOLDER = "audit"
 NOTES_MAX = 1_000  #: moved at once
-REFUSED_MAX = 100  #: refusals told a minute; of the others only how many they were
-REFUSED_DAY_MAX = 2_000  #: and told a day; from then on one line a minute, in all some 5 MB a day
+REFUSED_MAX = 100  #: refusals logged a minute; of the others only their number
+REFUSED_DAY_MAX = 2_000  #: and logged a day; beyond that one line a minute, in all some 5 MB a day
 TEXT_MAX = 500
 DAY_US = 86_400_000_000
-SYNC_NOTE_US = 60_000_000  #: what the syncs of a site did is told at most so often, summed up
+SYNC_NOTE_US = 60_000_000  #: the syncs of a site are summed up, and logged at most once in this time
 MONTH_S_MAX = 31 * 86400.0
 START = "0" * 64
 PIECE_BYTES = 64 * 1024
@@ -69,7 +69,7 @@ class AuditLine(AuditNote, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found whole. `head`: SHA-256 of the last line; whoever keeps it elsewhere can prove more later."""
+    """What was found intact. `head`: SHA-256 of the last line; a copy of it kept elsewhere can prove more later."""
 
     files: int
     lines: int
@@ -79,14 +79,14 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note(work: UnitOfWork, identity: Identity, act: Act, on: str, **facts: Any) -> None:
-    """Have a change told in the log if and only if its transaction is committed."""
+    """Log a change if and only if its transaction is committed."""
     number = int(work.session.rows("take_numbers", name="next_audit", count=1)[0][0]) - 1
     body = _ENCODER.encode(entry(identity, act, on, **facts))
     work.session.run("insert_audit", id=number, at_us=work.now_us, body=body)
 
 
 def entry(identity: Identity, act: str, on: str, **facts: Any) -> AuditNote:
-    """A note of what somebody did."""
+    """A note of what an identity did."""
     short = {key: _short(each) if isinstance(each, str) else each for key, each in facts.items()}
     return AuditNote(
         role=identity.role, name=_short(identity.name), via=identity.via, subject=_short(identity.subject),
@@ -137,7 +137,7 @@ class AuditLog:
     # ---- refusals: of strangers too, so never one file write each ------------------------------------------------
 
     def refused(self, who: str, why: str) -> None:
-        """Somebody was turned away. Cheap; told with the next `append`."""
+        """Note that a request was refused. Cheap; logged with the next `append`."""
         with self._lock:
             self._refusals += 1
             self._refused.append((_short(who), _short(why)))
@@ -162,7 +162,7 @@ class AuditLog:
 
     def append(self, notes: list[tuple[int, int, bytes]], *own: AuditNote) -> int:
         """Write notes (number, time, encoded AuditNote), the server's own and what was refused; durable on return. The
-        number of lines that the log has. Raises SiteError when the disk refuses: then nothing of it counts as told."""
+        number of lines of the log. Raises SiteError when the disk refuses: then nothing of it counts as logged."""
         now_us = self._now_us()
         with self._lock:
             before = (list(self._refused), self._refusals, self._minute, self._day, self._told_today)
@@ -181,7 +181,7 @@ class AuditLog:
                 self._lost = True  # how much of it was written is found out before the next
                 self._refused = deque(
                     before[0], REFUSED_MAX
-                )  # some may stand there twice: better than not at all
+                )  # some may be logged twice: better than not at all
                 _, self._refusals, self._minute, self._day, self._told_today = before
                 raise SiteError(f"audit log in `{self._place}` cannot be written: {error}") from error
             return self._n
@@ -205,9 +205,9 @@ class AuditLog:
             _LOG.info("audit.head", lines=self._n, head=self._prev, file=name)
 
     def join(self, write: Callable[[Callable[[UnitOfWork], int]], int]) -> None:
-        """Before the first change: a database that is older than the log, put back from a copy or made anew, would give
-        numbers a second time, and their notes would count as told. It goes on behind the log's. `write`: a transaction.
-        """
+        """Before the first change, let the database's numbers continue after the log's: a database that is older than
+        the log, restored from a copy or made anew, would use numbers again, and their notes would count as logged.
+        `write` runs a transaction."""
 
         def go_on(work: UnitOfWork) -> int:
             take = partial(work.session.rows, "take_numbers", name="next_audit")
@@ -309,7 +309,7 @@ def _files(place: Path) -> list[Path]:
 def verify(place: Path, *, at_least: int = 0) -> Verified:
     """Read the whole log of a server's directory. Raises SiteError that names the first line that does not fit.
 
-    `at_least`: so many lines the database knows of. Cost: reads every file once.
+    `at_least`: the number of lines that the database knows of. Cost: reads every file once.
     """
     folder = place / FOLDER
     if not folder.is_dir():
@@ -366,7 +366,7 @@ def _altered(where: str, why: str) -> SiteError:
 
 
 class SyncTally(msgspec.Struct, frozen=True, kw_only=True):
-    """What the syncs of a site did since they were last told. `told_us` and `epoch`: when that was, and of whom."""
+    """What the syncs of a site did since they were last logged. `told_us`, `epoch`: when, and of which agent."""
 
     told_us: int = 0
     epoch: int | None = None
@@ -388,7 +388,7 @@ class SyncTallies:
         self._staged: dict[str, SyncTally] = {}
 
     def note(self, work: UnitOfWork, identity: Identity, request: SyncRequest) -> None:
-        """Count a sync; tell it with those before, if the last note is old or another agent speaks for the site."""
+        """Count a sync; log it with those before, if the last note is old or another agent acts for the site."""
         site = request.site
         leases = [
             order for order in work.new_orders(work.memory.site_ids[site]) if isinstance(order, LeaseOrder)

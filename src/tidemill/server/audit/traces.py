@@ -1,4 +1,4 @@
-"""Who ran what, where and when: kept as sites report it, joined when somebody asks (`tidemill audit`)."""
+"""Who ran what, where and when: kept as sites report it, joined on request (`tidemill audit`)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def keep_offers(work: UnitOfWork, site: Site, offers: Iterable[AppOffer]) -> Non
 
 
 def prune(work: UnitOfWork, before_us: int) -> None:
-    """Forget what is from before that time, also the keys of submissions: nobody sends one again after a year."""
+    """Forget what is older than that, also the keys of submissions: no client sends one again after a year."""
     work.session.run("prune_submits", before=before_us, limit=SUBMITS_PRUNED_MAX)
     work.session.run("prune_ran", before=before_us)
     work.session.run("prune_placements", before=before_us)
@@ -145,7 +145,7 @@ def _jobs_in(session: Session, site: int, row: AuditRow, archived: Archived) -> 
     numbers = sorted(last_us)
     if not numbers:
         return []
-    # a site can only tell of jobs that it had: it must not learn whose others are
+    # a site may only report jobs that it had: it must not learn who owns the others
     had = {each for (each,) in session.rows("leased_to", site=site, ids=numbers)}
     rows = session.rows("campaigns_of_jobs", ids=sorted(had)) if had else []
     about: dict[int, JobAbout | None] = {each[0]: (each[1], each[2], each[3]) for each in rows}

@@ -45,7 +45,7 @@ from tidemill.wire.api import (
     FetchLogOrder,
 )
 
-PIECE = 5_000  #: jobs per transaction, so that a large campaign does not hold up everybody else
+PIECE = 5_000  #: jobs per transaction, so that a large campaign does not delay other requests
 LOG_REQUESTS_KEPT = 1_000
 ANSWERS_KEPT_US = 30 * 86_400_000_000
 NUMBER_MAX = 2**62
@@ -59,7 +59,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class ActionKey(NamedTuple):
-    """The key of a cancel or retry, as its sender's own, and what it stands for."""
+    """The key of a cancel or retry, unique to its sender, and the digest of what it asks for."""
 
     key: str
     digest: bytes
@@ -206,7 +206,7 @@ def retry(
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
-    if check is not None:  # whether the one who asks may have so many open jobs: raises QuotaError
+    if check is not None:  # whether the submitter may have these jobs open too: raises QuotaError
         check(
             work,
             [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) and job.state in RETRIABLE],
@@ -278,8 +278,8 @@ def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int
 
 
 def _forget_lost(work: UnitOfWork, jobs: Sequence[int]) -> None:
-    """Sites that were lost have been told to stop what has ended, or is about to: when they come back they run nothing
-    of it any more that could be taken up again."""
+    """Lost sites have orders to stop the jobs that have ended, or are about to: when they return, they run nothing of
+    these jobs that could be taken up again."""
     over = [each for each in jobs if (job := work.jobs.get(each)) and (job.state > RUNNING or job.ends)]
     over = [each for each in over if work.jobs[each].attempts]
     if not over:

@@ -23,7 +23,7 @@ class BodyCount:
 
     def __init__(self) -> None:
         self._at_most = 0  #: values, if every mark in a string were one
-        self._values = 0  #: of the pieces that were looked at without their strings
+        self._values = 0  #: of the pieces that were counted without their strings
         self._pieces: list[bytes] = []  #: the others
         self._in_string = self._escaped = False
 
@@ -51,7 +51,7 @@ class BodyCount:
         if self._in_string:
             rest = _REST.match(piece, int(self._escaped))
             end = len(piece) if rest is None else rest.end()
-            self._escaped = piece[end : end + 1] == b"\\"  # the last byte: what it stands before comes next
+            self._escaped = piece[end : end + 1] == b"\\"  # the last byte: what it escapes comes next
             if self._escaped or end >= len(piece):
                 return b""
             self._in_string, start = False, end + 1

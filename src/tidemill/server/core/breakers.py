@@ -1,7 +1,7 @@
-"""What sites take no more of for a cause of their own, by their word: honoured when work is leased. Pure.
+"""What sites no longer take for a cause of their own, as they report it: respected when work is leased. Pure.
 
 A breaker that is open holds back work that would meet its cause, but for as many ranges as the site has room for to try
-again. Sites hurt nobody but themselves with what they say here.
+again. What a site reports here can only hurt that site.
 """
 
 from __future__ import annotations

@@ -32,14 +32,14 @@ from tidemill.server.database.writer_memory import PassedKinds
 from tidemill.server.hospital import cures, nearness
 from tidemill.wire.hospital import Cure
 
-WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
+WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive rounds
 KINDS_FEW = 16  #: up to this many kinds of a campaign are read one after the other
-LEG_FIRST = 2  #: jobs of each of many kinds in the first of LEG_ROUNDS looks
+LEG_FIRST = 2  #: jobs of each of many kinds in the first of LEG_ROUNDS reads
 LEG_ROUNDS = 4
 YOUNG_RANKS_MAX = (
-    16  #: priorities of a campaign that one look passes over, as their jobs wait for a nearer site
+    16  #: priorities of a campaign that one claim passes over, as their jobs wait for a nearer site
 )
-YOUNG_WINDOW = 256  #: jobs that it reads of each but the first
+YOUNG_WINDOW = 256  #: jobs that it reads of each priority but the first
 LIMITED_AHEAD_S = 120.0
 """A site has as much of a job with `at_once` as it can do in this time: that of several syncs."""
 
@@ -48,7 +48,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What a site is told of a job. `from_jobs`: inputs that were `job:ID/OUTPUT`."""
+    """What a site is sent about a job. `from_jobs`: inputs that were `job:ID/OUTPUT`."""
 
     spec: JobSpec
     from_jobs: dict[str, int] = {}
@@ -56,8 +56,8 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class LeaseRules(NamedTuple):
-    """How work is shared out. `data_wait_s`: a job waits so long for a site that is nearer to its data; `data`: what
-    sites said about data."""
+    """How work is shared out. `data_wait_s`: how long a job waits for a site that is nearer to its data; `data`: what
+    sites reported about data."""
 
     half_life_s: float
     data_wait_s: float
@@ -77,7 +77,7 @@ class _Queue(Contender, kw_only=True):
 
     kinds: list[JobKind]
     terms: _Terms
-    after: nearness.Place | None = (-(2**62), 0, 0)  #: up to which its jobs were looked at; None = all were
+    after: nearness.Place | None = (-(2**62), 0, 0)  #: up to which its jobs were read; None = all were
 
 
 def lease(work: UnitOfWork, site: Site, ranges_max: int, rules: LeaseRules) -> bool:
@@ -207,7 +207,7 @@ def owner_accounts(work: UnitOfWork, names: set[str], half_life_s: float) -> dic
 
 
 def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
-    """The campaign's next jobs for the site, after those that were looked at before, which are all leased by now.
+    """The campaign's next jobs for the site, after those that were read before, which are all leased by now.
 
     Thousands may wait for a nearer site: those of a priority are passed over as soon as one is too young, as the jobs
     behind it are younger, so that older ones of lower priority are found."""

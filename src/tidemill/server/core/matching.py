@@ -4,7 +4,7 @@ Pure: state in, ranges out.
 Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528, 1995) on core-seconds, twice: the owner that has had the least
 per share goes first, and of its campaigns the one that has had the least per share. What each has had is what was
 leased to it, corrected at settlement by what was used, and halves every `half_life_s`. A new campaign starts where the
-others of its owner are, and an owner who had nothing open where the other owners are, so that they starve nobody.
+others of its owner are, and an owner who had nothing open where the other owners are, so that neither starves the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tidemill.server.database.rows import JobKind, Site
 EVENT_S_MIN = 1e-6
 TURNS = 16  #: with several campaigns, one turn is at most this part of a fair slice of what the site wants
 SHARES_MIN = 1e-6
-CAMPAIGN_WINDOW_MIN = 16  #: candidates of a campaign that is looked at, at least
-CAMPAIGNS_MIN = 64  #: campaigns that are looked at in a small window too
+CAMPAIGN_WINDOW_MIN = 16  #: fewest candidates that are read of one campaign
+CAMPAIGNS_MIN = 64  #: campaigns that are read even in a small window
 
 
 class Candidate(msgspec.Struct, gc=False):
@@ -70,7 +70,7 @@ class LeaseRange(msgspec.Struct, gc=False):
 
 
 class MatchResult(msgspec.Struct):
-    """`dry`: campaigns whose candidates were all used up, so that more of theirs may be looked at."""
+    """`dry`: campaigns whose candidates were all used up, so that more of their jobs may be read."""
 
     ranges: list[LeaseRange]
     core_s: float
@@ -89,7 +89,7 @@ class Contender(msgspec.Struct):
 def shortlist(contenders: Iterable[Contender], window: int) -> dict[int, int]:
     """The campaigns whose jobs are read next, with the number of candidates of each: about `window` in all.
 
-    It is divided between owners, then between an owner's campaigns, so that many campaigns give nobody more. Where
+    It is divided between owners, then between an owner's campaigns, so that many campaigns gain an owner nothing. Where
     they are too many for CAMPAIGN_WINDOW_MIN candidates each, those that have had the least per share are read now.
     """
     by_owner: dict[str, list[Contender]] = defaultdict(list)

@@ -27,8 +27,8 @@ def check(identity: Identity, act: Act, *, owner: str | None = None, site: str |
 
 
 def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[int]) -> None:
-    """Raises MissingError unless all of these jobs exist and belong to the one who asks. Who may do it to everybody's
-    jobs is not asked whether they exist."""
+    """Raises MissingError unless all of these jobs exist and belong to the one who asks. For an identity that may act
+    on the jobs of all owners, their existence is not checked."""
     check(identity, act)
     own, numbers = own_name(identity, act), sorted(set(jobs))
     if own is None or not numbers:
@@ -55,7 +55,7 @@ def owners_of(session: Session, jobs: list[int]) -> dict[int, str]:
     if not jobs:
         return {}
     found: dict[int, str] = dict(session.rows("job_owners", ids=jobs))
-    return found | lookup.owners_of(session, jobs)  # of all: what is found tells nobody what there is
+    return found | lookup.owners_of(session, jobs)  # of all jobs: the queries do not reveal what exists
 
 
 def missing_job(number: int, *, of_another: bool = False) -> MissingError:

@@ -1,4 +1,4 @@
-"""What a site's reports change: every event is counted exactly once, whoever reports it, however late or often.
+"""What a site's reports change: every event is counted exactly once, whichever site reports it, however late or often.
 
 Rules 1 and 2 of the plan: the first commit wins; late results of a lost lease are welcome for undone events; a job with
 outputs has one home site; what is refused is answered with a discard order. Works on a `UnitOfWork`; writes nothing
@@ -268,10 +268,10 @@ def _release(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: Relea
 
 
 def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) -> None:
-    """A site gave events back. What is wrong with the job fails it in the end; for a site's own cause it only waits."""
+    """A site returned events. A cause in the job fails it in the end; for a cause of the site's own it only waits."""
     is_own = is_jobs_own(evidence)
     work.given_back.add(job.id)
-    job.told = 0  # it may not know the job: the state of a site can be older than what it was told
+    job.told = 0  # the site may not know the job: its state can be older than what it was sent
     job.refused = refusals.noted(job.refused, site, own=is_own, now_us=work.now_us)
     if is_own:
         job.refusals += 1
@@ -330,8 +330,8 @@ def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
 
 
 def _is_late(job: StoredJob, report: DeliveredReport) -> bool:
-    """Whether it tells of a delivery that nobody waited for any more: its owner has ended the job meanwhile, or retried
-    it. The files are where they should be, and the site may have deleted its own."""
+    """Whether it reports a delivery that is no longer awaited: the owner has meanwhile ended the job, or retried it.
+    The files are where they should be, and the site may have deleted its own."""
     return bool(report.evidence is None and job.kept and (job.state > RUNNING or report.done))
 
 

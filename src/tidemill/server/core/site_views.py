@@ -25,7 +25,7 @@ from tidemill.wire.far import CacheFigures, CacheView, RouteView
 from tidemill.wire.monitoring import SiteSums
 
 MINUTES_KEPT = 31 * 1_440
-AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of ours
+AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of the server's
 TEXT_MAX = 500
 TEXTS_MAX = 5
 DATASETS_MAX = 20
@@ -184,13 +184,13 @@ class TideSeries(msgspec.Struct, frozen=True):
 
     start: int
     step: int
-    points: list[tuple[float, float, float, float] | None]  #: regular, ours, idle, away
+    points: list[tuple[float, float, float, float] | None]  #: regular, Tidemill's, idle, out of service
 
 
 def tides(
     session: Session, sites: list[int], *, now_us: int, minutes: int, steps: int = BINS
 ) -> dict[int, TideSeries]:
-    """The last minutes of each site's machine, in so many steps at most."""
+    """The last minutes of each site's machine, in at most `steps` steps."""
     step = max(1, minutes // steps)
     bins = min(steps, max(1, minutes // step))
     start = (now_us // 60_000_000 // step + 1) * step - bins * step

@@ -44,8 +44,8 @@ CHECKING_S_MAX = 0.5
 of 1,000 characters for the pattern `.{0,1000}` take 0.1 s, the largest values of the slowest patterns 0.1 s each."""
 
 DATA_KINDS_MAX = 128  #: of a campaign: beyond it, jobs are sorted by the host of their data alone
-ORIGIN_KINDS_MAX = 160  #: of a campaign: from then on data of further jobs are not looked at
-OWNER_DATA_KINDS_MAX = 1_000  #: open at once: every sync has to look at all of them
+ORIGIN_KINDS_MAX = 160  #: of a campaign: beyond it, the data of further jobs are ignored
+OWNER_DATA_KINDS_MAX = 1_000  #: open at once: every sync has to examine all of them
 KEY_MAX = 200
 SHARES_MAX = 1e6
 SPEC_IDS_MAX = 200_000  #: specifications whose numbers the writer remembers; about 100 bytes each
@@ -114,7 +114,7 @@ def decode(body: bytes, *, counted: bool = False) -> SubmitRequest:
 
 
 def hint(message: str, top: type[msgspec.Struct]) -> str | None:
-    """For msgspec's complaint about an unknown field: the nearest field of the record that it stands in."""
+    """For msgspec's error about an unknown field: the nearest field of the record that holds it."""
     found = re.search(r"unknown field `([^`]*)`", message)
     if found is None:
         return None
@@ -134,7 +134,7 @@ class SharedSpec(NamedTuple):
 
 
 class PreparedSubmit(NamedTuple):
-    """A request that is legal as far as can be told without the database. `which`: each job's entry in `shared`."""
+    """A request that is legal as far as can be checked without the database. `which`: each job's entry in `shared`."""
 
     request: SubmitRequest
     digest: bytes
@@ -196,7 +196,7 @@ def submit(
     quotas: Quotas | None = None,
     own: str | None = None,
 ) -> SubmitReply:
-    """Insert the jobs, which may come after `own`'s jobs only, None = after anybody's.
+    """Insert the jobs, which may come after `own`'s jobs only; None = after any owner's.
 
     Raises RequestError, QuotaError, or ConflictError when the owner has used the key for other content.
     """
@@ -659,7 +659,7 @@ def _after_campaign(
     rows = work.session.rows("campaign_by_name", name=name)
     archived = lookup.place_of_campaign(
         work.session, name
-    )  # always: it tells nobody whether there is another's
+    )  # always: the queries do not reveal whether another owner has one
     if archived is not None and own in (None, archived.owner):
         bad_jobs = lookup.bad_of_campaign(work.session, name)
         why = f"{bad_jobs} jobs of campaign `{name}`, which it comes after, have failed or were canceled"

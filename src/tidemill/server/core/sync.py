@@ -158,10 +158,10 @@ def _check(request: SyncRequest) -> None:
 
 
 def _number_on(work: UnitOfWork, site: Site, have: int) -> None:
-    """Our orders go on from the number that the site has, where it would not take ours: it takes higher ones only, and
-    no long jumps. It is ahead where our database is an older copy, or somebody else spoke in our name; far behind where
-    somebody else spoke in its name. What it has not acknowledged to us it is told again: it may never have heard of it.
-    """
+    """Number orders on from the number that the site has, where it would refuse the server's: it takes higher ones
+    only, and no long jumps. The site is ahead if this database is an older copy, or if another server sent orders in
+    this one's name. It is far behind if another client synced in the site's name. Orders that it has not acknowledged
+    are sent again: it may never have received them."""
     is_ahead = have > site.ordered
     rows = work.session.rows("orders_of", site=site.id)
     orders = [order for _, _, body in rows for order in _ORDERS.decode(body) if is_ahead or order.n > have]

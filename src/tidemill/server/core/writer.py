@@ -75,7 +75,7 @@ class Writer:
         self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
         self._waited = threading.local()
         self.full = False  #: the last commit found the database full or unreachable
-        self._ended = False  #: the thread is gone and nobody asked it to end
+        self._ended = False  #: the thread has ended without being asked to
 
     @property
     def waiting(self) -> int:
@@ -146,7 +146,7 @@ class Writer:
             self._queue.put_nowait((act, future))
         except queue.Full:
             raise SiteError(f"{QUEUE_MAX} requests wait already", hint="try again in a moment") from None
-        if self._ended:  # between the look above and here
+        if self._ended:  # between the check above and here
             self._refuse_waiting(SiteError("the server's writer has ended"))
         return future
 
@@ -164,8 +164,8 @@ class Writer:
         self._session.close()
 
     def _run(self) -> None:
-        """Commit until asked to end. Whatever a commit raises ends that commit only; what ends the thread all the same
-        ends everybody who waits, so that no request hangs."""
+        """Commit until asked to end. An exception in a commit ends that commit only; one that ends the thread all the
+        same also ends every request that waits, so that none hangs."""
         try:
             while self._next():
                 pass
@@ -220,7 +220,7 @@ class Writer:
 
     def _commit(self, entries: list[_Entry]) -> bool:
         """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all. False
-        without any answer if the database refused what one of several did: nobody else should have to pay for it."""
+        without any answer if the database refused what one of several did: the others must not fail with it."""
         answers: list[tuple[Future[Any], Any]] = []
         works: list[UnitOfWork] = []
         is_acting = False
@@ -240,7 +240,7 @@ class Writer:
                 self._staged.settle()
             self.memory.settle()
             self.full = any(isinstance(answer, SiteError) for _, answer in answers)
-        except BaseException as error:  # whatever it was, everybody who waits gets it
+        except BaseException as error:  # whatever it was, every request that waits gets it
             self._forget()
             works.clear()
             if is_acting and isinstance(error, SiteError) and len(entries) > 1:

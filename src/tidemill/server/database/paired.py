@@ -34,8 +34,9 @@ _WATCHED = (
     "SET client_connection_check_interval = '1s'",
     "SET lock_timeout = '3s'",
 )
-#: PostgreSQL counts nobody as silent to whom it is sending: a server that stops in the middle of a large answer would
-#: keep its lock. By TCP this ends it, and a standby whose machine is gone; Unix sockets ignore it (manual 20.3.2)
+#: PostgreSQL does not count a client as silent while it sends to it: a server that stops in the middle of a large
+#: answer would keep its lock. Over TCP these settings end such a session, and that of a standby whose machine is gone;
+#: Unix sockets ignore them (manual 20.3.2)
 _BY_TCP = (
     f"SET tcp_user_timeout = '{int(SILENT_S)}s'",
     "SET tcp_keepalives_idle = '5s'",

@@ -50,7 +50,7 @@ _WORDS = {
 
 
 def load(dialect: Dialect) -> dict[str, Statement]:
-    """Every block of `sql/*.sql`, spelled for the database. Raises ValueError that quotes what is no block."""
+    """Every block of `sql/*.sql`, spelled for the database. Raises ValueError that quotes what is not a block."""
     found: dict[str, Statement] = {}
     folder = resources.files("tidemill.server") / "sql"
     for file in sorted(folder.iterdir(), key=lambda each: each.name):

@@ -1,7 +1,7 @@
-"""Which sites gave a job back, and when each may have it again: the text of `jobs.refused`. Pure.
+"""Which sites returned a job, and when each may have it again: the text of `jobs.refused`. Pure.
 
-`3` = site 3 gave it back for what is wrong with the job; `5:1700000000:2` = site 5 did for a cause of its own, the
-second time, and is offered it again at that time (seconds since 1970). Only the former count against the job.
+`3` = site 3 returned it for a cause in the job; `5:1700000000:2` = site 5 did for a cause of its own, for the second
+time, and is offered it again at that time (seconds since 1970). Only the former count against the job.
 """
 
 from __future__ import annotations

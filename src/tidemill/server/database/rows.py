@@ -89,7 +89,7 @@ class StoredJob(msgspec.Struct, gc=False):
 
 
 class StoredLease(msgspec.Struct, gc=False):
-    """A row of `leases`. `part`: the events that were given back, as intervals; somebody else may have them now."""
+    """A row of `leases`. `part`: the events that were returned, as intervals; another lease may hold them now."""
 
     job: int
     lease: int

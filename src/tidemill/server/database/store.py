@@ -357,7 +357,7 @@ def _postgresql(url: str, queries: dict[str, Statement], *, reads: bool) -> Sess
 
 
 def _paired(url: str, queries: dict[str, Statement]) -> Session:
-    _postgresql(url, queries, reads=True).close()  # tells a missing package
+    _postgresql(url, queries, reads=True).close()  # raises if the package is missing
     from tidemill.server.database.paired import PairedSession
 
     return PairedSession(url, queries)

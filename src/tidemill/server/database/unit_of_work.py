@@ -90,7 +90,7 @@ class UnitOfWork:
         self.ended: list[int] = []
         self.given_back: set[int] = (
             set()
-        )  #: jobs that a site gave back for a reason: it gets them not at once again
+        )  #: jobs that a site returned for a reason: it does not get them again at once
         self._orders: dict[int, list[Order]] = defaultdict(list)
         self.sums: dict[int, CampaignSums] = defaultdict(CampaignSums)
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)

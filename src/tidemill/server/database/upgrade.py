@@ -114,8 +114,8 @@ def copy_of(path: Path, version: int) -> Path:
 
 
 def copy_database(path: Path, version: int) -> Path:
-    """A durable copy of a database file in which nobody writes; where it is. Raises ConfigError if there is one
-    already, or no room for it."""
+    """Make a durable copy of a database file that has no writer; its path. Raises ConfigError if there is one already,
+    or not enough free space."""
     to = copy_of(path, version)
     if to.exists():
         raise ConfigError(

@@ -33,7 +33,7 @@ CountKey = tuple[int, int, int]
 
 
 class OpenWork(NamedTuple):
-    """What somebody has that has not ended."""
+    """What owners have that has not ended."""
 
     jobs: int
     kinds: int
@@ -245,7 +245,7 @@ class WriterMemory:
             campaigns = {self.kinds[each].campaign for each in missing if each in self.kinds}
             if unknown := sorted(
                 campaigns - self.owners.keys()
-            ):  # of a retry: nobody has submitted to them since
+            ):  # of a retry: they had no new submission since
                 self.owners.update((row[0], row[2]) for row in session.rows("campaign_owners", ids=unknown))
 
     def add_spec(self, digest: bytes, number: int) -> None:

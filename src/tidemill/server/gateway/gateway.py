@@ -111,7 +111,7 @@ class Gateway:
         self._taken = self._refused = self._synced = 0
 
     def start(self) -> None:
-        """Begin. A broker that is away holds up nothing."""
+        """Start the gateway's threads. An unreachable broker delays nothing."""
         assert self._feed is not None
         self._feed.prepare()
         self._dispatcher.writer.listeners.append(self._feed.wake)
@@ -320,9 +320,9 @@ def _letter(delivery: Delivery) -> IncomingMessage:
 
 
 def _is_direct(reply_to: str) -> bool:
-    """Whether the broker made this name, for a channel. Any other would be written to by our right, not the asker's.
+    """Whether the broker made this name for a channel. To any other, we would write with our rights, not the sender's.
 
-    To the broker it is no queue: a mandatory message there is told to be unroutable although it arrives
+    The broker does not count it as a queue: it returns a mandatory message as unroutable although the message arrives
     (https://www.rabbitmq.com/docs/direct-reply-to).
     """
     return reply_to.startswith(f"{DIRECT_REPLY}.")

@@ -1,7 +1,7 @@
 """What a broker needs for Tidemill, from `[amqp]`: users, least rights, exchanges, queues, limits. Pure.
 
-Nobody but the broker's staff declares anything: each user may write to one exchange and read its own queues. Limits are
-policies, which can be changed while the broker runs. The form is RabbitMQ's definitions file
+Only the broker's staff declares exchanges and queues: each user may write to one exchange and read its own queues.
+Limits are policies, which can be changed while the broker runs. The format is RabbitMQ's definitions file
 (https://www.rabbitmq.com/docs/definitions).
 """
 
@@ -120,7 +120,7 @@ def definitions(config: Amqp, vhost: str) -> dict[str, Any]:
 
 
 def rights(config: Amqp) -> dict[str, tuple[str, str]]:
-    """By the broker's user: what it may write to and what it may read, as patterns. Nobody may declare or delete."""
+    """By the broker's user: patterns of what it may write to and read. No user may declare or delete."""
     found = {config.user: (_any(REPLIES, STATES, DEAD, "amq.default"), _server_reads())}
     for name, user in sorted(config.submitters.items()):
         found[user or name] = (_any(SUBMIT), _any(replies_queue(name), states_queue(name)))

@@ -66,7 +66,7 @@ def _why(ward: Ward, patient: Patient, home_down: str, now_us: int) -> str:
 
 
 def goes_home(ward: Ward | None, why: str, *, home_down: str) -> bool:
-    """Whether a job that nobody in its ward has leased goes home: its home is back, or the ward is no more."""
+    """Whether a job that no site of its ward has leased goes home: its home is back, or the ward no longer exists."""
     if ward is None:
         return True
     return why.startswith(AdmissionCause.HOME_DOWN) and not home_down
@@ -79,7 +79,7 @@ def patience_us(wards: Mapping[int, Ward]) -> int | None:
 
 
 def takes_in(wards: Mapping[int, Ward], *, home_down: str) -> bool:
-    """Whether jobs that wait at home are looked at: some ward could admit one."""
+    """Whether to examine the jobs that wait at home: some ward could admit one."""
     return patience_us(wards) is not None or (
         bool(home_down) and any(each.home_down for each in wards.values())
     )

@@ -139,7 +139,7 @@ def _cric(text: str, source: DowntimeSource) -> Parsed:
 
 
 def _cric_rows(told: list[Any] | dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each record, with the site's name where that is the key of it or of the table that it stands in."""
+    """Each record, with the site's name where that is its key, or the key of the table that holds it."""
     if isinstance(told, list):
         yield from (("", each) for each in told)
         return

@@ -9,8 +9,8 @@ import msgspec
 
 from tidemill import clock
 
-HORIZON_DAYS = 400  #: what begins later is not looked at
-LONGEST_DAYS = 60  #: a downtime lasts so long at most: then it is to be said again
+HORIZON_DAYS = 400  #: what begins later is ignored
+LONGEST_DAYS = 60  #: the longest downtime: a longer one has to be announced again
 ENTRIES_MAX = 1_000  #: kept of one source, the next ones
 PROBLEMS_MAX = 20
 TEXT_MAX = 200

@@ -18,10 +18,10 @@ from tidemill.server.hospital.entries import HORIZON_DAYS, Entry, Parsed, shown,
 
 EVENTS_MAX = 10_000
 LINES_MAX = 500_000
-STEPS_MAX = 5_000  #: occurrences of one rule that are looked at
+STEPS_MAX = 5_000  #: occurrences of one rule that are examined
 STEPS_ALL_MAX = 200_000
-"""Days that all rules of a calendar look at together, well below a second: a rule may match no day for 8,000 years, and
-a calendar may hold 10,000 of them."""
+"""Days that are examined for all rules of a calendar together, well below a second: a rule may match no day for 8,000
+years, and a calendar may hold 10,000 rules."""
 
 OCCURRENCES_MAX = 1_000  #: of one rule that are kept
 PAST_DAYS = 70  #: an occurrence that began longer ago is over: none is longer
@@ -44,7 +44,7 @@ class _Line(NamedTuple):
 
 
 def parse(text: str, *, site: str, now: datetime) -> Parsed:
-    """The downtimes of a calendar, all of one site. Raises ConfigError for what is no calendar."""
+    """The downtimes of a calendar, all of one site. Raises ConfigError for text that is not a calendar."""
     lines = _lines(text)
     if not lines or (lines[0].name, lines[0].value.upper()) != ("BEGIN", "VCALENDAR"):
         raise ConfigError("it does not begin with `BEGIN:VCALENDAR`")
@@ -107,7 +107,7 @@ class _Effort:
         self._left = STEPS_ALL_MAX
 
     def spend(self, days: int) -> None:
-        """So many more days are looked at. Raises ConfigError when it is enough."""
+        """Count more days as examined. Raises ConfigError beyond STEPS_ALL_MAX."""
         self._left -= days
         if self._left < 0:
             raise ConfigError(f"its rules (RRULE) span more than {STEPS_ALL_MAX} days")
@@ -160,7 +160,7 @@ def _is_date(line: _Line) -> bool:
 
 
 def _moment(line: _Line) -> datetime:
-    """A time with its zone. Raises ValueError: a time without one is anybody's guess."""
+    """A time with its zone. Raises ValueError for a time of day without one: it would be ambiguous."""
     text, zone = line.value.strip(), line.options.get("TZID", "")
     where: ZoneInfo | None = zone_of(zone) if zone else None
     if _is_date(line) or re.fullmatch(r"\d{8}", text):
@@ -169,7 +169,7 @@ def _moment(line: _Line) -> datetime:
     if not re.fullmatch(r"\d{8}T\d{6}Z?", text):
         raise ValueError(f"{line.name} is `{shown(text)}`")
     digits = [int(each) for each in re.findall(r"^\d{4}|\d{2}", text)]
-    found = datetime(*digits)  # type: ignore[arg-type]  # noqa: DTZ001 - the zone follows; ValueError if it is none
+    found = datetime(*digits)  # type: ignore[arg-type]  # noqa: DTZ001 - the zone follows; may raise ValueError
     if text.endswith("Z"):
         return found.replace(tzinfo=UTC)
     if where is None:

@@ -21,7 +21,7 @@ from tidemill.wire.far import HeldData, NearData
 HELD_S_PER_GB = 10.0  #: of data that a cache holds in part, where the site has not measured the rest
 COST_MAX = 1e6
 CLEARLY = 2.0  #: another site is better if it costs less than half
-NEGLIGIBLE_S = 1.0  #: a difference of so many seconds per GB is none
+NEGLIGIBLE_S = 1.0  #: a difference up to this many seconds per GB does not count
 COSTS_KEPT = 200_000
 SPELLINGS_KEPT = 1 << 16
 PASSED_S = 5.0
@@ -37,7 +37,7 @@ class Tier(IntEnum):
 
 
 def bounded(capacity: Capacity) -> None:
-    """Drop what a site may not say: too many entries, figures that are none, texts that are no URLs."""
+    """Drop what a site may not report: entries beyond the limits, invalid figures, texts that are not URLs."""
     near = [
         NearData(prefix, min(each.s_per_gb, COST_MAX))
         for each in capacity.near[:NEAR_MAX]
@@ -128,7 +128,7 @@ Place = tuple[int, int, int]
 
 
 def leg_after(after: Place, tier: Tier) -> tuple[int, int]:
-    """The rank and id after which the jobs of a tier go on, when everything up to `after` was looked at."""
+    """The rank and id after which the jobs of a tier go on, when everything up to `after` was read."""
     rank, reached, number = after
     if tier == reached:
         return rank, number

@@ -1,6 +1,6 @@
 """The hospital's rounds: jobs that wait at home are admitted to wards, and those that no site there leases go home.
 
-Only kinds of jobs with a home are looked at, each through the head of an index. A round is bounded, however many jobs
+Only kinds of jobs with a home are examined, each through the head of an index. A round is bounded, however many jobs
 wait: it goes on in the next transaction where it stopped. Works on a `UnitOfWork`; writes nothing itself.
 """
 
@@ -26,7 +26,7 @@ from tidemill.server.hospital.records import Fits
 READ_MAX = 2_000  #: jobs that one transaction reads
 LEGS_MAX = 500  #: scans of one transaction
 REST_S = 60.0
-"""A ward from which a scan to its end sent nobody home is not read again for this time, unless the home goes down: a
+"""A ward from which a complete scan sent no job home is not read again for this time, unless the home goes down: a
 million jobs may wait there that were admitted for another cause."""
 
 TOP = 2**62
@@ -42,14 +42,14 @@ class RoundWorld(NamedTuple):
 
 
 class RoundProgress:
-    """How far rounds are: the next kind, in each scan the rank and id that was looked at last, and what rests."""
+    """How far rounds are: the next kind, in each scan the rank and id that was read last, and what rests."""
 
     def __init__(self) -> None:
         self.kind = 0
         self.after: dict[tuple[int, int], tuple[int, int]] = {}
         self.resting: dict[
             tuple[int, int], int
-        ] = {}  #: kind and ward -> until when nobody there is asked to go home
+        ] = {}  #: kind and ward -> until when its jobs are not read to send them home
 
 
 class RoundResult(NamedTuple):
@@ -89,7 +89,7 @@ def step(work: UnitOfWork, progress: RoundProgress, world: RoundWorld) -> RoundR
 
 class _Sought(NamedTuple):
     """Which jobs a scan returns. `young_us`: none created later, and none behind these of the same rank, which are
-    younger; `moves_max`: none that was in so many wards; None = all."""
+    younger; `moves_max`: only jobs that were in fewer wards; None = no limit."""
 
     young_us: int | None = None
     moves_max: int | None = None

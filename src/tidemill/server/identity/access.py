@@ -113,8 +113,8 @@ class Guard:
 
 
 def _is_cross_site(scope: Any) -> bool:
-    """Whether a browser says that a page of another site makes a request that may change something. The browser shows
-    the person's certificate whoever asks it to; the header cannot be set by a page (RFC 6454, section 7)."""
+    """Whether a browser says that a page of another site makes a request that may change something. The browser sends
+    the user's certificate with requests of any page; no page can set the `Origin` header (RFC 6454, section 7)."""
     if scope["method"] in ("GET", "HEAD"):
         return False
     told = dict(scope["headers"])

@@ -107,7 +107,7 @@ class Certificates:
         context.sslobject_class = Handshake
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
-        context.num_tickets = 0  # a resumed session would skip the look at CAs and CRLs
+        context.num_tickets = 0  # a resumed session would skip the check against CAs and CRLs
         try:
             context.load_cert_chain(tls.certificate, tls.key)
         except (OSError, ssl.SSLError) as error:

@@ -21,9 +21,9 @@ ANSWER_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 100
 ASK_TIMEOUT_S = 10.0  #: for each step
 ASK_S_MAX = (
-    20.0  #: for all that is asked at a time: an issuer that answers a byte at a time keeps nobody longer
+    20.0  #: for all queries at a time: an issuer that answers a byte at a time delays callers no longer
 )
-ASK_AGAIN_S = 60.0  #: at most so often, whatever key a token names: strangers must not make us ask
+ASK_AGAIN_S = 60.0  #: least time between queries, whatever key a token names: strangers must not cause them
 KEPT_AWAY_S = 86400.0  #: how long keys are used while their issuer does not answer
 #: Signatures that are believed, by type of key; neither `none` nor HMAC, which the public key itself would satisfy
 #: (RFC 8725, sections 2.1 and 3.1)

@@ -76,7 +76,7 @@ def _mark(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def parse(text: str, path: Path) -> frozenset[tuple[str, str]]:
-    """Kind and value of every line; `#` starts a comment. Raises ConfigError that quotes what is no line."""
+    """Kind and value of every line; `#` starts a comment. Raises ConfigError that quotes a malformed line."""
     entries = set()
     lines = text.splitlines()
     if len(lines) > LINES_MAX:

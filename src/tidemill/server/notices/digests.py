@@ -72,5 +72,5 @@ def decide(
 
 
 def retry_after_us(failures: int, first_us: int, longest_us: int) -> int:
-    """Pause after so many failures in a row: it doubles up to the longest."""
+    """The pause after this number of failures in a row: it doubles up to the longest pause."""
     return min(longest_us, first_us << min(max(0, failures - 1), 40))

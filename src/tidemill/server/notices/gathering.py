@@ -35,7 +35,7 @@ class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
     jobs: list[tuple[int, str]] = []  #: some of them, and their states
     limit: float = 0.0  #: share of failed events from which on the addressee is notified
     told: bool = False  #: the addressee knows that the share is above the limit
-    state: str = ""  #: of a site, as last looked at
+    state: str = ""  #: of a site, as last read
     reason: str = ""
     moves: list[Move] = []
 
@@ -185,7 +185,7 @@ def take_sites(
 
 
 def told(notice: Notice) -> Notice | None:
-    """What is left of a notice once it stands in a message; None = nothing."""
+    """What is left of a notice once a message holds it; None = nothing."""
     body = notice.body
     match notice.key.what:
         case Occasion.FAILURES:

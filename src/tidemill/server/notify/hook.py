@@ -35,7 +35,7 @@ TIMEOUT_S = 20.0  #: for each step
 POST_S = 60.0  #: for all of a post: a host that answers a byte at a time holds up the others no longer
 REPLY_BYTES_MAX = 64 * 1024
 REDIRECTS_MAX = 3
-_GONE = 410  #: RFC 9110 15.5.11: whoever asks should not ask again
+_GONE = 410  #: RFC 9110 15.5.11: the client should not repeat the request
 
 
 class HookTarget(NamedTuple):
@@ -148,7 +148,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # no host, or a port that is no number
+    except ValueError:  # no host, or a port that is not a number
         return "", None, None
     return parts.scheme, parts.hostname, port
 

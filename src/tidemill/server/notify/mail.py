@@ -149,7 +149,7 @@ class Mailer:
         if self._server is None:
             try:
                 self._server = self._connect()
-            except (OSError, smtplib.SMTPException, ValueError) as error:  # a challenge that is no base64
+            except (OSError, smtplib.SMTPException, ValueError) as error:  # a challenge that is not base64
                 raise self._away(error) from error
         return self._server
 

@@ -34,7 +34,7 @@ from tidemill.server.notify import facts
 from tidemill.server.read import api_pages
 from tidemill.wire.api import Change
 
-SITES_S = 2.0  #: pause between two looks at sites
+SITES_S = 2.0  #: interval at which the states of sites are read
 IDLE_KEEP_S = 10.0  #: interval at which the position in the feed is written while there is no subscription
 IDLE_KEEP_CHANGES = 50_000
 ROUNDS_MAX = 50  #: pieces of the feed that are taken before messages are made
@@ -51,7 +51,7 @@ _LOG = log.Log("notify")
 
 
 def _state_of(site: Site) -> tuple[str, str]:
-    """A site's state as notices tell it, and why."""
+    """A site's state as notices name it, and the reason."""
     if site.lost:
         return "LOST", ""
     if site.down_us:
@@ -72,7 +72,7 @@ class Gatherer:
         self._notices: gathering.Notices | None = None
         self._at = self._kept = 0
         self._kept_s = self._pruned_s = 0.0
-        self._going_on: set[str] = set()  #: campaigns with work left, as last looked at and not changed since
+        self._going_on: set[str] = set()  #: campaigns that had work left when last read, unchanged since
         self._sites_s = -SITES_S
 
     def step(self) -> int:
@@ -165,7 +165,7 @@ class Gatherer:
             for site in rows:
                 if site.id in working[campaign]:
                     wants[site.name].add(target)
-        for key in self._load():  # those who were notified that a site is away are notified that it is back
+        for key in self._load():  # who was notified that a site stopped is notified that it works again
             if key.what == Occasion.SITE and key.subject in wants:
                 wants[key.subject].add(key.target)
         now = [gathering.SiteNow(site.name, *_state_of(site)) for site in rows if site.epoch]
@@ -254,7 +254,7 @@ class Post:
         self.sent = self.refused = self.failed = 0
 
     def step(self, channel: Channel) -> int:
-        """Send what can be sent now; how many. Raises SiteError if the database is away."""
+        """Send what can be sent now; return how many. Raises SiteError if the database is unreachable."""
         self._pay()
         if self._waits(""):
             return 0
@@ -289,7 +289,7 @@ class Post:
             self._dispatcher.writer.write(lambda work: None)
 
     def forget_pauses(self) -> None:
-        """Try everybody again at the next step."""
+        """Try all addressees again at the next step."""
         self._later_s.clear()
 
     def close(self) -> None:

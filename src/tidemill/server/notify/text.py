@@ -27,7 +27,7 @@ _SITES = {"DRAINED": "drained", "DOWN": "in a downtime", "LOST": "lost", "UP": "
 
 
 def subject(digest: Digest) -> str:
-    """One line that tells the worst, and how much else there is."""
+    """One line that names the worst item and counts the others."""
     heads = [_head(each) for each in digest.items]
     text = heads[0] + (f"; and {len(heads) - 1} more" if len(heads) > 1 else "")
     return clean(f"[tidemill] {text}")[:SUBJECT_MAX]
@@ -60,7 +60,7 @@ def utc(at_us: int) -> str:
 
 
 def counts(states: dict[str, int]) -> str:
-    """`998 COMPLETED, 2 FAILED`, the most first, what went wrong always told."""
+    """`998 COMPLETED, 2 FAILED`: all states that have jobs, the most frequent first."""
     named = [(states[state], state) for state in _ORDER if states.get(state)]
     named.sort(key=lambda pair: -pair[0])
     return ", ".join(f"{number:,} {state}" for number, state in named) or "none"

@@ -254,7 +254,7 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign, of `owner` only, None = of anybody; also one of the archive. Raises MissingError."""
+    """One campaign, also from the archive. `owner`: must own it; None = any owner. Raises MissingError."""
     rows = session.rows("campaign_whole", name=name)
     kept = None if rows else archived.campaign(session, name)
     if kept is not None and owner in (None, kept.owner):

@@ -36,7 +36,7 @@ from tidemill.wire.api import (
 ATTEMPTS_SHOWN = 100
 TRACED_JOBS = 2_000
 TRACED_FILES = 20
-RANGES = 1_000  #: ranges of jobs looked at in one step
+RANGES = 1_000  #: ranges of jobs examined in one step
 _COLUMNS = {"app": "app", "state": "state", "site": "site", "name": "name", "owner": "owner"}
 Range = tuple[int, int, int, str]
 """First and last job, batch and month."""

@@ -2,9 +2,9 @@
 
 A filter is the set of (kind, state, site) whose counters say that there are such jobs: its legs. Where jobs of the
 filter are frequent, the next `LOOK` jobs in order fill the page. Where they are rare, each leg is asked for its first
-job after the page's start, one index probe each, and only legs whose first job can be on the page are read. A filter of
-more than LEGS_MAX legs names no campaign, and years of history hold so many: then `ROUNDS` times `LOOK` jobs are looked
-at, and the page may be short.
+job after the page's start, one index probe each, and only legs whose first job can be on the page are read. A filter
+has more than LEGS_MAX legs only if it names no campaign and covers years of history: then up to `ROUNDS` times `LOOK`
+jobs are examined, and the page may be short.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 
 TOP = 2**62
-LOOK = 5_000  #: jobs looked at in one step, by order; about 5 ms
-GLANCE = 500  #: jobs looked at before that: where jobs of the filter are frequent, they fill the page
+LOOK = 5_000  #: jobs examined in one step, in order; about 5 ms
+GLANCE = 500  #: jobs examined before that: where jobs of the filter are frequent, they fill the page
 ROUNDS = 4  #: such steps for one page, at most
 LEGS_MAX = 500  #: as many index probes are made for one page, at most; about 5 ms
 LEGS_FEW = 16  #: up to this many legs are read at once, without a first pass
@@ -67,7 +67,7 @@ class IdPage(NamedTuple):
     after: str | None
     total: int | None
     sort: Sort
-    partial: bool = False  #: the page is short because enough was looked at, not because there is no more
+    partial: bool = False  #: the page is short because the search reached its limit; there may be more jobs
 
 
 def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, size: int) -> IdPage:
@@ -91,7 +91,7 @@ def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, si
 
 
 class ManyLegs:
-    """A filter of more legs than are followed: says of jobs that were looked at whether they pass. `in` takes a leg."""
+    """A filter with more legs than are followed: decides which of the examined jobs pass. `in` takes a leg."""
 
     def __init__(self, session: Session, filters: Filter, site: int) -> None:
         self._session, self._filters, self._site = session, filters, site

@@ -99,7 +99,7 @@ CROSS JOIN LATERAL (SELECT last, campaign FROM archived_jobs WHERE first <= aske
 SELECT first, last, campaign FROM archived_jobs WHERE first <= :job ORDER BY first DESC LIMIT 1;
 
 -- name: archived_ranges
--- Ranges of archived jobs of an owner or of anybody, the newest first.
+-- Ranges of archived jobs of one owner or of all, the newest first.
 SELECT archived_jobs.first, archived_jobs.last, archived_campaigns.batch, archive_batches.month FROM archived_jobs JOIN archived_campaigns ON archived_campaigns.id = archived_jobs.campaign JOIN archive_batches ON archive_batches.id = archived_campaigns.batch
 WHERE archived_jobs.first < :before AND (:any_owner = 1 OR archived_campaigns.owner = :owner) ORDER BY archived_jobs.first DESC LIMIT :limit;
 
@@ -113,7 +113,7 @@ SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_fa
 FROM archived_campaigns WHERE name = :name;
 
 -- name: archived_campaigns
--- Campaigns of the archive, newest first, of an owner or of anybody.
+-- Campaigns of the archive, newest first, of one owner or of all.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
 FROM archived_campaigns WHERE id < :before AND (:any_owner = 1 OR owner = :owner) ORDER BY id DESC LIMIT :limit;
 
@@ -202,7 +202,7 @@ SELECT id, body FROM specs WHERE id > :after ORDER BY id LIMIT :limit;
 SELECT id FROM jobs WHERE spec = :spec AND id > :after AND state <> 2 ORDER BY id LIMIT :limit;
 
 -- name: prune_submits
--- Keys that nobody will use again, some at a time.
+-- Keys that will not be used again, some at a time.
 DELETE FROM submits WHERE first_job IN (SELECT first_job FROM submits WHERE at_us < :before ORDER BY at_us LIMIT :limit);
 
 -- name: delete_idle_counts

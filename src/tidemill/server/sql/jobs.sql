@@ -18,14 +18,14 @@ SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_don
 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
 -- name: ready_of_legs [sqlite]
--- The next jobs to lease of each kind and place of a list (JSON), so many of each: for many kinds at once.
+-- The next jobs to lease of each kind and place of a list (JSON), up to a limit each: for many kinds at once.
 SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), jobs.rank, jobs.id
 FROM json_each(:legs) AS leg CROSS JOIN jobs ON jobs.id IN (
   SELECT each.id FROM jobs AS each WHERE each.ready = 1 AND each.kind = json_extract(leg.value, '$[0]') AND each.place = json_extract(leg.value, '$[1]')
     AND (each.rank, each.id) > (json_extract(leg.value, '$[2]'), json_extract(leg.value, '$[3]')) ORDER BY each.rank, each.id LIMIT :limit);
 
 -- name: ready_of_legs [postgresql]
--- The next jobs to lease of each kind and place of a list (JSON), so many of each: for many kinds at once.
+-- The next jobs to lease of each kind and place of a list (JSON), up to a limit each: for many kinds at once.
 SELECT leg.kind, leg.place, found.rank, found.id
 FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS bigint) AS place, CAST(value->>2 AS bigint) AS rank, CAST(value->>3 AS bigint) AS id FROM jsonb_array_elements(CAST(:legs AS jsonb))) AS leg
 CROSS JOIN LATERAL (
@@ -239,7 +239,7 @@ SELECT kinds.id FROM (SELECT id FROM campaigns WHERE owner = :owner ORDER BY id 
 SELECT kinds.id, kinds.app, campaigns.owner FROM kinds JOIN campaigns ON campaigns.id = kinds.campaign WHERE kinds.id {in:ids};
 
 -- name: apps_known
--- Names of applications that jobs have asked for: one look into the index for each.
+-- Names of applications that jobs have asked for: one index look-up for each.
 WITH RECURSIVE known (app) AS (
   SELECT MIN(app) FROM kinds WHERE app > ''
   UNION ALL SELECT (SELECT MIN(kinds.app) FROM kinds WHERE kinds.app > known.app) FROM known WHERE known.app IS NOT NULL)

@@ -1,5 +1,5 @@
 -- name: followers
--- Who follows the feed of changes, and the last number that was told.
+-- Who follows the feed of changes, and the last number that was sent.
 SELECT name, value FROM meta WHERE name LIKE 'follower/%';
 
 -- name: slowest_follower
@@ -7,11 +7,11 @@ SELECT name, value FROM meta WHERE name LIKE 'follower/%';
 SELECT MIN(value) FROM meta WHERE name LIKE 'follower/%' OR name = 'notified';
 
 -- name: set_follower
--- A follower was told changes up to a number.
+-- A follower was sent changes up to a number.
 INSERT INTO meta (name, value) VALUES (:name, :position) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: delete_follower
--- Nobody follows under this name any more.
+-- A follower that no longer exists.
 DELETE FROM meta WHERE name = :name;
 
 -- name: next_change
@@ -31,5 +31,5 @@ SELECT digest, changed, unchanged FROM acts WHERE key = :key;
 INSERT INTO acts (key, digest, changed, unchanged, at_us) VALUES (:key, :digest, :changed, :unchanged, :now_us);
 
 -- name: prune_acts
--- Answers that nobody will ask for again.
+-- Answers that will not be asked for again.
 DELETE FROM acts WHERE at_us < :before_us;

@@ -1,5 +1,5 @@
 -- name: insert_subscriptions many(campaign bigint, target text, sites smallint, wants bytea)
--- Somebody wants to be told of a campaign; what the same addressee wanted before is replaced.
+-- Subscribe addressees to campaigns; an earlier subscription of the same addressee is replaced.
 INSERT INTO subscriptions (campaign, target, sites, wants) SELECT v.campaign, v.target, v.sites, v.wants FROM v WHERE true
 ON CONFLICT (campaign, target) DO UPDATE SET sites = excluded.sites, wants = excluded.wants;
 
@@ -9,11 +9,11 @@ SELECT campaigns.name, subscriptions.target, subscriptions.wants FROM campaigns 
 WHERE campaigns.name {in:names};
 
 -- name: subscriptions_to_sites
--- Who wants to be told of the sites that work for a campaign.
+-- Who is notified about the sites that work for a campaign.
 SELECT campaign, target FROM subscriptions WHERE sites = 1 AND campaign {in:ids};
 
 -- name: subscriptions_any
--- Whether anybody wants to be told of anything.
+-- Whether there is any subscription.
 SELECT 1 FROM subscriptions LIMIT 1;
 
 -- name: changes_end
@@ -54,7 +54,7 @@ SELECT id, target, made_us, body FROM outbox WHERE state = 0 AND channel = :chan
 UPDATE outbox SET state = :state, ended_us = :now_us, error = :error WHERE id = :id AND state = 0;
 
 -- name: outbox_recent
--- When addressees were told.
+-- When messages to addressees were made.
 SELECT target, made_us FROM outbox WHERE made_us > :since;
 
 -- name: prune_outbox

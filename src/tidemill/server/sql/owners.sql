@@ -11,7 +11,7 @@ SELECT bytes FROM stored WHERE owner = :owner;
 INSERT INTO stored (owner, bytes) VALUES (:owner, :bytes) ON CONFLICT (owner) DO UPDATE SET bytes = stored.bytes + excluded.bytes;
 
 -- name: campaigns_of
--- Campaigns of somebody, newest first.
+-- Campaigns of one owner, newest first.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
 FROM campaigns WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit;
 

@@ -23,7 +23,7 @@ INSERT INTO meta (name, value) VALUES ('server_term', 1) ON CONFLICT (name) DO U
 SELECT value FROM meta WHERE name = 'server_term';
 
 -- name: hold_term [postgresql]
--- The number of the last take-over, which nobody changes before this transaction has ended.
+-- The number of the last take-over, which cannot change before this transaction has ended.
 SELECT value FROM meta WHERE name = 'server_term' FOR SHARE;
 
 -- name: table_names [sqlite]

@@ -30,11 +30,11 @@ WHERE a.at_us >= :since_us AND a.state IN ('COMPLETED', 'FAILED', 'CANCELED', 'L
 DELETE FROM tides WHERE site = :site AND minute < :before;
 
 -- name: upsert_view
--- What a site last told people.
+-- What a site last reported for display.
 INSERT INTO site_views (site, at_us, body) VALUES (:site, :at_us, :body) ON CONFLICT (site) DO UPDATE SET at_us = excluded.at_us, body = excluded.body;
 
 -- name: views
--- What sites last told people.
+-- What sites last reported for display.
 SELECT site, at_us, body FROM site_views;
 
 -- name: insert_site
@@ -42,7 +42,7 @@ SELECT site, at_us, body FROM site_views;
 INSERT INTO sites (name, named_by) VALUES (:name, :named_by) RETURNING id;
 
 -- name: update_site
--- What a sync told of a site, and how far both directions are.
+-- What a sync reported about a site, and how far both directions are.
 UPDATE sites SET epoch = :epoch, host = :host, version = :version, acked = :acked, ordered = :ordered, seen_us = :seen_us, lost = :lost, capacity = :capacity, allocations = :allocations WHERE id = :id;
 
 -- name: update_drain
@@ -130,7 +130,7 @@ SELECT site, state, COUNT(*), SUM(nodes) FROM allocations GROUP BY site, state;
 DELETE FROM allocations WHERE site = :site AND at_us < (SELECT at_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT 1 OFFSET :kept);
 
 -- name: insert_log_request
--- Somebody wants to read a payload's output.
+-- A user asks for a payload's output.
 INSERT INTO log_requests (job, event, site) VALUES (:job, :event, :site) RETURNING id;
 
 -- name: open_log_request
@@ -183,5 +183,5 @@ SELECT COALESCE(MAX(last), 0) FROM changes;
 SELECT first, last, body FROM changes WHERE last > :after ORDER BY first LIMIT :limit;
 
 -- name: prune_changes
--- The feed is bounded; `before` is not beyond what followers were told.
+-- The feed is bounded; `before` is not beyond what followers were sent.
 DELETE FROM changes WHERE first < :before AND last < :before;

@@ -1,4 +1,4 @@
-"""What is wrong with the server: a closed list of problems, each with what to do; also while the database is away."""
+"""What is wrong with the server: a closed list of problems, each with its remedy; also without the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD_S = 900.0  #: age from which on a waiting message is a problem
 
 
 class Watched(NamedTuple):
-    """What health and metrics look at. `broker_up`: whether the message broker is connected; None without one."""
+    """What health and metrics read. `broker_up`: whether the message broker is connected; None without one."""
 
     dispatcher: Dispatcher
     broker_up: Callable[[], bool] | None = None
@@ -65,7 +65,7 @@ PROBLEMS: dict[str, ProblemKind] = {
 
 
 def problems(session: Session, watched: Watched) -> list[str]:
-    """What is wrong now, the worst first. Raises SiteError if the database is away."""
+    """What is wrong now, the worst first. Raises SiteError if the database is unreachable."""
     found = []
     writer, site_watch = watched.dispatcher.writer, watched.dispatcher.site_watch
     if not writer.lives:

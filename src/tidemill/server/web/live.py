@@ -1,7 +1,7 @@
-"""Live pages: one reader of the feed of changes tells all that look at pages, at most once a second.
+"""Live pages: one reader of the feed of changes sends news to all open pages, at most once a second.
 
-What it tells is not what changed but which jobs and campaigns: a page that shows one of them asks for itself again. So
-its cost grows neither with the number of people who look nor, for those, with the number of changes.
+News names the jobs and campaigns that changed, not what changed in them: a page that shows one of them reloads itself.
+So the cost grows neither with the number of open pages nor, for each page, with the number of changes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ WATCHERS_MAX = 200
 OWN_MAX = 50  #: of one person
 PAUSE_S = 1.0
 BEAT_S = 15.0
-JOBS_TOLD_MAX = 200  #: more changed jobs than that are told as "many"
-READS_MAX = 50  #: of the feed for one piece of news; what is behind that is told the next time
+JOBS_TOLD_MAX = 200  #: more changed jobs than this are sent as "many"
+READS_MAX = 50  #: of the feed for one piece of news; the next one has the rest
 _LOG = log.Log("web")
 
 
 class News(NamedTuple):
-    """What changed up to a number. `jobs` None: too many to tell."""
+    """What changed up to a number. `jobs` None: too many to list."""
 
     number: int
     jobs: frozenset[int] | None
@@ -37,7 +37,7 @@ class News(NamedTuple):
 
 
 class Hub:
-    """Reads the feed while anybody looks. In the event loop's thread."""
+    """Reads the feed while pages are open. Runs in the event loop's thread."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -45,7 +45,7 @@ class Hub:
         self._task: asyncio.Task[None] | None = None
 
     def is_full(self, identity: Identity) -> bool:
-        """Whether this one can watch no more: nobody can take all places."""
+        """Whether this user can open no further live page: no user can take all places."""
         own = sum(each == (identity.role, identity.name) for each in self._watchers.values())
         return own >= OWN_MAX or len(self._watchers) >= WATCHERS_MAX
 
@@ -54,8 +54,8 @@ class Hub:
     ) -> AsyncIterator[bytes]:
         """Server-sent events: `news` whenever something may have changed that this watcher is allowed to know of.
 
-        `after`: what the page has seen; if there is more already, it is told at once. `sees`: awaited with names of
-        campaigns, gives those that may be told. Ends when the credential does.
+        `after`: what the page has seen; later changes are sent at once. `sees`: awaited with names of campaigns,
+        returns those that this watcher may know of. Ends when the credential expires.
         """
         queue: asyncio.Queue[News | None] = asyncio.Queue(1)
         self._watchers[queue] = (identity.role, identity.name)
@@ -105,7 +105,7 @@ class Hub:
 
 
 def _patience_s(identity: Identity) -> float:
-    """How long to wait for news before it is looked at again whether this one may have them."""
+    """How long to wait for news before checking again whether this user may receive them."""
     if identity.expires_us is None:
         return BEAT_S
     return min(BEAT_S, max(0.0, (identity.expires_us - clock.now_us()) / 1e6) + 0.01)

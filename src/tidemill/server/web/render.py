@@ -88,7 +88,7 @@ class Pages:
             self.templates.get_template(name)
 
     def show(self, ask: PageRequest, template: str, /, **values: Any) -> str:
-        """A page for somebody who is logged in."""
+        """A page for a user who is logged in."""
 
         def ago(at_us: int | None) -> Markup:
             return text.ago(at_us, ask.now_us)
@@ -103,7 +103,7 @@ class Pages:
         )
 
     def bare(self, template: str, /, **values: Any) -> str:
-        """A page for anybody: login, errors."""
+        """A page that needs no login: the login itself, errors."""
         return self.templates.get_template(template).render(**values)
 
 

@@ -44,7 +44,7 @@ class Page(NamedTuple):
 
 
 class FormAction(NamedTuple):
-    """Where a form is sent: `act` is run in a thread that may wait for the writer, and tells where to go on."""
+    """Where a form is sent: `act` runs in a thread that may wait for the writer, and returns the next address."""
 
     path: str
     act: Callable[[PageRequest, jobs.Form], str]
@@ -79,7 +79,7 @@ DEEDS = (
 
 
 class Strange(Exception):
-    """Nobody is logged in."""
+    """No user is logged in."""
 
 
 class Website:
@@ -321,7 +321,7 @@ def _html(text: str, *, status: int = 200, headers: Any = None) -> Response:
 
 
 def _redirect(where: str, cookie: str | None = None) -> Response:
-    # What is no character of an address (RFC 3986 2) could not stand in a header
+    # A header cannot hold characters that are not allowed in an address (RFC 3986, section 2)
     headers = {"Location": quote(where, safe=ADDRESS_MARKS), "Cache-Control": "no-store"}
     if cookie is not None:
         headers["Set-Cookie"] = cookie

@@ -27,7 +27,7 @@ SPARK_STEPS = 96  #: of a small drawing: quarters of an hour of a day
 
 
 class SiteCard(NamedTuple):
-    """A site with what it showed. `shares`: mean parts of its nodes in the drawing: regular, ours, idle, away."""
+    """A site with what it reported. `shares`: of its nodes, mean over the drawing: regular, harvested, idle, away."""
 
     row: SiteRow
     jobs: dict[str, int]
@@ -68,7 +68,7 @@ def _wait_row(name: str, found: Sequence[RegularWaits]) -> WaitRow:
 
 
 def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[SiteCard]:
-    """Sites that somebody may see, by name."""
+    """Sites that the user may see, by name."""
     own = ask.own(Act.SITES)
     rows = [
         row
@@ -181,7 +181,7 @@ def transfers(ask: PageRequest, made: Pages) -> str:
     more = 0
     for name, shown in sorted(web_pages.running(ask.session).items()):
         moving += [(name, shown.seen_us, each) for each in shown.view.transfers]
-        if owner is None:  # whose the others are is not told
+        if owner is None:  # the view does not name the owners of the others
             more += max(0, shown.view.transfers_total - len(shown.view.transfers))
     owners = web_pages.owners(
         ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62})

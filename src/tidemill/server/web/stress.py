@@ -1,6 +1,6 @@
 """The page of a stress test: its levels that ended, the one that runs and those to come, and what its payloads do.
 
-A run is no row of the database: each level is a job whose specification names the run and all levels of it.
+A run has no row in the database: each level is a job whose specification names the run and all its levels.
 """
 
 from __future__ import annotations

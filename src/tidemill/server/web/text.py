@@ -33,7 +33,7 @@ STATES = {
 
 def utc(at_us: int) -> str:
     """`2026-11-20 23:05:01`."""
-    bounded = min(max(at_us // 1_000_000, 0), LAST_S)  # what a site tells may be any number
+    bounded = min(max(at_us // 1_000_000, 0), LAST_S)  # a site may report any number
     return datetime.fromtimestamp(bounded, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -49,7 +49,7 @@ _log = Log("digests")
 
 
 def check_digest(path: Path, key: str, wanted: str | None) -> None:
-    """Refuse what is no digest, as `key` of the application file `path` says it. Raises ConfigError."""
+    """Raise ConfigError if `wanted`, the value of `key` in the application file `path`, is not a SHA-256 digest."""
     if wanted is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", wanted):
         raise ConfigError(f"{path}: digest `{wanted}` of `{key}` is not `sha256:` and 64 hexadecimal digits")
 

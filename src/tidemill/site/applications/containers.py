@@ -66,8 +66,8 @@ def wrap_words(app: Application, runtime: ContainerRuntime, *, namespaces: bool 
 
 
 def environment_of(container: Container, user: Callable[[], str], uid: int) -> dict[str, str]:
-    """What a runtime itself needs of a payload's environment: ch-run does not start without USER (0.31), podman must be
-    told that its user namespace is there. Raises UnfitError where `user` knows no name and one is needed."""
+    """The variables that a runtime itself needs in a payload's environment: ch-run does not start without USER (0.31),
+    podman needs a sign that its user namespace exists. Raises UnfitError if USER is needed and `user` finds no name."""
     if container.runtime is Runtime.CHARLIECLOUD:
         try:
             return {"USER": user()}

@@ -84,8 +84,8 @@ def check_bytes(image: ApprovedImage, digest_of: Callable[[str], str]) -> None:
 
 
 def why_changed(image: ApprovedImage, store: Path, digests: Digests) -> str | None:
-    """Why an image is not what it was when the application was read; None = it is. Raises SiteError where that
-    cannot be told now."""
+    """Why an image differs from what it was when the application was read; None = it does not. Raises SiteError if
+    the image cannot be checked now."""
     try:
         found = digests.told(image.recipe, lambda: resolve(image.named, store)[1].file.sha256)
         check_bytes(image, digests.of)

@@ -47,5 +47,5 @@ def slot_memory(asked_mb: int | None, scratch_mb: int | None, *, share_mb: int) 
 
 
 def largest_slot_mb(memory_mb: int) -> int:
-    """Memory that a job may ask for at a site whose nodes have so much: some is needed for its work directory."""
+    """The most memory that a job may ask for on nodes with `memory_mb`: some is needed for its work directory."""
     return max(0, memory_mb - SCRATCH_MB_MIN)

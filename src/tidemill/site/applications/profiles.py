@@ -48,7 +48,7 @@ VERSIONS_MAX = 500
 
 LOOK_S = 5.0
 PILOTS_PER_LOOK = 8
-"""Pilots whose indices are opened in turn with each look, without a note: less than two operations a second."""
+"""Pilots whose indices are read in turn every LOOK_S, without a note: less than two operations a second."""
 
 ACTIVE_MAX = 10_000
 NOTED_LOOKS_MAX = 24
@@ -58,7 +58,7 @@ MEMBER_BYTES_MAX = 64 << 20
 TAKEN = "taken"
 TAKEN_BYTES_MAX = 16 << 20
 TAKEN_S = 600.0
-"""Where no profile came, it is written so often how far indices were read: the next agent reads the rest once more."""
+"""Without new profiles, the positions read in indices are saved at this interval; the next agent rereads the rest."""
 
 CHANGE_MIN = 0.1
 """Fleets get a new cost when it has changed by this part."""

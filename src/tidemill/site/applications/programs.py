@@ -367,7 +367,7 @@ class Preparer:
         return named_paths(approved.app, self._config, approved.templates, places)
 
     def _trace_every(self, app: Application) -> int:
-        """0 where the kernel would not let anybody trace it."""
+        """0 where the kernel does not permit tracing it."""
         container = app.container
         runtime = None if container is None else self._config.containers.get(container.runtime.value)
         return app.trace_every if may_trace(app, runtime) else 0
@@ -397,7 +397,7 @@ class Preparer:
         return files
 
     def _memory_share(self, cores: int, images: list[ImageUse]) -> int:
-        """Memory of so many cores when all are used, in MB."""
+        """Memory in MB for `cores` cores when all cores of the node are used."""
         memory_mb = max(0, self._shape.memory_mb - images_mb(images))
         return max(1, memory_mb * cores // max(1, self._shape.cores))
 

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import msgspec
 
 OVERTAKEN_S = 600.0
-"""Needs that do not fit are overtaken by later ones for this time, then room is held for the oldest of them, and so on
-in turns, each twice as long as the one before. So neither large nor small inputs starve, whatever jobs that hold the
-stage take to end."""
+"""Later needs overtake those that do not fit for this time; then room is held for the oldest of these, and so on in
+turns, each twice as long as the one before. So neither large nor small inputs starve, however long the jobs run that
+hold the stage."""
 
 OVERTAKEN_MAX_S = 21600.0
 """The longest turn of those that overtake: room is held for twice that, longer than most allocations live."""
 
 HELD_SHARE = 2
-"""Room is held so much longer than it is not: for two thirds of the time at most, however many needs do not fit."""
+"""Room is held for this multiple of a turn of overtaking: at most two thirds of the time, for any number of needs."""
 
 RECOUNT_S, RECOUNT_MAX_S = 60.0, 3600.0
 """A job that waits works out its need again after this time, twice as long each time: others may have brought what it

@@ -145,14 +145,14 @@ class DataCache:
         return self.pinned().bytes
 
     def pinned(self) -> StageRoom:
-        """Bytes and number of the copies that jobs need, as far as is known without a look at the disk."""
+        """Bytes and number of the copies that jobs need, as far as is known without reading the disk."""
         if self._pinned is None:
             sizes = [self._kept[name].size_bytes for name in self._linked | self._holders.keys()]
             self._pinned = StageRoom(sum(sizes), len(sizes))
         return self._pinned
 
     def is_pinned(self, name: str) -> bool:
-        """Whether a job needs the copy, as far as is known without a look at the disk."""
+        """Whether a job needs the copy, as far as is known without reading the disk."""
         return name in self._linked or name in self._holders
 
     def path(self, name: str) -> Path:

@@ -156,7 +156,7 @@ class StageContents:
                 self._moving.cancel(key)
 
     def tidy(self) -> None:
-        """Forget what nobody took for a long time: its jobs are gone."""
+        """Forget contents that no job took within KEEP_S: their jobs are gone."""
         now_s = clock.monotonic_s()
         with self.lock:
             old = [each for each, since_s in self._ordered.items() if now_s - since_s > KEEP_S]
@@ -201,7 +201,7 @@ class StageContents:
             error = SiteError(f"copying `{key}` met a bug: see the log")
         with self.lock:
             self._busy.discard(key)
-            # a content that nobody wants any more has failed nobody; digests and comparisons are made of what is there
+            # a content that no job wants any more fails no job; digests and comparisons are made of copies in the stage
             if error is not None and (key in self._budget.reserved or key.startswith(_OF_COPIES)):
                 while len(self._failed) >= FAILED_MAX:
                     del self._failed[next(iter(self._failed))]
@@ -283,7 +283,7 @@ class StageContents:
         return None
 
     def _inspected(self, key: str, wanted: WantedFile, outcome: MoveOutcome) -> StageContent:
-        """What a look at a remote file said. The lock is held."""
+        """The content that a query of a remote file found. The lock is held."""
         url, sha256 = wanted.url, wanted.sha256
         self._stay_fresh(url)
         if outcome.moved is not None:  # a mover of an earlier version fetches at once

@@ -47,7 +47,7 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
         *secret_files(environ),
     ]
     if config.serves_others and config.output_dir is not None and not _holds_data(config):
-        paths.append(config.output_dir)  # others' outputs: those in the site directory are covered with it
+        paths.append(config.output_dir)  # other users' outputs; `site_dir` covers those in it
     paths = [*paths, *config.mask]
     real = [Path(os.path.realpath(path)) for path in paths]  # where links lead to has its own way there
     shown = set(allowed_credentials(site_dir, config))

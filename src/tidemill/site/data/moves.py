@@ -38,20 +38,21 @@ KEEP_S = 3600.0
 """An outcome that was not taken for this time is dropped."""
 
 UNTOLD_GROWTH = 4
-"""Where a server does not say how large a file is, so many times the room is reserved that was not enough. What is
-fetched for nothing is less than four thirds of the file."""
+"""Where a server does not report a file's size, each new try reserves this multiple of the room that was too small.
+Failed tries fetch less than four thirds of the file in all."""
 
 TELL_S = 1.0
-"""How far moves are is written down so often."""
+"""The progress of moves is written to a file at this interval."""
 
 _log = Log("moving")
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A move to make. `path`: of the site's file, in the site directory's stage. `expect`: algorithm -> checksum.
-    `version`: of the copy that the site has; the same at the source = nothing is moved. `before`: SHA-256 that a file
-    there may have. `known`: checksums that were made with the site's file. `look`: only size and version are wanted.
-    `bytes_max`: reserved in the stage for this file (0 = no bound): a larger one is not fetched."""
+    `version`: of the copy that the site has; nothing is moved if the source has the same. `before`: the SHA-256 of a
+    file at the destination that may be replaced. `known`: checksums of the site's file that are known already. `look`:
+    only size and version are wanted. `bytes_max`: room reserved in the stage for this file (0 = no bound); a larger
+    file is not fetched."""
 
     id: str
     direction: Direction
@@ -66,9 +67,10 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an order. `moved` None = nothing was: the copy is still good, only a look was wanted, the file is
-    larger than what is reserved for it (`size_bytes`), or an error says why not. `no_space`: the site's disk is full.
-    `is_told` False: the server does not say how large the file is; `size_bytes` is then what to reserve (0 = any)."""
+    """What came of an order. `moved` None = nothing was moved: the copy is still good, the order asked only for size
+    and version, the file is larger than what is reserved for it (`size_bytes`), or `error` states the cause.
+    `no_space`: the site's disk is full. `is_told` False: the server does not report the file's size; `size_bytes` is
+    then the room to reserve (0 = any)."""
 
     id: str
     version: str = ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ADDRESS = "{node_cache}"
 """The host in a URL: slots put the address of their node's cache there (crates/slot, `init/inputs`)."""
 DOWN_S = 600.0
-"""After a node could not run the cache, none is asked for so long."""
+"""After a node failed to run the cache, no node is asked to run it for this time."""
 
 
 class NodeCaches:

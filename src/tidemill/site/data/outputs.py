@@ -686,4 +686,4 @@ def _read_manifest(path: Path) -> JobManifest | None:
     try:
         return msgspec.json.decode(content, type=JobManifest)
     except UNDECODABLE:
-        return None  # not ours: the files it claims are then foreign, too
+        return None  # not a manifest of Tidemill's: the files it claims are then foreign, too

@@ -1,9 +1,9 @@
-"""Whose the delivered outputs are: each owner's lie in a directory of their own below the site's delivery directory.
+"""Who owns delivered outputs: each owner has a separate directory below the site's delivery directory.
 
     OUT/@OWNER/...   only jobs of that owner read and write there
-    OUT/...          outputs of the site's own person, where it serves nobody else, and what earlier versions delivered
+    OUT/...          outputs at a site that serves only the user who runs it, and what earlier versions delivered
 
-Other jobs read a delivered file only as `job:ID/OUTPUT`: the server checks whose that job is and says so with the
+Other jobs read a delivered file only as `job:ID/OUTPUT`: the server checks who owns that job and reports it with the
 lease, and the manifest beside the file must name the job.
 """
 

@@ -24,7 +24,7 @@ CUT_BY_PILOT = (
 )
 
 SETTLE_S, AGAIN_S = 1.0, 0.1
-"""The record of a failed payload can be here before its log: it is looked for again, for so long and so often."""
+"""A failed payload's record may arrive before its log: the log is searched for again every AGAIN_S, for SETTLE_S."""
 _log = Log("logs")
 
 

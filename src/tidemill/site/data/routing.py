@@ -55,8 +55,8 @@ AGAIN = 1
 
 GIVEN_MAX = 100_000
 GIVEN_S = 60.0
-"""A file that payloads were sent to a cache for so long ago is taken as held there, but for the end of it, unless a
-newer list of what the cache holds says how much it is."""
+"""This long after payloads were first sent to a cache for a file, the cache is assumed to hold the share HELD of it,
+unless a newer list of the cache's contents states the share."""
 
 RUCIO_KEPT_S = 600.0
 """Rucio's answer about a file is used again for this time: replicas move over hours."""

@@ -110,7 +110,7 @@ class NoRoomError(MovesPendingError):
 
 
 class StepTooLargeError(MovesPendingError):
-    """The files of so many events are too many for one step: ask for `events_max`."""
+    """The files of these events are too many for one step: ask for `events_max` events."""
 
     def __init__(self, events_max: int) -> None:
         super().__init__([])
@@ -170,7 +170,7 @@ class Stage:
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
         self._lines = KnownLines()
         self._is_swept = False
-        self._may_be_leftovers = True  #: parts of transfers that nobody goes on with
+        self._may_be_leftovers = True  #: parts of abandoned transfers
 
     def stage(
         self,
@@ -204,8 +204,8 @@ class Stage:
             ]
 
     def check_places(self, spec: JobSpec, owner: str) -> None:
-        """Raise TransferError or SiteError (lasting) if an output would go where this site writes nothing: before
-        anything runs."""
+        """Check before anything runs that the site may write to the outputs' places. Raises TransferError or SiteError,
+        both permanent."""
         for place in {spec.output_dir, *(each.url for each in spec.outputs or ())}:
             if place and is_remote(place):
                 permit(place, self._config.endpoints, Direction.OUT)

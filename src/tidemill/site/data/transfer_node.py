@@ -29,7 +29,7 @@ from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.transfer.contract import Direction
 
 POLL_S = 0.5
-"""Either side lists the other's directory so often."""
+"""Each side lists the other's directory at this interval."""
 
 FILE_BYTES_MAX = 1 << 20
 PROGRESS = "moving.json"

@@ -75,7 +75,7 @@ class WayLearning:
                 continue
             waited_us = record.wall_us - record.setup_us - record.user_us - record.system_us
             if waited_us <= 0:
-                continue  # several cores computed: nobody knows how long they waited
+                continue  # several cores computed: how long they waited is unknown
             ways = self._ways(record.job, record.first, record.count)
             keys = {each.key for each in ways}
             key = next(iter(keys), None)
@@ -88,7 +88,7 @@ class WayLearning:
         return changed
 
     def traced(self, entry: IndexEntry, read_bytes: int) -> None:
-        """A traced payload has read so much from the network."""
+        """Learn that a traced payload has read `read_bytes` from the network."""
         ways = self._ways(entry.job, entry.first, entry.count)
         if ways and all(each.key is not None for each in ways):
             self._links.note_read(ways[0].app, _mean_size(ways), read_bytes=read_bytes / len(ways))

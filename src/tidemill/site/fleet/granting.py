@@ -152,7 +152,7 @@ class Granting:
             del self.unwritten[0]
 
     def tend(self) -> None:
-        """Have troubles tried again that are due; give back what has waited for too long."""
+        """Retry the troubles that are due; return to the server the work that has waited for too long."""
         for job, evidence in self.troubles.step():
             self._refuse(job, evidence)
         for job, why in self.inputs.late(self._fleets.config.wait_max_s):

@@ -17,15 +17,16 @@ from tidemill.site.applications.memory import has_room
 from tidemill.wire.node import Done, Ended, Failed, Grant, JobDef, Program, Record, Returned, Started
 
 INTERVALS = 3.0
-"""An allocation is given work for so many top-up intervals: what it runs is known to the agent late by a flush of the
-pilot's journal and a reading (about one), its next share is written up to one later and seen up to one after that."""
+"""An allocation gets work for this many top-up intervals. The agent learns about one interval late what it runs (a
+flush of the pilot's journal and a read), writes its next share up to one interval later, and the allocation sees that
+share up to one interval after that."""
 
 LEAST = 0.1
-"""Less than so many intervals of work are not given: the next time it is more."""
+"""Work for less than this many intervals is not handed out: by the next round it is more."""
 
 GRANTS_PER_FILE = 4000
 SKIPPED_MAX = 4096
-"""Grants that one allocation passes over at most because they do not fit it."""
+"""The most grants that one allocation passes over because they do not fit it."""
 
 EVENT_S_MIN = 1e-4
 
@@ -90,7 +91,7 @@ class Book:
         self._holders[piece.grant].add(allocation)
 
     def move(self, allocation: str, piece: Grant) -> None:
-        """The allocation holds what is open of these events, whoever held them before."""
+        """The allocation takes over what is open of these events from their earlier holders."""
         first, end = piece.first, piece.first + piece.count
         for holder in list(self._holders.get(piece.grant, ())):
             self._return(holder, piece.grant, first, end)
@@ -164,7 +165,7 @@ class Book:
 
     @property
     def free_events(self) -> int:
-        """Open events that nobody holds."""
+        """Open events that no allocation holds."""
         return sum(len(free) for free in self._free.values())
 
     @property
@@ -193,7 +194,7 @@ class Book:
         return rooms
 
     def idle(self, allocation: str, job: int, cores: int) -> int:
-        """Slots for the job on so many cores, less the events that the allocation holds of any job."""
+        """Slots for the job on `cores` cores, less the events that the allocation holds of any job."""
         program = self._program(job)
         held = sum(len(events) for events in self._held.get(allocation, {}).values())
         return max(0, cores // max(1, program.cores if program else 1) - held)
@@ -212,7 +213,7 @@ class Book:
         return sum(len(events) * self.event_core_s(self.grants[n].job) for n, events in held.items())
 
     def needs(self, grants: Iterable[Grant]) -> tuple[list[Program], list[JobDef]]:
-        """The definitions that a work file with these grants has to tell."""
+        """The definitions that a work file with these grants must contain."""
         jobs = {grant.job: self.jobs[grant.job] for grant in grants}
         programs = {job.program: self.programs[job.program] for job in jobs.values()}
         return list(programs.values()), list(jobs.values())
@@ -238,10 +239,10 @@ class Book:
 
 
 def plan(book: Book, seats: Iterable[Seat], *, top_up_s: float) -> list[Given]:
-    """What each allocation is to get now so that it has work for `INTERVALS` top-up intervals or to its end.
+    """The grants that each allocation needs now to have work for `INTERVALS` top-up intervals or to its end.
 
-    Whoever has least goes first; where there is less than all could take, each gets the same part of what it wants.
-    The book is not changed. Cost: allocations times the grants that they pass over or take.
+    The allocation with the least work comes first. If there is less work than all could take, each gets the same share
+    of what it wants. The book is not changed. Cost: allocations times the grants that they pass over or take.
     """
     wanted = [(_wanted(book, seat, top_up_s), seat) for seat in seats]
     hungry = [(core_s, seat) for core_s, seat in wanted if core_s > LEAST * top_up_s * seat.cores]
@@ -273,8 +274,8 @@ def _wanted(book: Book, seat: Seat, top_up_s: float) -> float:
 def _fill(
     book: Book, seat: Seat, core_s: float, free: dict[int, IntervalSet], rooms: dict[int, int]
 ) -> list[Grant]:
-    """Take about so many core-seconds out of `free`, at least an event for each core. Of jobs in `rooms` no more than
-    that, which is taken off, and none to queue: those would count and not run."""
+    """Take about `core_s` core-seconds out of `free`, at least an event for each core. Of a job in `rooms`, take at
+    most its room, which shrinks accordingly, and no events to queue: these would count and not run."""
     grants: list[Grant] = []
     skipped = 0
     left_s, idle = core_s, seat.cores if not book.holds(seat.allocation) else 0

@@ -25,7 +25,7 @@ from tidemill.site.state.served_site import ServedSite
 
 CLEAN_S = 5.0
 FLEET_RECORDS_MAX = 2_000_000
-"""New work gets a new fleet after so many records: about 700 MB of journal."""
+"""A fleet with this many records (about 700 MB of journal) gets no new work: a new fleet does."""
 
 _log = Log("agent")
 
@@ -132,8 +132,8 @@ class Lifecycle:
         return bool(known)
 
     def _drain(self) -> bool:
-        """The site is stopped: leads hand out nothing more, pilots leave; later work gets another fleet. Whether
-        anything had to be ordered, or given back to the server."""
+        """Drain the fleets of a stopped site: leads hand out nothing more, pilots leave, later work gets another fleet.
+        Returns whether anything was ordered, or returned to the server."""
         self._standing = None
         self.wide.forget_fleets()
         is_news = False

@@ -179,8 +179,8 @@ class StagedInputs:
         return self._jobs[job].inputs
 
     def is_ready(self, job: s.SiteJob) -> bool:
-        """Whether the first events that are ready are staged; has a thread stage them if not. Raises TidemillError once
-        if that failed; whoever asks again has it tried again."""
+        """Whether the first ready events are staged; has a thread stage them if not. Raises TidemillError once if that
+        failed; the next call tries again."""
         known = self._jobs.get(job.id)
         if known is None:
             # what an earlier agent staged is in use: its job is inspected, or others would wait for it

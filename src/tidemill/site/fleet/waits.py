@@ -1,9 +1,9 @@
-"""Jobs that wait at this site for a cause of its own, and the breakers: closed, open, trying. Pure: told the time.
+"""Jobs that wait at this site for a cause of its own, and the breakers: closed, open, trying. Pure: takes the time.
 
-A job that fails for the site's sake is tried again by itself, with pauses from seconds to an hour. Different jobs that
-fail for the same cause with no success in between open its breaker: then no job that would meet the cause is tried but
-one at a time, which closes the breaker if it succeeds. The server sends no more such work but one job for each try, so
-that a few jobs that can never succeed do not keep the breaker open. After `wait_max_s` jobs go back to the server.
+A job that fails through the site's fault is retried by itself, with pauses from seconds to an hour. Different jobs that
+fail for the same cause with no success in between open its breaker: jobs that would meet the cause are then tried one
+at a time, and a success closes the breaker. The server sends only one such job for each try, so that a few jobs that
+can never succeed do not keep the breaker open. After `wait_max_s` jobs go back to the server.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Breaker(msgspec.Struct, kw_only=True):
     failing: list[str] = []  #: different jobs or nodes among them
     trial: int = 0  #: the job that is tried now
     trial_us: int = 0
-    is_granted: bool = False  #: the trial is at a fleet: its records tell how it goes
+    is_granted: bool = False  #: a fleet has the trial: its records show the outcome
 
     @property
     def cause(self) -> TroubleCause:

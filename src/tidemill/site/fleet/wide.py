@@ -1,8 +1,8 @@
 """Payloads that span nodes: which allocations of exact width to ask for, and the fleets that their work goes to.
 
 One fleet for each number of nodes: whatever its ranks and application, a job finds an allocation of its width, which
-serves one payload after the other while there is time. Such an allocation queues like anybody's; it is never yielded,
-and leaves when no work of its width is left. `plan_wide` is pure.
+serves one payload after the other while there is time. Such an allocation queues like any user's job; it is never
+yielded, and leaves when no work of its width is left. `plan_wide` is pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import WideLoad
 
 SLACK = 1.5
-"""Events may take so many times what is expected before an allocation is too short for them."""
+"""Events may take this multiple of the expected time before an allocation is too short for them."""
 
 WALLTIME_S_MIN = 300.0
 """Estimates of the first events are poor; a shorter limit would not bring nodes much earlier."""
@@ -63,7 +63,7 @@ class WideBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WideRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for `count` allocations of exactly so many nodes."""
+    """Ask for `count` allocations of exactly `nodes` nodes."""
 
     nodes: int
     count: int
@@ -218,7 +218,7 @@ class Wide:
         return list(needs.values())
 
     def wanted_core_s(self, *, nodes: int, cores: int, walltime_s: float) -> float:
-        """How much more to lease: what so many nodes of so many cores can do in one allocation's time."""
+        """Core-seconds still to lease to fill `nodes` nodes of `cores` cores for one allocation's time."""
         load = self._log.pool.settlement.wide_load.items()
         open_s = sum(events * self._event_s(key) * key.width.nodes for key, events in load if events > 0)
         missing_s = nodes * walltime_s - open_s

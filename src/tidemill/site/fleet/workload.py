@@ -68,7 +68,7 @@ class Workload:
         self._waiting = waiting
 
     def demand(self, *, cores: int, more: bool) -> Demand:
-        """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
+        """The open work, for nodes with `cores` cores. Pilots of old fleets still work on some of it, so this is an
         upper bound. `more`: the server has more for this site."""
         events, core_s, widest, longest_s, behind_core_s = 0, 0.0, 1, 0.0, 0.0
         behind = self._log.pool.settlement.behind

@@ -3,8 +3,8 @@
 One exchange at a time. Only reports that are durable in the site's log are sent; orders are durable there before the
 next request acknowledges them.
 
-A server that says a newer epoch serves this site may lie: the site's own epoch files tell whether the agent has to end
-(`epoch`). Until the server accepts this one as the site's again it is `contested`.
+A server that reports a newer epoch for this site may be wrong: the site's own epoch files decide whether the agent has
+to end (`epoch`). The agent is `contested` until the server accepts it as the site's agent again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNIX_INTERVAL_S = 0.2
 TCP_INTERVAL_S = 10.0
 AWAY_FIRST_S = 0.5
 PRESSED = 20
-"""When something presses, the pause is so many times shorter."""
+"""The pause is shorter by this factor when something is urgent."""
 
 LIVELY, LIVELY_S = 4, 2.0
-"""The pause is so many times shorter for this long after orders or reports, where the server is on the same machine: a
-person who runs one command waits for each of them."""
+"""The pause is shorter by the factor LIVELY for LIVELY_S after orders or reports, if the server is on the same machine:
+the user who runs a command waits for each of them."""
 
 SAID_CHARACTERS_MAX = 1_000
 """Of a server's words in the log: it may answer with many megabytes, other ones each time."""
@@ -79,8 +79,8 @@ class Sync:
         return self._under_way
 
     def take(self) -> SyncReply | None:
-        """The answer if it has come. A server that is away, or takes another agent for this site's, is asked again,
-        slower and slower."""
+        """The answer if it has come. A server that is unreachable, or takes another agent for this site's, is asked
+        again at growing intervals."""
         if self._under_way is None or not self._under_way.done():
             return None
         done, self._under_way = self._under_way, None

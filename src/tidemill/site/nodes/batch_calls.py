@@ -99,11 +99,11 @@ class BatchCalls:
         self._start(lambda: _act(self.batch, acts, self._check))
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
-        """Delete the files of these; see the contract of batch systems."""
+        """Delete the files of these ended allocations, and of these submissions without a living one."""
         self._start(lambda: _forget(self.batch, names, submissions))
 
     def take(self) -> Answered | None:
-        """The answer, None while there is none. Raises SupersededError when a newer agent serves the site."""
+        """The answer; None while there is none. Raises SupersededError when a newer agent serves the site."""
         if self._under_way is None or not self._under_way.done():
             return None
         done, self._under_way = self._under_way, None
@@ -161,8 +161,8 @@ def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[
 
 
 def _act(batch: BatchSystem, acts: Actions, check: Callable[[], None]) -> ActionsDone:
-    """One call cancels all, one call each end (the adapter joins equal ones), one call submits each array. What fails
-    does not keep the rest from being done: giving nodes back must not wait for anything."""
+    """Carry out the actions: one call cancels all, one call sets each end (the adapter joins equal ones), one call
+    submits each array. A failed call does not stop the others: releasing nodes must not wait for anything."""
     acted = ActionsDone(acts=acts)
     if acts.cancel:
         check()

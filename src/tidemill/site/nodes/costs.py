@@ -21,7 +21,7 @@ STARTUP_S_MAX = 600.0
 """A start-up beyond this is an accident, not a cost to plan with."""
 
 EVENTS_LOST_MAX = 2.0
-"""A slot loses so many times the typical range at most: longer silence means that it has nothing to do."""
+"""A slot loses at most this multiple of the typical range: longer silence means that it has nothing to do."""
 
 
 class _Pilot(msgspec.Struct):

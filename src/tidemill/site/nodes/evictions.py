@@ -20,8 +20,8 @@ AGAIN_S = 60.0
 """What waits or is suspended and was canceled is canceled again after this time."""
 
 LATE_SLACK_S = 60.0
-"""Slurm ends at its deadline what has not started, when it next looks: within a minute at most by default. The others
-know no such deadline of a job that waits (qsub(1B) of PBS, qsub(1) of Grid Engine: `-dl` is when it should start)."""
+"""A job that has not started at its deadline is ended by Slurm's next check: by default at most a minute later. Other
+batch systems have no such deadline (qsub(1B) of PBS; qsub(1) of Grid Engine: `-dl` is when a job should start)."""
 
 WAITING = frozenset({AllocationState.INTENDED, AllocationState.QUEUED})
 

@@ -71,7 +71,7 @@ class Glances:
         self._next_s = None
 
     def missed(self) -> None:
-        """The poll has failed: what glances had shown before it is still to be looked at."""
+        """The poll has failed: the changes that glances showed before it still call for a poll."""
         self._is_changed = True
 
     def polled(self, counts: JobCounts | None) -> None:

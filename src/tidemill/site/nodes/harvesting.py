@@ -49,10 +49,10 @@ from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.node import Record, Started
 
 IDLE_FACTOR = 10
-"""Where nothing is held and nothing waits, the machine is polled so many times more rarely."""
+"""Where nothing is held and nothing waits, the pause between polls is longer by this factor."""
 
 FIRST_WORK_S = 2.0
-"""Where nothing was held, new work is polled for at most so long after the last poll, not at the next one."""
+"""Where nothing was held, new work causes a poll at most this long after the last one, not at the next regular poll."""
 
 RETREAT_AGAIN_S = 10.0
 """A stopped site cancels allocations that are still there again after this time."""
@@ -231,7 +231,7 @@ class Harvesting:
         return self.glances.is_due(now_s, holds=self._holds, until=self._until_glance)
 
     def _until_glance(self, pause_s: float) -> float:
-        """From a look to the next glance, in step with the scheduler's cycle where that is seen."""
+        """Seconds from a poll or glance to the next glance, in step with the scheduler's cycle where it is known."""
         snapshot, harvest = self.machine.snapshot, self._config.harvest
         age_s = None
         if snapshot is not None and snapshot.plan_age_s is not None:
@@ -244,8 +244,8 @@ class Harvesting:
         )
 
     def _pause_s(self) -> float:
-        """From the last poll to the next: the interval, in step with the scheduler's cycle where that is seen; longer
-        while glances show no change."""
+        """Seconds from the last poll to the next: the interval, in step with the scheduler's cycle where it is known;
+        longer while glances show no change."""
         pause_s = self._interval_s * self.calls.batch.calls.interval_factor
         if self._policy is Policy.YIELD:
             pause_s *= self.glances.poll_factor(clock.monotonic_s(), holds=self._holds)

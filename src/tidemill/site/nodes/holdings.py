@@ -22,7 +22,7 @@ from tidemill.wire.far import HeldData
 
 READ_S = 60.0
 HUNG_S = 600.0
-"""What a directory held is forgotten when it has not answered for so long."""
+"""The contents of a directory are forgotten when a read of it has been under way for this time."""
 _log = log.Log("site")
 
 

@@ -21,7 +21,7 @@ from tidemill.site.nodes.selection import HoldingGroup, Named
 from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
-"""A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
+"""A further node is asked for only if each has work for at least this time; starting a pilot takes about a second."""
 
 POLL_S = 30.0
 """Pause between two polls of a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
@@ -88,10 +88,10 @@ def death_s_of(config: SiteConfig, measured_s: float = 0.0) -> float:
 
 
 def submissions_of(count: int, config: SiteConfig, *, policy: Policy, made: int) -> list[int]:
-    """In what submissions `count` alike allocations are asked for, after `made` in the same plan: the count of each.
+    """The submissions that ask for `count` identical allocations, after `made` in the same plan: the count of each.
 
-    Without arrays there is one for each. On PBS the limit of an element cannot be lowered (qalter(1B): "Invalid
-    request"), so where nodes are given back the first SINGLES_MAX are single jobs, and an array holds the rest.
+    Without arrays each allocation has its own. On PBS the limit of an element cannot be lowered (qalter(1B): "Invalid
+    request"), so where nodes are yielded the first SINGLES_MAX are single jobs, and an array holds the rest.
     """
     if config.batch == "local":
         return [1] * count
@@ -129,8 +129,8 @@ def anything(limits: Limits) -> Backlog:
 
 
 def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
-    """Seconds until the next start may be tried after so many failed ones, the last `since_s` ago: doubled with each,
-    bounded, so that trying never stops."""
+    """Seconds until the next start may be tried after `failed` failed ones, the last `since_s` ago: doubled with each,
+    and bounded, so that tries never stop."""
     if not failed:
         return 0.0
     longest_s = min(config.start_backoff_s * 2 ** min(failed - 1, 30), config.start_backoff_max_s)
@@ -140,7 +140,7 @@ def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
 def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:
     """How many starts the hourly bound and failed starts still allow: none, a few to try, or what the hour leaves.
 
-    The hourly bound is for machines that others use: it does not hold where we queue like anybody else.
+    The hourly bound protects the users of harvested machines: it does not apply where allocations queue like any job.
     """
     if starts.pause_s > 0:
         return 0

@@ -48,7 +48,7 @@ class SiteWishes(msgspec.Struct, frozen=True, kw_only=True):
     contact: str = ""
     stop_file: str | None = None
     enable: bool = False
-    personal: bool = False  #: the server is the person's own: nobody else can ask for anything
+    personal: bool = False  #: the server is the user's own: it takes jobs from no other user
     nodes: int | None = None
 
 
@@ -500,7 +500,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}  # e_m
 
 
 def elf_machine(path: Path) -> str:
-    """The architecture that a program is made for, as `uname -m` says it; empty if it is none that we know."""
+    """The architecture that a program is built for, as `uname -m` names it; empty if it is unknown."""
     try:
         with path.open("rb") as file:
             head = file.read(20)

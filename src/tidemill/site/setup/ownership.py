@@ -1,7 +1,7 @@
-"""Whether others can change what a site obeys: its directory, site.toml and application files. Asks the file system.
+"""Whether other users can change a site's directory, its site.toml or application files. Asks the file system.
 
-A line more in an application file is a program more that runs with the agent's rights, so these files are as good as
-its key. Where nobody else can enter the site directory, what is below it is safe whatever its mode.
+A line added to an application file can run another program with the agent's rights, so these files are worth as much as
+its key. If only its owner can enter the site directory, everything below it is safe, whatever its mode.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_own(path: Path) -> None:
 
 
 def _is_private(directory: Path) -> bool:
-    """Whether nobody but its owner can enter a directory."""
+    """Whether only its owner and root can enter a directory."""
     try:
         found = directory.stat()
     except OSError:
@@ -76,7 +76,8 @@ def _reachable(site_dir: Path) -> Iterator[Path]:
 
 
 def _is_own_group(path: Path, found: os.stat_result) -> bool:
-    """Whether a file's group is its owner alone: it has his name, nobody else is in it, and no list gives more rights.
+    """Whether a file's group is its owner alone: the group has the owner's name and no other member, and the file has
+    no access control list.
 
     Red Hat's systems give every user such a group, and a umask of 002 (login.defs(5), USERGROUPS_ENAB).
     """

@@ -118,7 +118,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     untold: Finding | None = None  #: why there are none, though the binary runs there
     network: bool = False  #: could it try to connect?
     reached: list[str] = []  #: addresses of this host on which it reached us
-    clock_offset_s: float | None = None  #: its clock minus ours
+    clock_offset_s: float | None = None  #: its clock minus this host's
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class Listeners:
                 listener.bind((address, 0))
                 listener.listen(4)
             except OSError:
-                listener.close()  # an address that cannot be listened on is none that a lead could use
+                listener.close()  # a lead cannot use an address that cannot be listened on
                 continue
             self._sockets[address] = listener
 
@@ -362,7 +362,7 @@ def _read(path: Path) -> str:
 
 
 def parse(text: str, *, heard: list[Heard]) -> NodeFacts:
-    """The facts of the probe's lines and of what reached us. Raises SiteError where it is no probe's output."""
+    """The facts in the probe's lines and in its connections. Raises SiteError if `text` is not a probe's output."""
     single: dict[str, str] = {}
     many: dict[str, list[str]] = {}
     for line in text.splitlines():

@@ -135,7 +135,7 @@ class Denials:
         self._mark: tuple[int, ...] | None = None
         self._next_s = 0.0
         self._by_name: dict[str, Denial] = {}
-        self.problem = ""  #: why the file cannot be read: then everybody is denied
+        self.problem = ""  #: why the file cannot be read: then all submitters are denied
         self.look(clock.monotonic_s())
 
     def look(self, now_s: float) -> bool:

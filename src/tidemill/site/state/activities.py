@@ -36,7 +36,7 @@ class Activities:
 
     def _add(self, job: s.SiteJob, span: Span, done: int, failed: int) -> None:
         if job.id >= s.STEP_BASE or not 0 < span.started_us <= span.ended_us:
-            return  # merge steps have no events; a record without times tells nothing of when
+            return  # merge steps have no events; a record without times does not show when
         found = self._campaigns.get(job.campaign)
         if found is None:
             found = self._campaigns[job.campaign] = (job.id, {})

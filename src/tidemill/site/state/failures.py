@@ -1,7 +1,7 @@
 """What a failure of a payload means: whose fault it is, and what becomes of the failed range. Pure.
 
-A failed range is run again, split in halves, failed for good, or given back to the server. For payloads that span nodes
-the launcher's output says more than the record. Sources of the words that are read: srun of Slurm 22.05
+A failed range is run again, split in halves, failed for good, or returned to the server. For payloads that span nodes
+the launcher's output says more than the record. Sources of the words that are recognized: srun of Slurm 22.05
 (`src/srun/libsrun/launch.c`, `src/slurmd/slurmstepd`), Hydra of MPICH 4.0 (`bt_main.c`), mpirun of Open MPI 4.1
 (`help-orterun.txt`); each was also seen on a real one in the tests.
 """
@@ -26,13 +26,13 @@ LAUNCHES_MAX = 2
 """... after this many where the launcher does not put ranks on their nodes: each try meets the same launcher."""
 
 FAR_SAID_MAX = 10
-"""An event may fail so often by a trouble of the way to its far input that only the payload's output tells of."""
+"""Up to this many failures of an event are excused by far-input trouble that only the payload's output shows."""
 
 FAR_SEEN_MAX = 100
-"""... and so often by one that the site saw itself."""
+"""... and up to this many by trouble that the site saw itself."""
 
 FAR_EVENTS_MAX = 1000
-"""Events of one failed range of which that is counted."""
+"""Events of one failed range for which these failures are counted."""
 
 RETURNS_MAX = 10
 """... or after this many pilots in a row that could not fit it into the time or memory they had."""
@@ -92,7 +92,7 @@ def is_of_the_way(far: FarTrouble | None, undone: list[tuple[int, int]], before:
 
 
 def fruitless_max(failure: FailureClass) -> int:
-    """After more failures than this that do not count, the last one of this class, a job gives back its work."""
+    """A job's work returns to the server after more failures than this that do not count, the last of this class."""
     return LAUNCHES_MAX if failure is FailureClass.BATCH else FRUITLESS_MAX
 
 
@@ -106,8 +106,8 @@ def decide(
 ) -> RetryVerdict:
     """What becomes of the events `undone` (intervals of one failed range, ascending, not empty).
 
-    A class that does not count gives all back as they were. A named culprit alone takes the blame. A range of one
-    event takes it itself. A longer range is split in halves until single events are left.
+    A failure of a class that does not count leaves all pieces as they were. A named culprit alone is charged with the
+    failure, and so is the event of a range of one. A longer range is split in halves until single events are left.
     """
     if not POLICY[failure].counts:
         return RetryVerdict([UndonePiece(first, end - first) for first, end in undone], [], [])

@@ -57,7 +57,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     end = order.first + order.count
     held = job.open.within(
         order.first, end
-    )  # leased to us before and still ours: it goes on under the new lease
+    )  # leased to this site before and still open: it continues under the new lease
     if held:
         _supersede(settlement, job, held)
     job.leases.append(s.SiteLease(order.lease, order.first, order.count, order.count))

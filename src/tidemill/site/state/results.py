@@ -34,17 +34,17 @@ from tidemill.wire import node
 from tidemill.wire.api import FailureReport, PayloadUsage, RanRange, RanReport
 
 RATE_EVENTS_MAX = 1000.0
-"""A measured rate forgets half of what it knows at so many events."""
+"""A measured rate's sums are halved above this number of events, so that it forgets old events."""
 
 NOTES_MAX = 20
-"""Remarks of an allocation's pilots that are kept."""
+"""Notes of an allocation's pilots that are kept."""
 
 NOTE_CHARS_MAX = 500
 NOTES_SHOWN = 5
-"""Of them, with each failure."""
+"""Notes that are reported with each failure."""
 
 RATE_WALL_S_MAX = 3600.0
-"""... or at so many payload seconds."""
+"""... or more than this number of payload seconds."""
 
 NOTHING_FAR: Mapping[int, FarTrouble] = {}
 RANGES_MAX = 2_000  #: in one report of what ran
@@ -291,7 +291,7 @@ class BatchOfRecords:
         undone: list[tuple[int, int]],
         failure: FailureClass | None,
     ) -> RetryVerdict:
-        """What becomes of the events; `failure`: None = the way to a far input is to blame."""
+        """What becomes of the events; `failure`: None = the way to a far input caused it."""
         if failure is None:
             _note_far(job, undone)
             return RetryVerdict([s.UndonePiece(at, until - at) for at, until in undone], [], [])

@@ -36,7 +36,7 @@ def load_key(spec: JobSpec) -> tuple[str, int] | WideLoad:
 
 
 def at_once(spec: JobSpec, events: int) -> int:
-    """How many of so many open events of a job may run at the same time."""
+    """How many of a job's `events` open events may run at the same time."""
     most = spec.running_max
     return events if most is None else min(events, most)
 

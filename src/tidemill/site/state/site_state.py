@@ -74,7 +74,7 @@ class SiteJob(msgspec.Struct, kw_only=True):
     seed_base: int
     spec: JobSpec
     leases: list[SiteLease] = []
-    open: IntervalSet  #: events leased here, neither kept, failed for good nor given back
+    open: IntervalSet  #: events leased here, neither kept, failed for good nor returned
     done: IntervalSet  #: events kept here
     ready: list[UndonePiece] = []
     grants: dict[int, GrantState] = {}
@@ -114,7 +114,7 @@ class SiteFleet(msgspec.Struct, kw_only=True):
     pilot_nodes: dict[str, str] = {}  #: name of the node of each pilot
     closed: bool = False  #: its lead knows that nothing follows
     finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
-    width: int = 0  #: it is for payloads that span so many nodes; 0 = for ordinary ones
+    width: int = 0  #: number of nodes that each of its payloads spans; 0 = ordinary payloads
 
 
 class Allocation(msgspec.Struct, kw_only=True):
@@ -143,10 +143,10 @@ class Allocation(msgspec.Struct, kw_only=True):
     started_us: int = 0  #: as the batch system says; 0 while it waits
     ends_us: int = 0  #: by its limit, 0 = not known
     requeued: int = 0
-    canceled_us: int = 0  #: when we last ordered its end; 0 = we did not
-    shortened_us: int = 0  #: the end that we ordered last, 0 = none
-    told_end_us: int = 0  #: ... that its fleet was told
-    leaves: bool = False  #: its pilots are to drain and go in peace
+    canceled_us: int = 0  #: when the agent last ordered its end; 0 = never
+    shortened_us: int = 0  #: the end that the agent ordered last, 0 = none
+    told_end_us: int = 0  #: ... that its fleet was sent
+    leaves: bool = False  #: its pilots are to drain and leave
     told_leave: bool = False
     charged_s: float = 0.0  #: node-seconds that the ledger has for it, once it has ended
     notes: list[str] = []  #: how its nodes do things, the newest last: images, work directories
@@ -321,7 +321,7 @@ class Denied(msgspec.Struct, tag_field="e", tag="denied", kw_only=True):
 
 
 class GaveBack(msgspec.Struct, tag_field="e", tag="gave_back", kw_only=True):
-    """What no fleet has of these jobs goes back to the server, without blame: this site does not work for now."""
+    """What no fleet has of these jobs returns to the server without a failure: this site does not work for now."""
 
     jobs: list[int]
     reason: str

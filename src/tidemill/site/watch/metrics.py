@@ -31,7 +31,7 @@ from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.site.watch.views import Shown, node_counts
 
 BEATS = 3
-"""The file is written every so many heartbeats: 15 s unless configured otherwise."""
+"""The number of heartbeats between two writes of the file: 15 s unless configured otherwise."""
 
 _log = Log("metrics")
 

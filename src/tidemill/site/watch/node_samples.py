@@ -1,7 +1,7 @@
-"""What pilots measured of their nodes, until the server has it: single samples, and means over all nodes.
+"""What pilots measured on their nodes, until the server has it: single samples, and means over all nodes.
 
 Held in memory only, and bounded: the samples of NODES_SHOWN_MAX nodes of an allocation and of SHOWN_MAX in all,
-SAMPLES_MAX of them while the server is away. What is lost with the agent is lost: nothing but pictures depends on it.
+SAMPLES_MAX of them while the server is unreachable. They are lost when the agent ends: only charts depend on them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READ_S_MAX = 10.0
 READ_S_MIN = 0.5
 NODES_MAX = 50_000  #: whose last values are kept for the metrics
 BINS_MAX = 16  #: intervals of one allocation whose mean is not complete yet
-AHEAD_MAX = 2  #: intervals that a node's clock may be ahead of ours
+AHEAD_MAX = 2  #: intervals that a node's clock may be ahead of the agent's
 STALE_INTERVALS = 3.0
 Values = Sequence[float | None]
 _log = Log("monitor")
@@ -51,10 +51,10 @@ class Means:
         self._closed = -1
 
     def add(self, at_us: int, values: Values, *, now_us: int) -> None:
-        """A node's sample; one that comes after its interval's mean was told, or from the future, counts no more."""
+        """Add a node's sample, unless its interval's mean was already reported or its time lies in the future."""
         number, present = at_us // self._interval_us, now_us // self._interval_us
         if self._closed > present + AHEAD_MAX:
-            self._closed = -1  # our clock was set back
+            self._closed = -1  # the agent's clock was set back
         if not self._closed < number <= present + AHEAD_MAX:
             return
         if number not in self._bins and len(self._bins) >= BINS_MAX:
@@ -177,7 +177,7 @@ class NodeSamples:
         for sampled in samples:
             name = allocation_of(sampled.p)
             if name not in running or not sampled.node:
-                continue  # nobody asked for it
+                continue  # not from a node of a running allocation
             values = values_of(sampled)
             self._total += 1
             latest = self._latest.setdefault(name, {})

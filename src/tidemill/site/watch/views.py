@@ -45,7 +45,7 @@ _REGULAR = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING)
 
 
 def node_counts(snapshot: Snapshot) -> Counter[str]:
-    """Nodes of a machine that are `idle`, `regular` (others' jobs), `ours`, or `other` (neither: out of service)."""
+    """Nodes of a machine that are `idle`, `regular` (with regular jobs), `ours`, or `other` (out of service)."""
     ours = {name for job in snapshot.running if job.ours for name in job.nodes}
     return Counter(
         "ours"
@@ -63,10 +63,10 @@ class TideSamples:
     """Minutes of the machine that the server may not have yet, oldest first."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, list[float]] = {}  # minute -> samples, regular, ours, idle, away
+        self._sums: dict[int, list[float]] = {}  # minute -> samples, nodes as in `note`
 
     def note(self, at_s: float, counts: tuple[float, float, float, float]) -> None:
-        """One sample of the machine: regular, ours, idle, away."""
+        """Add one sample of the machine: nodes with regular jobs, with Tidemill's, idle, out of service."""
         sums = self._sums.setdefault(int(at_s // 60), [0.0] * 5)
         for k, value in enumerate((1.0, *counts)):
             sums[k] += value

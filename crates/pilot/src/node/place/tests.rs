@@ -36,7 +36,7 @@ struct Given {
     domains: BTreeSet<u32>,
 }
 
-/// Slots of a shape until the node is full, or at most so many.
+/// Slots of a shape until the node is full, at most `count`.
 fn fill(layout: &Layout, free: &mut Free, ask: Ask, count: usize) -> Vec<Given> {
     let mut given = Vec::new();
     while given.len() < count {

@@ -108,5 +108,5 @@ CREATE TABLE log_requests (
   found SMALLINT NOT NULL DEFAULT 0, stdout {bytes}, stderr {bytes}
 );
 
--- Kept events whose outputs lie at a site that was lost: taken back if it returns before anybody else has the job.
+-- Kept events whose outputs lie at a site that was lost: taken back if it returns before another site has the job.
 CREATE TABLE lost_results (site BIGINT NOT NULL, job BIGINT NOT NULL, done TEXT NOT NULL, PRIMARY KEY (site, job));

@@ -1,4 +1,4 @@
--- Changes on their way into the audit log, numbered; gone once they stand there. `audit_lines`: as far as is known.
+-- Changes on their way into the audit log, numbered; gone once it holds them. `audit_lines`: the log's known length.
 CREATE TABLE audit_pending (id {key}, at_us BIGINT NOT NULL, body {bytes} NOT NULL);
 INSERT INTO meta (name, value) VALUES ('next_audit', 1), ('audit_lines', 0);
 

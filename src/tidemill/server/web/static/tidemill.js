@@ -1,5 +1,5 @@
-// What pages do more with JavaScript: they stay up to date, filters apply at once, times are told anew.
-// Everything works without. Talks to its own server only.
+// What JavaScript adds to pages: they stay up to date, filters apply at once, relative times are refreshed.
+// Everything works without it. It connects to its own server only.
 "use strict";
 (() => {
   const body = document.body, live = document.getElementById("live");
@@ -73,7 +73,7 @@
       const reply = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
       if (reply.redirected && new URL(reply.url).pathname === "/login") { stop(); location.reload(); return; }
       if (reply.ok) show(await reply.text());
-    } catch { /* the server is away: the feed says when it is back */ } finally {
+    } catch { /* the server is unreachable: the feed reports its return */ } finally {
       // a page that takes long to make is asked for more rarely
       pause = Math.min(HURRY_MAX_MS, Math.max(QUICK_MS, 10 * (Date.now() - last)));
       busy = false;

@@ -1,1 +1,1 @@
-"""Who looks at the pages: log-in, sessions, forged requests, and the port of `tidemill web`. Knows no page."""
+"""Visitors of the pages: log-in, sessions, forged requests, and the port of `tidemill web`. Independent of pages."""

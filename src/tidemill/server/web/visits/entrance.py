@@ -45,7 +45,7 @@ _LOG = log.Log("web")
 
 
 class Visit(NamedTuple):
-    """One request for a page. Without a session `why` tells what was wrong with the credential, if there was one."""
+    """One request for a page. Without a session `why` says what was wrong with the credential, if there was one."""
 
     session: WebSession | None
     why: str
@@ -98,7 +98,7 @@ class Entrance:
         except StrangerError as stranger:
             return Visit(None, str(stranger) if given else "", elsewhere)
         if identity.via is Via.SOCKET and not is_local(headers.get(b"host", "")):
-            # A name that leads here through somebody's tunnel may belong to anybody (DNS rebinding)
+            # A name that leads here through a user's tunnel may belong to an attacker (DNS rebinding)
             why = "pages on the server's socket are shown as `localhost` only"
             return Visit(None, why, elsewhere)
         session = self._sessions.begin(identity, now_us)
@@ -113,7 +113,7 @@ def is_forged(headers: dict[bytes, str]) -> bool:
     origin = headers.get(b"origin")
     try:
         return origin is not None and urlsplit(origin).netloc != headers.get(b"host", "")
-    except ValueError:  # it is no address
+    except ValueError:  # a malformed address
         return True
 
 

@@ -1,8 +1,8 @@
-"""A port on loopback for a browser, in front of the server's Unix socket: it passes on nothing without its own login.
+"""A port on loopback for a browser, in front of the server's Unix socket: it forwards nothing without its own login.
 
-A port of loopback is open to every user of a machine. So whoever connects must be a process of this user, as far as the
-kernel tells, and must have come by a URL with a token that works once; from then on a cookie is the login. Everything
-else is refused before a byte reaches the server. Ends with the process: nothing is left listening.
+A port of loopback is open to every user of a machine. So a client must be a process of this user, as far as the kernel
+can say, and must first open a URL with a token that works once; after that, a cookie is the login. Everything else is
+refused before a byte reaches the server. The port closes with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tidemill import clock, log
 from tidemill.server.web.visits.entrance import is_local
 
-TOKEN_S = 600.0  #: a URL that nobody has opened by then works no more
+TOKEN_S = 600.0  #: a URL that was not opened within this time expires
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_S = 10.0
 CONNECTIONS_MAX = 200
@@ -190,7 +190,7 @@ def _listed(name: tuple[str, int]) -> str:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> RequestHead | None:
-    """The head of a request; None if what came is none."""
+    """The head of a request; None if it is malformed."""
     try:
         text = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

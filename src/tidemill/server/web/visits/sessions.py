@@ -1,7 +1,7 @@
-"""Who looks at pages: signed cookies that hold an identity for a while, and tokens against forged forms.
+"""Sessions of the pages: signed cookies that hold an identity for a limited time, and tokens against forged forms.
 
-Without a key file the key lives in this process alone: a restart ends every session. What is signed is readable, so it
-holds no secret.
+Without a key file the key exists in this process alone: a restart ends every session. A cookie is signed but readable,
+so it holds no secret.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sessions:
         self._ended: dict[str, int] = {}
 
     def begin(self, identity: Identity, now_us: int) -> WebSession:
-        """A session of somebody, not longer than the credential lives."""
+        """A session of this identity that ends no later than its credential."""
         ends_us = now_us + int(self.life_s * 1e6)
         if identity.expires_us is not None:
             ends_us = min(ends_us, identity.expires_us)
@@ -54,7 +54,7 @@ class Sessions:
         return f"{body.decode()}.{self._sign(b'session', body)}"
 
     def read(self, value: str, now_us: int) -> WebSession | None:
-        """The session of a cookie; None if it is not ours, over, or was left."""
+        """The session in a cookie; None if this server did not sign it, or the session expired or was logged out."""
         body, dot, signature = value.partition(".")
         if not dot or len(value) > COOKIE_BYTES_MAX or not value.isascii():
             return None
@@ -79,7 +79,7 @@ class Sessions:
         return self._sign(b"form", session.number.encode())
 
     def is_form_token(self, session: WebSession, given: str) -> bool:
-        """Whether a form was ours."""
+        """Whether a form carries this session's token."""
         return hmac.compare_digest(given.encode(), self.form_token(session).encode())
 
     def _sign(self, purpose: bytes, text: bytes) -> str:
