@@ -17,7 +17,7 @@ from tidemill.harvest.simulation.promise import Promise, PromiseState
 from tidemill.model.figures.job_classes import SIZES
 from tidemill.report.outside import opportunity_figures as figures
 from tidemill.report.outside.opportunity import NO_CLOCK, Harvestable, Opportunity, Price
-from tidemill.report.outside.opportunity_page import page
+from tidemill.report.outside.opportunity_page import page, wait_text
 
 HOURS: list[float | None] = [float(k) for k in range(24)]
 NIGHT: list[float | None] = [None] * 8
@@ -117,3 +117,12 @@ def test_names_of_lengths_are_in_their_largest_unit() -> None:
     assert [figures.span(each) for each in (90, 300, 3600, 86_400)] == ["90 s", "5 min", "1 h", "1 d"]
     assert [figures.nodes_text(*each) for each in ((1, 1), (2, 1_024))] == ["1", "2 to 1,024"]
     assert msgspec.json.encode(opportunity(idle(), found()))
+
+
+def test_short_waits_are_written_in_seconds() -> None:
+    assert [wait_text(seconds) for seconds in (16.0, 185.0, 1800.0, 36_000.0)] == [
+        "16 s",
+        "3 m 05 s",
+        "0.50 h",
+        "10.00 h",
+    ]

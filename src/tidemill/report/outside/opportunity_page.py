@@ -10,7 +10,7 @@ from tidemill.harvest.simulation.experiment import ClassResult
 from tidemill.harvest.simulation.outcome import RelativeChange
 from tidemill.harvest.simulation.promise import SENTENCE, PromiseState
 from tidemill.model.figures.job_classes import length_text
-from tidemill.model.quantities import count_text, short_text, times_text
+from tidemill.model.quantities import count_text, duration_text, short_text, times_text
 from tidemill.report.captions import captioned, numbered, pair
 from tidemill.report.html import cards, document, section, table
 from tidemill.report.outside import opportunity_figures as figures
@@ -81,7 +81,7 @@ def _harm(each: Harvestable, is_one_of_many: bool) -> str:
     change = each.wait_change
     if change.mean is None:
         return f"{head}no job of the log waits with or without guests."
-    waits = f"{hours(each.wait_s)} instead of {hours(each.wait_without_s)}"
+    waits = f"{wait_text(each.wait_s)} instead of {wait_text(each.wait_without_s)}"
     if change.low is None or change.high is None:
         return f"{head}the mean wait changes by {signed(change.mean)} ({waits}); one pair of runs gives no interval."
     if change.low <= 0 <= change.high:
@@ -200,13 +200,13 @@ def _waits(data: Opportunity) -> str:
         length = span(each.event_s)
         jobs = count_text(sum(size.jobs for size in each.by_size))
         rows.append(
-            [each.policy, length, "all", jobs, hours(each.wait_without_s), signed(each.wait_change.mean),
+            [each.policy, length, "all", jobs, wait_text(each.wait_without_s), signed(each.wait_change.mean),
              interval(each.wait_change), f"{each.wait_s - each.wait_without_s:+,.0f} s", each.promise.mean.text]
         )  # fmt: skip
         for name, row in _classes(each):
             change = RelativeChange(mean=row.wait_change, low=row.low, high=row.high)
             rows.append(
-                [each.policy, length, name, count_text(row.jobs), hours(row.wait_without_s), signed(change.mean),
+                [each.policy, length, name, count_text(row.jobs), wait_text(row.wait_without_s), signed(change.mean),
                  interval(change), f"{row.delay_s.mean:+,.0f} s", row.verdict.text]
             )  # fmt: skip
     told = (
@@ -277,9 +277,9 @@ def interval(change: RelativeChange) -> str:
     return "-" if change.low is None else f"{100 * change.low:+.2f} to {signed(change.high)}"
 
 
-def hours(seconds: float) -> str:
-    """`1.23 h`."""
-    return f"{seconds / 3600:.2f} h"
+def wait_text(seconds: float) -> str:
+    """`1.23 h`; below half an hour `3 m 05 s`."""
+    return f"{seconds / 3600:.2f} h" if seconds >= 1800 else duration_text(seconds)
 
 
 def days(seconds: float) -> str:
