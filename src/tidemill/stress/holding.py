@@ -179,7 +179,7 @@ def _unreached(plan: Plan, step: StressStep, seen: Seen, horizon: float) -> str:
         default=0.0,
     )  # fmt: skip
     return (
-        f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {top:.1f} payloads ran together; "
+        f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {round(top, 1):g} payloads ran together; "
         f"the site had {seen.nodes} nodes{_gap(step, top, seen)}"
     )
 
