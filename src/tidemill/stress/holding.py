@@ -179,8 +179,8 @@ def _unreached(plan: Plan, step: StressStep, seen: Seen, horizon: float) -> str:
         default=0.0,
     )  # fmt: skip
     return (
-        f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {round(top, 1):g} payloads ran together; "
-        f"the site had {seen.nodes} nodes{_gap(step, top, seen)}"
+        f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {round(top, 1):g} payloads ran "
+        f"together; the site had {seen.nodes} nodes{_gap(step, top, seen)}"
     )
 
 
