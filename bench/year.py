@@ -8,6 +8,7 @@ failed, 3 to 15 million core-hours a month, and one week in which 1,175 jobs spa
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.model.failure import FailureClass
+from tidemill.model.figures.time_classes import upper_edge_ms
 from tidemill.server.archive.archiver import BATCH_JOBS, CHUNK
 from tidemill.server.archive.operation import write_operation
 from tidemill.server.archive.parquet import COLUMNS, Archive, operation_path, schema_of
@@ -281,7 +283,7 @@ def _operation(random: np.random.Generator, month: int, size: Size) -> dict[str,
     found: dict[str, list[tuple[Any, ...]]] = {
         name: [] for name in ("hours", "allocations", "grants", "caches")
     }
-    found |= {"quarantine": [], "staging": [], "traces": []}
+    found |= {"quarantine": [], "staging": [], "staging_times": [], "traces": []}
     for k, site in enumerate(SITES):
         scale = WEIGHTS[month] / sum(WEIGHTS) * 12 * size.jobs / JOBS
         _machine(found, random, (k, scale), (start, end))
@@ -308,6 +310,11 @@ def _operation(random: np.random.Generator, month: int, size: Size) -> dict[str,
                 found["staging"].append(
                     (site, nodes, way, start, end - HOUR_US, *(int(each) for each in row))
                 )
+                classes = Counter(upper_edge_ms(int(each)) for each in times)
+                found["staging_times"] += [
+                    (site, nodes, way, start, edge_ms, end - HOUR_US, files)
+                    for edge_ms, files in classes.items()
+                ]
         for node in range(int(random.integers(1, 5))):
             since = start + int(random.random() * (end - start))
             long_us = int(random.lognormal(1.2, 0.8) * HOUR_US)

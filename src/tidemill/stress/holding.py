@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tidemill.model.quantities import counted_text
 from tidemill.stress import level, window
 from tidemill.stress.payloads import Payload
 from tidemill.stress.plan import Plan, StressStep
@@ -178,9 +179,10 @@ def _unreached(plan: Plan, step: StressStep, seen: Seen, horizon: float) -> str:
             curve, seen.submitted_s, horizon, interval_s=max(plan.payload.event_s, plan.ramp_up_s / 10))),
         default=0.0,
     )  # fmt: skip
+    most = f"{round(top, 1):g} payload{'' if round(top, 1) == 1 else 's'}"
     return (
-        f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {round(top, 1):g} payloads ran "
-        f"together; the site had {seen.nodes} nodes{_gap(step, top, seen)}"
+        f"level {step.level} was not reached within {plan.ramp_up_s:g} s: at most {most} ran together; "
+        f"the site had {counted_text(seen.nodes, 'node')}{_gap(step, top, seen)}"
     )
 
 

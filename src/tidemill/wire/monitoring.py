@@ -65,6 +65,7 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs that came into nodes' memory, by the nodes of their allocation: sums since the site's agent started.
 
     `way`: `peer` (from another node) or `shared` (from the shared file system). Times are those of each file and node.
+    `times`: a histogram of them, for medians: files by the upper edge of a class in ms (`model/figures/time_classes`).
     """
 
     nodes: int
@@ -75,6 +76,7 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
     ms: int = 0
     square_ms: int = 0
     max_ms: int = 0
+    times: list[tuple[int, int]] = []
 
 
 class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):

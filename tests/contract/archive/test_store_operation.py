@@ -104,6 +104,7 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
     assert [(row["node"], row["why"]) for row in told(directory, "quarantine")] == [("n1", "starts fail")]
     (line,) = told(directory, "staging")
     assert (line["nodes"], line["way"], line["files"], line["square_ms"]) == (4, "peer", 2, 500)
+    assert [(row["edge_ms"], row["files"]) for row in told(directory, "staging_times")] == [(11, 1), (22, 1)]
     (trace,) = told(directory, "traces")
     assert (trace["app"], trace["runs"], trace["opens"], trace["closes"]) == ("sim", 4, 12, None)
 
@@ -121,7 +122,17 @@ def _view(now: int) -> SiteView:
         grants=[GrantView(account="hep1", granted=100, used=40, open=5, left=55)],
         bad_nodes=[BadNode(node="n1", since_us=now - 9, until_us=now, why="starts fail", evidence=[])],
         staging=[
-            StagingView(nodes=4, way="peer", since_us=1, files=2, bytes=8, ms=30, square_ms=500, max_ms=20)
+            StagingView(
+                nodes=4,
+                way="peer",
+                since_us=1,
+                files=2,
+                bytes=8,
+                ms=30,
+                square_ms=500,
+                max_ms=20,
+                times=[(11, 1), (22, 1)],
+            )
         ],
         caches=[
             CacheView(name="x", state="running", since_us=1, total=CacheFigures(opens=3, served=10)),

@@ -168,6 +168,31 @@ def test_sums_of_caches_are_told_as_differences_and_begin_anew_with_them(tmp_pat
     assert [row["opens"] for row in rows_of(gather(ReportFiles([tmp_path])), "caches")] == [10, 15, 4]
 
 
+def test_medians_of_staging_times_are_of_the_period_and_unknown_without_a_histogram(tmp_path: Path) -> None:
+    begun, day_us = 5, 24 * HOUR_US
+    told(tmp_path, "staging", [("here", 4, "shared", begun, day_us, 3, 300, 30, 300, 10),
+                               ("here", 8, "shared", begun, day_us, 1, 100, 10, 100, 10)])  # fmt: skip
+    told(tmp_path, "staging_times", [("here", 4, "shared", begun, 11, day_us, 3)])
+    months = "1970-02"
+    later_us = 40 * day_us
+    told(tmp_path, "staging", [("here", 4, "shared", begun, later_us, 8, 800, 5030, 5_000_300, 1000)], months)
+    told(
+        tmp_path,
+        "staging_times",
+        [("here", 4, "shared", begun, edge, later_us, n) for edge, n in ((11, 3), (1024, 5))],
+        months,
+    )
+    whole = {row["nodes"]: row["median"] for row in rows_of(gather(ReportFiles([tmp_path])), "staging")}
+    assert whole[4] == pytest.approx(0.9, rel=0.1)
+    assert whole[8] is None
+    (first,) = (row for row in rows_of(gather(ReportFiles([tmp_path], Window(until_us=2 * day_us))), "staging")
+                if row["nodes"] == 4)  # fmt: skip
+    assert first["median"] == pytest.approx(0.01, rel=0.1)
+    (second,) = rows_of(gather(ReportFiles([tmp_path], Window(since_us=31 * day_us))), "staging")
+    assert second["files"] == 5
+    assert second["median"] == pytest.approx(0.94, rel=0.1)
+
+
 def test_an_allocation_that_is_told_again_counts_once_as_told_last(tmp_path: Path) -> None:
     archived(tmp_path, [job()])
     first = ("here", "a", "1", "LOST", 2, 16, 0, "", 0, 0, HOUR_US, 2 * HOUR_US)

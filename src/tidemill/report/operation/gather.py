@@ -21,6 +21,7 @@ from tidemill.report.operation.machine import (
     grants,
     quarantine,
     staging,
+    staging_times,
     stays,
     waits,
 )
@@ -66,7 +67,7 @@ def gather(
         performance.io_histograms(jobs),
         performance.times_sheet(jobs),
         performance.time_histograms(jobs),
-        performance.staging_sheet(staging(source)),
+        performance.staging_sheet(staging(source), staging_times(source)),
         performance.traces_sheet(source.rows("traces")),
         accounts.caches_sheet(cache_months(source)),
         accounts.hospital_sheet(stays(source)),

@@ -120,6 +120,20 @@ def staging(source: ReportFiles) -> dict[tuple[str, int, str], list[int]]:
     return found
 
 
+def staging_times(source: ReportFiles) -> dict[tuple[str, int, str], dict[int, int]]:
+    """Histograms of the same times: files by the upper edge of their class in ms, which is empty where agents of an
+    older version reported none."""
+    before: dict[tuple[Any, ...], int] = {}
+    found: dict[tuple[str, int, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for row in sorted(source.rows("staging_times"), key=lambda row: row["at_us"]):
+        key = (row["site"] or "", row["nodes"], row["way"])
+        since = (*key, row["since_us"], row["edge_ms"])
+        if source.window.has(row["at_us"]):
+            found[key][row["edge_ms"]] += row["files"] - before.get(since, 0)
+        before[since] = row["files"]
+    return found
+
+
 def grants(source: ReportFiles) -> list[dict[str, Any]]:
     """The last word of each month on each grant."""
     return sorted(

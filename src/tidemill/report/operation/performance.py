@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tidemill.model.figures.time_classes import median_ms
 from tidemill.model.quantities import ratio
 from tidemill.report.operation.jobs import COUNTED, ESTIMATED, EVENT, SETUP, JobSums
 from tidemill.report.operation.sheet import Column, Sheet, count, share, text
@@ -111,8 +112,11 @@ def time_histograms(jobs: JobSums) -> Sheet:
     return Sheet("time_histograms", "Histograms of set-up and event times", about, columns, rows)
 
 
-def staging_sheet(found: Mapping[tuple[str, int, str], Sequence[int]]) -> Sheet:
-    """Staging times against the nodes of an allocation."""
+def staging_sheet(
+    found: Mapping[tuple[str, int, str], Sequence[int]],
+    times: Mapping[tuple[str, int, str], Mapping[int, int]],
+) -> Sheet:
+    """Staging times against the nodes of an allocation. `times`: histograms of them, for the medians."""
     rows = []
     for (site, nodes, way), (files, size_bytes, ms, square, most) in sorted(found.items()):
         if files > 0:
@@ -120,16 +124,30 @@ def staging_sheet(found: Mapping[tuple[str, int, str], Sequence[int]]) -> Sheet:
             scatter = max(0.0, square - ms * mean)
             deviation = math.sqrt(scatter / (files - 1)) / 1e3 if files > 1 else None
             rate = ratio(size_bytes / 1e6, ms / 1e3)
+            middle = median_ms(times.get((site, nodes, way), {}))
+            median = None if middle is None else middle / 1e3
             rows.append(
-                (site, nodes, way, files, size_bytes / files / 1e9, mean / 1e3, deviation, most / 1e3, rate)
+                (
+                    site,
+                    nodes,
+                    way,
+                    files,
+                    size_bytes / files / 1e9,
+                    median,
+                    mean / 1e3,
+                    deviation,
+                    most / 1e3,
+                    rate,
+                )
             )
     about = (
         "Inputs that came into the memory of nodes, one for each file and node: `shared` from the shared file system, "
-        "`peer` from another node of the allocation. Times are from the order to the checked file."
+        "`peer` from another node of the allocation. Times are from the order to the checked file; medians are "
+        "those of a histogram with four classes to each doubling."
     )
     columns = (
-        text("site"), count("nodes"), text("way"), count("files"), Column("mean_size", "GB"), Column("mean", "s"),
-        Column("deviation", "s"), Column("max", "s"), Column("rate", "MB/s"),
+        text("site"), count("nodes"), text("way"), count("files"), Column("mean_size", "GB"), Column("median", "s"),
+        Column("mean", "s"), Column("deviation", "s"), Column("max", "s"), Column("rate", "MB/s"),
     )  # fmt: skip
     return Sheet("staging", "Staging times against nodes", about, columns, rows)
 

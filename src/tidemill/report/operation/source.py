@@ -62,7 +62,7 @@ class ReportFiles:
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         names = [each.partition(":")[0] for each in OPERATION[table].split()]
         keys = names[: OPERATION_KEYS[table]]
-        if table in ("grants", "caches", "staging"):
+        if table in ("grants", "caches", "staging", "staging_times"):
             keys.append("month")  # a line of each month
         for path in sorted(p for each in self.directories for p in each.glob(f"*/operation-{table}.parquet")):
             for piece in pieces_of(path, names):

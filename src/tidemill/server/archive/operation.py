@@ -107,7 +107,9 @@ def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None
             ))  # fmt: skip
     for line in view.staging:
         sums = (line.files, line.bytes, line.ms, line.square_ms, line.max_ms)
-        found["staging"].append((site, line.nodes, line.way, line.since_us, at_us, *sums))
+        key = (site, line.nodes, line.way, line.since_us)
+        found["staging"].append((*key, at_us, *sums))
+        found["staging_times"] += [(*key, edge_ms, at_us, files) for edge_ms, files in line.times]
     for node in view.bad_nodes:
         found["quarantine"].append((site, node.node, node.since_us, node.until_us, node.why))
 
@@ -124,7 +126,7 @@ def _by_month(records: dict[str, Rows], now_us: int) -> dict[tuple[str, str], Ro
     """Records by the month that they are of, and table."""
     when = {"hours": lambda row: row[1] * 3_600_000_000, "allocations": lambda row: row[11] or row[6],
             "quarantine": lambda row: row[2]}  # fmt: skip
-    at_column = {"grants": 2, "caches": 2, "staging": 4, "traces": 3}
+    at_column = {"grants": 2, "caches": 2, "staging": 4, "staging_times": 5, "traces": 3}
     found: dict[tuple[str, str], Rows] = defaultdict(list)
     for table, rows in records.items():
         for row in rows:

@@ -41,6 +41,7 @@ OPERATION: dict[str, str] = {
     "caches": "site:word name:word at_us since_us opens served hit known fetched bypass again wire_origin restarts",
     "quarantine": "site:word node:word since_us until_us why:text",
     "staging": "site:word nodes way:word since_us at_us files bytes ms square_ms max_ms",
+    "staging_times": "site:word nodes way:word since_us edge_ms at_us files",
     "traces": "site:word app:word version:word at_us runs ops failed files opens opens_failed closes",
 }
 """The same for what sites reported about themselves in a month. `hours`: mean nodes over the minutes that are known."""
@@ -51,6 +52,7 @@ OPERATION_KEYS = {
     "caches": 2,
     "quarantine": 3,
     "staging": 4,
+    "staging_times": 5,
     "traces": 3,
 }
 """The first columns of such a table that name a record: a later one of the same name replaces it."""

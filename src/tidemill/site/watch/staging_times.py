@@ -3,9 +3,11 @@ agent started. Decides nothing."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from tidemill.model.figures.time_classes import upper_edge_ms
 from tidemill.node.journal import allocation_of
 from tidemill.wire.monitoring import StagingView
 from tidemill.wire.node import Noted, Record
@@ -31,6 +33,9 @@ class StagingTimes:
     def __init__(self, since_us: int) -> None:
         self.since_us = since_us
         self._sums: dict[tuple[int, str], list[int]] = {}  #: files, bytes, ms, their squares, most ms
+        self._times: dict[
+            tuple[int, str], Counter[int]
+        ] = {}  #: files by the upper edge of their time's class
 
     def heard(self, records: Iterable[Record], allocations: Mapping[str, Sized]) -> None:
         """Add what pilots note; of an allocation that is not known nothing."""
@@ -47,13 +52,14 @@ class StagingTimes:
         for k, value in enumerate((1, size_bytes, ms, ms * ms)):
             sums[k] += value
         sums[4] = max(sums[4], ms)
+        self._times.setdefault(key, Counter())[upper_edge_ms(ms)] += 1
 
     def views(self) -> list[StagingView]:
         """The sums as they stand."""
         return [
             StagingView(
                 nodes=nodes, way=way, since_us=self.since_us, files=files, bytes=size_bytes, ms=ms,
-                square_ms=square, max_ms=most,
+                square_ms=square, max_ms=most, times=sorted(self._times[nodes, way].items()),
             )
             for (nodes, way), (files, size_bytes, ms, square, most) in sorted(self._sums.items())
         ]  # fmt: skip

@@ -25,8 +25,20 @@ def test_files_add_up_by_nodes_and_way() -> None:
     ]  # fmt: skip
     times.heard(told, allocations)
     assert times.views() == [
-        StagingView(nodes=4, way="peer", since_us=7, files=1, bytes=1, ms=5, square_ms=25, max_ms=5),
-        StagingView(nodes=4, way="shared", since_us=7, files=2, bytes=150, ms=40, square_ms=1000, max_ms=30),
+        StagingView(
+            nodes=4, way="peer", since_us=7, files=1, bytes=1, ms=5, square_ms=25, max_ms=5, times=[(5, 1)]
+        ),
+        StagingView(
+            nodes=4,
+            way="shared",
+            since_us=7,
+            files=2,
+            bytes=150,
+            ms=40,
+            square_ms=1000,
+            max_ms=30,
+            times=[(11, 1), (32, 1)],
+        ),
     ]
 
 
