@@ -267,6 +267,27 @@ fn what_a_work_file_cancels_is_what_earlier_ones_granted() {
 }
 
 #[test]
+fn a_job_that_is_canceled_and_defined_otherwise_in_one_file_is_canceled_at_pilots_first() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(1, 1.0);
+    let lead = fleet.lead();
+    let mut pilot = lead.pilot("a.r0.i1");
+    pilot.ask(2);
+    let work = pilot.work();
+    pilot.done(&work.grants[0], 1_000_000);
+    pilot.ask(2);
+    fleet.work(|work| {
+        let mut repaired = job(1, 1, 1);
+        repaired.argv.push(String::from("repaired"));
+        work.cancel_jobs.push(1);
+        work.jobs.push(repaired);
+        work.grants.push(grant(2, 1, 0, 1));
+    });
+    assert_eq!(pilot.cancelled(), [1], "its slots hold what it was");
+    assert_eq!(pilot.work().jobs.len(), 1);
+}
+
+#[test]
 fn a_job_that_is_told_again_with_more_inputs_is_told_again_to_pilots() {
     let mut fleet = Fleet::new();
     fleet.one_job(1, 1.0);

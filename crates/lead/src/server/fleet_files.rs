@@ -134,6 +134,7 @@ impl Lead {
             self.log
                 .error("work.unusable", &[("number", &number), ("error", problem)]);
         }
+        self.cancel(orders.cancelled, now);
         for connection in self.connections.iter_mut().flatten() {
             for job in &orders.redefined {
                 connection.told_jobs.remove(job);
@@ -147,14 +148,17 @@ impl Lead {
             let reason = self.drain_reason();
             self.tell_allocation(allocation, &LeadMessage::Drain(Drain { reason }), now);
         }
-        if orders.cancelled.is_empty() {
+    }
+
+    /// Sends cancellations to the pilots that know the jobs. A pilot forgets a cancelled job, so the job is sent again if
+    /// it is granted again.
+    fn cancel(&mut self, cancelled: Vec<u64>, now: u64) {
+        if cancelled.is_empty() {
             return;
         }
-        self.log.info("jobs.cancelled", &[("jobs", &orders.cancelled)]);
+        self.log.info("jobs.cancelled", &[("jobs", &cancelled)]);
         for connection in self.connections.iter_mut().flatten() {
-            // a pilot forgets a cancelled job, so the job is sent again if it is granted again
-            let jobs: Vec<u64> = orders
-                .cancelled
+            let jobs: Vec<u64> = cancelled
                 .iter()
                 .copied()
                 .filter(|job| connection.told_jobs.remove(job))
