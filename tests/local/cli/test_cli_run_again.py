@@ -32,11 +32,18 @@ def test_a_name_is_refused_and_its_files_stay_also_where_no_server_runs_that_kno
     assert [path.read_text() for path in (home.path / "inputs").glob("*/lines")] == ["a\nb\n"]
 
 
-def test_what_is_resumed_reads_its_inputs_as_they_are_now_also_on_nodes_that_have_them(home: Home) -> None:
+@pytest.mark.parametrize("size", [4, 100], ids=["as many bytes", "more bytes"])
+def test_what_is_resumed_reads_its_inputs_as_they_are_now_also_on_nodes_that_have_them(
+    home: Home, size: int
+) -> None:
     card = home.path / "card"
-    card.write_text("exit 3\n")
+    card.write_text("echo broken >&2; exit 3\n")
     words = ["--name", "card", "--retries", "0", "--events", "2", "--input", str(card), "--", "sh", "card"]
     assert home.run("run", *words).returncode != 0
-    card.write_text("exit 0\n")  # as many bytes
+    card.write_text("echo mended; exit 0\n" + "#" * size)
     done = home.run("run", "--resume", "card")
     assert done.returncode == 0, done.stderr
+    logs = home.run("job", "logs", "card", "--event", "1")
+    assert logs.stdout == "mended\n"
+    assert "remark: the event is done; an earlier try failed (exit status 3)" in logs.stderr, logs.stderr
+    assert "\nbroken\n" in logs.stderr

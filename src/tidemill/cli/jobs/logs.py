@@ -13,6 +13,7 @@ from tidemill.errors import ConfigError, JobError, SiteError
 
 if TYPE_CHECKING:
     from tidemill.client.outputs import Member
+    from tidemill.model.failure import Evidence
     from tidemill.wire.api import JobDetail
 
 LOG_WAIT_S = 30
@@ -59,8 +60,24 @@ def logs(args: Namespace) -> int:
     if not log.found and delivered is None:
         return _tell_none(detail, which)
     pass_on([log.stdout if delivered is None else delivered.data], raw=args.raw)
+    failed = _failed_try(detail, args.event) if log.stderr else None
+    if failed is not None and log.stderr.rstrip().endswith(failed.stderr_tail.strip()):
+        say(
+            f"remark: the event is done; an earlier try failed ({failed.message}) and printed this to stderr:"
+        )
     pass_on([log.stderr], to_stderr=True, raw=args.raw)
     return 0
+
+
+def _failed_try(detail: JobDetail, event: int | None) -> Evidence | None:
+    """The newest failure of an event that is done since, with what it printed to stderr; None if there is none."""
+    from tidemill.model.intervals import IntervalSet
+
+    wanted = 0 if event is None and detail.row.events == 1 else event
+    if wanted is None or wanted not in IntervalSet.parse(detail.done):
+        return None
+    evidence = [each.evidence for each in detail.failures if each.event == wanted]
+    return next((each for each in evidence if each.stderr_tail.strip()), None)
 
 
 def _delivered(detail: JobDetail, event: int | None) -> Member | None:

@@ -79,22 +79,26 @@ def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool
     """The newest log of the payload that ran the event (of the job, where no event is named), and whether that is all
     there will be: its outputs or logs are in a bundle. A stdout that was kept as an output is its log, too. Reads whole
     indexes."""
-    found: dict[str, tuple[Path, IndexEntry]] = {}
-    kept: dict[str, tuple[Path, IndexEntry]] = {}
+    found: list[tuple[Path, IndexEntry]] = []
     is_settled = False
     for fleet in fleets:  # newest first
         for bundle in bundles(fleet / "bundle"):
             for entry in _entries(bundle):
                 if entry.job == order.job and _holds(entry, order.event):
                     is_settled = True
-                    if entry.kind == "log":
-                        found[entry.name] = (bundle, entry)
-                    elif (entry.kind, entry.name) == ("output", STDOUT):
-                        kept[STDOUT] = (bundle, entry)
-        if found or kept:
+                    if entry.kind == "log" or (entry.kind, entry.name) == ("output", STDOUT):
+                        found.append((bundle, entry))
+        if found:
             break
-    found = {**kept, **found}
-    texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
+    if order.event is None and found:  # of one payload: not the stdout of one beside the stderr of another
+        newest = found[-1][1]
+        found = [each for each in found if (each[1].first, each[1].count) == (newest.first, newest.count)]
+    found.sort(
+        key=lambda each: each[1].kind == "output"
+    )  # an event with an output is done: no later try of it failed
+    texts = {
+        entry.name: _text(bundle, entry) for bundle, entry in {each[1].name: each for each in found}.values()
+    }
     log = LogFetched(
         request=order.request,
         found=bool(texts),

@@ -20,15 +20,15 @@ from tidemill.wire.api import FetchLogOrder
 from tidemill.wire.node import IndexEntry
 
 
-def keep(fleet: Path, kind: str, name: str, text: bytes) -> None:
-    """A member of event 0 of job 7 at the end of the fleet's one bundle."""
+def keep(fleet: Path, kind: str, name: str, text: bytes, *, event: int = 0) -> None:
+    """A member of an event of job 7 at the end of the fleet's one bundle."""
     bundle = fleet / "bundle" / "p.r0.i1.tar"
     bundle.parent.mkdir(parents=True, exist_ok=True)
     offset = bundle.stat().st_size if bundle.exists() else 0
     with bundle.open("ab") as file:
         file.write(text)
     entry = IndexEntry(
-        kind=kind, job=7, first=0, count=1, name=name, offset=offset, length=len(text),
+        kind=kind, job=7, first=event, count=1, name=name, offset=offset, length=len(text),
         sha256=hashlib.sha256(text).hexdigest(), truncated=False,
     )  # fmt: skip
     with bundle.with_suffix(".idx").open("ab") as file:
@@ -55,6 +55,21 @@ def test_a_log_is_final_once_a_bundle_knows_of_its_event(
     assert (fetched.request, fetched.found, settled) == (3, any(texts), is_settled)
     assert (fetched.stdout, fetched.stderr) == texts
     assert not find_log(msgspec.structs.replace(order, job=8), [fleet])[1]
+
+
+def test_without_an_event_the_log_is_of_one_payload(tmp_path: Path) -> None:
+    fleet = tmp_path / "e1-1"
+    keep(fleet, "log", "stderr", b"event 6 failed\n", event=6)
+    keep(fleet, "output", "stdout", b"event 8\n", event=8)
+    fetched, _ = find_log(FetchLogOrder(n=1, request=3, job=7, event=None), [fleet])
+    assert (fetched.stdout, fetched.stderr) == ("event 8\n", "")
+
+
+def test_a_kept_stdout_goes_before_that_of_an_earlier_try(tmp_path: Path) -> None:
+    fleet = tmp_path / "e1-1"
+    keep(fleet, "log", "stdout", b"half\n")
+    keep(fleet, "output", "stdout", b"whole\n")
+    assert find_log(FetchLogOrder(n=1, request=3, job=7, event=0), [fleet])[0].stdout == "whole\n"
 
 
 def test_a_long_stdout_is_shown_at_both_ends_with_what_is_left_out_between(tmp_path: Path) -> None:
