@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.worlds.batch.slurm_database import CANCELED, COMPLETED, REQUEUED, RUNNING, Record, SlurmDatabase
 
+pytestmark = pytest.mark.timeout(400)  #: the first test waits for MariaDB, slurmdbd and 20,000 records
 NODES, CORES = 128, 16
 COUNT = 20_000
 DAY_S = 86_400
@@ -110,7 +111,7 @@ def unnumbered(remark: str) -> str:
 
 def document(database: SlurmDatabase, *words: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tidemill.cli.main", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=database.env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=database.env)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -180,7 +181,7 @@ def test_a_slurmdbd_that_does_not_answer_is_reported_in_its_words(
 
     with database.down():
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=100, check=False, env=database.env
+            command, capture_output=True, text=True, timeout=250, check=False, env=database.env
         )
 
     assert done.returncode == 3
