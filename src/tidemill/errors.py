@@ -89,3 +89,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if best is not None:
         return f"did you mean `{best}`?"
     return "known: " + (", ".join(f"`{each}`" for each in names) or "none")
+
+
+def install_hint(extra: str) -> str:
+    """A hint for a package that is not installed: how to install the extra that brings it."""
+    return f"`pip install 'tidemill[{extra}]'`; from your own build or without a network: docs/install.md, Extras"

@@ -87,7 +87,9 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
   before the suffix: `out.txt` gives `out-0.txt`. `{seed}`, `{line}` and columns are filled in, too.
 - From 4,097 events on, or with `--pack tar`, each output is one plain tar archive with a member for each event.
 - `--output plots/` and `--output 'hist*.root'` come as tar archives, `plots.tar` and `hist.tar`, of each event.
-- `manifest-JOB.json` beside them lists files, checksums, events and seeds.
+- Each delivery of a job writes archives of its own and leaves earlier ones as they are: after `--resume` or a retry,
+  `2-stdout.tar` holds the events of the first delivery, `2-stdout-2.tar` those of the second.
+- `manifest-JOB.json` beside them lists the files of all deliveries, with checksums, events and seeds.
 - What the command prints is kept as output `stdout`, in one tar archive for several events (`--pack files`: a file for
   each), unless `--no-keep-stdout` is given. A single event prints it as well, so `tidemill run -- CMD` can be used like
   `CMD`; `tidemill job logs JOB --event N` prints that of any event.

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, install_hint
 from tidemill.files import write_durable
 from tidemill.wire.credentials import check_private
 
@@ -269,7 +269,7 @@ def _libraries() -> tuple[Any, Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         raise ConfigError(
-            f"certificates need the package `cryptography`: {error}", hint="`pip install 'tidemill[certs]'`"
+            f"certificates need the package `cryptography`: {error}", hint=install_hint("certs")
         ) from error
     return x509, ec, hashes
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from tidemill.client.client import Client
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, install_hint
 from tidemill.report.operation.gather import gather
 from tidemill.report.operation.sheet import Sheet, arrow, count, need_pyarrow, text
 from tidemill.report.operation.source import ReportFiles, Window
@@ -193,5 +193,5 @@ def _need(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ConfigError(
-            f"there is no data frame of {package}: {error}", hint=f"`pip install 'tidemill[{package}]'`"
+            f"there is no data frame of {package}: {error}", hint=install_hint(package)
         ) from error

@@ -19,6 +19,7 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tidemill.config.transfer import Endpoint
+from tidemill.errors import install_hint
 from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, canonical, sums
 from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch, of_os_error
 from tidemill.transfer.credentials import credential_error
@@ -155,7 +156,7 @@ def _open(place: RemoteFile, stall_s: float) -> Any:
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
         raise TransferError(
-            "`s3:` needs boto3, which is not installed", hint="pip install 'tidemill[s3]'", transient=False
+            "`s3:` needs boto3, which is not installed", hint=install_hint("s3"), transient=False
         ) from error
     endpoint = place.endpoint
     core = botocore.session.Session()

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tidemill import log
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, install_hint
 from tidemill.wire.amqp import VHOST
 from tidemill.wire.credentials import Credentials
 
@@ -79,9 +79,7 @@ def library() -> Any:
     try:
         import pika
     except ImportError as error:
-        raise ConfigError(
-            f"messages need the package `pika`: {error}", hint="`pip install 'tidemill[amqp]'`"
-        ) from error
+        raise ConfigError(f"messages need the package `pika`: {error}", hint=install_hint("amqp")) from error
     log.silence("pika")
     if pika.spec.props[pika.spec.BasicProperties.INDEX] is pika.spec.BasicProperties:
         pika.spec.props[pika.spec.BasicProperties.INDEX] = _tolerant(pika.spec.BasicProperties)

@@ -13,7 +13,7 @@ from tidemill.cli.arguments import Command, Parser, count, duration, option_type
 from tidemill.cli.cache.init import size
 from tidemill.cli.findings import wrapped
 from tidemill.cli.terminal import say, say_lines, show_json, show_lines, show_table
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, install_hint
 from tidemill.model.quantities import bytes_text, duration_text
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _plan(args: Namespace, size_bytes: int) -> tuple[StudySize, list[str]]:
         patterns = [each for each in patterns if each is ReadPattern.WHOLE]
         notes.append(
             f"{', '.join(f'`{each}`' for each in others)} left out: this Python has no XRootD client; "
-            "`pip install 'tidemill[far]'`"
+            f"{install_hint('far')}"
         )
     if not patterns:
         raise ConfigError("no pattern can be measured: " + "; ".join(notes))

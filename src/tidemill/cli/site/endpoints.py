@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import ConfigError, TidemillError, install_hint
 from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _examine(endpoint: Endpoint) -> Finding:
         try:
             import boto3  # noqa: F401
         except ImportError:
-            return Finding("endpoint", "fail", f"`{endpoint.url}` needs boto3", "pip install 'tidemill[s3]'")
+            return Finding("endpoint", "fail", f"`{endpoint.url}` needs boto3", install_hint("s3"))
     else:
         way = Direction.IN if endpoint.read else Direction.OUT
         place = permit(endpoint.url.replace("://*.", "://any.", 1), [endpoint], way)

@@ -16,7 +16,7 @@ from tidemill.cli.arguments import Command, Parser, duration
 from tidemill.cli.findings import tell_findings
 from tidemill.cli.site.init import PROBE_WAIT_S
 from tidemill.cli.terminal import show_json, show_lines
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import ConfigError, TidemillError, install_hint
 from tidemill.model.quantities import bytes_text
 from tidemill.site.setup.finding import Finding
 
@@ -199,7 +199,7 @@ def _examples() -> Finding:
         "examples",
         "warn",
         f"not installed: {', '.join(missing)}",
-        "`pip install 'tidemill[examples]'` for quickstart",
+        f"for quickstart: {install_hint('examples')}",
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import hint, say, show_json
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, install_hint
 from tidemill.model.quantities import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
     if missing:
         raise ConfigError(
             f"the example needs packages that are not installed: {', '.join(missing)}",
-            hint="pip install 'tidemill[examples]'; without them try `tidemill run --events 20 -- echo event {event}`",
+            hint=f"{install_hint('examples')}; without them try `tidemill run --events 20 -- echo event {{event}}`",
         )
     place = args.dir.absolute()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C: nothing is left behind

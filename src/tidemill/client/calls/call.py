@@ -13,7 +13,7 @@ from typing import IO, Any, TypeVar
 from tidemill.client.calls import channel
 from tidemill.client.calls.functions import FunctionPickles
 from tidemill.client.calls.process import contiguous, pickler
-from tidemill.errors import ConfigError, JobError
+from tidemill.errors import ConfigError, JobError, install_hint
 
 T = TypeVar("T")
 MEMORY_BYTES = 4 << 20  #: a pickled call or result that is larger is held in a file
@@ -165,7 +165,7 @@ def pickled(call: tuple[Any, Any, Any], directory: Path, functions: FunctionPick
     if not by_value and getattr(function, "__module__", None) == "__main__":
         raise ConfigError(
             f"`{name}` is a function of `__main__`, which a worker cannot import",
-            hint="`pip install tidemill[python]`, or move the function to a module",
+            hint=f"move the function to a module, or {install_hint('python')}",
         )
     try:
         content = functions.of(function) if by_value else None
@@ -184,7 +184,7 @@ def pickled(call: tuple[Any, Any, Any], directory: Path, functions: FunctionPick
     except _REFUSALS as error:
         raise ConfigError(
             f"failed to pickle the call of `{name}`: {error}",
-            hint="pass data that pickle takes; lambdas and local functions need `pip install tidemill[python]`",
+            hint=f"pass data that pickle takes; for lambdas and local functions {install_hint('python')}",
         ) from error
 
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, install_hint
 from tidemill.files import write_whole
 
 Value = str | int | float | None
-INSTALL = "pip install 'tidemill[archive]'"
 
 
 class Column(NamedTuple):
@@ -92,7 +91,7 @@ def need_pyarrow(what: str) -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"{what}: {error}", hint=f"`{INSTALL}`") from error
+        raise ConfigError(f"{what}: {error}", hint=install_hint("archive")) from error
 
 
 def arrow(sheet: Sheet) -> Any:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tidemill.errors import SiteError
+from tidemill.errors import SiteError, install_hint
 from tidemill.files import TEMPORARY, replaced, sync_directory
 
 _USAGE = "payloads wall_us setup_us user_us system_us rss_kb read_bytes write_bytes"
@@ -106,7 +106,7 @@ class Archive:
                 return rows
         except ImportError as error:
             raise SiteError(
-                f"the archive cannot be read: {error}", hint="`pip install 'tidemill[archive]'` at the server"
+                f"the archive cannot be read: {error}", hint=f"at the server: {install_hint('archive')}"
             ) from error
         except (OSError, ValueError) as error:  # pyarrow's own errors are both
             raise SiteError(

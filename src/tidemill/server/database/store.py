@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidemill.errors import ConfigError, JobError, SiteError
+from tidemill.errors import ConfigError, JobError, SiteError, install_hint
 from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, Statement, load, migrations, statements
 from tidemill.server.database.upgrade import Found, UpgradePlan, plan
@@ -351,7 +351,7 @@ def _postgresql(url: str, queries: dict[str, Statement], *, reads: bool) -> Sess
         from tidemill.server.database.postgresql import Postgresql
     except ImportError as error:
         raise ConfigError(
-            f"PostgreSQL needs the package `psycopg`: {error}", hint="`pip install 'tidemill[postgresql]'`"
+            f"PostgreSQL needs the package `psycopg`: {error}", hint=install_hint("postgresql")
         ) from error
     return Postgresql(url, queries, reads=reads)
 

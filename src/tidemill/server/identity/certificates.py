@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemill import clock, log
 from tidemill.config.tls import RoleMember, Tls
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, install_hint
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.errors import StrangerError
 from tidemill.wire.credentials import check_private
@@ -208,7 +208,7 @@ def _library() -> Any:
     except ImportError as error:
         raise ConfigError(
             f"client certificates need the package `cryptography`: {error}",
-            hint="`pip install 'tidemill[certs]'`",
+            hint=install_hint("certs"),
         ) from error
     return x509
 

@@ -17,7 +17,7 @@ from typing import Any
 from tidemill import clock
 from tidemill.config.tls import Issuer, RoleMember
 from tidemill.config.tls import Tokens as Section
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, install_hint
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.issuers import ALGORITHMS, IssuerKeys
@@ -50,7 +50,7 @@ class TokenVerifier:
             import jwt
         except ImportError as error:
             raise ConfigError(
-                f"tokens need the package `pyjwt`: {error}", hint="`pip install 'tidemill[tokens]'`"
+                f"tokens need the package `pyjwt`: {error}", hint=install_hint("tokens")
             ) from error
         self._jwt = jwt
         self._section = section

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemill import __version__, clock
-from tidemill.errors import SiteError
+from tidemill.errors import SiteError, install_hint
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.writer import QUEUE_MAX
 from tidemill.server.database.store import Session
@@ -49,7 +49,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "archive": ProblemKind(
         True,
         "campaigns that ended long ago cannot be archived: they stay in the database",
-        "the log has `archive.failed` and why; without the package: `pip install 'tidemill[archive]'`",
+        f"the log has `archive.failed` and why; without the package: {install_hint('archive')}",
     ),
     "no_site": ProblemKind(True, "none of the sites can be heard", "`tidemill site run` at a site"),
     "sites_silent": ProblemKind(
