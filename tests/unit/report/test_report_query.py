@@ -66,6 +66,12 @@ def test_exit_statuses_tell_causes_apart_whatever_the_event() -> None:
     }
 
 
+def test_an_event_whose_number_is_the_exit_status_has_the_cause_of_the_others() -> None:
+    rows = [_failure(k, f"output `plot`: `plot-{k}.txt` is missing", status=0) for k in range(3)]
+    (group,) = group_failures(rows)
+    assert group.cause == "output `plot`: `plot-N.txt` is missing"
+
+
 def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> None:
     rows = [_failure(0, "rare"), _failure(1, "often"), _failure(2, "often", final=True)]
     first, second = group_failures(rows)
