@@ -359,12 +359,17 @@ def _parameters(args: Namespace, offers: list[SiteApplication]) -> dict[str, str
 
 
 def _typed(name: str, value: str, parameter: Parameter) -> str | int | float | bool:
+    from tidemill.model.parameter import legal_text
+
     booleans = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     readers: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: booleans[text.lower()]}
     try:
         converted: str | int | float | bool = readers.get(parameter.type, str)(value)
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"parameter `{name}` is `{value}`, it must be of type {parameter.type}") from error
+        raise ConfigError(
+            f"parameter `{name}` is `{value}`, it must be of type {parameter.type}",
+            hint=legal_text(name, parameter),
+        ) from error
     return converted
 
 
