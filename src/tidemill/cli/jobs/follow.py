@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import TidemillError
-from tidemill.model.quantities import count_text
+from tidemill.model.quantities import count_text, counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
@@ -85,6 +86,11 @@ def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
         else:
             tell_failures(client, each)
     return 1 if bad else 0
+
+
+def states_text(states: Mapping[str, int]) -> str:
+    """`3 jobs COMPLETED; 1 job FAILED`."""
+    return "; ".join(f"{counted_text(number, 'job')} {state}" for state, number in sorted(states.items()))
 
 
 def counts_text(row: JobRow) -> str:
