@@ -234,6 +234,7 @@ def test_all_verbs_that_wait_end_as_run_does_where_some_events_fail(home: Home) 
     assert (home.run("wait", accepted).returncode, home.run("attach", accepted).returncode) == (0, 0)
     done = home.run("run", *words, "--", "false")
     assert "all 3 events failed: 0-2" in done.stderr, "no bound is named"
+    assert "`tidemill run --resume false-" in done.stderr.splitlines()[-1], "the next step"
 
 
 def test_wait_finds_the_one_job_whose_failure_is_not_accepted_among_many(home: Home) -> None:
