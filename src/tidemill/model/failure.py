@@ -272,9 +272,12 @@ def is_jobs_own(evidence: Evidence) -> bool:
     return POLICY[evidence.failure].against_job and fault_of(evidence) in JOBS_OWN
 
 
-def next_step(failure: str, *, job: int | None = None, event: int | None = None) -> str:
-    """What to do about a failure of this class, for this job and event as far as they are known."""
+def next_step(failure: str, *, job: int | None = None, event: int | None = None, stderr: bool = True) -> str:
+    """What to do about a failure of this class, for this job and event as far as they are known; `stderr`: whether it
+    wrote something there, as far as that is known."""
     text = POLICY[FailureClass(failure)].next_step
+    if not stderr:
+        text = text.replace("read its stderr", "its stderr is empty, read its stdout")
     return text.format(
         job="ID" if job is None else job,
         event="N" if event is None else event,

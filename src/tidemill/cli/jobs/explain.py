@@ -22,14 +22,14 @@ OUTPUTS_SHOWN = 5
 
 def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, how far it is, or how it ended."""
-    from tidemill.model.failure import next_step
+    from tidemill.report.query import step_of
 
     client = client_of(args)
     detail = client.job(one_job(client, args.job))
     row = detail.row
     last = detail.failures[0] if detail.failures else None
     is_over = row.state == "COMPLETED" or detail.archived
-    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last and not is_over else None
+    step = step_of(last) if last and not is_over else None
     lines = story(detail, now_us=clock.now_us())
     if args.json:
         show_json(
