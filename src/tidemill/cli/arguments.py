@@ -44,6 +44,11 @@ class Parser(argparse.ArgumentParser):
         return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
 
 
+def help_of(action: argparse.Action) -> str:
+    """What an option is for, as people read it: argparse has a per cent sign written twice."""
+    return (action.help or "").replace("%%", "%")
+
+
 def add_common(parser: Parser, *, talks: bool) -> None:
     """Options that every verb has."""
     group = parser.add_argument_group("common options")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidemill.cli.arguments import Command, Parser, add_common
+from tidemill.cli.arguments import Command, Parser, add_common, help_of
 from tidemill.cli.terminal import show_lines
 from tidemill.cli.verbs import GROUPS, load, parser_of
 
@@ -149,7 +149,7 @@ def _options(actions: list[argparse.Action]) -> str:
             if action.option_strings and action.nargs != 0 and _metavar(action)
             else ""
         )
-        lines.append(f"| {names}{value} | {_cell(action.help or '')} |")
+        lines.append(f"| {names}{value} | {_cell(help_of(action))} |")
     return "\n".join(lines) + "\n"
 
 

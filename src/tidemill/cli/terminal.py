@@ -6,6 +6,7 @@ Only the output of payloads is passed on byte by byte, into a file or a pipe, or
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -103,12 +104,20 @@ def _write_exact(stream: Any, piece: bytes | str) -> None:
 def live_tables(
     pages: Iterable[tuple[str, Sequence[str], Sequence[Sequence[object]]]], *, right: Sequence[int] = ()
 ) -> None:
-    """Show pages one after another on the whole terminal: each a headline, headers and rows."""
+    """Show pages one after another on the whole terminal, until it is gone: each a headline, headers and rows."""
     from rich.live import Live
 
-    with Live(auto_refresh=False, screen=True) as live:
-        for page in pages:
-            live.update(_page(*page, right=right), refresh=True)
+    try:
+        with Live(auto_refresh=False, screen=True) as live:
+            for page in pages:
+                if not stdout_is_terminal():  # it was closed; rich would go on, and write nothing
+                    discard_stdout()
+                    return
+                live.update(_page(*page, right=right), refresh=True)
+    except OSError as error:
+        if error.errno != errno.EIO:  # of a terminal that was closed as it was written to
+            raise
+        discard_stdout()
 
 
 def _page(

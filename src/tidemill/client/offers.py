@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidemill.errors import ConfigError, JobError, did_you_mean
 from tidemill.model.job import JobSpec
-from tidemill.model.parameter import check_value
+from tidemill.model.parameter import check_value, legal_text
 from tidemill.model.width import check_allowed
 from tidemill.wire.api import AppOffer, SiteApplication
 
@@ -14,8 +14,7 @@ from tidemill.wire.api import AppOffer, SiteApplication
 def check_offered(spec: JobSpec, offers: Sequence[SiteApplication], *, where: str = "") -> None:
     """Refuse a job whose application no site offers with such parameters.
 
-    `where` starts the message, such as `jobs.toml: job[3]: `. Raises ConfigError for an unknown name, JobError for a
-    value that is not legal.
+    `where` starts the message, such as `jobs.toml: job[3]: `. Raises ConfigError.
     """
     if spec.app is None:
         return
@@ -31,7 +30,7 @@ def check_offered(spec: JobSpec, offers: Sequence[SiteApplication], *, where: st
         raise next(each for each in refusals if each is not None)
 
 
-def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | JobError | None:
+def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | None:
     for name, value in spec.params.items():
         parameter = app.parameters.get(name)
         if parameter is None:
@@ -42,12 +41,12 @@ def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | JobError
         try:
             check_value(name, parameter, value)
         except JobError as error:
-            return JobError(where + error.message, hint=error.hint or parameter.help or None)
+            return ConfigError(where + error.message, hint=error.hint or legal_text(name, parameter))
     missing = [n for n, each in app.parameters.items() if each.default is None and n not in spec.params]
     if missing:
         return ConfigError(
             f"{where}application `{app.name}` needs parameter `{missing[0]}`",
-            hint=app.parameters[missing[0]].help or None,
+            hint=legal_text(missing[0], app.parameters[missing[0]]),
         )
     width = spec.resources.width
     why = width and check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)

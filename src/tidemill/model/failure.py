@@ -240,13 +240,20 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+_ENDING = re.compile(r"(?:status|signal) $")  #: what stands before an exit status or a signal
 
 
 def cause_of(evidence: Evidence) -> str:
     """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
-    # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not.
+    # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not, although
+    # an event's may be the same.
     kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
-    message = _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", evidence.message.strip())
+
+    def without(found: re.Match[str]) -> str:
+        is_ending = found[0] in kept and _ENDING.search(found.string, 0, found.start())
+        return found[0] if is_ending else "N"
+
+    message = _NUMBER.sub(without, evidence.message.strip())
     lines = evidence.stderr_tail.strip().splitlines()
     last = _NUMBER.sub("N", lines[-1].strip()[:200]) if lines else ""
     return message if not last or last in message else f"{message}: {last}"
@@ -265,9 +272,12 @@ def is_jobs_own(evidence: Evidence) -> bool:
     return POLICY[evidence.failure].against_job and fault_of(evidence) in JOBS_OWN
 
 
-def next_step(failure: str, *, job: int | None = None, event: int | None = None) -> str:
-    """What to do about a failure of this class, for this job and event as far as they are known."""
+def next_step(failure: str, *, job: int | None = None, event: int | None = None, stderr: bool = True) -> str:
+    """What to do about a failure of this class, for this job and event as far as they are known; `stderr`: whether it
+    wrote something there, as far as that is known."""
     text = POLICY[FailureClass(failure)].next_step
+    if not stderr:
+        text = text.replace("read its stderr", "its stderr is empty, read its stdout")
     return text.format(
         job="ID" if job is None else job,
         event="N" if event is None else event,

@@ -31,11 +31,30 @@ def parameters_fault(parameters: Mapping[str, Parameter], given: Mapping[str, An
         try:
             check_value(name, parameter, value)
         except JobError as error:
-            return Fault(error.message, error.hint or parameter.help or None)
+            return Fault(error.message, error.hint or legal_text(name, parameter))
     for name, parameter in parameters.items():
         if parameter.default is None and name not in given:
-            return Fault(f"parameter `{name}` is needed", parameter.help or None)
+            return Fault(f"parameter `{name}` is needed", legal_text(name, parameter))
     return None
+
+
+def legal_text(name: str, parameter: Parameter) -> str:
+    """What a parameter may be, and what it is for: `energy` is an integer from 1 to 1000 (GeV)."""
+    words = {
+        ParameterType.INT: "an integer",
+        ParameterType.FLOAT: "a number",
+        ParameterType.BOOL: "`true` or `false`",
+        ParameterType.CHOICE: "one of " + ", ".join(f"`{shown(each)}`" for each in parameter.choices or []),
+        ParameterType.STRING: "a text"
+        + (f" that matches `{shown(parameter.pattern)}`" if parameter.pattern else ""),
+    }
+    text = f"`{name}` is {words[parameter.type]}"
+    low, high = parameter.min, parameter.max
+    if low is not None and high is not None:
+        text += f" from {shown(low)} to {shown(high)}"
+    elif low is not None or high is not None:
+        text += f" of at least {shown(low)}" if low is not None else f" of at most {shown(high)}"
+    return text + (f" ({parameter.help})" if parameter.help else "")
 
 
 def check_value(name: str, parameter: Parameter, value: Any) -> str | int | float | bool:

@@ -140,7 +140,15 @@ def _group(failure: FailureClass, cause: str, members: list[FailureRow]) -> Caus
         count=len(members),
         final=sum(each.final for each in members),
         examples=examples,
-        next_step=next_step(failure, job=examples[0].job, event=examples[0].event),
+        next_step=step_of(examples[0]),
+    )
+
+
+def step_of(row: FailureRow) -> str:
+    """What to do about a failure."""
+    evidence = row.evidence
+    return next_step(
+        evidence.failure, job=row.job, event=row.event, stderr=bool(evidence.stderr_tail.strip())
     )
 
 

@@ -107,7 +107,7 @@ def test_a_server_cannot_hold_up_its_clients_by_a_pattern(world: World, tmp_path
     client = Client(world.address, credentials=credentials, home=tmp_path)
     from tidemill.client.offers import check_offered
 
-    with pytest.raises(JobError, match="does not match"):
+    with pytest.raises(ConfigError, match="does not match"):
         check_offered(JobSpec(app="sim", params={"p0": LETTERS}), client.applications())
 
 

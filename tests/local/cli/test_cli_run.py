@@ -210,6 +210,12 @@ def test_a_job_file_runs_in_the_order_of_its_inputs(home: Home) -> None:
     assert done.returncode == 0, done.stderr
     (lines,) = [each.data for each in client.results(name) if each.output == "stdout"]
     assert lines.split() == [b"100", b"hits"]
+    rows = sorted(row.id for row in home.jobs(name))
+    assert f"submitted 2 jobs, {rows[0]} to {rows[1]}, in campaign `{name}`\n" in done.stderr
+    assert "2 jobs COMPLETED\n" in done.stderr
+    places = [line.split()[0] for line in done.stderr.splitlines() if line.startswith("    tidemill-out/")]
+    assert len(places) == 2, "hits, and what `count` prints"
+    assert all((home.work / each).exists() for each in places), done.stderr
 
 
 def test_a_wrong_parameter_is_named_with_the_nearest(home: Home) -> None:
@@ -224,5 +230,5 @@ def test_a_wrong_parameter_is_named_with_the_nearest(home: Home) -> None:
         assert done.returncode == 2
         assert hint in done.stderr
     done = home.run("submit", "--app", "pi", "-p", "darts=0", "--wait")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "darts" in done.stderr

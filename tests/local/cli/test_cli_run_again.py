@@ -27,9 +27,10 @@ def test_a_name_is_refused_and_its_files_stay_also_where_no_server_runs_that_kno
     try:
         done = home.run("run", *words, stdin="c\n")
     finally:
-        home.run("up", "--stop")  # `run` started a server of its own
+        stopped = home.run("up", "--stop")  # `run` started a server of its own
     assert (done.returncode, "campaign `again` exists" in done.stderr) == (2, True), done.stderr
     assert [path.read_text() for path in (home.path / "inputs").glob("*/lines")] == ["a\nb\n"]
+    assert stopped.stderr == "stopped; every job had ended\n"
 
 
 @pytest.mark.parametrize("size", [4, 100], ids=["as many bytes", "more bytes"])

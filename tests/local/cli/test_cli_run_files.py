@@ -220,7 +220,7 @@ def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
             assert attached.returncode == 1
         run.communicate(timeout=WAIT_S)
     done = home.run("wait", name)
-    assert (done.returncode, "1 CANCELED" in done.stderr) == (1, True)
+    assert (done.returncode, "1 job CANCELED" in done.stderr) == (1, True)
     assert "job retry" in home.run("job", "explain", str(row.id)).stdout
 
 
@@ -234,6 +234,7 @@ def test_all_verbs_that_wait_end_as_run_does_where_some_events_fail(home: Home) 
     assert (home.run("wait", accepted).returncode, home.run("attach", accepted).returncode) == (0, 0)
     done = home.run("run", *words, "--", "false")
     assert "all 3 events failed: 0-2" in done.stderr, "no bound is named"
+    assert "`tidemill run --resume false-" in done.stderr.splitlines()[-1], "the next step"
 
 
 def test_wait_finds_the_one_job_whose_failure_is_not_accepted_among_many(home: Home) -> None:
@@ -244,7 +245,7 @@ def test_wait_finds_the_one_job_whose_failure_is_not_accepted_among_many(home: H
     accepted = accepted.replace("test $0 = 0", "test $0 -gt 1")
     (home.work / "many.toml").write_text(accepted + job + "failed_max = 2\n" + accepted)
     done = home.run("submit", "many.toml", "--campaign", "many", "--wait")
-    assert "45 PARTIAL" in done.stderr, done.stderr
+    assert "45 jobs PARTIAL" in done.stderr, done.stderr
     done = home.run("wait", "many")
     assert (done.returncode, done.stderr.count(" is PARTIAL")) == (1, 1), done.stderr
 

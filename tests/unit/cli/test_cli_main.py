@@ -64,6 +64,7 @@ def test_every_verb_has_help_with_an_example_and_an_about_for_each_option(
 def test_the_documentation_is_what_the_parsers_say() -> None:
     told = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert told == reference(), "run: python -m tidemill.cli.reference > docs/cli.md"
+    assert "%%" not in told, "argparse's way to write one is not the reader's"
 
 
 @pytest.mark.parametrize(

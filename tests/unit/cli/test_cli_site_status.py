@@ -8,6 +8,8 @@ import msgspec
 
 from tidemill.batch.pbs.survey import NO_SCHEDULER
 from tidemill.cli.site.status import (
+    NONE_RUNS,
+    _server_view,
     away_text,
     metrics_lines,
     mode_text,
@@ -52,6 +54,17 @@ def plan(at_s: float, **changes: object) -> PlanMade:
     values = {"plan": "e1-1", "pool": "batch/8c", "snapshot_s": at_s, "nodes": 16, "idle": 3, "busy": 12, "held": 1,
               "waiting": 0, "queue": 5} | changes  # fmt: skip
     return PlanMade(at_s=at_s, **values)  # type: ignore[arg-type]
+
+
+def test_a_private_server_that_has_not_started_is_no_failure(tmp_path: Path) -> None:
+    own = SiteConfig(name="here", server=f"unix:{tmp_path}/server/api.sock")
+    row, why = _server_view(own, tmp_path)
+    assert (row, why) == (None, NONE_RUNS)
+    elsewhere = SiteConfig(name="here", server=f"unix:{tmp_path}/other.sock")
+    assert "failed to reach the server" in _server_view(elsewhere, tmp_path)[1]
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "api.sock").touch()
+    assert "failed to reach the server" in _server_view(own, tmp_path)[1], "it should answer"
 
 
 def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidemill.cli.start.up import stop_up
+import pytest
+
+from tidemill.cli.start.up import stop_up, stopped_text
 
 HOLDER = """
 import fcntl, os, signal, sys, time
@@ -40,3 +42,16 @@ def test_a_stopped_up_has_ended(tmp_path: Path) -> None:
 
 def test_nothing_is_stopped_where_nothing_runs(tmp_path: Path) -> None:
     assert not stop_up(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("unended", "text"),
+    [
+        (0, "stopped; every job had ended"),
+        (1, "stopped; 1 job that had not ended goes on with the next `tidemill up`"),
+        (2, "stopped; 2 jobs that had not ended go on with the next `tidemill up`"),
+        (None, "stopped; what was running goes on with the next `tidemill up`"),
+    ],
+)
+def test_a_stop_says_what_goes_on_later(unended: int | None, text: str) -> None:
+    assert stopped_text(unended) == text

@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.time import area, nice_ceiling
+from tidemill.cli.jobs.errors import amount_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.figures.activity import Changes, Span, activity, add, course
 from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
@@ -66,10 +67,36 @@ def test_exit_statuses_tell_causes_apart_whatever_the_event() -> None:
     }
 
 
+def test_an_event_whose_number_is_the_exit_status_has_the_cause_of_the_others() -> None:
+    rows = [_failure(k, f"output `plot`: `plot-{k}.txt` is missing", status=0) for k in range(3)]
+    (group,) = group_failures(rows)
+    assert group.cause == "output `plot`: `plot-N.txt` is missing"
+
+
 def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> None:
     rows = [_failure(0, "rare"), _failure(1, "often"), _failure(2, "often", final=True)]
     first, second = group_failures(rows)
     assert (first.cause, first.final, first.examples[0].event, second.cause) == ("often", 1, 2, "rare")
+
+
+def test_where_stderr_is_empty_the_next_step_is_to_read_stdout() -> None:
+    (quiet,) = group_failures([_failure(3, "output `plot` is missing", tail=" \n")])
+    assert "its stderr is empty, read its stdout: `tidemill job logs 1 --event 3`" in quiet.next_step
+    (loud,) = group_failures([_failure(3, "exit status 1", tail="no such file")])
+    assert "read its stderr: `tidemill job logs 1 --event 3`" in loud.next_step
+
+
+@pytest.mark.parametrize(
+    ("failures", "final", "text"),
+    [
+        (3, 1, "3 failures, 1 final"),
+        (1, 1, "1 failure, 1 final"),
+        (2, 0, "2 failures, none final: they ran again"),
+        (1, 0, "1 failure, none final: it ran again"),
+    ],
+)
+def test_how_often_something_failed_does_not_sound_good(failures: int, final: int, text: str) -> None:
+    assert amount_text(failures, final) == text
 
 
 def _timeline(*ends_s: float, events: int | None = None) -> Timeline:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, define_raw
-from tidemill.cli.jobs.follow import counts_text, follow, tell_failures
+from tidemill.cli.jobs.follow import counts_text, follow, states_text, tell_failures
 from tidemill.cli.jobs.named import known_campaign, split_names
 from tidemill.cli.jobs.outcome import Telling, tell_outcome
 from tidemill.cli.terminal import say, show_json
@@ -56,7 +56,7 @@ def attach(client: Client, campaign: str, jobs: list[int], how: Telling, *, canc
     if how.as_json:
         show_json({"campaign": row, "jobs": details})
         return 1 if bad else 0
-    say("; ".join(f"{number} {state}" for state, number in sorted(row.states.items())))
+    say(states_text(row.states))
     for each in bad[:FAILURES_SHOWN]:
         say(f"job {each.id} {counts_text(each)}")
         tell_failures(client, client.job(each.id))

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.model.quantities import count_text, times_text
+from tidemill.model.quantities import count_text, counted_text
 
 LIMIT = 10_000
 EXAMPLES = 3
@@ -40,9 +40,8 @@ def run(args: Namespace) -> int:
         return 0
     for group in groups:
         policy = POLICY[group.failure]
-        final = f", {count_text(group.final)} for good" if group.final else ", none for good: they ran again"
         show(f"{group.failure}: {group.cause}")
-        show(f"    {times_text(group.count)}{final}; {policy.meaning}")
+        show(f"    {amount_text(group.count, group.final)}; {policy.meaning}")
         for each in group.examples[:EXAMPLES]:
             event = "" if each.event is None else f" event {each.event} seed {each.seed}"
             node = f" on {each.evidence.node}" if each.evidence.node else ""
@@ -51,6 +50,14 @@ def run(args: Namespace) -> int:
             show(f"      | {line}")
         show(f"    next: {group.next_step}")
     return 0
+
+
+def amount_text(failures: int, final: int) -> str:
+    """`3 failures, 1 final`. One that is not final was followed by a retry."""
+    text = counted_text(failures, "failure")
+    if final:
+        return f"{text}, {count_text(final)} final"
+    return f"{text}, none final: {'it' if failures == 1 else 'they'} ran again"
 
 
 COMMANDS = {"errors": Command(define, run, "tidemill errors --campaign zmumu")}

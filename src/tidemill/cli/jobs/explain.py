@@ -22,14 +22,14 @@ OUTPUTS_SHOWN = 5
 
 def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, how far it is, or how it ended."""
-    from tidemill.model.failure import next_step
+    from tidemill.report.query import step_of
 
     client = client_of(args)
     detail = client.job(one_job(client, args.job))
     row = detail.row
     last = detail.failures[0] if detail.failures else None
     is_over = row.state == "COMPLETED" or detail.archived
-    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last and not is_over else None
+    step = step_of(last) if last and not is_over else None
     lines = story(detail, now_us=clock.now_us())
     if args.json:
         show_json(
@@ -72,7 +72,7 @@ def story(detail: JobDetail, *, now_us: int) -> list[str]:
         lines.append(f"it waits for: {detail.waits_for}")
         lines += [f"to change it: {detail.waits_hint}"] if detail.waits_hint else []
         if detail.row.events_leased:
-            lines.append(f"{count_text(detail.row.events_leased)} of its events are leased to a site now")
+            lines.append(f"{_leased_text(detail.row.events_leased, 'of its events')} to a site now")
     else:
         lines += _at_work(detail, now_us=now_us)
     most = detail.spec.running_max
@@ -87,17 +87,17 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
     """Of a job that waits for nothing: since when, how far, how fast, until when."""
     row = detail.row
     site = row.site or next((each.site for each in detail.attempts), None)
-    since_s = (now_us - (row.started_us or row.created_us)) / 1e6
+    ran_s = _ran_s(detail, now_us=now_us)
     lines = [
-        f"nothing holds it up: it has run for {duration_text(since_s)}" + (f" at site {site}" if site else "")
+        f"nothing holds it up: it has run for {duration_text(ran_s)}" + (f" at site {site}" if site else "")
     ]
     failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
     if row.events > 1:
         lines.append(
             f"{count_text(row.events_done)} of {count_text(row.events)} events are done{failed}, "
-            f"{count_text(row.events_leased)} are leased to the site"
+            f"{_leased_text(row.events_leased)} to the site"
         )
-    rate = ratio(row.events_done, since_s)
+    rate = ratio(row.events_done, ran_s)
     left = row.events - row.events_done - row.events_failed
     if row.events_done and rate:
         lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
@@ -110,6 +110,25 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
         )
     lines.append(f"`tidemill attach {row.campaign}` follows it, `tidemill job cancel {row.id}` ends it")
     return lines
+
+
+def _leased_text(events: int, of: str = "") -> str:
+    """`1 is leased`, `3 of its events are leased`."""
+    return f"{count_text(events)} {of}".rstrip() + (" is leased" if events == 1 else " are leased")
+
+
+def _ran_s(detail: JobDetail, *, now_us: int) -> float:
+    """How long a job has run: while a lease of it was open. The time between its end and a retry does not count. Where
+    it has more leases than the server shows: since its start."""
+    started_us = detail.row.started_us or detail.row.created_us
+    spans = sorted((each.leased_us, each.ended_us or now_us) for each in detail.attempts)
+    if not spans or spans[0][0] > started_us:
+        return (now_us - started_us) / 1e6
+    ran_us, until_us = 0, started_us
+    for first_us, last_us in spans:
+        ran_us += max(0, last_us - max(first_us, until_us))
+        until_us = max(until_us, last_us)
+    return ran_us / 1e6
 
 
 def _ended(detail: JobDetail) -> list[str]:

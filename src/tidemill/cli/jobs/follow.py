@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import TidemillError
-from tidemill.model.quantities import count_text
+from tidemill.model.quantities import count_text, counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
@@ -83,8 +84,13 @@ def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
         if interrupted:
             hint(f"`tidemill job retry {each.row.id}` runs the rest; what is done stays done")
         else:
-            tell_failures(client, each)
+            tell_failures(client, each, again=f"tidemill job retry {each.row.id} --wait")
     return 1 if bad else 0
+
+
+def states_text(states: Mapping[str, int]) -> str:
+    """`3 jobs COMPLETED; 1 job FAILED`."""
+    return "; ".join(f"{counted_text(number, 'job')} {state}" for state, number in sorted(states.items()))
 
 
 def counts_text(row: JobRow) -> str:
@@ -93,8 +99,9 @@ def counts_text(row: JobRow) -> str:
     return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
 
 
-def tell_failures(client: Client, job: JobDetail) -> None:
-    """Print why a job ended without success: its failed events, the most frequent causes, and the next step."""
+def tell_failures(client: Client, job: JobDetail, *, again: str | None = None) -> None:
+    """Print why a job ended without success: its failed events, the most frequent causes, and the next step. `again`:
+    the command that runs what failed, None = the one that goes on with the campaign."""
     from tidemill.report.query import group_failures
 
     groups = group_failures(client.failures(job=job.row.id, limit=1000))
@@ -113,10 +120,9 @@ def tell_failures(client: Client, job: JobDetail) -> None:
 
     if is_acceptable(job):
         hint(f"`tidemill job accept {job.row.id}` delivers what is done as it is")
-    again, number = "it" if job.row.events == 1 else "what failed", job.row.id
-    hint(
-        f"`tidemill errors --campaign {job.row.campaign}` groups them, `tidemill job retry {number}` runs {again} again"
-    )
+    campaign, what = job.row.campaign, "it" if job.row.events == 1 else "what failed"
+    again = again or f"tidemill run --resume {campaign}"
+    hint(f"`tidemill errors --campaign {campaign}` groups them, `{again}` runs {what} again")
 
 
 def _shortened(events: str) -> str:

@@ -62,7 +62,7 @@ def tell_outcome(client: Client, job: int, row: CampaignRow, how: Telling) -> in
     if outputs and (detail.row.events > 1 or how.with_files):
         for each in outputs:
             if detail.row.events > 1 or each.output.name != STDOUT:
-                say(f"    {_place(each)}")
+                say(f"    {place_text(each)}")
     if not good and not how.interrupted:
         tell_failures(client, detail)
     elif not good:
@@ -98,7 +98,8 @@ def exit_status(detail: JobDetail) -> int:
     return last.exit_status or FAILED
 
 
-def _place(each: JobOutput) -> str:
+def place_text(each: JobOutput) -> str:
+    """Where an output is, and how large."""
     from tidemill.client.outputs import files_of, is_directory, local_path
 
     size = bytes_text(each.output.size_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tidemill.wire.api import SiteApplication
 
 RETRIES = 2
+PLACES_SHOWN = 5  #: results whose place is printed after `--wait`, and jobs that are asked for theirs
 
 
 def define(parser: Parser) -> None:
@@ -359,12 +361,17 @@ def _parameters(args: Namespace, offers: list[SiteApplication]) -> dict[str, str
 
 
 def _typed(name: str, value: str, parameter: Parameter) -> str | int | float | bool:
+    from tidemill.model.parameter import legal_text
+
     booleans = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     readers: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: booleans[text.lower()]}
     try:
         converted: str | int | float | bool = readers.get(parameter.type, str)(value)
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"parameter `{name}` is `{value}`, it must be of type {parameter.type}") from error
+        raise ConfigError(
+            f"parameter `{name}` is `{value}`, it must be of type {parameter.type}",
+            hint=legal_text(name, parameter),
+        ) from error
     return converted
 
 
@@ -372,23 +379,30 @@ def _tell(args: Namespace, sent: Submission) -> int:
     if args.json:
         show_json(sent)
         return 0
-    first, last = min(sent.jobs), max(sent.jobs)
-    which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
-    say(f"submitted {which} in campaign `{sent.campaign}`")
-    if sent.remark:
-        say(f"remark: {sent.remark}")
+    _tell_submitted(sent)
     hint(f"`tidemill top` shows how they run, `tidemill outputs ls --campaign {sent.campaign}` what came out")
     if sent.jobs:
         show_lines("\n".join(map(str, sent.jobs)))
     return 0
 
 
+def _tell_submitted(sent: Submission) -> None:
+    first, last = min(sent.jobs), max(sent.jobs)
+    which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
+    say(f"submitted {which} in campaign `{sent.campaign}`")
+    if sent.remark:
+        say(f"remark: {sent.remark}")
+
+
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     """Wait with a progress bar and print the outcome; 1 if a job failed or was canceled."""
+    from tidemill.cli.jobs.follow import states_text
     from tidemill.cli.progress import Progress
     from tidemill.client.client import RETRY_S
 
     client.retry_s = RETRY_S
+    if not as_json:
+        _tell_submitted(sent)
     with Progress(what=sent.campaign) as progress:
         rows = client.wait(sent, on_progress=progress)
     if as_json:
@@ -396,7 +410,8 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     states: dict[str, int] = {}
     for row in rows:
         states[row.state] = states.get(row.state, 0) + 1
-    say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
+    say(states_text(states))
+    _tell_places(client, sent)
     failed = [row for row in rows if row.state in ("FAILED", "CANCELED")]
     for row in failed[:5]:
         say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
@@ -406,6 +421,20 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
             f"{sent.campaign}` runs what failed; what is done stays done"
         )
     return 1 if failed else 0
+
+
+def _tell_places(client: Client, sent: Submission) -> None:
+    """Say where results are: of a few jobs each file, else how to list them."""
+    from tidemill.cli.jobs.outcome import place_text
+
+    found = []
+    if len(sent.jobs) <= PLACES_SHOWN:
+        outputs = chain.from_iterable(client.outputs(job=job) for job in sent.jobs)
+        found = list(islice(outputs, PLACES_SHOWN + 1))
+    for each in found[:PLACES_SHOWN]:
+        say(f"    {place_text(each)}")
+    if len(found) > PLACES_SHOWN or len(sent.jobs) > PLACES_SHOWN:
+        hint(f"`tidemill outputs ls --campaign {sent.campaign}` lists all results")
 
 
 COMMANDS = {

@@ -8,11 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, duration
+from tidemill.cli.jobs.follow import states_text
 from tidemill.cli.jobs.named import known_campaign, split_names
 from tidemill.cli.jobs.outcome import is_good, may_be_missed
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.quantities import count_text, counted_text
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -64,7 +65,7 @@ def run(args: Namespace) -> int:
         states[row.state] = states.get(row.state, 0) + 1
     bad = first_bad(client, rows)
     if not args.json:
-        say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
+        say(states_text(states))
         for row in bad:
             say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
         if bad:

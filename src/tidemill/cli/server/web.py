@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, port
-from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.cli.terminal import flush, hint, say, show, show_json
 from tidemill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def _serve(args: Namespace, client: Client, server_socket: Path) -> int:
             show_json({"url": url, "forward": forward})
         else:
             show(url)
+        flush()  # a script that reads the URL from a pipe needs it while this runs
+        if not args.json:
             say(f"this URL works once, within {TOKEN_S / 60:.0f} minutes; the pages are there until Ctrl-C")
             say(f"from another computer, run there first: {forward}")
         try:

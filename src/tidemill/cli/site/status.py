@@ -29,6 +29,7 @@ METRICS_BYTES_MAX = 1_000_000
 MOVES_SHOWN = 5
 HOUR_S = 3600.0
 PREFIX = "tidemill_"
+NONE_RUNS = "none runs now: `tidemill run` and `tidemill up` start it"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of metrics: (labels, value), by name."""
 
@@ -56,7 +57,7 @@ def status(args: Namespace) -> int:
     applications.digests.read_known(directory / RECORD)
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
-    (row, why), owner = _server_view(config), owner_of(directory)
+    (row, why), owner = _server_view(config, args.home), owner_of(directory)
     stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
     denied = denied_lines(directory)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
@@ -381,7 +382,7 @@ def _one(samples: Samples, name: str) -> float | None:
 
 def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:
     if row is None:
-        _line("server", f"{config.server}: {why}")
+        _line("server", why if why == NONE_RUNS else f"{config.server}: {why}")
         return
     age = duration_text(max(0, clock.now_us() - row.seen_us) / 1e6)
     _line("server", f"{config.server}: {row.state}, heard of {age} ago")
@@ -392,19 +393,28 @@ def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:
         _line("remark", each)
 
 
-def _server_view(config: SiteConfig) -> tuple[SiteRow | None, str]:
+def _server_view(config: SiteConfig, home: Path | None) -> tuple[SiteRow | None, str]:
     from tidemill.client.client import Client
+    from tidemill.client.home import home_dir
     from tidemill.site.link.transport import credentials_of
     from tidemill.wire.broker import is_broker
 
     if is_broker(config.server):
         return None, "reached by messages, which answer the agent alone"
+    if is_absent(config.server, home_dir(home)):
+        return None, NONE_RUNS
     try:
         client = Client(config.server, credentials=credentials_of(config), retry_s=0)
         rows = [row for row in client.sites() if row.name == config.name]
     except TidemillError as error:
         return None, error.message
     return (rows[0], "") if rows else (None, "does not know this site yet")
+
+
+def is_absent(server: str, home: Path) -> bool:
+    """Whether a site's server is the private one of this home, and has not started or has ended."""
+    socket = home / "server" / "api.sock"
+    return server == f"unix:{socket}" and not socket.exists()
 
 
 def _owner_text(owner: dict[str, Any] | None) -> str:

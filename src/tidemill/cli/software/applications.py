@@ -82,11 +82,12 @@ def show_app(args: Namespace) -> int:
     if args.json:
         show_json(chosen)
         return 0
+    measured = {row.name: row.capacity.get("event_s") or {} for row in client_of(args).sites()}
     for offer in chosen:
         app = offer.app
         show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
         size = f"{counted_text(app.cores, 'core')}, {app.memory_mb} MB"
-        show(f"    {app.mode} mode, {size}, about {app.event_s:g} s per event")
+        show(f"    {app.mode} mode, {size}, {_event_text(app, measured.get(offer.site, {}).get(app.name))}")
         if app.ranks_max:
             show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
         show(f"    {app.digest}")
@@ -102,6 +103,13 @@ def show_app(args: Namespace) -> int:
         for name, parameter in sorted(app.parameters.items()):
             show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
     return 0
+
+
+def _event_text(app: Any, measured_s: float | None) -> str:
+    """How long an event takes: as its site measured it, else as its file says or as is assumed."""
+    if measured_s:
+        return f"{measured_s:.3g} s per event (measured)"
+    return f"about {app.event_s:g} s per event (not measured yet)"
 
 
 def _start(cost: Any) -> str:

@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.arguments import Command, Parser, help_of
 from tidemill.cli.terminal import hint, show_lines, stdout_is_terminal
 from tidemill.cli.verbs import VERBS, family_of, load, parser_of
 from tidemill.errors import TidemillError
@@ -108,7 +108,7 @@ def _candidates(before: list[str], typed: str) -> Iterator[tuple[str, str]]:
     if typed.startswith("-"):
         for action in parser._actions:
             names = [name for name in action.option_strings if name.startswith("--")]
-            yield from ((name, action.help or "") for name in names if action.help != argparse.SUPPRESS)
+            yield from ((name, help_of(action)) for name in names if action.help != argparse.SUPPRESS)
         return
     for action in parser._get_positional_actions():
         yield from _values(action, "", given)

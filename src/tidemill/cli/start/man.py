@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemill import __version__
-from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.arguments import Command, Parser, help_of
 from tidemill.cli.suggestions import suggested
 from tidemill.cli.terminal import say, show_json, show_lines, stdout_is_terminal
 from tidemill.cli.verbs import GROUPS, VERBS, family_of, load, parser_of
@@ -114,7 +114,7 @@ def page(verb: str) -> ManualPage:
     for action in parser._actions:
         names = ", ".join(action.option_strings) or str(action.metavar)
         value = f" {action.metavar}" if action.option_strings and action.nargs != 0 and action.metavar else ""
-        options.append((f"{names}{value}", action.help or ""))
+        options.append((f"{names}{value}", help_of(action)))
     sections = [
         Section("SYNOPSIS", f"tidemill {verb} [OPTIONS] {positional}".rstrip()),
         Section("DESCRIPTION", about[0].upper() + about[1:] + "."),

@@ -14,18 +14,21 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tidemill import __version__, clock
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.home_parts import MARK, SITE_NAME
 from tidemill.cli.terminal import say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.cli.supervise import Child
     from tidemill.client.home import UpFile
     from tidemill.wire.api import SiteRow
+
+Reply = TypeVar("Reply")
 
 READY_S = 60.0  #: how long server and site may take to answer
 STOP_S = 60.0  #: how long `--stop` waits
@@ -201,11 +204,33 @@ def _stop_words(home: Path) -> str:
 
 
 def _stop(home: Path) -> int:
+    unended = _unended(home)
     if stop_up(home):
-        say("stopped; what was running goes on with the next `tidemill up`")
+        say(stopped_text(unended))
     else:
         say(f"no `tidemill up` runs in `{home}`")
     return 0
+
+
+def stopped_text(unended: int | None) -> str:
+    """That everything has ended, and what goes on later. `unended`: jobs that had not ended, None = not known."""
+    if unended == 0:
+        return "stopped; every job had ended"
+    what = "what was running goes" if unended is None else counted_text(unended, "job")
+    if unended is not None:
+        what += " that had not ended goes" if unended == 1 else " that had not ended go"
+    return f"stopped; {what} on with the next `tidemill up`"
+
+
+def _unended(home: Path) -> int | None:
+    """How many jobs of the server have not ended; None = it does not answer."""
+    from tidemill.model.state import JOB_FINAL
+    from tidemill.wire.api import Counts
+
+    counts = _asked(home, "/v1/counts", Counts)
+    if counts is None:
+        return None
+    return sum(number for state, number in counts.states.items() if state not in JOB_FINAL)
 
 
 def _serve(args: Namespace, home: Path) -> int:
@@ -355,11 +380,17 @@ def _waits(home: Path, began_us: int, deadline: float) -> bool:
 def _sites(home: Path) -> list[SiteRow] | None:
     """What the server knows of sites; None while it does not answer."""
     from tidemill.wire.api import SiteRow
+
+    return _asked(home, "/v1/sites", list[SiteRow])
+
+
+def _asked(home: Path, path: str, kind: type[Reply]) -> Reply | None:
+    """What the server of this home answers; None while it does not."""
     from tidemill.wire.http import Connection
 
     connection = Connection(f"unix:{home}/server/api.sock", timeout_s=5)
     try:
-        return connection.call("GET", "/v1/sites", list[SiteRow])
+        return connection.call("GET", path, kind)
     except TidemillError:
         return None
     finally:

@@ -263,7 +263,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
     if others:
         shown = ", ".join(_short(each) for each in others[:PARTITIONS_SHOWN])
         more = f" and {len(others) - PARTITIONS_SHOWN} more" if len(others) > PARTITIONS_SHOWN else ""
-        findings.append(Finding("others", "ok", shown + more))
+        findings.append(Finding("other partitions", "ok", shown + more))
     gentle = [
         each.name
         for each in others

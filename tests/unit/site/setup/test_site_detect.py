@@ -110,6 +110,10 @@ def test_a_partition_that_gives_way_is_pointed_out() -> None:
     assert found(suggest(WISHES, LOGIN, FACTS, NODE), "gentler").hint.startswith("`--partition preempt`")
 
 
+def test_partitions_that_are_not_used_are_not_taken_for_other_users() -> None:
+    assert "preempt" in found(suggest(WISHES, LOGIN, FACTS, NODE), "other partitions").found
+
+
 def test_short_partitions_shorten_the_walltime() -> None:
     short = msgspec.structs.replace(BATCH, walltime_max_s=1800)
     assert values(with_facts(partitions=[short])).walltime_s == 1800

@@ -1,0 +1,52 @@
+"""What `job explain` says of a job that runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.cli.jobs.explain import story
+from tidemill.model.job import JobSpec
+from tidemill.wire.api import AT_WORK, Attempt, JobDetail, JobRow, PayloadUsage
+
+S = 1_000_000
+START = 1_800_000_000 * S
+
+
+def _attempt(first_s: int, last_s: int | None) -> Attempt:
+    return Attempt(
+        lease=first_s, site="here", state="ACTIVE" if last_s is None else "ENDED", first=0, count=1,
+        leased_us=START + first_s * S, ended_us=None if last_s is None else START + last_s * S, reason="",
+    )  # fmt: skip
+
+
+def _detail(*attempts: Attempt, leased: int = 1, waits_for: str = AT_WORK) -> JobDetail:
+    row = JobRow(
+        id=1, campaign="c", name="", app="", state="RUNNING", site="here", events=10, events_done=9, events_failed=0,
+        events_leased=leased, priority=0, created_us=START - S, started_us=START, ended_us=None, reason="",
+    )  # fmt: skip
+    return JobDetail(
+        row=row, spec=JobSpec(command=["true"], events=10), seed_base=0, done="0-8", failed="", usage=PayloadUsage(),
+        attempts=list(attempts), failures=[], outputs=[], waits_for=waits_for, waits_hint=None,
+    )  # fmt: skip
+
+
+def test_the_time_between_the_end_of_a_job_and_its_retry_is_not_time_that_it_ran() -> None:
+    lines = story(_detail(_attempt(0, 4), _attempt(2, 5), _attempt(3600, None)), now_us=START + 3604 * S)
+    assert lines[0] == "nothing holds it up: it has run for 9.0 s at site here"
+    assert lines[2].startswith("at 1 events/s it ends in about 1.0 s")
+
+
+def test_a_job_of_which_the_server_shows_the_newest_leases_only_has_run_since_its_start() -> None:
+    lines = story(_detail(_attempt(50, None)), now_us=START + 60 * S)
+    assert "it has run for 1 m 00 s" in lines[0]
+
+
+@pytest.mark.parametrize(("leased", "said"), [(1, "1 is leased"), (2, "2 are leased")])
+def test_one_event_is_leased_and_two_are(leased: int, said: str) -> None:
+    lines = story(_detail(_attempt(0, None), leased=leased), now_us=START + S)
+    assert lines[1] == f"9 of 10 events are done, {said} to the site"
+
+
+def test_an_event_of_a_job_that_waits_is_leased() -> None:
+    lines = story(_detail(_attempt(0, None), waits_for="fair_share"), now_us=START + S)
+    assert lines[1] == "1 of its events is leased to a site now"
