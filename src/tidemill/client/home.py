@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import Annotated
@@ -177,10 +178,25 @@ def find_server(
     up = read_up(where)
     if up is not None:
         return ServerPlace(address=up.address, source=str(where / "up.json"))
-    socket = where / "server" / "api.sock"
-    if socket.is_socket():
-        return ServerPlace(address=f"unix:{socket}", source=str(socket))
+    path = where / "server" / "api.sock"
+    if path.is_socket() and not ((where / "up.json").exists() and _is_deserted(path)):
+        return ServerPlace(address=f"unix:{path}", source=str(path))
     return None
+
+
+def _is_deserted(path: Path) -> bool:
+    """Whether no process listens on a socket: a `tidemill up` that was killed, or its machine, left it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except (
+            OSError
+        ):  # busy, closed to this user, or a path too long to connect to: the request itself will say so
+            return False
+    return False
 
 
 def _credentials(secret_file: Path | None, address: str, home: Path) -> Credentials:

@@ -48,3 +48,12 @@ def test_what_is_resumed_reads_its_inputs_as_they_are_now_also_on_nodes_that_hav
     assert logs.stdout == "mended\n"
     assert "remark: the event is done; an earlier try failed (exit status 3)" in logs.stderr, logs.stderr
     assert "\nbroken\n" in logs.stderr
+
+
+def test_run_starts_a_server_where_one_that_was_killed_left_its_socket(home: Home) -> None:
+    home.kill()
+    assert (home.path / "server" / "api.sock").is_socket()
+    done = home.run("run", "--", "echo", "here")
+    home.run("up", "--stop")
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
+    assert "started a server and a site for you" in done.stderr

@@ -59,10 +59,14 @@ class Home:
         os.kill(int(children[0]), signal.SIGTERM)
         self._up.wait(WAIT_S)
 
-    def end(self) -> None:
+    def kill(self) -> None:
+        """Server and site end as when their machine loses power."""
         if self._up is not None:
             self._up.kill()
             self._up.wait()
+
+    def end(self) -> None:
+        self.kill()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def run(
