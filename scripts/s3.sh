@@ -34,7 +34,9 @@ start() {
     find_server
     mkdir -p "$dir/data/tests"
     port=$(port_of port)
-    printf '[default]\naws_access_key_id = tests\naws_secret_access_key = tests-of-tidemill\n' >"$dir/credentials"
+    # once: a client that tries again while the server starts must not find an empty file
+    [ -s "$dir/credentials" ] ||
+        printf '[default]\naws_access_key_id = tests\naws_secret_access_key = tests-of-tidemill\n' >"$dir/credentials"
     printf '[default]\naws_access_key_id = tests\naws_secret_access_key = wrong\n' >"$dir/wrong"
     own "$dir/data"
     chmod 755 "$dir"
