@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -79,26 +80,23 @@ def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool
     """The newest log of the payload that ran the event (of the job, where no event is named), and whether that is all
     there will be: its outputs or logs are in a bundle. A stdout that was kept as an output is its log, too. Reads whole
     indexes."""
-    found: list[tuple[Path, IndexEntry]] = []
+    logs: dict[str, tuple[Path, IndexEntry]] = {}
+    kept: dict[str, tuple[Path, IndexEntry]] = {}
     is_settled = False
     for fleet in fleets:  # newest first
-        for bundle in bundles(fleet / "bundle"):
-            for entry in _entries(bundle):
-                if entry.job == order.job and _holds(entry, order.event):
-                    is_settled = True
-                    if entry.kind == "log" or (entry.kind, entry.name) == ("output", STDOUT):
-                        found.append((bundle, entry))
-        if found:
+        span = _newest(order, fleet) if order.event is None else None
+        for bundle, entry in _of(order, fleet):
+            is_settled = True
+            if span is not None and (entry.first, entry.count) != span:
+                continue  # of one payload: not the stdout of one beside the stderr of another
+            if entry.kind == "log":
+                logs[entry.name] = (bundle, entry)
+            elif _is_stdout(entry):
+                kept[STDOUT] = (bundle, entry)
+        if logs or kept:
             break
-    if order.event is None and found:  # of one payload: not the stdout of one beside the stderr of another
-        newest = found[-1][1]
-        found = [each for each in found if (each[1].first, each[1].count) == (newest.first, newest.count)]
-    found.sort(
-        key=lambda each: each[1].kind == "output"
-    )  # an event with an output is done: no later try of it failed
-    texts = {
-        entry.name: _text(bundle, entry) for bundle, entry in {each[1].name: each for each in found}.values()
-    }
+    found = {**logs, **kept}  # an event with an output is done: no later try of it failed
+    texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
     log = LogFetched(
         request=order.request,
         found=bool(texts),
@@ -106,6 +104,27 @@ def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool
         stderr=texts.get("stderr", ""),
     )
     return log, is_settled
+
+
+def _of(order: FetchLogOrder, fleet: Path) -> Iterator[tuple[Path, IndexEntry]]:
+    """What the bundles of a fleet hold of the job, or of the event."""
+    for bundle in bundles(fleet / "bundle"):
+        for entry in _entries(bundle):
+            if entry.job == order.job and _holds(entry, order.event):
+                yield bundle, entry
+
+
+def _newest(order: FetchLogOrder, fleet: Path) -> tuple[int, int] | None:
+    """The events (first, count) of the last payload that printed something; None if none did."""
+    span = None
+    for _, entry in _of(order, fleet):
+        if entry.kind == "log" or _is_stdout(entry):
+            span = entry.first, entry.count
+    return span
+
+
+def _is_stdout(entry: IndexEntry) -> bool:
+    return (entry.kind, entry.name) == ("output", STDOUT)
 
 
 def _entries(bundle: Path) -> list[IndexEntry]:
