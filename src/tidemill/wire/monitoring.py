@@ -25,6 +25,8 @@ class MountUse(msgspec.Struct, frozen=True, array_like=True):
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
     rtt_s: float | None
+    opens_per_s: float | None = None  #: None also from a site of an older version
+    closes_per_s: float | None = None
 
 
 class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
