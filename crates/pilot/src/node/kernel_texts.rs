@@ -116,13 +116,10 @@ impl KernelTexts {
     /// in different places: those of 2.12 are in debugfs and in /proc.
     pub fn lustre(&self, name: &str) -> Option<LustreCounts> {
         let first = |kind: &str, file: &str| {
-            let found = LUSTRE
+            let mut found = LUSTRE
                 .iter()
                 .map(|base| self.texts(&format!("{base}/{kind}"), name, file));
-            found
-                .into_iter()
-                .find(|texts| !texts.is_empty())
-                .unwrap_or_default()
+            found.find(|texts| !texts.is_empty()).unwrap_or_default()
         };
         let (mounts, clients) = (first("llite", "stats"), first("mdc", "md_stats"));
         if mounts.is_empty() && clients.is_empty() {
