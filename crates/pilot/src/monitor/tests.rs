@@ -198,7 +198,7 @@ fn opens_and_closes_are_told_of_all_mounts_together_and_of_each() {
         "proc/self/mountinfo",
         "3 1 0:6 / /scratch rw - lustre mgs@tcp:/lfs rw\n",
     );
-    // a client of 2.12 that root sees: mounts count in debugfs, metadata clients in /proc
+    // mounts count in debugfs, metadata clients in /proc
     let lustre = |opens: u64, closes: u64| {
         let text = format!(
             "snapshot_time 1.5 secs.nsecs\nopen {opens} samples [regs]\nclose {closes} samples [regs]\n"

@@ -112,8 +112,8 @@ impl KernelTexts {
         names
     }
 
-    /// What clients of this Lustre file system count here; None where there are none. Mounts and metadata clients count
-    /// in different places: those of 2.12 are in debugfs and in /proc.
+    /// What clients of this Lustre file system count here; None where there are none. Of mounts and
+    /// metadata clients, one may count in /proc and the other in debugfs.
     pub fn lustre(&self, name: &str) -> Option<LustreCounts> {
         let first = |kind: &str, file: &str| {
             let mut found = LUSTRE

@@ -208,7 +208,7 @@ def _texts(unit: str) -> Text:
         "bytes": lambda value: bytes_text(round(value)),
         "bytes/s": lambda value: f"{bytes_text(round(value))}/s",
         "s": lambda value: f"{1000 * value:.3g} ms",
-        "1/s": lambda value: f"{figure_text(value)}/s",
+        "1/s": lambda value: f"{value:.2g}/s" if 0 < value < 1 else f"{figure_text(value)}/s",
     }.get(unit, figure_text)
 
 
