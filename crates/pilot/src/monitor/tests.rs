@@ -169,7 +169,7 @@ fn lustre_counts_of_a_mounted_file_system_are_told() {
     );
 }
 
-/// An NFS mount that opened and closed so many files, by calls of NFSv3 or by requests of NFSv4.
+/// An NFS mount with files that were opened and closed, by calls of NFSv3 or by requests of NFSv4.
 fn opened(point: &str, protocol: u32, opens: u64, closes: u64) -> String {
     let (events, requests) = match protocol {
         3 => (

@@ -8,8 +8,8 @@
 //! Opens and closes of files:
 //!
 //! - NFSv4: requests OPEN, OPEN_NOATTR (an open that asks for no attributes) and CLOSE. Opens that fail are among them;
-//!   what a delegation of the server covers is not. The calls in `events:` are no substitute: nfs4_file_open and
-//!   nfs_atomic_open (fs/nfs) do not count there.
+//!   what a delegation of the server covers is not. The calls in `events:` lack them: nfs4_file_open and nfs_atomic_open
+//!   (fs/nfs) do not count there.
 //! - NFSv3 and v2 have no such requests. `events:` counts calls: NFSIOS_VFSOPEN of files and directories that exist,
 //!   NFSIOS_VFSRELEASE of files only (nfs_opendir and nfs_file_open count, nfs_closedir does not).
 //! - Lustre: `open` and `close` of llite count calls for files and directories (ll_file_open, ll_file_release; not of the
@@ -92,7 +92,7 @@ impl Files {
         }
     }
 
-    /// Of both; None where one of them is not known: a part is no sum.
+    /// Of both; None where one of them is not known: a part would look like the sum.
     pub fn plus(self, other: Files) -> Files {
         let plus = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
         Files {

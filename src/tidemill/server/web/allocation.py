@@ -67,7 +67,7 @@ CHARTS = (
 #: shown only where one of them is above 0: most nodes have nothing there
 RARE = frozenset({"cpu_steal", "swap_in", "nfs_ops", "nfs_rtt", "nfs_read", "nfs_retransmissions", "lustre_ops",
                   "lustre_read"})  # fmt: skip
-#: shown where there are requests: there, 0 opens are a finding, and no chart means that nobody counts them
+#: shown where there are requests: there, 0 opens are a finding, and without a chart they are unknown
 OF_REQUESTS = {"nfs_opens": "nfs_ops", "nfs_closes": "nfs_ops", "lustre_opens": "lustre_ops",
                "lustre_closes": "lustre_ops"}  # fmt: skip
 #: what a batch job asks of a shared file system: the sum over its nodes is what the server feels
@@ -136,7 +136,7 @@ def charts(found: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
 
 
 def uncounted(found: SampleReply) -> list[str]:
-    """What nodes cannot tell of the shared file systems that they use."""
+    """What is unknown of the shared file systems that the nodes use."""
     return [
         text
         for system, text in _UNCOUNTED.items()
