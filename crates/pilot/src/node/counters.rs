@@ -4,17 +4,17 @@
 //!   include/linux/nfs_iostat.h of Linux; mountstats(8)).
 //! - Lustre: `md_stats` of each metadata client counts requests that were sent; where it is closed to us, `stats` of llite
 //!   counts calls, some of which a cache answers (Lustre manual, "Monitoring Client Activity").
+//! - local devices: `io.stat` of our cgroup has bytes (Linux, admin-guide/cgroup-v2).
 //!
 //! Opens and closes of files:
 //!
-//! - NFSv4: requests OPEN, OPEN_NOATTR (an open that asks for no attributes) and CLOSE. Opens that fail are among them;
-//!   what a delegation of the server covers is not. The calls in `events:` lack them: nfs4_file_open and nfs_atomic_open
-//!   (fs/nfs) do not count there.
+//! - NFSv4: requests OPEN, OPEN_NOATTR (an open by file handle) and CLOSE. Opens that fail are among them; what a delegation
+//!   of the server covers is not. The calls in `events:` lack them: nfs4_file_open and nfs_atomic_open (fs/nfs) do not
+//!   count there.
 //! - NFSv3 and v2 have no such requests. `events:` counts calls: NFSIOS_VFSOPEN of files and directories that exist,
 //!   NFSIOS_VFSRELEASE of files only (nfs_opendir and nfs_file_open count, nfs_closedir does not).
 //! - Lustre: `open` and `close` of llite count calls for files and directories (ll_file_open, ll_file_release; not of the
 //!   root of the mount). `md_stats` has `close` only: its opens are among `intent_lock`.
-//! - local devices: `io.stat` of our cgroup has bytes (Linux, admin-guide/cgroup-v2).
 
 use tidemill_sys::mountinfo::unescaped;
 
