@@ -33,6 +33,7 @@ pub struct Reading {
     disks: Counters,
     /// per mount: requests, transmissions, bytes read, bytes written, round trips in ms
     nfs: Counters,
+    /// per mount: requests, and bytes read and written if they are known
     lustre: Counters,
     nfs_files: FilesOf,
     lustre_files: FilesOf,
@@ -117,10 +118,15 @@ impl Reading {
             }
             seen.push(name.to_owned());
             if let Some(found) = kernel.lustre(name) {
-                let (read, written) = found.bytes.unwrap_or_default();
+                let mut counts = vec![found.ops.unwrap_or(0)];
+                counts.extend(
+                    found
+                        .bytes
+                        .into_iter()
+                        .flat_map(|(read, written)| [read, written]),
+                );
                 self.lustre_files.insert(mount.point.clone(), found.files);
-                self.lustre
-                    .insert(mount.point, vec![found.ops.unwrap_or(0), read, written]);
+                self.lustre.insert(mount.point, counts);
             }
         }
     }
@@ -239,7 +245,8 @@ impl Reading {
             let old = before.lustre.get(point);
             if let Some(more) = old.and_then(|old| difference(now, old)) {
                 let files = files_since(&self.lustre_files, &before.lustre_files, point);
-                let traffic = [Some(more[0]), None, Some(more[1]), Some(more[2]), None];
+                let known = |place: usize| more.get(place).copied();
+                let traffic = [known(0), None, known(1), known(2), None];
                 let figures = [&traffic[..], &[files.opens, files.closes]].concat();
                 found.push((point.clone(), figures));
             }
@@ -273,7 +280,7 @@ fn known(
         .filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// None: a counter went back.
+/// None: a counter went back. Only those that both readings have.
 fn difference(now: &[u64], before: &[u64]) -> Option<Vec<u64>> {
     now.iter()
         .zip(before)

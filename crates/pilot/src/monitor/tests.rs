@@ -252,7 +252,11 @@ fn opens_that_nobody_counts_are_absent_and_not_zero() {
     let sampled = two(at, || counts(30));
     let found = figures(&sampled);
     assert_eq!((found["lustre_ops"], found["lustre_closes"]), (40, 20));
-    assert!(!found.contains_key("lustre_opens"));
+    for name in ["lustre_opens", "lustre_read_bytes", "lustre_write_bytes"] {
+        assert!(!found.contains_key(name), "{name}");
+    }
+    let row = &sampled.mounts["/scratch"];
+    assert_eq!(row[..], [Some(40), None, None, None, None, None, Some(20)]);
     // one of two mounts does not say
     assert!(!found.contains_key("nfs_opens") && !found.contains_key("nfs_closes"));
     assert_eq!(sampled.mounts["/a"][5..], [Some(20), Some(20)]);
