@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import describe, load, loads, parse_size
+from tidemill.config import describe, load, loads, parse_size, repeated
+from tidemill.config.server import ServerConfig
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application
@@ -92,3 +93,20 @@ def test_keys_of_tables_in_lists_are_described_with_their_units() -> None:
     assert units["io[].ops_per_s"] == "1/s"
     assert {"accounts[].node_hours", "containers.NAME.path"} <= set(units)
     assert not any("[]" in key.key or "NAME" in key.key for key in describe(SiteConfig))
+
+
+def test_tables_that_a_file_may_have_several_of_are_described_but_are_no_keys() -> None:
+    tables = {key.key: key for key in [*repeated(SiteConfig), *repeated(ServerConfig)]}
+    assert {"accounts", "containers", "tokens.issuers"} <= set(tables)
+    assert all(key.doc for key in tables.values())
+    keys = {key.key for record in (SiteConfig, ServerConfig) for key in describe(record, inside=True)}
+    assert keys.isdisjoint(tables)
+
+
+def test_credentials_are_recognised_by_the_last_part_of_their_key() -> None:
+    keys = {key.key: key.is_credential for key in describe(ServerConfig, inside=True)}
+    assert keys["secret_file"]
+    assert keys["tls.ca"]
+    assert keys["notify.hooks[].secret_file"]
+    assert not keys["tls.other_ca"]
+    assert not keys["listen"]
