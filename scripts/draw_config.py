@@ -19,7 +19,6 @@ TITLES = {
     "CacheConfig": "A cache: `CACHE/cache.toml`",
     "ServerConfig": "A server: `server.toml`",
     "ClientConfig": "A client: `HOME/client.toml`",
-    "MessagesConfig": "A submitter at a message broker: `HOME/messages.toml`",
 }
 #: the keys of `site.toml` that most sites set, in the order of a first set-up, with a typical value
 COMMON = {

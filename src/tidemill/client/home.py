@@ -51,9 +51,16 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     server: Annotated[
         Addresses,
         doc(
-            "The server: `unix:/path/api.sock`, `http://host:port`, `https://...`; of a pair both, as a list"
+            "The server: `unix:/path/api.sock`, `http://host:port`, `https://...`; of a pair both, as a list. Or the "
+            "message broker, for `tidemill message`: `amqps://USER@HOST:PORT/VHOST`"
         ),
     ]
+    name: Annotated[
+        str,
+        doc(
+            "At a broker: what the server calls you, a submitter of its `[amqp.users]`; empty = as the broker's user"
+        ),
+    ] = ""
     secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
     certificate: Annotated[
         Path | None, doc("Your certificate (PEM), as `tidemill certs issue submitter NAME` makes it")

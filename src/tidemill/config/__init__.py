@@ -18,6 +18,7 @@ import msgspec
 import msgspec.inspect as inspect
 
 from tidemill import clock
+from tidemill.config.keys import url_in
 from tidemill.config.removed import REMOVED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 
@@ -158,6 +159,8 @@ class _Checker:
             return [self.check(each, info.item_type, f"{key}[{index}]") for index, each in enumerate(value)]
         if kind == "addresses" and isinstance(value, list):
             return self._addresses(value, key)
+        if kind == "place" and isinstance(value, str):
+            return url_in(value) or (str(self._path(value, key)) if value else "")
         return self._check_scalar(value, info, key, kind)
 
     def _addresses(self, value: list[Any], key: str) -> str:
@@ -487,7 +490,7 @@ def _type_name(info: inspect.Type) -> str:
 
 
 _KIND_UNITS = {"duration": "s", "size": "bytes"}
-_KIND_NAMES = {"addresses": "text or list of text"}
+_KIND_NAMES = {"addresses": "text or list of text", "place": "path or URL"}
 _SCALARS: dict[type, str] = {
     inspect.StrType: "text",
     inspect.IntType: "integer",

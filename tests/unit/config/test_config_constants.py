@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tidemill import config
+from tidemill.client.home import ClientConfig
 from tidemill.config.amqp import Amqp
 from tidemill.config.cache import CacheConfig
 from tidemill.config.removed import REMOVED
@@ -20,11 +21,12 @@ from tidemill.model.state import LEASE_TRANSITIONS, LeaseState
 ROOT = Path(__file__).parents[3]
 FORMER = Path(__file__).parent / "former_keys.txt"
 RECORDS: dict[str, type[msgspec.Struct]] = {
-    "site.toml": SiteConfig, "server.toml": ServerConfig, "cache.toml": CacheConfig,
+    "site.toml": SiteConfig, "server.toml": ServerConfig, "cache.toml": CacheConfig, "client.toml": ClientConfig,
 }  # fmt: skip
 REQUIRED: dict[str, dict[str, Any]] = {
     "site.toml": {"name": "x", "server": "unix:/run/api.sock"},
     "server.toml": {},
+    "client.toml": {"server": "unix:/run/api.sock"},
     "cache.toml": {"origins": [], "space": {"max": 10}},
 }
 SITE = 'name = "x"\nserver = "unix:/run/api.sock"\n'

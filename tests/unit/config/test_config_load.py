@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.config import describe, load, loads, parse_size, repeated
+from tidemill.config.keys import path_in, url_in
 from tidemill.config.server import ServerConfig
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
@@ -71,6 +72,19 @@ def test_durations_and_sizes_are_read_from_texts_and_numbers() -> None:
 def test_paths_are_relative_to_the_file() -> None:
     config = loads(BASE + 'data_roots = ["data", "/abs"]', SiteConfig, source=SOURCE)
     assert config.data_roots == [Path("/etc/tidemill/data"), Path("/abs")]
+
+
+def test_a_key_takes_a_path_or_a_url_and_only_the_path_is_made_absolute() -> None:
+    def read(value: str) -> str:
+        text = f'[[downtimes.sources]]\nfrom = "{value}"'
+        return loads(text, ServerConfig, source=SOURCE).downtimes.sources[0].place
+
+    assert read("https://cric.example.org/x?a=1") == "https://cric.example.org/x?a=1"
+    assert (url_in(read("https://a.org")), path_in(read("https://a.org"))) == ("https://a.org", None)
+    assert path_in(read("down.toml")) == Path("/etc/tidemill/down.toml")
+    assert path_in(read("/abs/times: all.ics")) == Path("/abs/times: all.ics")
+    assert read("https:/slip.org") == "https:/slip.org", "a slip, which is refused as a URL, and no file"
+    assert (read(""), path_in("")) == ("", None)
 
 
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:

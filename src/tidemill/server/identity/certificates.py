@@ -51,7 +51,7 @@ class Certificates:
         if tls.other_ca is not None:
             _library()
         self._tls = tls
-        self._members = {each.subject: each for each in members if each.subject}
+        self._members = {each.bearer.subject: each for each in members if each.bearer.subject}
         self._ca: Any = None
         self._seen = self._marks()
         self._current = self._build()
