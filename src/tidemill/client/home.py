@@ -65,13 +65,8 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     certificate: Annotated[
         Path | None, doc("Your certificate (PEM), as `tidemill certs issue submitter NAME` makes it")
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
-        None
-    )
-    ca: Annotated[
-        Path | None,
-        doc("CA of the server's certificate: a PEM file, or a directory by hash; none = the system's CAs"),
-    ] = None
+    key: Annotated[Path | None, doc(config.CREDENTIALS["key"])] = None
+    ca: Annotated[Path | None, doc(config.CREDENTIALS["ca"])] = None
     token_file: Annotated[
         Path | None,
         doc(

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from tidemill.config import CREDENTIALS
 from tidemill.config.keys import Duration, constant, doc
 
 SERVER_USER = "tidemill-server"
@@ -27,13 +28,8 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     certificate: Annotated[
         Path | None, doc("The server's client certificate (PEM): its identity at the broker")
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
-        None
-    )
-    ca: Annotated[
-        Path | None,
-        doc("Certificates of the authorities that the broker's certificate may be from; none = the system's"),
-    ] = None
+    key: Annotated[Path | None, doc(CREDENTIALS["key"])] = None
+    ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
     users: Annotated[
         dict[str, str],
         doc(
@@ -116,11 +112,14 @@ def _role_and_name(user: str, said: str) -> tuple[str, str]:
 
 def user_in(url: str) -> str:
     """The user in the URL of a broker; empty = none. Raises ValueError, which does not quote it, for a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may quote all that is before the host
+        raise ValueError("the URL of the broker is not one such as `amqps://USER@HOST:PORT/VHOST`") from None
     if parts.password is not None:
         raise ValueError(
-            f"the URL of the broker `{parts.hostname}` holds a password: only certificates log in there; remove it, "
-            "and change it, for it has been in a file"
+            f"the URL of the broker `{parts.hostname}` holds a password, and only certificates log in there: "
+            "remove it, and change it where it is used, for it has been in a file"
         )
     return unquote(parts.username or "")
 

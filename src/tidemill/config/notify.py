@@ -33,7 +33,10 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
     sender: Annotated[str, doc("Sender's address; required with `server`")] = ""
     secret_file: Annotated[
-        Path | None, doc("the user is on its first line, the password on its second; none = no login")
+        Path | None,
+        doc(
+            "File (mode 0600) with the user on its first line and the password on its second; none = no login"
+        ),
     ] = None
     per_min_max: Annotated[
         int,
@@ -72,7 +75,9 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "a private address if the URL holds that address itself or `localhost`, or if `ca` is set"
         ),
     ]
-    secret_file: Annotated[Path, doc("it signs the digests, 16 characters or more")]
+    secret_file: Annotated[
+        Path, doc("File (mode 0600) with the secret that signs the digests, 16 characters or more")
+    ]
     ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
 
     @property
@@ -141,7 +146,10 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = []
     secret_file: Annotated[
         Path | None,
-        doc("it signs what goes to the hosts of `allowed`, 16 characters or more; required with one"),
+        doc(
+            "File (mode 0600) with the secret that signs what goes to the hosts of `allowed`, 16 characters or more; "
+            "required with such a host"
+        ),
     ] = None
     gather_s: Annotated[
         Duration,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from tidemill.config import CREDENTIALS
 from tidemill.config.keys import Duration, Place, constant, doc
 
 RoleName = Literal["submitter", "site", "operator"]
@@ -19,7 +20,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Path | None,
         doc("The server's certificate (PEM, with its intermediate CAs); with it `listen` speaks https only"),
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600)")] = None
+    key: Annotated[Path | None, doc(CREDENTIALS["key"])] = None
     ca: Annotated[
         Path | None,
         doc(

@@ -204,7 +204,7 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
             "or use the Unix socket",
         )
     if authenticator.tokens is not None and not secured:
-        raise ConfigError("tokens are taken by https only", hint="set `tls.certificate` and `tls.key`")
+        raise ConfigError("tokens are taken by https only", hint="set `tls.certificate`")
     return authenticator
 
 

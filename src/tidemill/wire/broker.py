@@ -54,7 +54,7 @@ def place_of(address: str) -> tuple[str, int, str]:
     try:
         user_in(address)
     except ValueError as error:  # which does not quote the password
-        raise ConfigError(str(error)) from None
+        raise ConfigError(str(error), hint="write `amqps://USER@HOST:PORT/VHOST`") from None
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or PORT
