@@ -25,6 +25,7 @@ REMOVED: dict[str, dict[str, str]] = {
         "yield.foreign_cancels_s": "3 cancellations within 10 minutes that Tidemill did not order drain the site "
         "(FOREIGN_CANCELS_S in site/staff/stopping.py)",
         "accounts[].warn_at": "a grant is reported from 90 % on (WARN_AT in harvest/account/ledger.py)",
+        "broker.user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "
@@ -37,6 +38,10 @@ REMOVED: dict[str, dict[str, str]] = {
         "replicas.keep_s": "Rucio's answers are used for 10 minutes (RUCIO_KEPT_S in site/data/routing.py)",
         "log_snapshot_lines": "the site's log is condensed after 50,000 lines "
         "(SNAPSHOT_LINES in site/state/served_site.py)",
+    },
+    "ClientConfig": {
+        "broker": "`server` names the broker too: `amqps://USER@HOST/VHOST`",
+        "user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
     },
     "ServerConfig": {
         "half_life_s": "past usage counts half after a week (HALF_LIFE_S in server/core/dispatcher.py)",
@@ -51,6 +56,32 @@ REMOVED: dict[str, dict[str, str]] = {
         "notify.give_up_s": "a message that cannot be sent is given up after 5 days "
         "(GIVE_UP_S in server/notify/notifier.py)",
         "notify.keep_s": "sent and abandoned messages are kept for 7 days (KEPT_S in server/notify/notifier.py)",
+        "upgrade": "`tidemill server run --upgrade` does it once; `tidemill server upgrade` copies the database before",
+        "tokens.issuers[].jwks_file": "`jwks` names a file or an https URL",
+        "tokens.issuers[].jwks_url": "`jwks` names a file or an https URL",
+        "roles.members[].subject": 'write `who = "/DC=org/..."`',
+        "roles.members[].issuer": 'write `who = "SUB@ISSUER"` or `who = "group:GROUP@ISSUER"`',
+        "roles.members[].token": 'write `who = "SUB@ISSUER"`',
+        "roles.members[].group": 'write `who = "group:GROUP@ISSUER"`',
+        "amqp.user": "the broker's user is in its URL: `amqps://USER@HOST/VHOST`",
+        "amqp.submitters": '`[amqp.users]` says what each user of the broker is: `USER = "submitter NAME"`',
+        "amqp.sites": '`[amqp.users]` says what each user of the broker is: `USER = "site NAME"`',
+        "amqp.operators": '`[amqp.users]` says what each user of the broker is: `USER = "operator NAME"`',
+        "amqp.queue_type": "`tidemill server broker-setup --queue-type quorum` declares such queues",
+        "downtimes.sources[].path": "`from` names a file or an https URL",
+        "downtimes.sources[].url": "`from` names a file or an https URL",
+        "downtimes.hosts": "only the URLs of `downtimes.sources` are read, and no redirect is followed",
+        "mail.ca_file": "it is `mail.ca`, as in every other table",
+        "mail.login_file": "it is `mail.secret_file`, as in every other table",
+        "mail.recipients": "`notify.allowed` lists what submitters may have notified: `mail:*@example.org`",
+        "notify.hooks[].ca_file": "it is `ca`, as in every other table",
+        "notify.hooks[].private": "a URL that holds a private address itself may be posted to, and a name with one if "
+        "`ca` is set",
+        "notify.hooks[].plain": "a URL of `http` is posted to as it is written",
+        "notify.hooks[].submitters": "`notify.allowed` lists what submitters may have notified: `hook:NAME`",
+        "notify.hook_hosts": "`notify.allowed` lists what submitters may have notified: `https://*.example.org`",
+        "notify.hook_secret_file": "it is `notify.secret_file`, as in every other table",
+        "web.session_key_file": "it is `web.secret_file`, as in every other table",
         "web.session_s": "a login to the pages ends after an hour (SESSION_S in server/run.py)",
     },
 }

@@ -53,7 +53,7 @@ def test_a_server_that_is_reached_by_messages_wants_a_certificate_whose_key_fits
         (named, "wants a client certificate"),
         (structs.replace(named, certificate=lrz.certificate, key=cms.key), "cannot be used"),
         (structs.replace(named, server="amqp://h"), "is not a broker's address"),
-        (structs.replace(named, server="amqps://me:word@h"), "is not a broker's address"),
+        (structs.replace(named, server="amqps://me:word@h"), "holds a password"),
     ):
         (found,) = examine_broker(wrong)
         assert (found.state, words in found.found, bool(found.hint)) == ("fail", True, True)

@@ -178,7 +178,7 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
     lines = locate(path.read_text(encoding="utf-8"))
     values = msgspec.to_builtins(read, enc_hook=str)
     rows: list[tuple[str, Any, str]] = []
-    for key in config.describe(type(read)):
+    for key in [*config.describe(type(read)), *config.repeated(type(read))]:
         line = lines.get(key.key)
         rows.append((key.key, _at(values, key.key), "default" if line is None else f"{path.name}:{line}"))
     return rows + [(key, _at(values, key), f"{path.name}: [tuning]") for key in _tuned(path)]

@@ -38,13 +38,11 @@ def examine_broker(read: SiteConfig) -> Iterator[Finding]:
         return
     try:
         library()
-        broker = broker_of(read.server, credentials_of(read))
+        broker = broker_of(read.server, credentials_of(read), user=read.name)
     except ConfigError as error:
         yield Finding("server", "fail", error.message, error.hint or "")
     else:
-        yield Finding(
-            "server", "ok", f"by messages, as `{read.broker.user or read.name}` at {broker.address}"
-        )
+        yield Finding("server", "ok", f"by messages, as `{broker.user}` at {broker.address}")
 
 
 def _examine(endpoint: Endpoint) -> Finding:

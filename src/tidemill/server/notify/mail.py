@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import smtplib
-import ssl
 import stat
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
+from tidemill.wire.credentials import Credentials
 
 LOGIN_BYTES_MAX = 4096
 END_S = 600.0  #: for the answer to the end of a mail
@@ -82,11 +82,8 @@ class Mailer:
     def __init__(self, config: Mail, *, monotonic_s: Callable[[], float] = clock.monotonic_s) -> None:
         self._config = config
         self._monotonic_s = monotonic_s
-        self._login = None if config.login_file is None else read_login(config.login_file)
-        try:
-            self._tls = ssl.create_default_context(cafile=config.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"`mail.ca_file` `{config.ca_file}` cannot be used: {error}") from error
+        self._login = None if config.secret_file is None else read_login(config.secret_file)
+        self._tls = Credentials(ca=config.ca).context()
         self._server: smtplib.SMTP | None = None
         self._sent_s: deque[float] = deque(maxlen=config.per_min_max)
 
@@ -173,7 +170,7 @@ class Mailer:
     def _away(self, error: Exception) -> SiteError:
         if isinstance(error, smtplib.SMTPAuthenticationError):
             why = (
-                f"refuses the login of `mail.login_file` ({error.smtp_code})"  # its text may repeat the user
+                f"refuses the login of `mail.secret_file` ({error.smtp_code})"  # its text may repeat the user
             )
         elif isinstance(error, smtplib.SMTPResponseException):
             why = f"answers {error.smtp_code} {_said(error.smtp_error)}"
