@@ -18,6 +18,7 @@ import msgspec
 import msgspec.inspect as inspect
 
 from tidemill import clock
+from tidemill.config.keys import DISCOVER
 from tidemill.config.removed import REMOVED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 
@@ -192,6 +193,8 @@ class _Checker:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self._wrong(value, _EXPECTED[kind or ""], key)
             return value
+        if kind == "token" and value == str(DISCOVER):
+            return DISCOVER
         if isinstance(info, inspect.CustomType) and info.cls is Path:
             return self._path(value, key)
         if isinstance(info, inspect.LiteralType | inspect.EnumType):
@@ -457,7 +460,7 @@ def _type_name(info: inspect.Type) -> str:
 
 
 _KIND_UNITS = {"duration": "s", "size": "bytes"}
-_KIND_NAMES = {"addresses": "text or list of text"}
+_KIND_NAMES = {"addresses": "text or list of text", "token": "path or `discover`"}
 _SCALARS: dict[type, str] = {
     inspect.StrType: "text",
     inspect.IntType: "integer",

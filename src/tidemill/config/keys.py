@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,13 @@ Size = Annotated[int, msgspec.Meta(extra={"kind": "size", "unit": "bytes"})]
 
 Addresses = Annotated[str, msgspec.Meta(extra={"kind": "addresses"})]
 """An address, or those of both servers of a pair: a list, or a text with commas. Read as a text with commas."""
+
+
+DISCOVER = Path("discover")
+"""The token that the WLCG's order finds, instead of a file. A file of this name is written `./discover`."""
+
+TokenFile = Annotated[Path, msgspec.Meta(extra={"kind": "token"})]
+"""A file with a bearer token, or `discover`."""
 
 
 def addresses(text: str) -> list[str]:
