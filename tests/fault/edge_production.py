@@ -83,7 +83,7 @@ here = ""
 ENDPOINT = """
 [[endpoints]]
 url = "{url}"
-write = true
+access = "both"
 ca = "{certs}/trust"
 certificate = "{certs}/user.pem"
 key = "{certs}/user.key"

@@ -8,6 +8,7 @@ given port instead, for `tidemill cache run` by other means.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -118,5 +119,5 @@ def node_definition(cache: SiteCache) -> NodeCacheDef | None:
 def _program(directory: Path) -> str:
     """XRootD's server as pilots start it: `xrootd` of the cache's directory, such as a script that loads a module, else
     the one on the node's PATH."""
-    own = directory / PROGRAM
-    return str(own) if own.is_file() else PROGRAM
+    own = directory / PROGRAM  # or a link to what only nodes have
+    return str(own) if os.path.lexists(own) else PROGRAM
