@@ -45,7 +45,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory: Annotated[
         Size | None,
         doc(
-            "Pilots run a cache on each node, in so much of its memory, which slots do not get; 1 GiB of it is for "
+            "Pilots run a cache on each node, in this part of its memory, which slots do not get; 1 GiB of it is for "
             "blocks under way, the rest holds files. none = it runs at `url`"
         ),
     ] = None

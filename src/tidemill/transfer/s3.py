@@ -196,7 +196,7 @@ def _open(place: RemoteFile, stall_s: float) -> Any:
 
 
 def region_of(service: str) -> str:
-    """The region of a service of Amazon's, `https://s3.REGION.amazonaws.com`; empty = it is none, or names none."""
+    """The region that `https://s3.REGION.amazonaws.com` names; empty for other services."""
     found = _AMAZON.fullmatch(service)
     return found["region"] if found is not None else ""
 
