@@ -52,6 +52,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, or reached."""
+        _ = urlsplit(self.url).port  # raises ValueError, as for `root://[::1` and `root://dtn01:port`
         if self.memory is None:
             if not self.url:
                 raise ValueError(f"cache `{self.name}`: `url` is missing: payloads would not find it")
@@ -148,6 +149,7 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Refuse what cannot log in."""
+        _ = urlsplit(self.url).port  # raises ValueError where it is malformed
         ways = [self.token_file, self.certificate, self.login_file]
         if sum(each is not None for each in ways) > 1:
             raise ValueError("`replicas.rucio`: give one of `token_file`, `certificate` and `login_file`")
