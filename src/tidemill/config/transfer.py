@@ -130,7 +130,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         msgspec.Meta(ge=1, le=1000),
         constant(
-            "Files that are moved at the same time, at most: two endpoints at work with their default of 4 each"
+            "Files that are moved at the same time, at most: two endpoints with their default of 4 each; one that may "
+            "have more gets them"
         ),
     ] = 8
     deadline_s: Annotated[
