@@ -18,8 +18,8 @@ from tidemill.site.applications.job_reads import JOBS_MAX, PLACES_MAX, JobReads
 from tidemill.site.watch.cache_views import SiteCaches, view_of
 
 
-def cache(directory: Path | None, **changes: str) -> SiteCache:
-    return SiteCache(**{"name": "dtn", "url": "root://127.0.0.1:1094", **changes}, directory=directory)
+def cache(directory: Path | None, url: str = "root://127.0.0.1:1094") -> SiteCache:
+    return SiteCache(name="dtn", url=url, directory=directory)
 
 
 def reads(address: str = "127.0.0.1", port: int = 1094, **changes: int) -> RemoteReads:
