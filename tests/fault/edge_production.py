@@ -80,7 +80,7 @@ users = {{ cms = "submitter", here = "site" }}
 ENDPOINT = """
 [[endpoints]]
 url = "{url}"
-write = true
+access = "both"
 ca = "{certs}/trust"
 certificate = "{certs}/user.pem"
 key = "{certs}/user.key"

@@ -18,7 +18,7 @@ import msgspec
 import msgspec.inspect as inspect
 
 from tidemill import clock
-from tidemill.config.keys import url_in
+from tidemill.config.keys import DISCOVER, url_in
 from tidemill.config.removed import REMOVED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 
@@ -205,6 +205,8 @@ class _Checker:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self._wrong(value, _EXPECTED[kind or ""], key)
             return value
+        if kind == "token" and value == str(DISCOVER):
+            return DISCOVER
         if isinstance(info, inspect.CustomType) and info.cls is Path:
             return self._path(value, key)
         if isinstance(info, inspect.LiteralType | inspect.EnumType):
@@ -490,7 +492,11 @@ def _type_name(info: inspect.Type) -> str:
 
 
 _KIND_UNITS = {"duration": "s", "size": "bytes"}
-_KIND_NAMES = {"addresses": "text or list of text", "place": "path or URL"}
+_KIND_NAMES = {
+    "addresses": "text or list of text",
+    "place": "path or URL",
+    "token": "path or `discover`",
+}
 _SCALARS: dict[type, str] = {
     inspect.StrType: "text",
     inspect.IntType: "integer",

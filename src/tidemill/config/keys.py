@@ -34,6 +34,13 @@ def path_in(place: str) -> Path | None:
     return Path(place) if place and not url_in(place) else None
 
 
+DISCOVER = Path("discover")
+"""The token that the WLCG's order finds, instead of a file. A file of this name is written `./discover`."""
+
+TokenFile = Annotated[Path, msgspec.Meta(extra={"kind": "token"})]
+"""A file with a bearer token, or `discover`."""
+
+
 def addresses(text: str) -> list[str]:
     """Each address of a text with commas, in its order; the text itself if there is none."""
     return [each.strip() for each in text.split(",") if each.strip()] or [text]

@@ -35,6 +35,25 @@ REMOVED: dict[str, dict[str, str]] = {
         "stage_files_max": "a stage has at most 1,000,000 files (STAGE_FILES_MAX in site/data/staging.py)",
         "transfer.cache_age_s": "staged inputs are kept for 7 days after their last use "
         "(IDLE_AGE_S in site/data/staging.py)",
+        "replicas.file": "`replicas.files` names a file, or a directory of such files",
+        "replicas.directory": "`replicas.files` names a file, or a directory of such files",
+        "replicas.rucio.account": "the URL names the account: `https://ACCOUNT@rucio.example.org`",
+        "replicas.rucio.username": "the first line of `replicas.rucio.login_file` is the user",
+        "replicas.rucio.password_file": "`replicas.rucio.login_file` has it on its second line, after the user",
+        "endpoints[].read": '`access` says it: "read" (default), "write" or "both"',
+        "endpoints[].write": '`access` says it: "read" (default), "write" or "both"',
+        "endpoints[].file_bytes_max": "the site's bound on files that it stages applies to every endpoint",
+        "endpoints[].discover_token": '`token_file = "discover"` shows the token that the order of the WLCG finds',
+        "endpoints[].region": "`service` names it at Amazon, as `https://s3.eu-central-1.amazonaws.com`; of other "
+        "services `region` in the `credentials_file`",
+        "endpoints[].profile": "the section `default` of `credentials_file` is used: give each endpoint its own file",
+        "caches[].form": "a cache with `memory`, or whose `url` has the host `localhost`, is one of each node; others "
+        "are shared",
+        "caches[].settings": "`directory` names the directory of that cache.toml",
+        "caches[].program": "an executable `xrootd` in the `directory` is used, else the one on the node's PATH",
+        "caches[].upstream": "with `memory`, `url` is the cache to read through",
+        "caches[].origins": "a cache fetches `root:` and its kin; one that fetches another scheme says so at the end "
+        "of its `url`, as `root://dtn01:21094//https:`",
         "replicas.keep_s": "Rucio's answers are used for 10 minutes (RUCIO_KEPT_S in site/data/routing.py)",
         "log_snapshot_lines": "the site's log is condensed after 50,000 lines "
         "(SNAPSHOT_LINES in site/state/served_site.py)",

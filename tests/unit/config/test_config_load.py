@@ -8,6 +8,7 @@ from tidemill.config import describe, load, loads, parse_size, repeated
 from tidemill.config.keys import path_in, url_in
 from tidemill.config.server import ServerConfig
 from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application
 
@@ -85,6 +86,44 @@ def test_a_key_takes_a_path_or_a_url_and_only_the_path_is_made_absolute() -> Non
     assert path_in(read("/abs/times: all.ics")) == Path("/abs/times: all.ics")
     assert read("https:/slip.org") == "https:/slip.org", "a slip, which is refused as a URL, and no file"
     assert (read(""), path_in("")) == ("", None)
+def test_a_token_file_is_a_path_or_discover() -> None:
+    def endpoint(token: str) -> Endpoint:
+        text = f'{BASE}[[endpoints]]\nurl = "https://a.example.org/"\ntoken_file = "{token}"'
+        return loads(text, SiteConfig, source=SOURCE).endpoints[0]
+
+    assert (endpoint("discover").finds_token, endpoint("discover").token_path) == (True, None)
+    assert endpoint("./discover").token_path == Path("/etc/tidemill/discover")
+    assert not endpoint("dav.token").finds_token
+    types = {each.key: each.type for each in describe(SiteConfig, inside=True)}
+    assert types["endpoints[].token_file"] == "path or `discover`"
+
+
+def test_what_an_endpoint_is_for_is_one_choice() -> None:
+    ways = {
+        access: (
+            Endpoint(url="s3://b/", access=access).is_read,
+            Endpoint(url="s3://b/", access=access).is_written,
+        )
+        for access in ("read", "write", "both")
+    }
+    assert ways == {"read": (True, False), "write": (False, True), "both": (True, True)}
+    assert not Endpoint(url="s3://b/").is_written
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('url = "https://r.example.org"\nlogin_file = "login"', "names no account"),
+        ('url = "https://me@r.example.org"\nlogin_file = "login"\ntoken_file = "jwt"', "give one of"),
+        ('url = "http://me@r.example.org"\nlogin_file = "login"', "is not encrypted"),
+        ('url = "https://me:secret@r.example.org"', "replicas.rucio.url"),
+    ],
+)
+def test_a_login_to_rucio_names_its_account_in_the_url(keys: str, why: str) -> None:
+    assert why in refusal(f"{BASE}[replicas.rucio]\n{keys}").message
+    text = f'{BASE}[replicas.rucio]\nurl = "https://me@r.example.org/x"\nlogin_file = "login"'
+    read = loads(text, SiteConfig, source=SOURCE).replicas.rucio
+    assert (read.account, read.address) == ("me", "https://r.example.org/x")
 
 
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ nodes = 1
 cores_per_node = 1
 [[endpoints]]
 url = "https://store.example.org/exp/"
-write = true
+access = "both"
 """
 APP = """name = "{name}"
 executable = "{program}"

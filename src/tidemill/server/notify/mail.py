@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import smtplib
-import stat
 from collections import deque
 from collections.abc import Callable
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any, cast
 
-from tidemill import clock, log
+from tidemill import clock
 from tidemill.config.notify import Mail
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
-from tidemill.wire.credentials import Credentials
+from tidemill.wire.credentials import Credentials, read_login
 
-LOGIN_BYTES_MAX = 4096
 END_S = 600.0  #: for the answer to the end of a mail
 PORTS = {"starttls": 587, "tls": 465, "none": 25}  #: RFC 8314 3.3, RFC 6409; 25 for a relay nearby
 _HINT = "check `[mail]` in server.toml; `tidemill server notify mail:ADDRESS` tries it"
-
-
-def read_login(path: Path) -> tuple[str, str]:
-    """User and password from a file that its owner alone can read. Raises ConfigError, which quotes nothing of it."""
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            lines = file.read(LOGIN_BYTES_MAX + 1).decode("utf-8", "strict").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"login file `{path}` cannot be read: {getattr(error, 'strerror', error)}"
-        ) from error
-    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.getuid():
-        raise ConfigError(
-            f"login file `{path}` is not private: mode {stat.S_IMODE(found.st_mode):04o}, user {found.st_uid}",
-            hint=f"`chmod 0600 {path}`",
-        )
-    if len(lines) != 2 or not all(lines):
-        raise ConfigError(
-            f"login file `{path}` has {len(lines)} lines, expected two", hint="the user, then the password"
-        )
-    log.hide(lines[1])
-    return lines[0], lines[1]
 
 
 class _Patient:

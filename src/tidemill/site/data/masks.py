@@ -40,7 +40,9 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
     database."""
     private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
-        private += [endpoint.key or endpoint.certificate, endpoint.token_file, endpoint.credentials_file]
+        private += [endpoint.key or endpoint.certificate, endpoint.token_path, endpoint.credentials_file]
+    rucio = config.replicas.rucio
+    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.login_file]
     paths = [
         *_state(site_dir, config),
         *(each for each in private if each is not None),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import tidemill
+from tidemill.config.caching import Replicas, Rucio
+from tidemill.config.keys import DISCOVER
 from tidemill.config.outlets import Metrics
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
@@ -27,14 +29,16 @@ def config(tmp_path: Path) -> SiteConfig:
                 url="davs://x.example.org/exp/", certificate=KEYS / "robot.pem", key=KEYS / "robot.key"
             ),
             Endpoint(url="s3://bucket/", credentials_file=KEYS / "s3"),
+            Endpoint(url="https://found.example.org/exp/", token_file=DISCOVER),
         ],
+        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", login_file=KEYS / "rucio.login")),
     )  # fmt: skip
 
 
 def test_payloads_see_no_secret_of_the_site_also_not_those_for_other_places(tmp_path: Path) -> None:
     """They run as the agent's user, who may read all of these."""
     secrets = {
-        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3"
+        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3", "rucio.login"
     }  # fmt: skip
     masked = masked_paths(tmp_path / "site", config(tmp_path))
     assert {path.name for path in masked if path.parent == KEYS} == secrets
