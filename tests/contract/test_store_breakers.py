@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tests.contract.server_world import SIM, Site, World, done, leases, refused
 
+from tidemill import clock
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Scope, Trouble
 from tidemill.server.read import api_pages
 from tidemill.wire.api import Capacity, LeaseOrder, Order, ReleaseReport
+from tidemill.wire.monitoring import AwaitedNodes
 
 EXPIRED = "`https://dav.example.org/a` refuses us: our certificate `/etc/proxy.pem` expired at Nov 20 2026"
 
@@ -194,3 +196,54 @@ def test_many_jobs_that_are_held_back_are_not_read_at_each_sync(world: World) ->
     world.now_s += 20
     assert [each.job for each in with_troubles(site, held)] == [late]
     assert len(with_troubles(site)) == len(jobs)
+
+
+def awaiting(**fields: object) -> Capacity:
+    told = capacity()
+    told.awaits = AwaitedNodes(**fields)  # type: ignore[arg-type]
+    return told
+
+
+def test_a_job_whose_site_has_no_allocation_at_work_says_so_and_when_the_site_polls_again(
+    world: World,
+) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    assert world.job(job).waits_for == "running"
+    site.sync(
+        capacity=awaiting(next_us=clock.now_us() + 20_500_000, why="idle; starts fail: `sbatch` says no")
+    )
+    found = world.job(job)
+    assert found.waits_for == "no_allocation"
+    hint = found.waits_hint or ""
+    assert "holds no allocation at work now" in hint
+    assert "s: no node is idle; starts fail: `sbatch` says no; it polls for idle nodes again in " in hint
+    assert 0 < int(hint.rpartition(" again in ")[2].split()[0]) <= 21
+    site.sync(capacity=awaiting(asked_us=clock.now_us() - 90_000_000))
+    assert "s: it asked for one 1 m 3" in (world.job(job).waits_hint or "")
+    site.sync(capacity=capacity())
+    assert world.job(job).waits_for == "running"
+    site.sync(done(lease))
+    assert world.job(job).waits_for is None
+
+
+def test_a_job_that_another_site_is_at_work_on_waits_for_nothing(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=8))
+    sites = [Site(world, name) for name in ("a", "b")]
+    for site in sites:
+        site.sync(want=4, ranges=1)
+    sites[0].sync(capacity=awaiting(why="idle"), want=0)
+    found = world.job(job)
+    assert {each.site for each in found.attempts} == {"a", "b"}
+    assert found.waits_for == "running"
+
+
+def test_what_a_site_says_of_its_nodes_is_kept_in_bounds(world: World) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    site.sync()
+    site.sync(capacity=awaiting(asked_us=-5, next_us=2**62, why="a\0b" + "x" * 10_000))
+    found = world.job(job)
+    assert found.waits_for == "no_allocation"
+    assert len(found.waits_hint or "") < 1_000

@@ -125,6 +125,7 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     site.epoch, site.host, site.version = request.epoch, request.host, request.version
     request.capacity.troubles = breakers.bounded(request.capacity.troubles)
     nearness.bounded(request.capacity)
+    request.capacity.awaits = site_views.awaited(request.capacity.awaits)
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}
