@@ -138,10 +138,16 @@ class Client:
         return submitted(asked, lambda each: self._repeat(partial(self._post, "/v1/jobs", SubmitReply, each)))
 
     def cancel(
-        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+        self,
+        jobs: Sequence[int] = (),
+        *,
+        campaign: str | None = None,
+        reason: str = "",
+        unneeded: bool = False,
     ) -> ActionReply:
-        """Cancel jobs, or all of a campaign; jobs that have ended stay as they are."""
-        return self._act("/v1/cancel", jobs, campaign, reason)
+        """Cancel jobs, or all of a campaign; jobs that have ended stay as they are. `unneeded`: those of which no event
+        has ended become COMPLETED, since nothing that they were for is missing."""
+        return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded)
 
     def retry(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
@@ -468,8 +474,12 @@ class Client:
         # unlisted jobs are archived; for one that does not exist, or belongs to another user, this raises
         yield from (self.job(job).row for job in sorted(left)[:PROBED_MAX])
 
-    def _act(self, path: str, jobs: Sequence[int], campaign: str | None, reason: str) -> ActionReply:
-        request = ActionRequest(jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex)
+    def _act(
+        self, path: str, jobs: Sequence[int], campaign: str | None, reason: str, *, unneeded: bool = False
+    ) -> ActionReply:
+        request = ActionRequest(
+            jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex, unneeded=unneeded
+        )
         return self._repeat(lambda: self._post(path, ActionReply, request))
 
     def _post(self, path: str, reply_type: type[T], body: Any) -> T:

@@ -343,13 +343,14 @@ class Health(msgspec.Struct, kw_only=True):
     problems: list[Problem] = []
 
 
-class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Cancel or retry these jobs, or all of a campaign."""
 
     jobs: list[int] = []
     campaign: str | None = None
     reason: str = ""
     key: str = ""  #: if given, the request counts once, however often it comes within a month
+    unneeded: bool = False  #: of a cancellation: jobs of which no event has ended become COMPLETED
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
