@@ -371,14 +371,16 @@ class Client:
     ) -> list[JobRow]:
         """Wait until all jobs of a submission (or of a campaign, or these jobs) have ended; return their rows.
 
-        `on_progress` is called with the campaign's row at every poll. Raises TimeoutError.
+        `on_progress` is called with the campaign's row at every poll; where the jobs are of several campaigns, with
+        the row of one after the other. Raises TimeoutError.
         """
         deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
         if isinstance(what, str):
             self._wait_campaign(what, deadline, on_progress)
             return list(self.jobs(campaign=what))
-        if isinstance(what, Submission) and on_progress is not None:
-            self._wait_campaign(what.campaign, deadline, on_progress, jobs=what.jobs)
+        if on_progress is not None:
+            for name, jobs in self._by_campaign(what).items():
+                self._wait_campaign(name, deadline, on_progress, jobs=jobs)
         return list(self._completed(what, deadline))
 
     def as_completed(
@@ -425,6 +427,14 @@ class Client:
                 return
 
     # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _by_campaign(self, what: Submission | Sequence[int]) -> dict[str, list[int]]:
+        if isinstance(what, Submission):
+            return {what.campaign: what.jobs}
+        found: dict[str, list[int]] = {}
+        for row in self._rows(set(what), None):
+            found.setdefault(row.campaign, []).append(row.id)
+        return found
 
     def _wait_campaign(
         self,
