@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.contract.server_world import SIM, Site, World, done, leases, refused
 
 from tidemill import clock
@@ -247,3 +248,44 @@ def test_what_a_site_says_of_its_nodes_is_kept_in_bounds(world: World) -> None:
     found = world.job(job)
     assert found.waits_for == "no_allocation"
     assert len(found.waits_hint or "") < 1_000
+
+
+def test_a_job_that_was_returned_for_a_changed_program_is_offered_at_once_when_that_is_approved_again(
+    world: World,
+) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    for _ in range(4):  # the pause grows
+        (lease,) = leases(site.sync())
+        site.sync(given_back(lease, FailureClass.DISPATCH, "the digest differs", "site"), want=0)
+        world.now_s += LATER_S
+    (lease,) = leases(site.sync())
+    assert leases(site.sync(given_back(lease, FailureClass.DISPATCH, "the digest differs", "site"))) == []
+    world.now_s += 2
+    assert leases(site.sync()) == []
+    site.offers = [msgspec.structs.replace(each, event_s=2.0) for each in site.offers]
+    assert leases(site.sync()) == [], "nothing was approved"
+    site.offers = [msgspec.structs.replace(each, digest="sha256:new") for each in site.offers]
+    (again,) = leases(site.sync() + site.sync())
+    assert again.job == job
+
+
+def test_a_job_whose_sites_are_stopped_says_so_and_how_they_are_resumed(world: World) -> None:
+    stopped = awaiting(
+        why="`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
+    )
+    stopped.awaits = msgspec.structs.replace(stopped.awaits, is_stopped=True)  # type: ignore[type-var]
+    stopped.want_core_s = 0
+    (anywhere,), (pinned,) = world.submit(SIM), world.submit(JobSpec(app="sim", site="s"))
+    site = Site(world)
+    site.sync(want=0)
+    assert world.job(anywhere).waits_for == "site_wants_nothing"
+    site.sync(capacity=stopped)
+    for job in (anywhere, pinned):
+        found = world.job(job)
+        assert found.waits_for == "site_drained"
+        assert "s: `/site/STOP` exists: lunch; `tidemill site resume --reason TEXT`" in (
+            found.waits_hint or ""
+        )
+    Site(world, "other").sync(want=0)
+    assert world.job(anywhere).waits_for == "site_wants_nothing", "one site is at work"

@@ -83,12 +83,13 @@ class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """What a site's work waits for while no pilot is at work there. Times are microseconds since 1970, 0 = none.
 
     `asked_us`: since when an allocation is asked for; `next_us`: when the site polls its batch system next, at the
-    latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`.
+    latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a stopped site why, and what ends it.
     """
 
     asked_us: int = 0
     next_us: int = 0
     why: str = ""
+    is_stopped: bool = False
 
 
 class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):

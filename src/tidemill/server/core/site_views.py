@@ -57,7 +57,9 @@ def awaited(nodes: AwaitedNodes | None) -> AwaitedNodes | None:
     if nodes is None:
         return None
     asked_us, next_us = (max(0, min(each, TIME_US_MAX)) for each in (nodes.asked_us, nodes.next_us))
-    return AwaitedNodes(asked_us=asked_us, next_us=next_us, why=_short(nodes.why))
+    return AwaitedNodes(
+        asked_us=asked_us, next_us=next_us, why=_short(nodes.why), is_stopped=nodes.is_stopped
+    )
 
 
 def within_range(value: Any) -> Any:

@@ -131,6 +131,9 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
         offers = {offer.name: offer for offer in request.offers}
         if offers != site.offers:
             traces.keep_offers(work, site, offers.values())
+            for name, offer in offers.items():
+                if name not in site.offers or site.offers[name].digest != offer.digest:
+                    site.approved_us[name] = work.now_us
             site.offers = offers
             work.session.run("update_offers", id=site.id, offers=site_records.text_of(list(offers.values())))
     return site

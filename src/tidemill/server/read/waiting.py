@@ -167,6 +167,8 @@ def _awaits(site: Site, now_us: int) -> str:
     awaits = None if site.capacity is None else site.capacity.awaits
     if awaits is None:
         return ""
+    if awaits.is_stopped:
+        return f"{site.name} is stopped: {awaits.why}"
     if awaits.asked_us:
         asked_s = max(0, now_us - awaits.asked_us) / 1e6
         return f"{site.name}: it asked for one {duration_text(asked_s)} ago, whose pilot has not started yet"
@@ -224,8 +226,8 @@ def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tu
     down = [site for site in heard if site.down_us]
     if not awake and down:
         return Cause.SITE_DOWNTIME, ", ".join(_down(site) for site in down[:5])
-    if not awake:
-        return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in heard[:5])
+    if all(site.drained or _is_stopped(site) for site in awake or heard):
+        return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in (awake or heard)[:5])
     if not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in awake):
         return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in awake[:5])
     return Cause.FAIR_SHARE, ""
@@ -292,13 +294,24 @@ def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple
         if obstacle == Cause.RESOURCES_TOO_LARGE:
             return Cause.SITE_PINNED_UNFIT, _too_large([site], kind)
         return Cause.SITE_PINNED_UNFIT, f"{site.name}: {why[1] if why is not None and why[1] else obstacle}"
+    if _is_stopped(site):
+        return Cause.SITE_DRAINED, _drained(site)
     if matching.wanted_core_s(site, wide=bool(kind.nodes)) <= 0:
         return Cause.SITE_WANTS_NOTHING, site.name
     return Cause.FAIR_SHARE, ""
 
 
+def _is_stopped(site: Site) -> bool:
+    """Whether its operator or the centre's staff have stopped it, by a file or by canceling its allocations."""
+    awaits = None if site.capacity is None else site.capacity.awaits
+    return awaits is not None and awaits.is_stopped
+
+
 def _drained(site: Site) -> str:
-    return f"{site.name}: {site.drain_reason}"
+    """Why, and what ends it."""
+    if site.drained or site.capacity is None or site.capacity.awaits is None:
+        return f"{site.name}: {site.drain_reason}; an operator of the server resumes it on the site's page"
+    return f"{site.name}: {site.capacity.awaits.why}"
 
 
 def _down(site: Site) -> str:

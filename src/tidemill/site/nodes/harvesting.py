@@ -43,6 +43,7 @@ from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.selection import Named
+from tidemill.site.staff.drain import way_out
 from tidemill.site.staff.stopping import retreat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
@@ -237,7 +238,8 @@ class Harvesting:
             return None
         stop = self._log.pool.state.stop
         if stop is not None:
-            return AwaitedNodes(why=f"the site is stopped: {stop.reason}")
+            end = way_out(stop_file=self._config.stop_file)
+            return AwaitedNodes(why=f"{stop.reason}; {end}", is_stopped=True)
         asked = [a.intended_us for a in living if not (a.canceled_us or planning.has_left(a))]
         next_us = 0
         if self._last_poll_us:  # to the second, so that it changes with each poll only

@@ -209,3 +209,12 @@ def test_it_says_since_when_it_has_asked_else_when_it_polls_and_why_it_asks_for_
     assert it.now_s < found.next_us / 1e6 <= it.now_s + POLL_S + 1
     it.tick(NOTHING)
     assert it.harvesting.awaited() is None
+
+
+def test_a_stopped_site_says_why_and_by_which_command_it_works_again(it: Watched) -> None:
+    it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="`/site/STOP` exists: lunch", at_us=1))
+    it.tick(NOTHING)
+    found = it.harvesting.awaited()
+    assert found is not None
+    assert found.is_stopped
+    assert found.why == "`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
