@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tidemill import clock
 from tidemill.cli.progress import PATIENCE_S, WaitingNotice
 from tidemill.wire.api import CampaignRow, PayloadUsage
 
@@ -20,7 +21,7 @@ def test_a_cause_is_printed_again_only_where_more_than_its_numbers_have_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(clock, "monotonic_s", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     causes = iter(["idle, again in 12 s", "idle, again in 4 s", None, "held", "held", "idle, again in 7 s"])
     notice = WaitingNotice(lambda _: next(causes))
     notice(row(0))
@@ -33,7 +34,7 @@ def test_a_cause_is_printed_again_only_where_more_than_its_numbers_have_changed(
 
 def test_no_cause_is_asked_for_while_events_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(clock, "monotonic_s", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def cause(_: CampaignRow) -> str | None:
         raise AssertionError("it was asked for")

@@ -97,11 +97,8 @@ def status(args: Namespace) -> int:
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     if stopped is not None:
-        _line(
-            "stopped",
-            f"{stopped or 'no reason given'}; "
-            f"{way_out(shlex.quote(str(args.dir)) if args.dir else '', stop_file=config.stop_file)}",
-        )
+        end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
+        _line("stopped", f"{stopped or 'no reason given'}; {end}")
     for plan in plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
     for head, text in _figures(directory, samples, denied):

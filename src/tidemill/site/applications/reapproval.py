@@ -1,6 +1,6 @@
 """A program that changed after its approval: its new digests, written into its application file.
 
-Whoever may write SITE/apps may approve programs there, so that only the owner of the file may do this.
+A user who may write SITE/apps may approve programs there, so that only the owner of the file may do this.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ for. The batch system is a fake, and the clock is the test's."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -140,8 +141,8 @@ class Watched:
 @pytest.fixture
 def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     now = [1000.0]
-    monkeypatch.setattr(clock, "monotonic_s", lambda: now[0])
-    monkeypatch.setattr(clock, "now_us", lambda: int(now[0] * 1e6))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time_ns", lambda: int(now[0] * 1e9))
     config = SiteConfig(
         name="s", server="unix:/absent", batch="slurm", node_binary=Path("/bin/true"),
         cluster=Cluster(calls_per_min_max=CALLS_PER_MIN_MAX),
