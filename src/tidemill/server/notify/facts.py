@@ -112,7 +112,8 @@ def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[Fa
         examples.setdefault(evidence.failure, (job, event, evidence))
     groups = []
     for failure, count in sorted(counted.items(), key=lambda pair: -pair[1])[:GROUPS_SHOWN]:
-        job, event, evidence = examples.get(failure, (None, None, None))
+        unknown: tuple[int | None, int | None, Evidence | None] = (None, None, None)
+        job, event, evidence = examples.get(failure, unknown)
         step = next_step(failure) if evidence is None else step_after(evidence, job=job, event=event)
         groups.append(
             FailureGroup(

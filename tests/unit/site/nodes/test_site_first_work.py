@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ class Watched:
 
     def pilot(self, *, ends: bool) -> None:
         """A pilot of the allocation starts, or signs off after it was idle."""
-        where = {"p": f"{MINE}.r0.i1", "s": 2 if ends else 1, "at_us": 1}
+        where: dict[str, Any] = {"p": f"{MINE}.r0.i1", "s": 2 if ends else 1, "at_us": 1}
         started = Started(
             **where, allocation=MINE, node="n1", rank=0, cores=4, memory_mb=4000, isolation="namespaces",
             note="", version="1",
