@@ -106,14 +106,13 @@ def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[Fa
     if not counted:
         return []
     number = session.rows("campaign_by_name", name=campaign)[0][0]
-    examples: dict[str, tuple[int | None, int | None, Evidence]] = {}
+    examples: dict[str, tuple[int | None, int | None, Evidence | None]] = {}
     for job, event, text in session.rows("failure_examples", campaign=number, limit=EXAMPLES_SEEN):
         evidence = msgspec.json.decode(text, type=Evidence)
         examples.setdefault(evidence.failure, (job, event, evidence))
     groups = []
     for failure, count in sorted(counted.items(), key=lambda pair: -pair[1])[:GROUPS_SHOWN]:
-        unknown: tuple[int | None, int | None, Evidence | None] = (None, None, None)
-        job, event, evidence = examples.get(failure, unknown)
+        job, event, evidence = examples.get(failure, (None, None, None))
         step = next_step(failure) if evidence is None else step_after(evidence, job=job, event=event)
         groups.append(
             FailureGroup(
