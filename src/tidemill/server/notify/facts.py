@@ -112,8 +112,8 @@ def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[Fa
         examples.setdefault(evidence.failure, (job, event, evidence))
     groups = []
     for failure, count in sorted(counted.items(), key=lambda pair: -pair[1])[:GROUPS_SHOWN]:
-        job, event, evidence = examples.get(failure, (None, None, None))
-        step = next_step(failure) if evidence is None else step_after(evidence, job=job, event=event)
+        job, event, seen = examples.get(failure, (None, None, None))
+        step = next_step(failure) if seen is None else step_after(seen, job=job, event=event)
         groups.append(
             FailureGroup(
                 failure=failure,
@@ -122,8 +122,8 @@ def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[Fa
                 next_step=step,
                 job=job,
                 event=event,
-                example="" if evidence is None else evidence.message[:TEXT_MAX],
-                node="" if evidence is None else evidence.node,
+                example="" if seen is None else seen.message[:TEXT_MAX],
+                node="" if seen is None else seen.node,
             )
         )
     return groups
