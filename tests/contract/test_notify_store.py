@@ -129,6 +129,21 @@ def test_ends_of_jobs_are_one_item_with_exact_sums_however_many(world: World, ga
     assert "tidemill job logs" in group.next_step
 
 
+def test_the_next_step_after_a_failure_without_stderr_is_not_to_read_it(
+    world: World, gatherer: Gatherer
+) -> None:
+    site = Site(world)
+    world.submit(SIM, notify=wants(Occasion.CAMPAIGN))
+    (lease,) = leases(site.sync())
+    site.sync(failed(lease, 0, message="the payload left no `hits.root`", stderr=""))
+    gatherer.step()
+    (news,) = told(world)
+    assert isinstance(news, CampaignNews)
+    assert news.figures is not None
+    (group,) = news.figures.failures
+    assert group.next_step.startswith("its stderr is empty, read its stdout: `tidemill job logs ")
+
+
 def test_a_share_of_failures_is_told_once_and_again_only_after_it_was_well_below(
     world: World, gatherer: Gatherer
 ) -> None:

@@ -78,6 +78,17 @@ def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluste
         assert wrong(of_site(text(), "centre")) == []
 
 
+def test_work_that_comes_after_the_pilots_have_left_does_not_wait_for_the_next_poll(
+    slurm_cluster: SlurmCluster,
+) -> None:
+    with site_on(slurm_cluster, idle_s=1, poll_s=3600) as it:
+        for _ in range(2):
+            number = campaign(it, "/bin/sleep", "0.2", events=4)
+            assert wait_done(it, number)["state"] == "COMPLETED"
+            it.wait(lambda: not it.ours(), "idle pilots leave")
+        assert "start_failed" not in it.log()
+
+
 def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster) as it:
         number = hold_all(it, 4)

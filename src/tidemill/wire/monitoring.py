@@ -81,6 +81,19 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
     times: list[tuple[int, int]] = []
 
 
+class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site's work waits for while no pilot is at work there. Times are microseconds since 1970, 0 = none.
+
+    `asked_us`: since when an allocation is asked for; `next_us`: when the site polls its batch system next, at the
+    latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a stopped site why, and what ends it.
+    """
+
+    asked_us: int = 0
+    next_us: int = 0
+    why: str = ""
+    is_stopped: bool = False
+
+
 class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):
     """Regular jobs of a class that started today (UTC): seconds that they waited in all, and our estimated part of it.
 
