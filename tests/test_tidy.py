@@ -620,6 +620,23 @@ def test_every_page_names_its_purpose_in_its_first_sentence() -> None:
     listed(offenders, "a page has one purpose: `This page lists ...`, `This how-to installs ...`")
 
 
+def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    _, _, features = page.partition("## Features\n")
+    table, _, sources = features.partition("## Sources\n")
+    days = dict(re.findall(r"^\| ([A-Z]\d) \|.*\| (\d{4}-\d\d-\d\d) \|$", sources, re.MULTILINE))
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    assert days
+    offenders = [
+        f"docs/comparison.md, {row[0].strip()}: {cell.strip()}"
+        for row in rows
+        for cell in row[2:]
+        if not (named := re.findall(r"\[\[(\w+)\]\]", cell)) or set(named) - days.keys()
+    ]
+    listed(offenders, "each cell on another tool names a source with the day on which it was read")
+
+
 def test_the_readme_is_a_page() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
 

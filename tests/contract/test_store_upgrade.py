@@ -238,6 +238,8 @@ def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path:
         upgrade_server(ServerConfig(dir=tmp_path))
     assert store.version() == 5
     assert (tmp_path / "tidemill.db.schema5").read_text() == "precious"
+    newer = copy_database(tmp_path / "tidemill.db", 5, replace=True)  # as a server does that upgrades itself
+    assert Store(path=newer).version() == 5
     assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (5, NEWEST, None)
 
 

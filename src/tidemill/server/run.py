@@ -102,12 +102,16 @@ def upgrade_server(config: ServerConfig, *, copies: bool = True) -> Upgraded:
     private_dir(config.place)
     with locked(config.place):
         store = store_of(config)
-        copy = None
-        if copies and store.path is not None and store.path.exists():
-            found = store.version()
-            if 0 < found < store.newest:
-                copy = copy_database(store.path, found)
+        copy = _copied(store) if copies else None
         return Upgraded(*store.upgrade(), copy)
+
+
+def _copied(store: Store, *, replace: bool = False) -> Path | None:
+    """The copy of a SQLite file that an upgrade would change; None = there is nothing to copy."""
+    if store.path is None or not store.path.exists():
+        return None
+    found = store.version()
+    return copy_database(store.path, found, replace=replace) if 0 < found < store.newest else None
 
 
 def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
@@ -122,6 +126,9 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
     with locked(config.place):
         store = store_of(config)
         if upgrade or (store.path is not None and not store.path.exists()):
+            # replaced, not refused: a start that was killed after its copy must not be in the way of the next
+            if copy := _copied(store, replace=True):
+                _LOG.info("database.copied", path=str(copy))
             store.init()
         audit = AuditLog(config.place)
         authenticator = msgspec.structs.replace(authenticator, on_refused=audit.refused)

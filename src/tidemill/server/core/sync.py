@@ -171,7 +171,8 @@ def _number_on(work: UnitOfWork, site: Site, have: int) -> None:
     orders = [order for _, _, body in rows for order in _ORDERS.decode(body) if is_ahead or order.n > have]
     if orders and 0 < orders[0].n - have < ORDER_JUMP_MAX:
         return  # it has just not taken many of them yet
-    _LOG.warning("site.renumbered", site=site.name, have=have, ordered=site.ordered)
+    hint = {"hint": f"is the database a copy? `tidemill site reset-epoch {site.name}`"} if is_ahead else {}
+    _LOG.warning("site.renumbered", site=site.name, have=have, ordered=site.ordered, **hint)
     site.ordered = have
     work.session.run("delete_all_orders", site=site.id)
     if not orders:
