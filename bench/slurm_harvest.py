@@ -67,13 +67,13 @@ calls_per_min_max = 600
 [harvest]
 policy = "yield"
 poll_s = {poll}
-starts_per_node_hour = 720
 [tuning.harvest]
 cycle_s = 2
 startup_s = 1
 death_s = 0.3
 slack_s = 8
 start_by_s = 120
+starts_per_node_hour = 720
 """
 SCRIPT = """#!/bin/sh
 date +%s.%N > {out}.started

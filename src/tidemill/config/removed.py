@@ -25,6 +25,17 @@ REMOVED: dict[str, dict[str, str]] = {
         "yield.foreign_cancels_s": "3 cancellations within 10 minutes that Tidemill did not order drain the site "
         "(FOREIGN_CANCELS_S in site/staff/stopping.py)",
         "accounts[].warn_at": "a grant is reported from 90 % on (WARN_AT in harvest/account/ledger.py)",
+        "accounts[].stop_at": "nothing is asked for from 98 % of a grant on (STOP_AT in harvest/account/ledger.py)",
+        "start_ops_default": "the file of an application that was never traced may say `start_ops`; else its "
+        "starts are not paced",
+        "start_bytes_default": "the file of an application that was never traced may say `start_bytes`; else its "
+        "starts are not paced by bytes",
+        "harvest.stage_readers": "1 node reads a file from the shared file system at a time, or 16 where nodes do not "
+        "reach each other (STAGE_READERS in site/fleet/fleets.py)",
+        "output_name": "delivered outputs are called `CAMPAIGN/JOB-OUTPUT`; the `url` of an output gives it "
+        "another name",
+        "processes_max": "a slot has 256 processes and 32 more for each core, and the file of an application may say "
+        "`processes_max`",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

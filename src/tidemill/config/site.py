@@ -119,7 +119,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reply_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=10_000),
-        doc("Give up a reply of the batch system with more bytes than this, and say so"),
+        constant(
+            "Give up a reply of the batch system with more bytes than this: a queue of 20,000 jobs takes a fifth of it"
+        ),
     ] = 64_000_000
     calls_per_min_max: Annotated[
         int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
@@ -152,11 +154,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float, msgspec.Meta(gt=0), doc("The site's own units, for display: such as cores of a node")
     ] = 1.0
     unit: Annotated[str, doc("Name of that unit")] = "node-hours"
-    stop_at: Annotated[
-        float,
-        msgspec.Meta(gt=0, le=1),
-        doc("At this share nothing more is asked for; the next account follows"),
-    ] = 0.98
 
 
 class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,7 +236,12 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         constant("Prolog, epilog and a pilot's start together, until the first starts were measured"),
     ] = 10.0
     starts_per_node_hour: Annotated[
-        float, msgspec.Meta(gt=0), doc("Starts per node of the machine and hour, at most")
+        float,
+        msgspec.Meta(gt=0),
+        constant(
+            "Starts per node of the machine and hour, at most: pilots of a minute would be mostly prolog and "
+            "epilog, and load the scheduler"
+        ),
     ] = 6.0
     start_by_s: Annotated[
         Duration,
@@ -258,11 +260,6 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     node_to_node: Annotated[
         bool, doc("Nodes get files from each other; `false` where TCP between nodes is closed")
     ] = True
-    stage_readers: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=1000),
-        doc("Nodes that read the same file from the shared file system at the same time, at most"),
-    ] = 1
     quarantine_starts: Annotated[
         int,
         msgspec.Meta(ge=1),
@@ -345,16 +342,6 @@ class SiteConfig(
     io: Annotated[
         list[Io], doc("Areas of shared file systems with a budget; starts are paced to keep it")
     ] = []
-    start_ops_default: Annotated[
-        int,
-        msgspec.Meta(ge=0),
-        doc("Assumed operations of an untraced start in each area; 0 = it is not paced"),
-    ] = 0
-    start_bytes_default: Annotated[
-        Size,
-        msgspec.Meta(ge=0),
-        doc("Assumed bytes that an untraced start reads in each area; 0 = it is not paced by bytes"),
-    ] = 0
     contact: Annotated[
         str, doc("Mail address of the operator: in every job's comment, notified when staff stop the site")
     ] = ""
@@ -385,9 +372,6 @@ class SiteConfig(
         Path | None,
         doc("Where outputs go that name no place, apart for each owner; none = `out` in the site directory"),
     ] = None
-    output_name: Annotated[
-        str, doc("Name of a delivered output: `{campaign}`, `{job}`, `{name}` (of the job), `{output}`")
-    ] = "{campaign}/{job}-{output}"
     allow_adhoc: Annotated[bool, doc("May submitters run commands that no application file approves?")] = (
         False
     )
@@ -417,13 +401,6 @@ class SiteConfig(
             "has that"
         ),
     ] = "auto"
-    processes_max: Annotated[
-        Annotated[int, msgspec.Meta(ge=8)] | None,
-        doc(
-            "Processes and threads of a slot at most, where its application does not say; none = 256, and 32 more for "
-            "each core"
-        ),
-    ] = None
     containers: Annotated[
         dict[str, ContainerRuntime],
         doc(

@@ -22,7 +22,7 @@ SITE = """batch = "slurm"
 contact = "operator@example.org"
 node_binary = "{binary}"
 tuning.cluster.unknown_s = 3
-tuning.harvest = {{ cycle_s = 1, startup_s = 0.5, start_by_s = 60 }}
+tuning.harvest = {{ cycle_s = 1, startup_s = 0.5, start_by_s = 60, starts_per_node_hour = 7200 }}
 {top}
 [cluster]
 partition = "{partition}"
@@ -30,7 +30,6 @@ calls_per_min_max = 1200
 {cluster_keys}
 [harvest]
 poll_s = 0.5
-starts_per_node_hour = 7200
 {harvest}
 """
 

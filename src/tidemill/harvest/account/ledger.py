@@ -18,6 +18,10 @@ HOUR_S = 3600.0
 WARN_AT = 0.9
 """Share of a grant from which on the site warns: time enough to ask for more."""
 
+STOP_AT = 0.98
+"""Share of a grant from which on nothing more is asked for; the next account follows. Centres count by their own rules
+(prolog, epilog, whole minutes), and some fine those who pass their grant."""
+
 UNBOUNDED_S = 1e18
 """Node-seconds left where nothing bounds them."""
 
@@ -131,7 +135,7 @@ def _line(
 ) -> Line:
     granted_s, before_s = account.node_hours * HOUR_S, account.used_node_hours * HOUR_S
     used_s = before_s + settled_s + in_flight_s
-    left_s = max(0.0, account.stop_at * granted_s - used_s - committed_s)
+    left_s = max(0.0, STOP_AT * granted_s - used_s - committed_s)
     standing = Standing.OPEN
     if used_s >= WARN_AT * granted_s:
         standing = Standing.WARN

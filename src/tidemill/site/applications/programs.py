@@ -272,7 +272,7 @@ class Preparer:
             network=network_of(
                 self._config, app.network if app.network is not None else app.batch_commands or None
             ),
-            processes_max=app.processes_max or self._config.processes_max,
+            processes_max=app.processes_max,
             event_s=event_s,
             chunk_max=_chunk_max(app, approved.templates),
             range_s=app.range_s,

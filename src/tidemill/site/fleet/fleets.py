@@ -70,6 +70,13 @@ OPERATIONS_PER_S_MAX = 20.0
 READ_SHARE, READ_S_MIN = 1 / 12, 0.1
 """... and as often as that part of a top-up interval, which is what a result then waits."""
 
+STAGE_READERS = 1
+"""Nodes that read the same file from the shared file system at the same time: the others get it from them."""
+
+STAGE_READERS_APART = 16
+"""... where nodes do not reach each other, and each has to read: one after the other, a hundred nodes would wait for
+minutes; each of them reads one file in one stream, and file systems of such machines serve thousands."""
+
 RETIRE_S = 60.0
 """Journals of allocations that have ended are not read for this time: network file systems may show what was
 written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
@@ -203,7 +210,7 @@ class Fleets:
                 store_mb=config.store_mb or 0,
                 images=config.images,
                 peers=config.harvest.node_to_node,
-                stage_readers=config.harvest.stage_readers,
+                stage_readers=STAGE_READERS if config.harvest.node_to_node else STAGE_READERS_APART,
                 fast_dir=config.cluster.fast_dir or None,
                 fast_bytes=FAST_BYTES_MIN,
                 spill=None if config.spill_dir is None else str(config.spill_dir),

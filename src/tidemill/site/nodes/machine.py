@@ -15,7 +15,7 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.account.ledger import Bounds, Ledger, Living, balance
+from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import layout_of
@@ -277,7 +277,7 @@ class SiteMachine:
         over = {
             account.name
             for account, line in zip(self._config.accounts, self.ledger.lines, strict=True)
-            if line.used_s >= account.stop_at * line.granted_s
+            if line.used_s >= STOP_AT * line.granted_s
         }
         if not over:
             return []
