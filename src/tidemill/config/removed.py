@@ -36,6 +36,8 @@ REMOVED: dict[str, dict[str, str]] = {
         "another name",
         "processes_max": "a slot has 256 processes and 32 more for each core, and the file of an application may say "
         "`processes_max`",
+        "node_binary": "a `tidemill-node` in the site directory, or a link to one there, is used instead of the "
+        "installed one",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

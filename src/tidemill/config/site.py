@@ -574,7 +574,6 @@ class SiteConfig(
     lead_listen: Annotated[str, doc("Address that the lead listens on; port 0 = any free one")] = (
         "127.0.0.1:0"
     )
-    node_binary: Annotated[Path | None, doc("The `tidemill-node` binary; none = the installed one")] = None
     heartbeat_s: Annotated[
         Duration, msgspec.Meta(ge=0.1), constant("Interval of the agent's heartbeat: one small write")
     ] = 5.0

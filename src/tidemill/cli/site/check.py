@@ -222,7 +222,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield from _certificate(read)
     yield from examine_broker(read)
     yield from _ownership(directory)
-    yield binary_finding(read.node_binary)
+    yield binary_finding(directory)
     yield from _applications(directory, read)
     yield from examine_endpoints(read)
     if read.batch != "local":

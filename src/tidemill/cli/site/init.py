@@ -220,13 +220,13 @@ def check_named(facts: Facts, *, partition: str | None, account: str | None) -> 
         raise ConfigError(f"you have no account `{account}`", hint=did_you_mean(account, facts.accounts))
 
 
-def login_facts(directory: Path, named: Path | None = None) -> Login:
+def login_facts(directory: Path) -> Login:
     """This host and its `tidemill-node`; the probe and `doctor` report a missing binary."""
     from tidemill.node.binary import find_binary
     from tidemill.site.setup.detection import Login, elf_machine
 
     try:
-        binary = named or find_binary()
+        binary = find_binary(site=directory)
     except ConfigError:
         binary = directory / "tidemill-node"
     return Login(

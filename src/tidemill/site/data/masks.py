@@ -30,7 +30,7 @@ _OTHERS = ("/run/user", "/var/tmp", "/var/mail", "/var/spool/mail", "/var/spool/
 def private_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
     """What `file:` inputs and outputs may not touch, should a data root hold it: what payloads must not see, and what
     only our programs need."""
-    paths = [config.certificate, config.node_binary, *(endpoint.certificate for endpoint in config.endpoints)]
+    paths = [config.certificate, *(endpoint.certificate for endpoint in config.endpoints)]
     return [*masked_paths(site_dir, config), *(each for each in paths if each is not None)]
 
 
@@ -85,7 +85,7 @@ def allowed_credentials(site_dir: Path, config: SiteConfig) -> list[Path]:
 def view_of(site_dir: Path, config: SiteConfig) -> View:
     """What payloads of the site see besides their slots, and may change."""
     if config.serves_others:
-        veils = [*home_veils(), *installation(config, whole=False), *(Path(each) for each in _OTHERS)]
+        veils = [*home_veils(), *installation(site_dir, whole=False), *(Path(each) for each in _OTHERS)]
         return View(
             shared=True,
             own_tmp=False,
@@ -101,7 +101,7 @@ def view_of(site_dir: Path, config: SiteConfig) -> View:
         shared=False,
         own_tmp=True,
         veils=[],
-        keep=_texts([*installation(config, whole=True), *keep]),
+        keep=_texts([*installation(site_dir, whole=True), *keep]),
         show=_texts(config.show),
         write=_texts([*config.write, *beside]),
         credentials=credential_patterns(user_homes()),
@@ -109,13 +109,13 @@ def view_of(site_dir: Path, config: SiteConfig) -> View:
     )
 
 
-def installation(config: SiteConfig, *, whole: bool) -> list[Path]:
+def installation(site_dir: Path, *, whole: bool) -> list[Path]:
     """Where Tidemill's programs are. `whole`: with all that Python reads for them, which payloads must not change;
     else what payloads have no use for, and need not see."""
     package = Path(tidemill.__file__).parent
     found = [package]
     with suppress(ConfigError):
-        found.append(config.node_binary or find_binary())
+        found.append(find_binary(site=site_dir))
     is_environment = sys.prefix != sys.base_prefix
     if is_environment or whole:
         found.append(Path(sys.prefix))

@@ -415,14 +415,14 @@ def _binary_finding(node: NodeFacts, login: Login) -> Finding:
     if login.binary_machine and login.binary_machine != node.machine:
         return Finding(
             "binary there", "fail", f"our binary is for {login.binary_machine}, {node.host} is {node.machine}: {said}",
-            f"install the {node.machine} wheel of tidemill-node elsewhere, and set `node_binary` in site.toml",
+            f"link a tidemill-node for {node.machine} (its wheel, installed elsewhere) into the site directory",
         )  # fmt: skip
     if node.node_status == 127 or "not found" in said:
-        hint = "install Tidemill on a file system that compute nodes see, or set `node_binary` in site.toml"
+        hint = "install Tidemill on a file system that compute nodes see, or copy tidemill-node into the site directory"
     elif node.node_status == 126 or "ermission denied" in said:
-        hint = "is that file system mounted noexec there? Copy tidemill-node elsewhere and set `node_binary`"
+        hint = "is that file system mounted noexec there? Copy tidemill-node elsewhere, and link it into the site"
     else:
-        hint = "set `node_binary` in site.toml to a tidemill-node that runs there"
+        hint = "copy a tidemill-node that runs there into the site directory"
     return Finding("binary there", "fail", f"{login.binary} does not run on {node.host}: {said}", hint)
 
 
