@@ -382,14 +382,12 @@ class SiteConfig(
             "and change no file outside of their slot; none = yes, unless the server is your own (`unix:`)"
         ),
     ] = None
-    allow_unisolated: Annotated[
-        bool, doc("A shared site runs payloads even where the kernel gives no namespaces")
-    ] = False
     isolation: Annotated[
-        Literal["auto", "off"],
+        Literal["auto", "optional", "off"],
         doc(
-            "`auto`: slots have namespaces where the kernel gives them; `off`: never, and programs may gain rights by "
-            "set-user-id bits, which setuid container runtimes need"
+            "`auto`: slots have namespaces where the kernel gives them, and a `shared` site runs payloads only there; "
+            "`optional`: a `shared` site runs payloads without them, too, where the kernel gives none; `off`: no slot "
+            "has them, and programs may gain rights by set-user-id bits, which setuid container runtimes need"
         ),
     ] = "auto"
     network: Annotated[
@@ -622,11 +620,6 @@ class SiteConfig(
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""
-        if self.isolation == "off" and self.shared and not self.allow_unisolated:
-            raise ValueError(
-                '`isolation = "off"` leaves payloads without namespaces, and `shared` sites need them: set '
-                "`allow_unisolated` too if that is meant"
-            )
         if self.isolation == "off" and self.network == "closed":
             raise ValueError(
                 '`isolation = "off"` leaves payloads without namespaces, so none can have a network of its own: leave '
@@ -651,6 +644,11 @@ class SiteConfig(
     def serves_others(self) -> bool:
         """Whether it runs jobs of others than its owner."""
         return not self.is_its_own if self.shared is None else self.shared
+
+    @property
+    def needs_namespaces(self) -> bool:
+        """Whether payloads run only where the kernel gives them namespaces."""
+        return self.serves_others and self.isolation == "auto"
 
     @property
     def is_its_own(self) -> bool:

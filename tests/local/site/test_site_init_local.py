@@ -139,6 +139,25 @@ def test_check_says_what_payloads_see_and_which_path_of_an_application_they_neve
     assert f"own names `{clouds}`" not in answer
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("shared = true", "jobs of others: no home directory"),
+        ('shared = true\nisolation = "off"', 'jobs of others: `isolation = "off"`: payloads see each other'),
+        ('shared = true\nisolation = "optional"', "where the kernel gives no namespaces"),
+        ('isolation = "optional"', "jobs of yours"),
+        ('isolation = "off"', '`isolation = "off"`: payloads see each other'),
+    ],
+)
+def test_check_warns_of_payloads_without_namespaces(person: Person, keys: str, told: str) -> None:
+    person.done("site", "init", "--batch", "local")
+    path = person.site / "site.toml"
+    path.write_text(f"{keys}\n" + path.read_text())
+    (finding,) = [each for each in person.data("site", "check") if each["check"] == "payloads"]
+    assert told in finding["found"]
+    assert (finding["state"] == "warn") == ("isolation" in finding["found"])
+
+
 def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
     person.done("site", "init", "--batch", "local")
     path = person.site / "site.toml"

@@ -253,11 +253,13 @@ def _payloads(read: SiteConfig) -> Finding:
     """What payloads see and may change; whether nodes give them namespaces their pilots find out."""
     from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 
-    if read.isolation == "off" or (read.serves_others and read.allow_unisolated):
+    if read.isolation == "off" or (read.serves_others and read.isolation == "optional"):
         when = "" if read.isolation == "off" else " where the kernel gives no namespaces"
+        whose = "jobs of others: " if read.serves_others else ""
         return Finding(
-            "payloads", "warn", f"{WITHOUT_NAMESPACES}{when}", "docs/security.md says what that means"
-        )
+            "payloads", "warn", f'{whose}`isolation = "{read.isolation}"`: {WITHOUT_NAMESPACES}{when}',
+            "docs/security.md says what that means" + ('; `isolation = "auto"` keeps them apart' if whose else ""),
+        )  # fmt: skip
     if read.serves_others:
         return Finding(
             "payloads", "ok", "jobs of others: no home directory, files outside of the slot are read-only",

@@ -326,7 +326,7 @@ class Preparer:
                 f"application `{app.name}` uses images, and the launcher's ranks on other nodes do not see them",
                 hint="ask for one payload per node, or approve the application without `images` for such jobs",
             )
-        if spec.app is None and self._config.serves_others and not self._config.allow_unisolated:
+        if spec.app is None and self._config.needs_namespaces:
             raise UnfitError(
                 "ranks cannot be isolated from the site: this site starts them for approved applications only"
             )

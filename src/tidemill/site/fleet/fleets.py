@@ -437,7 +437,7 @@ def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str]
 def _isolation(config: SiteConfig) -> str:
     if config.isolation == "off":
         return "off"
-    return "required" if config.serves_others and not config.allow_unisolated else "preferred"
+    return "required" if config.needs_namespaces else "preferred"
 
 
 def _node_cache(config: SiteConfig) -> NodeCacheDef | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -115,4 +116,12 @@ def test_a_site_with_a_server_of_others_serves_others_unless_it_says_no() -> Non
     assert made(server="unix:/s", shared=True).serves_others
     with pytest.raises(ValueError, match="with_credentials"):
         made(server="https://host", with_credentials=[Path("/k")])
-    assert made(server="https://host", isolation="off").isolation == "off"
+
+
+def test_a_site_of_others_needs_namespaces_unless_its_operator_takes_that_upon_himself() -> None:
+    def needs(server: str, isolation: Literal["auto", "optional", "off"]) -> bool:
+        return SiteConfig(name="s", server=server, isolation=isolation).needs_namespaces
+
+    assert needs("https://host", "auto")
+    assert not any(needs("https://host", each) for each in ("optional", "off"))
+    assert not any(needs("unix:/s", each) for each in ("auto", "optional", "off"))
