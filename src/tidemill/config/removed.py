@@ -40,6 +40,7 @@ REMOVED: dict[str, dict[str, str]] = {
         "installed one",
         "allow_unisolated": "`isolation` says it: with `auto` a shared site needs namespaces, with `optional` it runs "
         "payloads without them where the kernel gives none",
+        "with_credentials": "`show` of your own site names credentials, too",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

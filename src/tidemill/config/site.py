@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.config.amqp import AtBroker
 from tidemill.config.caching import Replicas, Routing, SiteCache
-from tidemill.config.hidden import why_hidden
+from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
 from tidemill.config.keys import Addresses, Duration, Size, addresses, constant, doc
 from tidemill.config.limits import OrderLimits
@@ -418,18 +418,13 @@ class SiteConfig(
     show: Annotated[
         list[Path],
         doc(
-            "Paths that payloads see, read-only, although slots hide what lies there: below /tmp or a home directory"
+            "Paths that payloads see, read-only, although slots hide what lies there: below /tmp or a home directory. "
+            "On your own site also credentials of yours, such as `~/.aws`, which programs then may change; others stay "
+            "hidden by their usual names"
         ),
     ] = []
     write: Annotated[
         list[Path], doc("Paths that payloads see and may write to, as far as the site's user may")
-    ] = []
-    with_credentials: Annotated[
-        list[Path],
-        doc(
-            "Credentials of yours that programs on your own site see, such as `~/.aws`; others stay hidden by their "
-            "usual names"
-        ),
     ] = []
     images: Annotated[
         Literal["auto", "fuse", "unpack", "relocate"],
@@ -632,13 +627,21 @@ class SiteConfig(
         for key, paths in (("show", self.show), ("write", self.write)):
             for path in paths:
                 why = why_hidden(path)
+                if key == "show" and is_credential(path):
+                    why = self._why_not_shown(path)
                 if why is not None:
                     raise ValueError(f"`{key}`: `{path}` {why}")
-        if self.with_credentials and self.serves_others:
-            raise ValueError(
-                "`with_credentials` shows your keys to the programs of all users whose jobs this site runs: it is for "
-                "your own site (`shared = false`)"
+
+    def _why_not_shown(self, path: Path) -> str | None:
+        """Why payloads may not see a credential that `show` names; None on the owner's site."""
+        if ".." in path.parts:
+            return why_hidden(path)
+        if self.serves_others:
+            return (
+                "is a credential or a session by its name: it would show your keys to the programs of all users whose "
+                "jobs this site runs, which is for your own site (`shared = false`)"
             )
+        return None
 
     @property
     def serves_others(self) -> bool:

@@ -126,17 +126,17 @@ def test_check_says_what_payloads_see_and_which_path_of_an_application_they_neve
     key = tmp_path / "site.key"
     key.write_text("a key")
     key.chmod(0o600)
-    clouds = tmp_path / "clouds"
+    clouds = tmp_path / ".aws"
     clouds.mkdir()
     path = person.site / "site.toml"
-    path.write_text(f'mask = ["{key}"]\nwith_credentials = ["{clouds}"]\n' + path.read_text())
+    path.write_text(f'mask = ["{key}"]\nshow = ["{clouds}"]\n' + path.read_text())
     (person.site / "apps" / "own.toml").write_text(
-        f'name = "own"\nexecutable = "/bin/true"\narguments = []\nshow = ["{key}", "{clouds}"]\n'
+        f'name = "own"\nexecutable = "/bin/true"\narguments = []\nshow = ["{key}", "{tmp_path}/data"]\n'
     )
     answer = " ".join(person.run("site", "check").stdout.split())
     assert f"see no credentials but `{clouds}`" in answer
     assert f"own names `{key}`, which payloads never see" in answer
-    assert f"own names `{clouds}`" not in answer
+    assert f"own names `{tmp_path}/data`" not in answer
 
 
 @pytest.mark.parametrize(

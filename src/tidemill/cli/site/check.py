@@ -251,6 +251,7 @@ def _mode(read: SiteConfig) -> Finding:
 
 def _payloads(read: SiteConfig) -> Finding:
     """What payloads see and may change; whether nodes give them namespaces their pilots find out."""
+    from tidemill.site.data.masks import shown_credentials
     from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 
     if read.isolation == "off" or (read.serves_others and read.isolation == "optional"):
@@ -265,7 +266,7 @@ def _payloads(read: SiteConfig) -> Finding:
             "payloads", "ok", "jobs of others: no home directory, files outside of the slot are read-only",
             "application files and site.toml name what programs need: `show`, `write`",
         )  # fmt: skip
-    seen = ", ".join(f"`{each}`" for each in read.with_credentials)
+    seen = ", ".join(f"`{each}`" for each in shown_credentials(read))
     return Finding(
         "payloads", "ok",
         f"jobs of yours: they may write where you may, except to Tidemill's own files, and see no credentials"
@@ -279,7 +280,6 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         *(("data_roots", each) for each in read.data_roots),
         *(("show", each) for each in read.show),
         *(("write", each) for each in read.write),
-        *(("with_credentials", each) for each in read.with_credentials),
         ("output_dir", read.output_dir),
         ("secret_file", read.secret_file),
         ("certificate", read.certificate),
