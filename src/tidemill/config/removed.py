@@ -41,6 +41,8 @@ REMOVED: dict[str, dict[str, str]] = {
         "allow_unisolated": "`isolation` says it: with `auto` a shared site needs namespaces, with `optional` it runs "
         "payloads without them where the kernel gives none",
         "with_credentials": "`show` of your own site names credentials, too",
+        "spill_dir": "`fast_dir` names the directory, also for inputs of 1 GB and more",
+        "cluster.fast_dir": "the key `fast_dir` of the file itself names it, also for large work directories",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

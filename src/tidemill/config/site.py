@@ -65,13 +65,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "`#DW jobdw ...`"
         ),
     ] = []
-    fast_dir: Annotated[
-        str,
-        doc(
-            "A fast directory of a node or allocation, such as `$DW_JOB_STRIPED`: large inputs are held there instead "
-            "of in memory; empty = none"
-        ),
-    ] = ""
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         doc("Slurm: the `--nice` value of Tidemill's jobs, which puts them behind regular jobs; none = 0"),
@@ -440,13 +433,14 @@ class SiteConfig(
             "payloads and their work directories"
         ),
     ] = None
-    spill_dir: Annotated[
-        Path | None,
+    fast_dir: Annotated[
+        str,
         doc(
-            "A fast directory of each node, or by a variable of the allocation (`$DW_JOB_STRIPED`) its burst buffer, "
-            "for work directories that do not fit into memory; none = jobs that need one are refused"
+            "A fast directory of each node, such as `/local/scratch`, or by a variable (`$DW_JOB_STRIPED`) the burst "
+            "buffer of the allocation: inputs of 1 GB and more are held there instead of in memory, and work "
+            "directories that do not fit into memory; empty = none, and jobs that need one are refused"
         ),
-    ] = None
+    ] = ""
     output_flush_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.05),
@@ -624,6 +618,11 @@ class SiteConfig(
             schemes = [each.partition(":")[0] for each in addresses(self.server)]
             if {"amqp", "amqps"} & set(schemes):
                 raise ValueError("`server`: a broker is the only address: both servers of a pair meet there")
+        if self.fast_dir and not self.fast_dir.startswith(("/", "$")):
+            raise ValueError(
+                f"`fast_dir` is `{self.fast_dir}`: expected an absolute path, which may begin with a variable of the "
+                "allocation, such as `$DW_JOB_STRIPED`"
+            )
         for key, paths in (("show", self.show), ("write", self.write)):
             for path in paths:
                 why = why_hidden(path)

@@ -94,7 +94,7 @@ def test_a_work_directory_that_memory_cannot_hold_is_refused_with_the_numbers(tm
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))
         assert any(isinstance(record, Returned) and record.reason == "no_fit" for record in it.read())
         [why] = it.noted("memory")
-        for part in ("300 MB of memory", "200 MB for its work directory", "400 MB", "spill_dir"):
+        for part in ("300 MB of memory", "200 MB for its work directory", "400 MB", "fast_dir"):
             assert part in why.message
 
 
@@ -158,7 +158,7 @@ def test_a_useless_spill_directory_is_told(tmp_path: Path, spill: str) -> None:
     with field(tmp_path, spill=spill) as it:
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))
         [why] = it.noted("memory")
-        assert f"`spill_dir` `{spill}`" in why.message
+        assert f"`fast_dir` `{spill}`" in why.message
 
 
 def test_what_a_killed_pilot_spilled_is_removed_by_the_next() -> None:

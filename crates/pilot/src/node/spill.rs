@@ -1,4 +1,4 @@
-//! Checks the directory for work directories that do not fit into memory (`spill_dir`).
+//! Checks the directory for work directories that do not fit into memory (`fast_dir`).
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -17,9 +17,9 @@ const RESERVE: u64 = 20;
 /// burst buffer, which may be on a network file system.
 pub fn look(named: Option<&str>) -> (u64, String) {
     let Some(base) = named else {
-        return (0, String::from("the site has no `spill_dir`"));
+        return (0, String::from("the site has no `fast_dir`"));
     };
-    let no = |why: &str| (0, format!("`spill_dir` `{base}` {why}"));
+    let no = |why: &str| (0, format!("`fast_dir` `{base}` {why}"));
     let expanded = match variables::expand(base) {
         Ok(expanded) => expanded,
         Err(why) => return no(&format!("cannot be used on this node: {why}")),
@@ -50,7 +50,7 @@ pub fn look(named: Option<&str>) -> (u64, String) {
         Ok(space) => {
             let free_mb =
                 (space.blocks_free / RESERVE * (RESERVE - 1)).saturating_mul(space.block_bytes) >> 20;
-            (free_mb, format!("`spill_dir` `{base}` has {free_mb} MB free"))
+            (free_mb, format!("`fast_dir` `{base}` has {free_mb} MB free"))
         }
         Err(error) => no(&tidemill_wire::log::cause(&error)),
     }

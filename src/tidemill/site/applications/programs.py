@@ -412,8 +412,8 @@ class Preparer:
 
     def _check_memory(self, program: Program) -> None:
         """Work directories count: they are in memory, unless the site has a place for large ones."""
-        spill_dir, there_mb = self._config.spill_dir, self._shape.memory_mb
-        if has_room(program, there_mb, spills=spill_dir is not None):
+        fast_dir, there_mb = self._config.fast_dir, self._shape.memory_mb
+        if has_room(program, there_mb, spills=bool(fast_dir)):
             return
         if program.memory_mb > there_mb:
             raise UnfitError(
@@ -425,7 +425,7 @@ class Preparer:
             f"a slot needs {program.memory_mb} MB of memory, its work directory {program.scratch_mb} MB{images}: "
             f"together more than the {there_mb} MB that a node of this site has",
             hint="lower `resources.scratch_mb` or `resources.memory_mb`"
-            + ("" if spill_dir else "; or the site names a `spill_dir` for large work directories"),
+            + ("" if fast_dir else "; or the site names a `fast_dir` for large work directories"),
         )
 
 

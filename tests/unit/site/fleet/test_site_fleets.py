@@ -10,6 +10,7 @@ import pytest
 from tests.wire_values import program
 
 from tidemill.batch.contract import BatchSubmission
+from tidemill.config import loads
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
@@ -86,6 +87,24 @@ def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
     assert opened.fleet.next_number == before
     (told,) = fleets.first_work(state, [asked], lambda: None)
     assert told.command == ["pilot", "--work-from", str(before)]
+
+
+@pytest.mark.parametrize("named", ["/local/scratch", "$DW_JOB_STRIPED", "${BB_DIR}/in"])
+def test_one_fast_directory_is_for_inputs_and_for_work_directories(tmp_path: Path, named: str) -> None:
+    """As it is written: nodes fill in its variables."""
+    text = f'name = "here"\nserver = "unix:/x"\nfast_dir = "{named}"'
+    config = loads(text, SiteConfig, source=tmp_path / "site.toml")
+    fleets = Fleets(tmp_path / "fleets", config, binary=tmp_path / "tidemill-node")
+    settings = fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1)).fleet.manifest.settings
+    assert (settings.fast_dir, settings.spill) == (named, named)
+
+
+def test_without_a_fast_directory_nothing_is_held_in_one(opened: OpenFleet) -> None:
+    settings = opened.fleet.manifest.settings
+    assert (settings.fast_dir, settings.spill) == (None, None)
+    for wrong in ("scratch", "~/scratch"):
+        with pytest.raises(ValueError, match="absolute path"):
+            SiteConfig(name="here", server="unix:/x", fast_dir=wrong)
 
 
 CARD = InputDef(name="card", kind="shared", path="/stage/7/card", lines=None, first=0, sha256=None, bytes=7)
