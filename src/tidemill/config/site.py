@@ -244,15 +244,13 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = 600.0
     wake_nodes: Annotated[bool, doc("Do powered-down nodes count as idle?")] = False
-    lead: Annotated[
-        Literal["beside", "none"],
+    tcp: Annotated[
+        Literal["open", "lead", "nodes", "closed"],
         doc(
-            "`beside`: pilots ask a lead on this host for work; `none`: they read files, where TCP is closed"
+            "What pilots reach by TCP. `open`: this host, where a lead gives them work, and each other, for files; "
+            "`lead`: this host only; `nodes`: each other only; `closed`: nothing. Without a lead work travels by files"
         ),
-    ] = "beside"
-    node_to_node: Annotated[
-        bool, doc("Nodes get files from each other; `false` where TCP between nodes is closed")
-    ] = True
+    ] = "open"
     quarantine_starts: Annotated[
         int,
         msgspec.Meta(ge=1),
@@ -269,11 +267,21 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""
-        if self.lead == "none" and (self.width or 1) > 1:
+        if not self.has_lead and (self.width or 1) > 1:
             raise ValueError(
-                '`lead = "none"` serves allocations of one node, and `width` asks for more: leave `width` out, or '
-                "let pilots reach a lead"
+                f'`tcp = "{self.tcp}"`: without a lead allocations have one node, and `width` asks for more: leave '
+                "`width` out, or let pilots reach a lead"
             )
+
+    @property
+    def has_lead(self) -> bool:
+        """Whether pilots reach a lead on the agent's host."""
+        return self.tcp in ("open", "lead")
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether pilots reach each other."""
+        return self.tcp in ("open", "nodes")
 
 
 class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -365,8 +365,7 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
         yield Finding(
             "stop_file", "warn", f"`{read.stop_file}` exists: the site is stopped", "ask those who made it"
         )
-    beside = read.harvest.lead == "beside"
-    if beside and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
+    if read.harvest.has_lead and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
         yield Finding(
             "lead_listen", "warn", f"`{read.lead_listen}` can be reached from this host only",
             "right where the compute nodes are this host; else `tidemill doctor --compute` prints the address",

@@ -326,7 +326,7 @@ def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteCon
                 "batch": read.batch,
                 "mode": read.mode,
                 "partition": read.cluster.partition,
-                "lead": read.harvest.lead if read.batch != "local" else "beside",
+                "tcp": read.harvest.tcp,
                 "findings": [each._asdict() for each in findings],
             }
         )

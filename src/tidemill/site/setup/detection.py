@@ -212,14 +212,14 @@ def _of_network(node: NodeFacts | None) -> list[Choice]:
         why = "no probe has run" if node is None else "the probe had no means to connect"
         return [
             Choice(
-                "harvest.lead", '"none"', f"unknown ({why}): work travels by files, which works everywhere"
+                "harvest.tcp", '"nodes"', f"unknown ({why}): work travels by files, which works everywhere"
             )
         ]
     if not node.reached:
         return [
             Choice(
-                "harvest.lead",
-                '"none"',
+                "harvest.tcp",
+                '"nodes"',
                 f"compute node {node.host} reached this host on none of its addresses",
             )
         ]
@@ -227,7 +227,7 @@ def _of_network(node: NodeFacts | None) -> list[Choice]:
     listen = f"[{address}]:0" if ":" in address else f"{address}:0"
     return [
         Choice("lead_listen", json.dumps(listen), f"compute node {node.host} reached this host there"),
-        Choice("harvest.lead", "", f"compute node {node.host} reaches this host"),
+        Choice("harvest.tcp", "", f"compute node {node.host} reaches this host"),
     ]
 
 
@@ -430,7 +430,7 @@ def _network_finding(node: NodeFacts) -> Finding:
     if not node.network:
         return Finding(
             "network", "warn", "unknown: the node has no bash to try it with; work travels by files",
-            "if you know that nodes reach this host: set `lead_listen`, and `lead = \"beside\"` in [harvest]",
+            "if you know that nodes reach this host: set `lead_listen`, and `tcp = \"open\"` in [harvest]",
         )  # fmt: skip
     if node.reached:
         address = node.reached[0]
@@ -438,7 +438,7 @@ def _network_finding(node: NodeFacts) -> Finding:
         return Finding("network", "ok", f"compute nodes reach this host at {address} ({kind})")
     return Finding(
         "network", "warn", "compute nodes do not reach this host: work travels by files, once a minute",
-        "where a firewall lets some ports through: `lead_listen = \"ADDRESS:PORT\"`, `lead = \"beside\"` in [harvest]",
+        "where a firewall lets some ports through: `lead_listen = \"ADDRESS:PORT\"`, `tcp = \"open\"` in [harvest]",
     )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import SupersededError
 from tidemill.wire.node import Grant, InputDef, JobDef, Returned, WorkFile
 
-Lead = Literal["beside", "none"]
-CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))
+Tcp = Literal["open", "lead", "nodes", "closed"]
+CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(tcp="nodes"))
 
 
 @pytest.fixture
@@ -107,14 +107,31 @@ def test_without_a_fast_directory_nothing_is_held_in_one(opened: OpenFleet) -> N
             SiteConfig(name="here", server="unix:/x", fast_dir=wrong)
 
 
+@pytest.mark.parametrize(
+    ("tcp", "lead", "peers", "readers"),
+    [
+        ("open", "beside", True, 1),
+        ("lead", "beside", False, 16),
+        ("nodes", "none", True, 1),
+        ("closed", "none", False, 16),
+    ],
+)
+def test_pilots_are_sent_what_they_reach(
+    tmp_path: Path, tcp: Tcp, lead: str, peers: bool, readers: int
+) -> None:
+    manifest = Giving(tmp_path / "fleets", tcp).opened.fleet.manifest
+    settings = manifest.settings
+    assert (manifest.lead, settings.peers, settings.stage_readers) == (lead, peers, readers)
+
+
 CARD = InputDef(name="card", kind="shared", path="/stage/7/card", lines=None, first=0, sha256=None, bytes=7)
 
 
 class Giving:
     """One fleet that is given events of one job, one after the other."""
 
-    def __init__(self, directory: Path, lead: Lead) -> None:
-        config = msgspec.structs.replace(CONFIG, harvest=Harvest(lead=lead))
+    def __init__(self, directory: Path, tcp: Tcp) -> None:
+        config = msgspec.structs.replace(CONFIG, harvest=Harvest(tcp=tcp))
         self.fleets = Fleets(directory, config, binary=directory / "tidemill-node")
         self.opened = self.fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
         self.grants = 0
@@ -135,9 +152,9 @@ class Giving:
         return self.opened.fleet.read_work(self.opened.fleet.next_number - 1)
 
 
-@pytest.mark.parametrize("lead", ["none", "beside"])
-def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, lead: Lead) -> None:
-    giving = Giving(tmp_path / "fleets", lead)
+@pytest.mark.parametrize("tcp", ["nodes", "open"])
+def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, tcp: Tcp) -> None:
+    giving = Giving(tmp_path / "fleets", tcp)
     assert not giving.give("1").cancel_jobs
     back = giving.give("2", began=2)
     assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])
@@ -146,11 +163,11 @@ def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, l
     assert (more.cancel_jobs, [grant.grant for grant in more.grants]) == ([], [3])
 
 
-@pytest.mark.parametrize("lead", ["none", "beside"])
+@pytest.mark.parametrize("tcp", ["nodes", "open"])
 def test_a_job_that_is_canceled_and_comes_back_at_once_loses_only_what_it_was_granted_before(
-    tmp_path: Path, lead: Lead
+    tmp_path: Path, tcp: Tcp
 ) -> None:
-    giving = Giving(tmp_path / "fleets", lead)
+    giving = Giving(tmp_path / "fleets", tcp)
     giving.give("1")
     back = giving.give("2", cancels=True)
     assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])

@@ -84,7 +84,7 @@ def test_the_first_fleet_gets_all_the_second_nothing_until_the_first_gave_some_u
 
 
 def test_without_a_lead_each_allocation_has_the_same_small_part() -> None:
-    shares = IoShares(config(harvest=Harvest(lead="none"), nodes_max=10))
+    shares = IoShares(config(harvest=Harvest(tcp="nodes"), nodes_max=10))
     for name in ("f1", "f2"):
         assert [area.ops_per_s for area in shares.first(name)] == [200.0, 10.0, None]
 
