@@ -44,8 +44,11 @@ REMOVED: dict[str, dict[str, str]] = {
         "spill_dir": "`fast_dir` names the directory, also for inputs of 1 GB and more",
         "cluster.fast_dir": "the key `fast_dir` of the file itself names it, also for large work directories",
         "harvest.lead": '`harvest.tcp` says what pilots reach: `tcp = "nodes"` in place of `lead = "none"`',
-        "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of `node_to_node = false`, '
-        '`tcp = "closed"` where they reach no lead either',
+        "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of '
+        '`node_to_node = false`, or `tcp = "closed"` where they reach no lead either',
+        "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",
+        "accounts[].units_per_node_hour": "`units` says it together with the unit's name, such as `16 core-hours`",
+        "accounts[].unit": "`units` says it together with the number, such as `16 core-hours`",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +16,9 @@ from tidemill.config.keys import Addresses, Duration, Size, addresses, constant,
 from tidemill.config.limits import OrderLimits
 from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
+
+_UNITS = re.compile(r"(?P<number>(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?)\s+(?P<name>\S.{0,99})")
+"""Of an account: a number above 0, and a name."""
 
 
 class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,12 +145,32 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A grant of the centre. Several are used up in the order of the file."""
 
     name: Annotated[str, doc("Account or project, as the batch system knows it")]
-    node_hours: Annotated[float, msgspec.Meta(gt=0), doc("What was granted, in node-hours")]
-    used_node_hours: Annotated[float, msgspec.Meta(ge=0), doc("What was used of it before we began")] = 0.0
-    units_per_node_hour: Annotated[
-        float, msgspec.Meta(gt=0), doc("The site's own units, for display: such as cores of a node")
-    ] = 1.0
-    unit: Annotated[str, doc("Name of that unit")] = "node-hours"
+    node_hours: Annotated[
+        float,
+        msgspec.Meta(gt=0),
+        doc("Node-hours of it that Tidemill may use: what was left when the site began"),
+    ]
+    units: Annotated[
+        str,
+        doc(
+            "What one node-hour is in the centre's own units, for messages, such as `16 core-hours`; empty = messages "
+            "count node-hours"
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse units that are no number and name."""
+        if self.units and _UNITS.fullmatch(self.units) is None:
+            raise ValueError(
+                f"`units` of account `{self.name}` is `{self.units}`: expected a number above 0 and a name, such as "
+                "`16 core-hours`"
+            )
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """How many of the centre's units a node-hour is, and their name."""
+        found = _UNITS.fullmatch(self.units)
+        return (float(found["number"]), found["name"]) if found else (1.0, "node-hours")
 
 
 class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

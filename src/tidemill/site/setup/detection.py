@@ -238,7 +238,7 @@ def _account_table(wishes: SiteWishes, facts: Facts) -> str:
         "[[accounts]]\n"
         f"# -> as you said; seen of yours: {', '.join(facts.accounts) or 'none'}\n"
         f"name = {json.dumps(wishes.account)}\n"
-        "# What the centre granted, in node-hours. -> unknown: write it here, nothing is asked for beyond it\n"
+        "# What is left of the grant, in node-hours. -> unknown: write it here, nothing is asked for beyond it\n"
         f"node_hours = {NODE_HOURS_FIRST}\n"
     )
 
