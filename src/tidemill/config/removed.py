@@ -49,6 +49,12 @@ REMOVED: dict[str, dict[str, str]] = {
         "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",
         "accounts[].units_per_node_hour": "`units` says it together with the unit's name, such as `16 core-hours`",
         "accounts[].unit": "`units` says it together with the number, such as `16 core-hours`",
+        "local.cores_per_node": "`node.cores` says it",
+        "local.memory_mb_per_node": "`node.memory_mb` says it",
+        "local.gpus_per_node": "`node.gpus` says it",
+        "cluster.cores_per_node": "`node.cores` says it",
+        "cluster.memory_mb_per_node": "`node.memory_mb` says it",
+        "cluster.gpus_per_node": "`node.gpus` says it",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

@@ -21,24 +21,30 @@ _UNITS = re.compile(r"(?P<number>(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?)\s+(?
 """Of an account: a number above 0, and a name."""
 
 
+class NodeUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Tidemill uses of each node; on the embedded batch system what an emulated node has."""
+
+    cores: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
+        doc("Cores of a node; none = all that it has (local: this machine's, divided by `local.nodes`)"),
+    ] = None
+    memory_mb: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("Memory of a node; none = all that it has (local: this machine's, divided by `local.nodes`)"),
+    ] = None
+    gpus: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
+        doc(
+            "GPUs of a node: Slurm and PBS are asked for them; none = ask for none, and use those that an allocation "
+            "has anyway (local: all of this machine with one node, else 0, since emulated nodes would share them)"
+        ),
+    ] = None
+
+
 class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The embedded batch system: it emulates nodes of this machine."""
 
     nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000), doc("Emulated nodes")] = 1
-    cores_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
-        doc("Cores of a node; none = this machine's, divided by `nodes`"),
-    ] = None
-    memory_mb_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
-        doc("Memory of a node in MB; none = this machine's, divided by `nodes`"),
-    ] = None
-    gpus_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
-        doc(
-            "GPUs of a node; none = all of this machine with one node, else 0: emulated nodes would share them"
-        ),
-    ] = None
     grace_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.1),
@@ -77,19 +83,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
         doc("What starts a command on several nodes; `auto` = the batch system's own, else mpiexec"),
     ] = "auto"
-    cores_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Cores that we use of a node; none = all that it has")
-    ] = None
-    memory_mb_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Memory that we use of a node; none = all that it has")
-    ] = None
-    gpus_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
-        doc(
-            "GPUs that we ask the batch system for and use of a node; none = ask for none, and use those that an "
-            "allocation has anyway"
-        ),
-    ] = None
     timeout_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
@@ -359,6 +352,7 @@ class SiteConfig(
         doc("`observe` takes no work and submits nothing, it only shows what it sees"),
     ] = "run"
     batch: Annotated[Literal["local", "slurm", "pbs", "gridengine"], doc("The batch system")] = "local"
+    node: Annotated[NodeUse, doc("What Tidemill uses of each node")] = NodeUse()
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
     cluster: Annotated[Cluster, doc("How the centre's batch system is asked")] = Cluster()
     harvest: Annotated[Harvest, doc("Which nodes Tidemill takes")] = Harvest()

@@ -59,8 +59,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
         words.append(f"--array=0-{s.count - 1}")
     if s.memory_mb:
         words.append(f"--mem={s.memory_mb}M")
-    if config.gpus_per_node:
-        words.append(f"--gpus-per-node={config.gpus_per_node}")
+    if s.gpus:
+        words.append(f"--gpus-per-node={s.gpus}")
     if s.signal_before_s is not None:
         words.append(f"--signal=B:USR1@{min(65535, max(1, round(s.signal_before_s)))}")
     # A deadline is an end: the start, and the limit. With one, 22.05.8 never uses --time-min (tried): such a job has

@@ -189,9 +189,8 @@ class SlurmBatchSystem:
         return MachineTotals(
             nodes=len(ours),
             nodes_free=free,
-            cores_per_node=self._config.cores_per_node or min((node.cores for node in ours), default=1),
-            memory_mb_per_node=self._config.memory_mb_per_node
-            or min((node.memory_mb for node in ours), default=1),
+            cores_per_node=min((node.cores for node in ours), default=1),
+            memory_mb_per_node=min((node.memory_mb for node in ours), default=1),
         )
 
     def snapshot(self) -> Snapshot:

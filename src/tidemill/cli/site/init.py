@@ -294,9 +294,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
     comment = f"tidemill {site_key(directory)} {config.name} contact={config.contact}"
     try:
-        probe = Probe(
-            open_batch(hasty, directory), directory, site=config.name, binary=binary, comment=comment
-        )
+        probe = Probe(open_batch(hasty, directory), directory, config=config, binary=binary, comment=comment)
         facts = run_probe(probe, wait_s=wait_s, tell=say)
     except SiteError as error:
         raise SiteError(

@@ -329,7 +329,7 @@ def prepare(
     elif nodes is not None or cores is not None:
         raise ConfigError(
             f"`{path}` is yours: --nodes and --cores do not change it",
-            hint="edit its [local] table, or `nodes_max` (`tidemill site enable --nodes N`)",
+            hint="edit its `local.nodes`, `node.cores` or `nodes_max` (`tidemill site enable --nodes N`)",
         )
     read = config.load(path, SiteConfig)
     missing = [each for each in with_credentials if each not in read.show]
@@ -339,8 +339,8 @@ def prepare(
             hint=f'add `show = ["{missing[0]}"]` to it',
         )
     if read.batch != "local":
-        return read.nodes_max, read.cluster.cores_per_node or 0
-    return read.local.nodes, read.local.cores_per_node or len(os.sched_getaffinity(0))
+        return read.nodes_max, read.node.cores or 0
+    return read.local.nodes, read.node.cores or len(os.sched_getaffinity(0))
 
 
 def site_toml(home: Path, *, nodes: int, cores: int, with_credentials: Sequence[Path] = ()) -> str:
@@ -358,7 +358,9 @@ walltime_s = "7d"
 
 [local]
 nodes = {nodes}
-cores_per_node = {cores}
+
+[node]
+cores = {cores}
 """
 
 
