@@ -55,6 +55,11 @@ REMOVED: dict[str, dict[str, str]] = {
         "cluster.cores_per_node": "`node.cores` says it",
         "cluster.memory_mb_per_node": "`node.memory_mb` says it",
         "cluster.gpus_per_node": "`node.gpus` says it",
+        "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
+        "containers.NAME.global_options": "`command` holds the program, and options before its verb",
+        "containers.NAME.version": "all versions get the same words (Charliecloud: from 0.27 on)",
+        "containers.NAME.setuid": 'with `isolation = "off"` Apptainer uses its set-user-id program, unless `options` '
+        "hold `--userns`",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

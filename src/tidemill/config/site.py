@@ -304,13 +304,25 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A container runtime of the centre that applications may use."""
 
-    path: Annotated[Path, doc("Its program, as compute nodes see it")]
-    version: Annotated[str, doc("Its version, such as `1.3.4`; empty = a recent one")] = ""
-    setuid: Annotated[
-        bool, doc('Does it work by a set-user-id program? Then slots must be `isolation = "off"`')
-    ] = False
-    global_options: Annotated[list[str], doc("Options before its verb, such as `--storage-driver=vfs`")] = []
-    options: Annotated[list[str], doc("Options that every application gets")] = []
+    command: Annotated[
+        list[str],
+        doc(
+            "Its program, as compute nodes see it, and options before its verb, such as "
+            '`["/usr/bin/podman", "--storage-driver=vfs"]`'
+        ),
+    ]
+    options: Annotated[list[str], doc("Options behind its verb that every application gets")] = []
+
+    def __post_init__(self) -> None:
+        """Refuse a program that is looked for on PATH: nodes have another one."""
+        if not self.command or not self.command[0].startswith("/"):
+            told = " ".join(self.command) or "empty"
+            raise ValueError(f"`command` is `{told}`, expected a program's absolute path and its options")
+
+    @property
+    def program(self) -> Path:
+        """The path of its program."""
+        return Path(self.command[0])
 
 
 class SiteConfig(

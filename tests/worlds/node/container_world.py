@@ -105,7 +105,7 @@ def contained(
     runtime: Runtime, path: Path | str, image: str, **more: object
 ) -> tuple[list[str], dict[str, str]]:
     """`wrap` and `env` of a program in a container, as the agent makes them."""
-    site = ContainerRuntime(path=Path(path), global_options=list(more.pop("global_options", [])))  # type: ignore[call-overload]
+    site = ContainerRuntime(command=[str(path), *more.pop("global_options", [])])  # type: ignore[call-overload]
     mode = Mode.RANGE if more.pop("range_mode", False) else Mode.COMMAND
     container = Container(image=image, runtime=runtime, **more)  # type: ignore[arg-type]
     app = Application(name="a", executable="/bin/sh", container=container, mode=mode)

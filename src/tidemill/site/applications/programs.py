@@ -370,7 +370,7 @@ class Preparer:
         """0 where the kernel does not permit tracing it."""
         container = app.container
         runtime = None if container is None else self._config.containers.get(container.runtime.value)
-        return app.trace_every if may_trace(app, runtime) else 0
+        return app.trace_every if may_trace(app, runtime, self._config.isolation) else 0
 
     def _environment(self, app: Application) -> dict[str, str]:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}

@@ -60,7 +60,7 @@ def test_what_the_file_names_is_shown_and_what_a_parameter_names_is_not() -> Non
 
 
 def test_a_container_gets_what_it_binds_and_may_mount() -> None:
-    runtime = ContainerRuntime(path=Path("/usr/bin/podman"), global_options=["--root=/tmp/store"])
+    runtime = ContainerRuntime(command=["/usr/bin/podman", "--root=/tmp/store"])
     container = Container(
         image="/homes/me/image@sha256:0", runtime=Runtime.PODMAN,
         bind=["/homes/me/in:/in:ro", "/scratch", "/homes/me/.ssh:/keys"],
