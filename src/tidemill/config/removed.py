@@ -60,6 +60,9 @@ REMOVED: dict[str, dict[str, str]] = {
         "containers.NAME.version": "all versions get the same words (Charliecloud: from 0.27 on)",
         "containers.NAME.setuid": 'with `isolation = "off"` Apptainer uses its set-user-id program, unless `options` '
         "hold `--userns`",
+        "stage_file_bytes_max": "one staged input may have a fifth of `stage_bytes_max`, or 20 GB where that is more "
+        "(STAGE_FILE_BYTES in config/site.py)",
+        "cluster.burst_buffer": "`cluster.directives` takes lines that begin with `#`, too",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

@@ -17,6 +17,12 @@ from tidemill.config.limits import OrderLimits
 from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
+STAGE_FILE_BYTES = 20_000_000_000
+"""Bytes that one staged input may have in a stage of any size; a large file of data of an experiment has a few GB."""
+
+STAGE_FILE_PART = 5
+"""... and the part of a larger stage that one may take."""
+
 _UNITS = re.compile(r"(?P<number>(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?)\s+(?P<name>\S.{0,99})")
 """Of an account: a number above 0, and a name."""
 
@@ -66,13 +72,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str, doc("Parallel environment (Grid Engine) for all slots of a node")
     ] = ""
     directives: Annotated[
-        list[str], doc("Further options of the submit command, one a line, such as `--gres=gpu:4`")
-    ] = []
-    burst_buffer: Annotated[
         list[str],
         doc(
-            "Slurm: lines for the head of the batch script, as they are, such as `#BB create_persistent ...` or "
-            "`#DW jobdw ...`"
+            "Further options of the submit command, such as `--gres=gpu:4`. Slurm: those that begin with `#` are lines "
+            "for the head of the batch script, such as `#BB create_persistent ...` or `#DW jobdw ...`"
         ),
     ] = []
     nice: Annotated[
@@ -126,12 +129,20 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse what the batch system would not find, or the shell would run."""
-        for line in self.burst_buffer:
-            if not line.startswith("#") or "\n" in line or "\r" in line:
-                raise ValueError(
-                    f"`burst_buffer` holds `{line[:80]}`: expected lines that begin with `#`, such as `#BB ...`"
-                )
+        """Refuse what the shell would run."""
+        for line in self.directives:
+            if line.startswith("#") and ("\n" in line or "\r" in line):
+                raise ValueError(f"`directives` holds `{line[:80]}`: expected one line")
+
+    @property
+    def submit_options(self) -> list[str]:
+        """Of `directives`, those for the submit command."""
+        return [line for line in self.directives if not line.startswith("#")]
+
+    @property
+    def script_head(self) -> list[str]:
+        """Of `directives`, the lines for the head of the batch script."""
+        return [line for line in self.directives if line.startswith("#")]
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -260,7 +271,13 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "Treat a pilot that has not started after this time as failed: slow launchers and prologs need minutes"
         ),
     ] = 600.0
-    wake_nodes: Annotated[bool, doc("Do powered-down nodes count as idle?")] = False
+    wake_nodes: Annotated[
+        bool,
+        constant(
+            "Do powered-down nodes count as idle? Waking one takes minutes and the centre's power, which it saves by "
+            "leaving them asleep"
+        ),
+    ] = False
     tcp: Annotated[
         Literal["open", "lead", "nodes", "closed"],
         doc(
@@ -611,7 +628,9 @@ class SiteConfig(
         ),
     ] = 60.0
     stage_bytes_max: Annotated[
-        Size, msgspec.Meta(ge=1), doc("Bytes of staged inputs at most, of all jobs together")
+        Size,
+        msgspec.Meta(ge=1),
+        doc("Bytes of staged inputs at most, of all jobs together; one of them may have a fifth, or 20 GB"),
     ] = 100_000_000_000
     stage_free_bytes_min: Annotated[
         Size,
@@ -621,9 +640,6 @@ class SiteConfig(
             "log and the fleets' journals need the rest"
         ),
     ] = 1_000_000_000
-    stage_file_bytes_max: Annotated[Size, msgspec.Meta(ge=1), doc("Bytes of one staged input at most")] = (
-        20_000_000_000
-    )
     transfer: Annotated[
         Transfer, doc("How data are moved from and to other sites, and what is kept of them")
     ] = Transfer()
@@ -647,6 +663,11 @@ class SiteConfig(
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""
+        if self.cluster.script_head and self.batch not in ("slurm", "local"):
+            raise ValueError(
+                f"`cluster.directives` holds `{self.cluster.script_head[0][:80]}`: only Slurm reads lines of the batch "
+                f"script; give {self.batch} options of its submit command"
+            )
         if self.isolation == "off" and self.network == "closed":
             raise ValueError(
                 '`isolation = "off"` leaves payloads without namespaces, so none can have a network of its own: leave '
@@ -679,6 +700,12 @@ class SiteConfig(
                 "jobs this site runs, which is for your own site (`shared = false`)"
             )
         return None
+
+    @property
+    def stage_file_bytes_max(self) -> int:
+        """Bytes of one staged input at most: a fifth of the stage, so that a few jobs with large inputs go on side by
+        side; a small stage may be filled by one file of an ordinary size."""
+        return max(STAGE_FILE_BYTES, self.stage_bytes_max // STAGE_FILE_PART)
 
     @property
     def serves_others(self) -> bool:

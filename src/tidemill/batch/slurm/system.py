@@ -81,7 +81,7 @@ class SlurmBatchSystem:
     def submit(self, submission: BatchSubmission) -> str:
         """Submit with `sbatch` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
-        script = script_text(submission, self._launcher, burst_buffer=self._config.burst_buffer)
+        script = script_text(submission, self._launcher, head=self._config.script_head)
         asked = Asked(
             directory=self._directory,
             comment=compose_comment(self._key, submission.comment),
