@@ -130,7 +130,7 @@ def test_outputs_written_to_a_burst_buffer_are_brought_away_as_payloads_end() ->
         burst.mkdir(mode=0o700)
         manifest = it.fleet.directory / "manifest.json"
         told = msgspec.json.decode(manifest.read_bytes())
-        told["settings"]["spill"] = "${BB_DIR}"
+        told["settings"]["spill"] = "${BB_DIR}/mine"
         manifest.write_bytes(msgspec.json.encode(told))
         script = "head -c 30000000 /dev/zero > hits"
         made = program(memory_mb=300, scratch_mb=1000, outputs=[output("hits", "hits")])
@@ -140,8 +140,8 @@ def test_outputs_written_to_a_burst_buffer_are_brought_away_as_payloads_end() ->
             if isinstance(record, Done):
                 assert len(read_member(it.fleet.bundle, record.outputs[0])) == 30_000_000
         [why] = it.noted("spill")
-        assert str(burst) in why.message
-        assert list(burst.iterdir()) == []
+        assert f"{burst}/mine" in why.message
+        assert list((burst / "mine").iterdir()) == []
 
 
 def test_an_overrun_in_the_spill_directory_is_killed_and_named() -> None:

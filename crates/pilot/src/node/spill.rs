@@ -14,7 +14,7 @@ const RESERVE: u64 = 20;
 
 /// MB that work directories may take below `named`, and a message; 0 with the reason where it cannot be used. Removes
 /// what this user's killed pilots left there. A variable in `named` means a directory of this allocation, such as a
-/// burst buffer, which may be on a network file system.
+/// burst buffer, which may be on a network file system, and is made where it is not there yet.
 pub fn look(named: Option<&str>) -> (u64, String) {
     let Some(base) = named else {
         return (0, String::from("the site has no `fast_dir`"));
@@ -24,6 +24,11 @@ pub fn look(named: Option<&str>) -> (u64, String) {
         Ok(expanded) => expanded,
         Err(why) => return no(&format!("cannot be used on this node: {why}")),
     };
+    if expanded != base {
+        if let Err(why) = variables::make(&expanded) {
+            return no(&format!("cannot be used on this node: {why}"));
+        }
+    }
     let path = match Path::new(&expanded).canonicalize() {
         Ok(path) => path,
         Err(error) => return no(&format!("cannot be used on this node: {error}")),
