@@ -163,7 +163,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = ""
 
     def __post_init__(self) -> None:
-        """Refuse units that are no number and name."""
+        """Refuse units without a number or a name."""
         if self.units and _UNITS.fullmatch(self.units) is None:
             raise ValueError(
                 f"`units` of account `{self.name}` is `{self.units}`: expected a number above 0 and a name, such as "

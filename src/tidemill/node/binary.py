@@ -18,8 +18,8 @@ def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None =
     """The path of the binary: in the site directory, else $TIDEMILL_NODE, else beside this Python's scripts, else on
     PATH.
 
-    A site's file or a variable that is no executable is an error, not a reason to look elsewhere. Raises ConfigError,
-    which lists every place that was searched.
+    A file of the site, or a variable, that names no executable is an error, not a reason to look elsewhere. Raises
+    ConfigError, which lists every place that was searched.
     """
     own = None if site is None else site / NAME
     if own is not None and (own.exists() or own.is_symlink()):

@@ -260,9 +260,7 @@ def test_large_inputs_go_to_the_fast_tier_and_nothing_stays_there(tmp_path: Path
     path = shared_file(tmp_path, 2 * MIB)
     fast = tmp_path / "burst"
     fast.mkdir()
-    with field(
-        tmp_path, idle_s=1.0, fast_dir="${BB}/in", spill="${BB}/in", fast_bytes=MIB, store_mb=1
-    ) as it:
+    with field(tmp_path, idle_s=1.0, fast_dir="${BB}/in", spill="${BB}/in", fast_bytes=MIB, store_mb=1) as it:
         shown = "grep -q 'burst/in/tidemill-stage-[^/]*/.* /tmp/.tidemill/in/1/cards' /proc/self/mountinfo"
         beside = f"ls {fast}/in | grep -q ^tidemill-slot-"
         work = with_input(job(1, f"{shown} && {beside} && {check(path, 0)}", events=2), path)
