@@ -493,7 +493,7 @@ class SiteConfig(
         doc(
             "A fast directory of each node, such as `/local/scratch`, or by a variable (`$DW_JOB_STRIPED`) the burst "
             "buffer of the allocation: inputs of 1 GB and more are held there instead of in memory, and work "
-            "directories that do not fit into memory; empty = none, and jobs that need one are refused"
+            "directories that do not fit into memory; empty = none, and jobs with such directories are refused"
         ),
     ] = ""
     output_flush_s: Annotated[
