@@ -45,7 +45,7 @@ This reference lists every key of the configuration files, first the 15 that mos
 {counts}
 An unknown key is an error that names the nearest one.
 A key that only an older version had is an error that says what applies instead.
-`io[].name` is a key of each `[[io]]`, `containers.NAME.path` one of `[containers.NAME]`.
+`io[].name` is a key of each `[[io]]`, `containers.NAME.command` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
 
 <!-- Drawn by `make gen` from the records named `...Config` in `src/tidemill`: edit those. -->

@@ -51,7 +51,8 @@ tuning.lease_ahead_s = 20
 network = "open"
 [local]
 nodes = 1
-cores_per_node = 4
+[node]
+cores = 4
 [[endpoints]]
 url = "{origin}"
 """

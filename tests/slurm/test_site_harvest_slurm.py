@@ -286,7 +286,7 @@ def test_a_node_on_which_every_start_fails_costs_few_starts(slurm_cluster: Slurm
         f'exec {find_binary()} "$@"\n'
     )
     binary.chmod(0o755)
-    with site_on(slurm_cluster, top=f'node_binary = "{binary}"') as it:
+    with site_on(slurm_cluster, binary=binary) as it:
         number = campaign(it, *SECOND, events=2000)
         it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
         done = job(it, number)["events_done"]
@@ -306,7 +306,7 @@ def test_a_node_on_which_pilots_hang_is_given_back_and_then_left_alone(slurm_clu
     )
     binary.chmod(0o755)
     quick = "tuning.harvest.first_record_s = 3\ntuning.harvest.quarantine_starts = 2"
-    with site_on(slurm_cluster, top=f'node_binary = "{binary}"\n{quick}') as it:
+    with site_on(slurm_cluster, top=quick, binary=binary) as it:
         number = campaign(it, *SECOND, events=2000)
         it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
         (sentence,) = [json.loads(line) for line in it.log().splitlines() if "node.quarantined" in line]

@@ -181,7 +181,8 @@ class _Checker:
         return {name: self.check(each, known[name].type, dot + name) for name, each in value.items()}
 
     def _unknown(self, key: str, hint: str | None) -> ConfigError:
-        why = removed(self._record).get(_LIST_INDEX.sub("[]", key))
+        former, plain = removed(self._record), _LIST_INDEX.sub("[]", key)
+        why = former.get(plain) or next((former[each] for each in former if _is_one_of(plain, each)), None)
         if why is None:
             return ConfigError(f"{self._source}: unknown key `{key}`", hint=hint)
         return ConfigError(f"{self._source}: `{key}` is not a setting any more: {why}", hint="remove the key")
@@ -237,6 +238,12 @@ class _Checker:
 
     def _wrong(self, value: Any, wanted: str, key: str) -> ConfigError:
         return ConfigError(f"{self._source}: `{key}` is {_found(value)}, expected {wanted}")
+
+
+def _is_one_of(key: str, form: str) -> bool:
+    """Whether a key is one of a table of alike tables, as `containers.podman.path` of `containers.NAME.path`."""
+    head, found, tail = form.partition(".NAME.")
+    return bool(found) and key.startswith(f"{head}.") and key.endswith(f".{tail}")
 
 
 def _parse_duration(text: str) -> float:

@@ -26,6 +26,44 @@ REMOVED: dict[str, dict[str, str]] = {
         "(FOREIGN_CANCELS_S in site/staff/stopping.py)",
         "accounts[].warn_at": "a grant is reported from 90 % on (WARN_AT in harvest/account/ledger.py)",
         "broker.user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
+        "accounts[].stop_at": "nothing is asked for from 98 % of a grant on (STOP_AT in harvest/account/ledger.py)",
+        "start_ops_default": "the file of an application that was never traced may say `start_ops`; else its "
+        "starts are not paced",
+        "start_bytes_default": "the file of an application that was never traced may say `start_bytes`; else its "
+        "starts are not paced by bytes",
+        "harvest.stage_readers": "1 node reads a file from the shared file system at a time, or 16 where nodes do not "
+        "reach each other (STAGE_READERS in site/fleet/fleets.py)",
+        "output_name": "delivered outputs are called `CAMPAIGN/JOB-OUTPUT`; the `url` of an output gives it "
+        "another name",
+        "processes_max": "a slot has 256 processes and 32 more for each core, and the file of an application may say "
+        "`processes_max`",
+        "node_binary": "a `tidemill-node` in the site directory, or a link to one there, is used instead of the "
+        "installed one",
+        "allow_unisolated": "`isolation` says it: with `auto` a shared site needs namespaces, with `optional` it runs "
+        "payloads without them where the kernel gives none",
+        "with_credentials": "`show` of your own site names credentials, too",
+        "spill_dir": "`fast_dir` names the directory, also for inputs of 1 GB and more",
+        "cluster.fast_dir": "the key `fast_dir` of the file itself names it, also for large work directories",
+        "harvest.lead": '`harvest.tcp` says what pilots reach: `tcp = "nodes"` in place of `lead = "none"`',
+        "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of '
+        '`node_to_node = false`, or `tcp = "closed"` where they reach no lead either',
+        "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",
+        "accounts[].units_per_node_hour": "`units` says it together with the unit's name, such as `16 core-hours`",
+        "accounts[].unit": "`units` says it together with the number, such as `16 core-hours`",
+        "local.cores_per_node": "`node.cores` says it",
+        "local.memory_mb_per_node": "`node.memory_mb` says it",
+        "local.gpus_per_node": "`node.gpus` says it",
+        "cluster.cores_per_node": "`node.cores` says it",
+        "cluster.memory_mb_per_node": "`node.memory_mb` says it",
+        "cluster.gpus_per_node": "`node.gpus` says it",
+        "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
+        "containers.NAME.global_options": "`command` holds the program, and options before its verb",
+        "containers.NAME.version": "all versions get the same words (Charliecloud: from 0.27 on)",
+        "containers.NAME.setuid": 'with `isolation = "off"` Apptainer uses its set-user-id program, unless `options` '
+        "hold `--userns`",
+        "stage_file_bytes_max": "one staged input may have a fifth of `stage_bytes_max`, or 20 GB where that is more "
+        "(STAGE_FILE_BYTES in config/site.py)",
+        "cluster.burst_buffer": "`cluster.directives` takes lines that begin with `#`, too",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "

@@ -325,7 +325,7 @@ class Mover:
         if size is None or size > limit:
             raise TransferError(
                 f"`{place.shown}` has {'more' if size is None else size} bytes, this site moves at most {limit}",
-                hint="`stage_file_bytes_max` in site.toml bounds it",
+                hint="one input may have a fifth of `stage_bytes_max` in site.toml, or 20 GB",
                 transient=False,
             )
 

@@ -64,6 +64,13 @@ def test_a_former_key_is_refused_with_what_applies_instead(file: str, key: str) 
     assert error.hint == "remove the key"
 
 
+def test_a_former_key_of_a_named_table_is_known_by_its_own_name() -> None:
+    with pytest.raises(ConfigError, match=r"`containers\.podman\.global_options` is not a setting any more"):
+        site('[containers.podman]\ncommand = ["/usr/bin/podman"]\nglobal_options = []\n')
+    with pytest.raises(ConfigError, match=r"unknown key `containers\.podman\.global_option`"):
+        site('[containers.podman]\ncommand = ["/usr/bin/podman"]\nglobal_option = []\n')
+
+
 def test_every_constant_and_removed_key_is_a_former_one() -> None:
     known = {(file, key) for file, record in RECORDS.items() for key in config.removed(record)}
     assert known == set(former())

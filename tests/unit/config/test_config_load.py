@@ -144,7 +144,7 @@ def test_keys_of_tables_in_lists_are_described_with_their_units() -> None:
     units = {key.key: key.unit for key in describe(SiteConfig, inside=True)}
     assert units["io[].bytes_per_s"] == "bytes/s"
     assert units["io[].ops_per_s"] == "1/s"
-    assert {"accounts[].node_hours", "containers.NAME.path"} <= set(units)
+    assert {"accounts[].node_hours", "containers.NAME.command"} <= set(units)
     assert not any("[]" in key.key or "NAME" in key.key for key in describe(SiteConfig))
 
 

@@ -101,14 +101,18 @@ def site_on(
     idle_s: float = 20,
     poll_s: float = 0.5,
     first_on_path: str = "",
+    binary: Path | None = None,
 ) -> Iterator[Site]:
-    """A running world on the cluster, ended and removed afterwards. `first_on_path`: a folder of other commands."""
+    """A running world on the cluster, ended and removed afterwards. `first_on_path`: a folder of other commands;
+    `binary`: instead of the installed `tidemill-node`."""
     parent = cluster.space
     staff = Path(tempfile.mkdtemp(prefix="st-", dir=cluster.directory))
     staff.chmod(0o777)
     environment = {"SLURM_CONF": str(cluster.conf)}
     if first_on_path:
         environment["PATH"] = f"{first_on_path}:{os.environ['PATH']}"
+    if binary is not None:
+        environment["TIDEMILL_NODE"] = str(binary)
     options = Options(nodes=1, cores=1, user=UID, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)

@@ -83,7 +83,8 @@ secret_file = "{home}/agent.secret"
 textfile = "{home}/textfile/tidemill-here.prom"
 [local]
 nodes = 1
-cores_per_node = 2
+[node]
+cores = 2
 [tuning.transfer]
 tries_max = 1
 [[endpoints]]

@@ -256,7 +256,7 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     for labels, value in samples.get("tidemill_grant_node_seconds", []):
         grants.setdefault(labels.get("account", ""), {})[labels.get("kind", "")] = value / HOUR_S
     for account, kinds in grants.items():
-        used = kinds.get("before", 0.0) + kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
+        used = kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
         lines.append(
             (
                 "account",

@@ -43,6 +43,7 @@ from tidemill.model.failure import FailureClass
 from tidemill.model.far import CatalogueName, catalogue_name, is_opened, url_fault
 from tidemill.model.job import CATALOGUE, Input, InputKind
 from tidemill.site.data.far_reads import CacheShares, FarReads
+from tidemill.site.data.masks import shown_credentials
 from tidemill.site.data.node_caches import NodeCaches
 from tidemill.site.data.way_learning import WayLearning
 from tidemill.transfer.allowed import permit
@@ -316,7 +317,7 @@ class InputRoutes:
         place = place_of_url(url)
         return FarCopy(
             url=url, place=place, link=self.links.link(place), rank=rank,
-            must_log_in=shows and not self._config.with_credentials,
+            must_log_in=shows and not shown_credentials(self._config),
         )  # fmt: skip
 
     def _caches(self, copies: Sequence[FarCopy]) -> list[NearCache]:
