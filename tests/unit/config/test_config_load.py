@@ -86,6 +86,8 @@ def test_a_key_takes_a_path_or_a_url_and_only_the_path_is_made_absolute() -> Non
     assert path_in(read("/abs/times: all.ics")) == Path("/abs/times: all.ics")
     assert read("https:/slip.org") == "https:/slip.org", "a slip, which is refused as a URL, and no file"
     assert (read(""), path_in("")) == ("", None)
+
+
 def test_a_token_file_is_a_path_or_discover() -> None:
     def endpoint(token: str) -> Endpoint:
         text = f'{BASE}[[endpoints]]\nurl = "https://a.example.org/"\ntoken_file = "{token}"'
