@@ -73,6 +73,17 @@ def test_end_that_no_file_tells_is_asked_of_the_history(pbs: PbsWorld) -> None:
     assert "Exit_status" in status.reason
 
 
+def test_a_mom_that_starts_again_and_aborts_a_job_is_a_failure_of_the_node(pbs: PbsWorld) -> None:
+    """It is no failed start: the job ran. OpenPBS 23.06 gives such a job `Exit_status = -4`."""
+    pbs.configure(job_history_enable="True")
+    batch = client(pbs)
+    number = batch.submit(submission("sleep 600"))
+    wait(batch, "tm-here-e1-1", runs)
+    (pbs.state / "end" / number.partition(".")[0]).write_text("-4")
+    status = wait(batch, "tm-here-e1-1", is_final)
+    assert (status.state, status.ending) == (AllocationState.FAILED, Ending.NODE)
+
+
 def test_end_that_nobody_tells_is_unclear_and_then_gone(pbs: PbsWorld) -> None:
     batch = client(pbs, unknown_s=0.5)
     kill(batch)

@@ -132,8 +132,8 @@ def test_standing_reservations_recur_and_maintenance_is_told() -> None:
     ("status", "ending"),
     [
         ("0", Ending.DONE), ("1", Ending.FAILED), ("271", Ending.CANCELED), ("-29", Ending.WALLTIME),
-        ("-1", Ending.LAUNCH), ("-14", Ending.NODE), ("-27", Ending.MEMORY), ("-99", Ending.UNKNOWN),
-        ("", Ending.CANCELED), ("267", Ending.FAILED),
+        ("-1", Ending.LAUNCH), ("-4", Ending.NODE), ("-14", Ending.NODE), ("-27", Ending.MEMORY),
+        ("-99", Ending.UNKNOWN), ("", Ending.CANCELED), ("267", Ending.FAILED),
     ],
 )  # fmt: skip
 def test_exit_statuses(status: str, ending: Ending) -> None:

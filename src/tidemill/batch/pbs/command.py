@@ -54,8 +54,11 @@ TOGETHER_S = 30.0
 LIMITS_MAX = 3
 """Commands that may precede a deletion: they take a tenth of a second each, and count against the bound."""
 
-_LAUNCH = {-1, -2, -3, -4, -5, -6, -10, -11, -16, -17, -18, -19, -22, -30, -32}
+_LAUNCH = {-1, -2, -3, -10, -11, -16, -17, -18, -19, -22, -30, -32}
 _ENDINGS = {
+    -4: Ending.NODE,  # -4 to -6: it ran, and the MoM aborted it when that started again
+    -5: Ending.NODE,
+    -6: Ending.NODE,
     -14: Ending.NODE,
     -20: Ending.NODE,
     -26: Ending.MEMORY,

@@ -76,7 +76,7 @@ class Allocations:
         self.starts_failed = 0
         self.last_failed_s = 0.0
         self.why_failed = ""
-        self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last poll
+        self._held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last poll
         self.suspended: list[str] = []  #: at the last poll
         self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last poll
         self.nodes = nodes
@@ -86,6 +86,17 @@ class Allocations:
     def living(self) -> list[s.Allocation]:
         """Those that have not ended, oldest first."""
         return [a for a in self._log.pool.state.allocations.values() if a.state not in ALLOCATION_FINAL]
+
+    @property
+    def held(self) -> list[tuple[str, str]]:
+        """Those that wait and that the last poll found held, with the batch system's word. What Tidemill has canceled
+        since is left out: it would stop a site again that an operator resumes before the next poll."""
+        known = self._log.pool.state.allocations
+        return [
+            (name, word)
+            for name, word in self._held
+            if name in known and known[name].state is AllocationState.QUEUED and not known[name].canceled_us
+        ]
 
     def singles(self, names: Iterable[str], *, waiting: bool = False) -> int:
         """How many of these are jobs of their own in the batch system, which counts an array once; of those that still
@@ -227,7 +238,7 @@ class Allocations:
                 changed |= self._observe(allocation, status)
                 if status.answer is Answer.FOUND and status.held and status.state is AllocationState.QUEUED:
                     held.append((name, status.held))
-        self.held = held
+        self._held = held
         self.suspended = [
             name for name, status in statuses.items() if status.suspended and name in allocations
         ]

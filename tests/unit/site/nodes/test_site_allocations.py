@@ -72,6 +72,22 @@ def test_what_has_ended_is_remembered_for_its_files(book: Allocations) -> None:
     assert len(book.leftovers) == 1
 
 
+def test_a_hold_counts_until_tidemill_has_canceled_what_is_held(log: SiteLog, book: Allocations) -> None:
+    """An operator may resume the site before the next poll: the hold of the last one must not stop it again."""
+    submission = book.intend(ASK)
+    book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
+    book.take(
+        {
+            submission.name: Status(
+                answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id="7", held="Hold_Types s"
+            )
+        }
+    )
+    assert book.held == [(submission.name, "Hold_Types s")]
+    log.apply(s.Ordered(cancel=[submission.name], at_us=1))
+    assert book.held == []
+
+
 def test_wide_allocations_queue_like_anybodys_and_pilots_behind_them(book: Allocations) -> None:
     assert book.intend(ASK).polite
     assert not book.intend(msgspec.structs.replace(ASK, nodes=4, wide=True)).polite
