@@ -56,8 +56,9 @@ shared = true             # with this, payloads are isolated or do not run
 tuning.fleet_keep_s = 3600
 [local]
 nodes = 1
-cores_per_node = {slots}
-memory_mb_per_node = 2000
+[node]
+cores = {slots}
+memory_mb = 2000
 """
 APPLICATION = """name = "range-counter"
 executable = "{path}"

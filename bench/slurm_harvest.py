@@ -60,20 +60,19 @@ SLURM = ["--nodes", str(NODES), "--cores", "1", "--memory", "1000", "--bf-interv
 # starts are 60 times more frequent.
 SITE = """batch = "slurm"
 contact = "bench@example.org"
-node_binary = "{binary}"
 [cluster]
 partition = "batch"
 calls_per_min_max = 600
 [harvest]
 policy = "yield"
 poll_s = {poll}
-starts_per_node_hour = 720
 [tuning.harvest]
 cycle_s = 2
 startup_s = 1
 death_s = 0.3
 slack_s = 8
 start_by_s = 120
+starts_per_node_hour = 720
 """
 SCRIPT = """#!/bin/sh
 date +%s.%N > {out}.started
@@ -182,8 +181,8 @@ def start_tidemill(cluster: Cluster, parent: Path, poll_s: float) -> World:
         cores=1,
         user=OUR_UID,
         parent=parent,
-        extra=SITE.format(binary=binary, poll=poll_s),
-        environment={"SLURM_CONF": cluster.conf},
+        extra=SITE.format(poll=poll_s),
+        environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE": str(binary)},
     )
     world = World(home, options)
     world.start()

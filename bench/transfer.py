@@ -11,7 +11,7 @@ For each scheme a real server on the loopback (scripts/), a file of 1 GB, and tu
 `ratio` is Tidemill's time over the client's, `checked_ratio` Tidemill's over the checked client's, `summed_ratio` the
 summed time over the client's; `put_...` the same for the way out, where the site knows the file's SHA-256 and Adler-32
 since it was built. An httpd returns no checksum: what was put there is read back, so all bytes go twice;
-`put_unread_ratio` is without (`read_back = false`). Each is the fastest of several rounds. The disk is not waited for:
+`put_unread_ratio` is without (`read_back` off). Each is the fastest of several rounds. The disk is not waited for:
 neither clients nor Tidemill sync, and what the turn before has made is removed before the clock starts.
 `davs` is XRootD's HTTPS, which returns checksums as grid storage does.
 
@@ -68,7 +68,6 @@ SETTINGS = Transfer()
 SMALL_FILES = 10_000
 SMALL_BYTES = 10_000
 CORES = len(os.sched_getaffinity(0))
-STREAMS_S3 = 10  #: as many as boto3 opens by itself
 CHECKED_XRDCP = ("--cksum", "adler32:source")
 Act = Callable[[], object]
 
@@ -224,7 +223,7 @@ def client_words(server: Server, source: str, target: str, *, checked: bool) -> 
         case _:
             ends = [each if "://" in each else f"file://{each}" for each in (source, target)]
             more = ["-verify-checksum"] if checked else []
-            return ["globus-url-copy", "-fast", "-p", str(server.endpoint.streams), *more, *ends]
+            return ["globus-url-copy", "-fast", "-p", str(server.endpoint.connections), *more, *ends]
 
 
 def client(server: Server, name: str, theirs: Path) -> dict[str, tuple[str, Act, Act]]:
@@ -267,8 +266,7 @@ def bench_server(server: Server, folder: Path, mb: int, rounds: int) -> Row:
     else:
         server.own(noise(server.data / "source", mb))
     theirs, ours = folder / "theirs", folder / "ours"
-    streams = STREAMS_S3 if server.scheme == "s3" else server.endpoint.streams
-    mover = server.mover(SETTINGS, size_max=SIZE_MAX, streams=streams)
+    mover = server.mover(SETTINGS, size_max=SIZE_MAX)
     unread = server.mover(SETTINGS, size_max=SIZE_MAX, read_back=False)
     clients = client(server, "source", theirs)
     known: dict[str, str] = {}

@@ -19,7 +19,6 @@ TITLES = {
     "CacheConfig": "A cache: `CACHE/cache.toml`",
     "ServerConfig": "A server: `server.toml`",
     "ClientConfig": "A client: `HOME/client.toml`",
-    "MessagesConfig": "A submitter at a message broker: `HOME/messages.toml`",
 }
 #: the keys of `site.toml` that most sites set, in the order of a first set-up, with a typical value
 COMMON = {
@@ -46,11 +45,21 @@ This reference lists every key of the configuration files, first the 15 that mos
 {counts}
 An unknown key is an error that names the nearest one.
 A key that only an older version had is an error that says what applies instead.
-`io[].name` is a key of each `[[io]]`, `containers.NAME.path` one of `[containers.NAME]`.
+`io[].name` is a key of each `[[io]]`, `containers.NAME.command` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
 
 <!-- Drawn by `make gen` from the records named `...Config` in `src/tidemill`: edit those. -->
 """
+#: how a file writes the head of a table that it may have several of, by how a key of it is written
+FORMS = {"[].": "[[{}]]", ".NAME.": "[{}.NAME]"}
+ANCHOR = "credentials-five-keys-that-mean-the-same-everywhere"
+CREDENTIALS = """## Credentials: five keys that mean the same everywhere
+
+The last row of a table lists which of these keys the table takes, and adds what is particular there.
+All are paths, relative to the directory of the file that names them.
+
+| key | what for |
+|---|---|"""
 TUNING = """## For development: `[tuning]`
 
 What no site has to decide is a constant of Tidemill, with its reason in `src/tidemill/config` or where it is used.
@@ -95,16 +104,31 @@ def common() -> str:
 
 
 def counts() -> str:
-    """How many keys each file has."""
-    rows = [
-        "| file | settings | keys of tables that a file may have several of, such as `[[endpoints]]` |",
-        "|---|---|---|",
-    ]
+    """How many settings each file has, and all files together."""
+    rows = ["| file | settings | of them in tables that a file may have several of |", "|---|---|---|"]
     for record in records():
-        alone = len(config.describe(record))
-        inside = len(config.describe(record, inside=True)) - alone
-        rows.append(f"| {TITLES[record.__name__]} | {alone} | {inside or ''} |")
-    return "\n".join([*rows, ""])
+        alone = _settings(config.describe(record))
+        inside = _settings(config.describe(record, inside=True)) - alone
+        rows.append(f"| {TITLES[record.__name__]} | {alone + inside} | {inside or ''} |")
+    rows.append(f"| [Credentials](#{ANCHOR}), in every file | {len(config.CREDENTIALS)} |  |")
+    return "\n".join([*rows, "", f"That makes {total()} settings in all.", ""])
+
+
+def total() -> int:
+    """How many settings the page documents: those of all files, and the credentials once."""
+    return len(config.CREDENTIALS) + sum(
+        _settings(config.describe(record, inside=True)) for record in records()
+    )
+
+
+def _settings(keys: list[config.Key]) -> int:
+    return sum(not key.is_credential for key in keys)
+
+
+def credentials() -> str:
+    """The section on the keys that mean the same in every table."""
+    rows = [f"| `{name}` | {cell(doc)} |" for name, doc in config.CREDENTIALS.items()]
+    return "\n".join([CREDENTIALS, *rows, ""])
 
 
 def groups(record: type[msgspec.Struct]) -> dict[str, list[config.Key]]:
@@ -112,7 +136,7 @@ def groups(record: type[msgspec.Struct]) -> dict[str, list[config.Key]]:
     keys = config.describe(record, inside=True)
     lists: dict[str, str] = {}
     for key in keys:
-        for mark, form in (("[].", "[[{}]]"), (".NAME.", "[{}.NAME]")):
+        for mark, form in FORMS.items():
             name, found, _ = key.key.partition(mark)
             if found:
                 lists[name] = form.format(name)
@@ -124,26 +148,44 @@ def groups(record: type[msgspec.Struct]) -> dict[str, list[config.Key]]:
     return tables
 
 
+def row(key: config.Key) -> str:
+    """A setting's row."""
+    default = f"`{cell(key.default)}`" if key.default else "required"
+    return f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} | {default} | {cell(key.doc)} |"
+
+
+def credentials_row(keys: list[config.Key]) -> str:
+    """One row for the credentials of a table: which it has, which it needs, and what is particular of them there."""
+    names = ", ".join(f"`{key.key}`" for key in keys)
+    required = ", ".join(f"`{_last(key)}`" for key in keys if key.default is None)
+    particular = [f"`{_last(key)}`: {key.doc}" for key in keys if key.doc != config.CREDENTIALS[_last(key)]]
+    default = f"required: {required}" if required else "`none`"
+    return f"| {names} | [credentials](#{ANCHOR}) |  | {default} | {cell('. '.join(particular))} |"
+
+
+def _last(key: config.Key) -> str:
+    return key.key.rpartition(".")[2]
+
+
 def drawn() -> str:
-    """The whole page: the common keys, then for each file one table per table."""
-    parts = [HEAD.format(counts=counts()), common()]
+    """The whole page: the common keys, the credentials, then for each file one table per table."""
+    parts = [HEAD.format(counts=counts()), common(), credentials()]
     for record in records():
         title = TITLES[record.__name__]
         # Some of these records say no more than their title
         about = (inspect.getdoc(record) or "").removeprefix(f"{title}.").strip()
         parts.append("\n".join([f"## {title}", "", *([about, ""] if about else [])]))
+        docs = {form.format(key.key): key.doc for key in config.repeated(record) for form in FORMS.values()}
         for head, keys in groups(record).items():
-            rows = [
-                f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} "
-                f"| {f'`{cell(key.default)}`' if key.default else 'required'} | {cell(key.doc)} |"
-                for key in keys
-            ]
+            shown = [key for key in keys if key.is_credential]
             lines = [
                 *([f"### `{head}`", ""] if head else []),
+                *([f"{docs[head]}.", ""] if docs.get(head) else []),
                 "| key | type | unit | default | what for |",
                 "|---|---|---|---|---|",
             ]
-            parts.append("\n".join([*lines, *rows, ""]))
+            rows = [row(key) for key in keys if not key.is_credential]
+            parts.append("\n".join([*lines, *rows, *([credentials_row(shown)] if shown else []), ""]))
     return "\n".join([*parts, TUNING])
 
 

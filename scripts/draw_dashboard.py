@@ -151,6 +151,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("NFS round trip", "s", "Mean of requests, over nodes", (
                 (f"tidemill_node_nfs_round_trip_seconds{SITE}", "{{site}}"),
             )),
+            Panel("Files opened and closed from nodes", "ops", "Mean over nodes", (
+                (f"tidemill_node_nfs_opens_per_second{SITE}", "{{site}} NFS opens"),
+                (f"tidemill_node_nfs_closes_per_second{SITE}", "{{site}} NFS closes"),
+                (f"tidemill_node_lustre_opens_per_second{SITE}", "{{site}} Lustre opens"),
+                (f"tidemill_node_lustre_closes_per_second{SITE}", "{{site}} Lustre closes"),
+            )),
         ),
     ),
     (

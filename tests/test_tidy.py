@@ -27,6 +27,8 @@ FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 5
 PYTHON_DEPENDENCIES_MAX = 12
 RUST_DEPENDENCIES_MAX = 13
+#: settings that docs/configuration.md documents, the five credentials counted once: the number may only fall
+SETTINGS = 177
 #: public classes that stand in two modules because they are the same idea at two layers, and why
 ONE_IDEA_AT_TWO_LAYERS = {
     "ConflictError": "what the server raises, and what its client raises of the answer 409",
@@ -526,6 +528,13 @@ def config_keys() -> list[str]:
     )
 
 
+def test_the_number_of_settings_does_not_grow_unnoticed() -> None:
+    found = draw_config.total()
+    assert found == SETTINGS, (
+        f"{found} settings are documented: lower SETTINGS, or make the new one a constant"
+    )
+
+
 def command_verbs() -> list[str]:
     """Verbs of the command line, as `tidemill --help` lists them."""
     return (
@@ -609,6 +618,23 @@ def test_every_page_names_its_purpose_in_its_first_sentence() -> None:
         if not purpose.match(first):
             offenders.append(f"{at(path)}: {first[:80]}")
     listed(offenders, "a page has one purpose: `This page lists ...`, `This how-to installs ...`")
+
+
+def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    _, _, features = page.partition("## Features\n")
+    table, _, sources = features.partition("## Sources\n")
+    days = dict(re.findall(r"^\| ([A-Z]\d) \|.*\| (\d{4}-\d\d-\d\d) \|$", sources, re.MULTILINE))
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    assert days
+    offenders = [
+        f"docs/comparison.md, {row[0].strip()}: {cell.strip()}"
+        for row in rows
+        for cell in row[2:]
+        if not (named := re.findall(r"\[\[(\w+)\]\]", cell)) or set(named) - days.keys()
+    ]
+    listed(offenders, "each cell on another tool names a source with the day on which it was read")
 
 
 def test_the_readme_is_a_page() -> None:

@@ -166,7 +166,6 @@ def test_a_full_disk_and_used_up_descriptors_of_a_cache_fail_no_event_and_are_na
     data.mkdir(mode=0o700)
     os.chown(data, 65534, 65534)
     far.init("--data", str(data), size="150MB")
-    far.set("files_open_max = 10")  # needs 230
     contents, options = campaign(far, files=12, size=4 * MEGABYTE)
     far.start(descriptors=240, mounted=(data, 150 << 20))
     seen = Path(f"/proc/{far.state().pid}/root") / data.relative_to("/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import subprocess
 import time
@@ -140,7 +139,6 @@ def stored_bytes(world: CacheWorld) -> int:
 def test_a_cache_without_descriptors_says_so_and_serves_no_wrong_byte(near: CacheWorld) -> None:
     near.make("f", SMALL)
     near.init()
-    near.set("files_open_max = 10")  # needs 230
     near.start(descriptors=240)
     assert near.read("f") == SMALL
     held = []
@@ -166,15 +164,11 @@ def test_a_cache_without_descriptors_says_so_and_serves_no_wrong_byte(near: Cach
 
 def test_a_limit_that_is_too_low_is_refused_before_the_start(near: CacheWorld) -> None:
     near.init()
-    near.set("files_open_max = 50000")
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if most > 150_200:
-        pytest.skip(f"this system allows {most} descriptors")
 
-    done = near.tidemill("cache", "run", str(near.directory))
+    done = near.tidemill("cache", "run", str(near.directory), descriptors=229)
 
     assert done.returncode == 2
-    assert f"`files_open_max = 50000` needs 150200 descriptors, and this system allows {most}" in done.stderr
+    assert "a cache needs 230 descriptors at least, and this system allows 229" in done.stderr
 
 
 def test_a_port_that_is_taken_is_named(near: CacheWorld) -> None:

@@ -33,7 +33,6 @@ SERVER = """tuning.site_lost_s = 5
 name = "away"
 home_down = true
 sites = ["away"]
-moves_max = 2
 cure = { read = "cache", memory_factor = 1.5 }
 """
 SITE = """name = "{name}"
@@ -52,7 +51,8 @@ tuning.lease_ahead_s = 20
 network = "open"
 [local]
 nodes = 1
-cores_per_node = 4
+[node]
+cores = 4
 [[endpoints]]
 url = "{origin}"
 """
@@ -234,4 +234,4 @@ def test_the_queue_of_a_home_that_is_down_is_cured_elsewhere_through_a_cache_and
     assert {row.site for row in fresh} == {"home"}
     assert all(not sites.client.job(row.id).stays for row in fresh)
     stays = [len(sites.client.job(row.id).stays) for row in rows]
-    assert max(stays) <= 2, "no job is moved more often than `moves_max`"
+    assert max(stays) <= 2, "no job is moved more often than twice"

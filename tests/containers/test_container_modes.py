@@ -53,7 +53,7 @@ def test_the_first_payload_in_a_container_is_traced_and_ends_as_ever(
     tree: Path, runtime: Runtime, name: str
 ) -> None:
     options = GLOBAL if runtime is Runtime.PODMAN else []
-    wrap, env = contained(runtime, found(name), str(tree), global_options=options)
+    wrap, env = contained(runtime, found(name), str(tree), before_verb=options)
     with users_fleet() as it:
         script = "cat /etc/inside || exit 9; test -e /no/such/place; echo words >&2; exit {event}"
         work = job(1, script, events=2)
@@ -81,7 +81,7 @@ def test_a_payload_in_a_container_asks_for_its_events(
 ) -> None:
     path = found(name)
     options = GLOBAL if runtime is Runtime.PODMAN else []
-    wrap, env = contained(runtime, path, str(tree), range_mode=True, global_options=options)
+    wrap, env = contained(runtime, path, str(tree), range_mode=True, before_verb=options)
     with users_fleet() as it:
         work = job(1, RANGES, events=200)
         it.fleet.write_work(

@@ -52,7 +52,7 @@ def before() -> str | None:
 
 
 def test_a_directory_runs_as_a_container_and_its_status_comes_through(tree: Path) -> None:
-    wrap, env = contained(Runtime.PODMAN, found("podman"), str(tree), global_options=GLOBAL)
+    wrap, env = contained(Runtime.PODMAN, found("podman"), str(tree), before_verb=GLOBAL)
     with users_fleet() as it:
         good = job(1, 'cat /etc/inside >out; echo "$TIDEMILL_SEED $PWD $EXTRA" >>out', events=2)
         bad = job(2, "echo broken >&2; exit 7", events=1)
@@ -88,7 +88,7 @@ def test_a_directory_runs_as_a_container_and_its_status_comes_through(tree: Path
 
 
 def test_a_container_that_is_killed_leaves_neither_process_nor_monitor(tree: Path) -> None:
-    wrap, env = contained(Runtime.PODMAN, found("podman"), str(tree), global_options=GLOBAL)
+    wrap, env = contained(Runtime.PODMAN, found("podman"), str(tree), before_verb=GLOBAL)
     with users_fleet() as it:
         work = job(1, "sleep 76543 & sleep 76543", events=1)
         it.fleet.write_work(
@@ -144,7 +144,7 @@ def test_an_image_of_the_store_runs_by_its_digest(tree: Path) -> None:
             Runtime.PODMAN,
             found("podman"),
             f"localhost/tm@{digest}",
-            global_options=[*options, "--storage-opt=vfs.ignore_chown_errors=true"],
+            before_verb=[*options, "--storage-opt=vfs.ignore_chown_errors=true"],
         )
         work = job(1, "test -e /etc/inside && exit 3", events=1)
         it.fleet.write_work(

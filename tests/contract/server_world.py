@@ -104,8 +104,10 @@ def done(
     )  # fmt: skip
 
 
-def failed(lease: LeaseOrder, event: int, *, final: bool = True) -> FailureReport:
-    evidence = Evidence(failure=FailureClass.PAYLOAD, message="exit 1", stderr_tail="a\0b")
+def failed(
+    lease: LeaseOrder, event: int, *, final: bool = True, message: str = "exit 1", stderr: str = "a\0b"
+) -> FailureReport:
+    evidence = Evidence(failure=FailureClass.PAYLOAD, message=message, stderr_tail=stderr)
     return FailureReport(
         n=0,
         lease=lease.lease,

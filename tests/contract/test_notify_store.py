@@ -26,8 +26,10 @@ from tidemill.server.read import api_pages
 from tidemill.wire.api import DrainRequest
 from tidemill.wire.notification import CampaignNews, Digest, FailuresNews, JobsNews, News, SiteNews
 
-AT_ONCE = Notify(gather_s=0, digest_s=0, per_hour_max=3600, retry_s=0.1, retry_max_s=1)
-MAIL = Mail(server="mail.example.org:587", sender="tidemill@example.org", recipients=["*@example.org"])
+AT_ONCE = Notify(
+    gather_s=0, digest_s=0, per_hour_max=3600, retry_s=0.1, retry_max_s=1, allowed=["mail:*@example.org"]
+)
+MAIL = Mail(server="mail.example.org:587", sender="tidemill@example.org")
 ME = "mail:me@example.org"
 
 
@@ -63,7 +65,7 @@ class Picky(Box):
 
 @pytest.fixture
 def gatherer(world: World) -> Iterator[Gatherer]:
-    world.dispatcher.rules = DispatchRules(addressees=Addressees(MAIL))
+    world.dispatcher.rules = DispatchRules(addressees=Addressees(MAIL, AT_ONCE))
     made = gatherer_of(world)
     yield made
     made.close()
@@ -125,6 +127,21 @@ def test_ends_of_jobs_are_one_item_with_exact_sums_however_many(world: World, ga
     (group,) = news.figures.failures
     assert (group.failure, group.count, group.example) == ("payload", 3, "exit 1")
     assert "tidemill job logs" in group.next_step
+
+
+def test_the_next_step_after_a_failure_without_stderr_is_not_to_read_it(
+    world: World, gatherer: Gatherer
+) -> None:
+    site = Site(world)
+    world.submit(SIM, notify=wants(Occasion.CAMPAIGN))
+    (lease,) = leases(site.sync())
+    site.sync(failed(lease, 0, message="the payload left no `hits.root`", stderr=""))
+    gatherer.step()
+    (news,) = told(world)
+    assert isinstance(news, CampaignNews)
+    assert news.figures is not None
+    (group,) = news.figures.failures
+    assert group.next_step.startswith("its stderr is empty, read its stdout: `tidemill job logs ")
 
 
 def test_a_share_of_failures_is_told_once_and_again_only_after_it_was_well_below(
@@ -351,9 +368,9 @@ def test_many_messages_to_one_who_is_away_hold_up_nobody_else(world: World, gath
 @pytest.mark.parametrize(
     ("to", "hint"),
     [
-        ("mail:me@elsewhere.org", "mail.recipients: `*@example.org`"),
-        ("hook:ops", "hooks of `notify.hooks` for submitters: none"),
-        ("https://hooks.example.org/x", "notify.hook_hosts: none"),
+        ("mail:me@elsewhere.org", "`notify.allowed` has of `mail`: `mail:*@example.org`"),
+        ("hook:ops", "`notify.allowed` has of `hook`: none"),
+        ("https://hooks.example.org/x", "`notify.allowed` has of `https`: none"),
         ("message", "`[amqp]`"),
     ],
 )
@@ -408,10 +425,12 @@ def test_messages_need_an_owner_and_are_nobody_elses(world: World, gatherer: Gat
 
 def test_hooks_of_the_configuration_are_for_submitters_only_if_it_says_so(tmp_path: Any) -> None:
     hooks = [
-        Hook(name="open", url="https://a.example.org/", secret_file=tmp_path, submitters=True),
+        Hook(name="open", url="https://a.example.org/", secret_file=tmp_path),
         Hook(name="ours", url="https://b.example.org/", secret_file=tmp_path),
     ]
-    rules = Addressees(Mail(), Notify(hooks=hooks))
+    rules = Addressees(Mail(), Notify(hooks=hooks, allowed=["hook:open"]))
 
     assert rules.refuse([Subscription(to="hook:open")]) is None
     assert rules.refuse([Subscription(to="hook:ours")]) is not None
+    assert rules.refuse([Subscription(to="hook:Open")]) is not None, "another hook, if there is one"
+    assert Addressees(Mail(), Notify(hooks=hooks)).refuse([Subscription(to="hook:open")]) is not None

@@ -23,7 +23,7 @@ def pair(postgresql_store: Store, short_path: Path) -> Iterator[list[Server]]:
     key = short_path / "key"
     key.write_text("k" * 32)
     key.chmod(0o600)
-    config = {"database": postgresql_store.url, "pair": True, "web": {"session_key_file": str(key)}}
+    config = {"database": postgresql_store.url, "pair": True, "web": {"secret_file": str(key)}}
     running = [Server(short_path / "a", **config).ready()]
     until(lambda: role(running[0]) == "active")
     running.append(Server(short_path / "b", **config).ready())

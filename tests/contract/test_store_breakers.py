@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.contract.server_world import SIM, Site, World, done, leases, refused
 
+from tidemill import clock
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Scope, Trouble
 from tidemill.server.read import api_pages
 from tidemill.wire.api import Capacity, LeaseOrder, Order, ReleaseReport
+from tidemill.wire.monitoring import AwaitedNodes
 
 EXPIRED = "`https://dav.example.org/a` refuses us: our certificate `/etc/proxy.pem` expired at Nov 20 2026"
 
@@ -194,3 +197,95 @@ def test_many_jobs_that_are_held_back_are_not_read_at_each_sync(world: World) ->
     world.now_s += 20
     assert [each.job for each in with_troubles(site, held)] == [late]
     assert len(with_troubles(site)) == len(jobs)
+
+
+def awaiting(**fields: object) -> Capacity:
+    told = capacity()
+    told.awaits = AwaitedNodes(**fields)  # type: ignore[arg-type]
+    return told
+
+
+def test_a_job_whose_site_has_no_allocation_at_work_says_so_and_when_the_site_polls_again(
+    world: World,
+) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    assert world.job(job).waits_for == "running"
+    site.sync(
+        capacity=awaiting(next_us=clock.now_us() + 20_500_000, why="idle; starts fail: `sbatch` says no")
+    )
+    found = world.job(job)
+    assert found.waits_for == "no_allocation"
+    hint = found.waits_hint or ""
+    assert "holds no allocation at work now" in hint
+    assert "s: no node is idle; starts fail: `sbatch` says no; it polls for idle nodes again in " in hint
+    assert 0 < int(hint.rpartition(" again in ")[2].split()[0]) <= 21
+    site.sync(capacity=awaiting(asked_us=clock.now_us() - 90_000_000))
+    assert "s: it asked for one 1 m 3" in (world.job(job).waits_hint or "")
+    site.sync(capacity=capacity())
+    assert world.job(job).waits_for == "running"
+    site.sync(done(lease))
+    assert world.job(job).waits_for is None
+
+
+def test_a_job_that_another_site_is_at_work_on_waits_for_nothing(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=8))
+    sites = [Site(world, name) for name in ("a", "b")]
+    for site in sites:
+        site.sync(want=4, ranges=1)
+    sites[0].sync(capacity=awaiting(why="idle"), want=0)
+    found = world.job(job)
+    assert {each.site for each in found.attempts} == {"a", "b"}
+    assert found.waits_for == "running"
+
+
+def test_what_a_site_says_of_its_nodes_is_kept_in_bounds(world: World) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    site.sync()
+    site.sync(capacity=awaiting(asked_us=-5, next_us=2**62, why="a\0b" + "x" * 10_000))
+    found = world.job(job)
+    assert found.waits_for == "no_allocation"
+    assert len(found.waits_hint or "") < 1_000
+
+
+def test_a_job_that_was_returned_for_a_changed_program_is_offered_at_once_when_that_is_approved_again(
+    world: World,
+) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    for _ in range(4):  # the pause grows
+        (lease,) = leases(site.sync())
+        site.sync(given_back(lease, FailureClass.DISPATCH, "the digest differs", "site"), want=0)
+        world.now_s += LATER_S
+    (lease,) = leases(site.sync())
+    assert leases(site.sync(given_back(lease, FailureClass.DISPATCH, "the digest differs", "site"))) == []
+    world.now_s += 2
+    assert leases(site.sync()) == []
+    site.offers = [msgspec.structs.replace(each, event_s=2.0) for each in site.offers]
+    assert leases(site.sync()) == [], "nothing was approved"
+    site.offers = [msgspec.structs.replace(each, digest="sha256:new") for each in site.offers]
+    (again,) = leases(site.sync() + site.sync())
+    assert again.job == job
+
+
+def test_a_job_whose_sites_are_stopped_says_so_and_how_they_are_resumed(world: World) -> None:
+    stopped = awaiting(
+        why="`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
+    )
+    stopped.awaits = msgspec.structs.replace(stopped.awaits, is_stopped=True)  # type: ignore[type-var]
+    stopped.want_core_s = 0
+    (anywhere,), (pinned,) = world.submit(SIM), world.submit(JobSpec(app="sim", site="s"))
+    site = Site(world)
+    site.sync(want=0)
+    assert world.job(anywhere).waits_for == "site_wants_nothing"
+    site.sync(capacity=stopped)
+    for job in (anywhere, pinned):
+        found = world.job(job)
+        assert found.waits_for == "site_drained"
+        assert "s: `/site/STOP` exists: lunch; `tidemill site resume --reason TEXT`" in (
+            found.waits_hint or ""
+        )
+    Site(world, "other").sync(want=0)
+    assert world.job(anywhere).waits_for == "site_wants_nothing", "one site is at work"

@@ -15,7 +15,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import Input, JobSpec, Output, Resources
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
-from tidemill.server.database.rows import COMPLETED
+from tidemill.server.database.rows import PARTIAL
 from tidemill.server.database.store import Store, row
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError, WrongEdgeError
@@ -173,6 +173,29 @@ def test_campaigns_share_by_their_weights(world: World) -> None:
 
 
 # ---- actions and pages -------------------------------------------------------------------------------------------
+
+
+def test_jobs_that_their_owner_needs_no_more_are_completed_and_nothing_of_them_runs_on(world: World) -> None:
+    site = Site(world)
+    started, waiting, half = world.submit(SIM, SIM, JobSpec(app="sim", events=2))
+    (after,) = world.submit(JobSpec(app="sim", after=[started]))
+    given = {each.job: each for each in leases(site.sync())}
+    site.sync(done(given[half], count=1), want=0)
+    reply = world.dispatcher.handle_cancel(
+        ActionRequest(jobs=[started, waiting, half], reason="no call is left", unneeded=True)
+    )
+    assert reply.changed == 3
+    rows = [world.job(each).row for each in (started, waiting)]
+    assert [(row.state, row.reason, row.events_done) for row in rows] == [
+        ("COMPLETED", "no call is left", 0)
+    ] * 2
+    assert world.state(half) == "CANCELED", "what is done of it is not all of it"
+    orders = site.sync(want=0)
+    assert {order.job for order in orders if isinstance(order, CancelOrder)} >= {started, half}
+    site.sync(done(given[started]), want=0)
+    assert world.state(started) == "COMPLETED", "a result that comes late changes nothing"
+    (lease,) = leases(site.sync())
+    assert lease.job == after
 
 
 def test_cancel_stops_a_campaign_wherever_it_is(world: World) -> None:
@@ -424,10 +447,10 @@ def test_a_site_that_has_not_joined_cannot_be_drained(world: World) -> None:
 def test_a_wrong_change_of_state_is_a_bug_that_undoes_its_request_only(world: World) -> None:
     (number,) = world.submit(JobSpec(app="sim"))
 
-    def complete(work: UnitOfWork) -> None:
+    def accept(work: UnitOfWork) -> None:
         work.load([number])
-        work.enter(work.jobs[number], COMPLETED)
+        work.enter(work.jobs[number], PARTIAL)
 
-    with pytest.raises(WrongEdgeError, match="WAITING -> COMPLETED"):
-        world.dispatcher.writer.write(complete)
+    with pytest.raises(WrongEdgeError, match="WAITING -> PARTIAL"):
+        world.dispatcher.writer.write(accept)
     assert len(leases(Site(world).sync())) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from tests.contract.server_world import Site as OldSite
 from tests.contract.server_world import World, done, leases
+from tests.worlds.home.world import TIDEMILL
 
 from tidemill.cli.main import main
 from tidemill.config.server import ServerConfig
@@ -194,6 +196,23 @@ def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(
     assert "already" in capsys.readouterr().err
 
 
+def test_a_server_upgrades_its_database_at_the_start_only_if_it_is_told_to(tmp_path: Path) -> None:
+    home = tmp_path / "s"
+    home.mkdir(mode=0o700)
+    store = Store(path=home / "tidemill.db")
+    fill(store, 5)
+    (home / "server.toml").write_text("")
+    command = [*TIDEMILL, "server", "run", "--config", str(home / "server.toml"), "--home", str(tmp_path)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (refused.returncode, store.version()) == (2, 5)
+    assert "tidemill server upgrade" in refused.stderr
+    with subprocess.Popen([*command, "--upgrade"], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        assert any("server.started" in line for line in server.stderr)
+        server.terminate()
+    assert store.version() == NEWEST
+
+
 @pytest.mark.parametrize("schema", [1, NEWEST - 1])
 def test_an_upgraded_database_has_the_tables_and_indexes_of_a_fresh_one(schema: int, tmp_path: Path) -> None:
     made = []
@@ -219,6 +238,8 @@ def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path:
         upgrade_server(ServerConfig(dir=tmp_path))
     assert store.version() == 5
     assert (tmp_path / "tidemill.db.schema5").read_text() == "precious"
+    newer = copy_database(tmp_path / "tidemill.db", 5, replace=True)  # as a server does that upgrades itself
+    assert Store(path=newer).version() == 5
     assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (5, NEWEST, None)
 
 

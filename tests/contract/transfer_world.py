@@ -144,14 +144,14 @@ class Server:
         certs = self.folder / "certs"
         if self.scheme == "s3":
             keys = self.folder / "credentials"
-            return Endpoint(url=self.url, write=True, service=self.started[0], credentials_file=keys)
+            return Endpoint(url=self.url, access="both", service=self.started[0], credentials_file=keys)
         if self.scheme == "gsiftp":
             user = certs / "user.pem"
             return Endpoint(
-                url=self.base, write=True, ca=certs / "trust", certificate=user, key=certs / "user.key"
+                url=self.base, access="both", ca=certs / "trust", certificate=user, key=certs / "user.key"
             )
         ca = certs / "ca.pem" if self.scheme in ("https", "davs") else None
-        return Endpoint(url=self.base, write=True, ca=ca)
+        return Endpoint(url=self.base, access="both", ca=ca)
 
     def _call(self, verb: str) -> subprocess.CompletedProcess[str]:
         with (self.folder / f"{verb}.err").open("w") as errors:

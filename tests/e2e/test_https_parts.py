@@ -22,7 +22,6 @@ done
 mkdir -m 0700 srv
 cat >srv/server.toml <<END
 listen = "127.0.0.1:$PORT"
-upgrade = true
 [tls]
 certificate = "../ca/127.0.0.1.pem"
 key = "../ca/127.0.0.1.key"
@@ -36,7 +35,7 @@ sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" \
   -e "s|^# *ca *=.*|ca = \\"$PWD/ca/ca.pem\\"|" "$site"
 tidemill site deny bob --reason "a test"
 tidemill site check --offline >check.txt || true
-"$PYTHON" -m tidemill.cli.main server run --config srv/server.toml 2>server.log &
+"$PYTHON" -m tidemill.cli.main server run --upgrade --config srv/server.toml 2>server.log &
 server=$!
 until [ -S srv/api.sock ]; do sleep 0.05; done
 export TIDEMILL_SERVER="https://127.0.0.1:$PORT" TIDEMILL_CA="$PWD/ca/ca.pem"

@@ -20,7 +20,6 @@ done
 mkdir -m 0700 srv
 cat >srv/server.toml <<END
 listen = "127.0.0.1:$PORT"
-upgrade = true
 [tls]
 certificate = "../ca/127.0.0.1.pem"
 key = "../ca/127.0.0.1.key"
@@ -32,7 +31,7 @@ site="$TIDEMILL_HOME/site/site.toml"
 sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" -e 's/^# *allow_adhoc.*/allow_adhoc = true/' \
   -e "s|^# *certificate *=.*|certificate = \\"$PWD/ca/lrz.pem\\"|" -e "s|^# *key *=.*|key = \\"$PWD/ca/lrz.key\\"|" \
   -e "s|^# *ca *=.*|ca = \\"$PWD/ca/ca.pem\\"|" "$site"
-"$PYTHON" -m tidemill.cli.main server run --config srv/server.toml 2>server.log &
+"$PYTHON" -m tidemill.cli.main server run --upgrade --config srv/server.toml 2>server.log &
 server=$!
 until [ -S srv/api.sock ]; do sleep 0.05; done
 "$PYTHON" -m tidemill.cli.main site run "$TIDEMILL_HOME/site" 2>site.log &

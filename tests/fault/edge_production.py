@@ -46,8 +46,9 @@ ca = "{ca}/ca.pem"
 [mail]
 server = "localhost:{mail}"
 sender = "tidemill@example.org"
-ca_file = "{folder}/localhost.pem"
-recipients = ["*@example.org"]
+ca = "{folder}/localhost.pem"
+[notify]
+allowed = ["mail:*@example.org"]
 [tuning.notify]
 gather_s = 0.2
 digest_s = 0.5
@@ -74,16 +75,12 @@ url = "{broker}"
 certificate = "{ca}/127.0.0.1.pem"
 key = "{ca}/127.0.0.1.key"
 ca = "{ca}/ca.pem"
-user = "127.0.0.1"
-[amqp.submitters]
-cms = ""
-[amqp.sites]
-here = ""
+users = {{ cms = "submitter", here = "site" }}
 """
 ENDPOINT = """
 [[endpoints]]
 url = "{url}"
-write = true
+access = "both"
 ca = "{certs}/trust"
 certificate = "{certs}/user.pem"
 key = "{certs}/user.key"
@@ -115,7 +112,7 @@ class Production(World):
         told = {
             "database": around.database.url, "port": self.port, "ca": around.authority, "mail": around.mail.port,
             "folder": around.folder, "url": around.gridftp.url, "certs": around.gridftp.folder / "certs",
-            "site_lost_s": shape.site_lost_s, "broker": f"amqps://localhost:{at}/tidemill",
+            "site_lost_s": shape.site_lost_s, "broker": f"amqps://127.0.0.1@localhost:{at}/tidemill",
             "address": f"amqps://localhost:{site_port}/tidemill" if by_broker else f"https://127.0.0.1:{site_port}",
         }  # fmt: skip
         text = (SERVER + (AMQP if by_broker else "")).format(**told)

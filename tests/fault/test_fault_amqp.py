@@ -26,21 +26,16 @@ pytestmark = pytest.mark.fault
 
 SERVER = """tuning.amqp = {{ heartbeat_s = 2, reconnect_max_s = 1 }}
 [amqp]
-url = "amqps://127.0.0.1:{port}/{vhost}"
+url = "amqps://tm-server@127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/tm-server.pem"
 key = "{certificates}/tm-server.key"
 ca = "{certificates}/ca.pem"
-user = "tm-server"
-[amqp.submitters]
-cms = ""
-[amqp.sites]
-here = "here-agent"
+users = {{ cms = "submitter", here-agent = "site here" }}
 """
-SITE = """server = "amqps://127.0.0.1:{port}/{vhost}"
+SITE = """server = "amqps://here-agent@127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/here-agent.pem"
 key = "{certificates}/here-agent.key"
 ca = "{certificates}/ca.pem"
-broker = {{ user = "here-agent" }}
 tuning.broker.heartbeat_s = 2
 tuning.sync_interval_s = 0.2
 tuning.sync_timeout_s = 5

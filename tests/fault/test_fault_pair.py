@@ -137,13 +137,11 @@ AMQP = """[tuning.amqp]
 heartbeat_s = 2
 reconnect_max_s = 1
 [amqp]
-url = "amqps://127.0.0.1:{port}/{vhost}"
+url = "amqps://tm-server@127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/tm-server.pem"
 key = "{certificates}/tm-server.key"
 ca = "{certificates}/ca.pem"
-user = "tm-server"
-[amqp.submitters]
-cms = ""
+users = {{ cms = "submitter" }}
 """
 
 

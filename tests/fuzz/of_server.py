@@ -159,7 +159,7 @@ def _tokens() -> TokenVerifier:
     key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
     path = file_of(json.dumps({"keys": [{**key, "kid": "ec"}]}).encode(), "jwks.json")
     return TokenVerifier(
-        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
+        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
     )
 
 
@@ -168,7 +168,7 @@ def _keys(content: bytes) -> object:
     keys = parse_keys(content)
     path = file_of(content, "keys.json")
     tokens = TokenVerifier(
-        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
+        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
     )
     key = ec.generate_private_key(ec.SECP256R1())
     for each in keys[:5]:

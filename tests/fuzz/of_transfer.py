@@ -38,9 +38,9 @@ OBJECT_BYTES_MAX = 1 << 20
 MESSAGE_MAX = 2_000
 ALL = [
     Endpoint(url="https://dav.example.org/exp/"),
-    Endpoint(url="root://*.example.org//store/user", write=True),
-    Endpoint(url="s3://bucket/in/", write=True),
-    Endpoint(url="gsiftp://[2001:db8::1]:2811/data", write=True),
+    Endpoint(url="root://*.example.org//store/user", access="both"),
+    Endpoint(url="s3://bucket/in/", access="both"),
+    Endpoint(url="gsiftp://[2001:db8::1]:2811/data", access="both"),
 ]
 
 
@@ -85,7 +85,7 @@ def _place(scheme: str, content: bytes, *, listens_first: bool) -> RemoteFile:
     server = _server(listens_first)
     server.content = content
     base = f"{scheme}://127.0.0.1:{server.server_address[1]}/"
-    return permit(base + "data/file", [Endpoint(url=base, write=True)], Direction.IN)
+    return permit(base + "data/file", [Endpoint(url=base, access="both")], Direction.IN)
 
 
 def _watch() -> Watch:
@@ -167,9 +167,7 @@ def _s3() -> tuple[S3Adapter, RemoteFile]:
     """An S3 client, which takes a second to make, and where it asks."""
     keys = file_of(b"[default]\naws_access_key_id = a\naws_secret_access_key = b\n", "keys")
     service = f"http://127.0.0.1:{_server(True).server_address[1]}"
-    endpoint = Endpoint(
-        url="s3://bucket/", service=service, region="us-east-1", credentials_file=keys, write=True
-    )
+    endpoint = Endpoint(url="s3://bucket/", service=service, credentials_file=keys, access="both")
     return S3Adapter(), permit("s3://bucket/data/file", [endpoint], Direction.IN)
 
 

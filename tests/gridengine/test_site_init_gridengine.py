@@ -46,7 +46,7 @@ def test_from_init_to_a_result_of_a_node_with_a_network_of_its_own(gridengine: P
     assert done.returncode == 0, f"{done.stderr}\n{done.stdout}\n{logs}"
     told = json.loads((place / "init.json").read_text())
     findings = {each["check"]: each for each in told["findings"]}
-    assert (told["batch"], told["name"], told["lead"]) == ("gridengine", "gridengine", "beside")
+    assert (told["batch"], told["name"], told["tcp"]) == ("gridengine", "gridengine", "open")
     assert findings["compute node"]["found"].startswith(("n1: ", "n2: "))
     site = config.load(place / "h" / "site" / "site.toml", SiteConfig)
     assert not site.lead_listen.startswith("127."), "nodes of another network reach no loopback"

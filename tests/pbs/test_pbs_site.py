@@ -32,8 +32,8 @@ calls_per_min_max = 1200
 launcher = "fork"
 [harvest]
 poll_s = 0.5
-starts_per_node_hour = 600
 [tuning.harvest]
+starts_per_node_hour = 600
 cycle_s = 1
 startup_s = 0.5
 slack_s = 2

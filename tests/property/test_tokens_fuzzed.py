@@ -34,7 +34,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenVerifier:
     key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key()))
     path.write_text(json.dumps({"keys": [{**key, "kid": "k"}]}))
     return TokenVerifier(
-        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
+        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
     )
 
 

@@ -93,8 +93,8 @@ def test_a_job_file_is_submitted_once_under_its_key_and_followed(
     (tmp_path / "jobs.toml").write_text(
         'campaign = "c"\n[[job]]\nname = "a"\napp = "sim"\nrepeat = 3\n[[job]]\napp = "reco"\nafter = ["a"]\n'
     )
-    (tmp_path / "messages.toml").write_text(
-        f'broker = "amqps://127.0.0.1:{rabbitmq.port}/{VHOST}"\nname = "cms"\ncertificate = "{place}/cms.pem"\n'
+    (tmp_path / "client.toml").write_text(
+        f'server = "amqps://127.0.0.1:{rabbitmq.port}/{VHOST}"\nname = "cms"\ncertificate = "{place}/cms.pem"\n'
         f'key = "{place}/cms.key"\nca = "{place}/ca.pem"\n'
     )
 
@@ -186,15 +186,15 @@ def test_broker_setup_can_be_applied_again_and_adds_what_is_new(
     config = tmp_path / "server.toml"
     place = rabbitmq.certificates
     text = (
-        f'[amqp]\nurl = "amqps://127.0.0.1:{rabbitmq.port}/extra"\ncertificate = "{place}/tm-server.pem"\n'
-        f'key = "{place}/tm-server.key"\nuser = "tm-server"\nqueue_type = "quorum"\n[amqp.submitters]\ncms = ""\n'
+        f'[amqp]\nurl = "amqps://tm-server@127.0.0.1:{rabbitmq.port}/extra"\ncertificate = "{place}/tm-server.pem"\n'
+        f'key = "{place}/tm-server.key"\n[amqp.users]\ncms = "submitter"\n'
     )
     config.write_text(text)
     apply = [
         *TIDEMILL, "server", "broker-setup", "--config", str(config), "--home", str(tmp_path), "--apply",
-        "--rabbitmqctl", f"{SCRIPT} ctl {rabbitmq.folder / 'd'}",
+        "--queue-type", "quorum", "--rabbitmqctl", f"{SCRIPT} ctl {rabbitmq.folder / 'd'}",
     ]  # fmt: skip
-    for more in ("", '[amqp.sites]\nlrz = ""\n'):
+    for more in ("", 'lrz = "site"\n'):
         config.write_text(text + more)
         done = subprocess.run(apply, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
         assert done.returncode == 0, done.stderr

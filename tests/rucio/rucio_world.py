@@ -21,6 +21,10 @@ FILES = 250
 class RucioWorld:
     """A running server; account `root` with `password`."""
 
+    def url_of(self, account: str) -> str:
+        """Its URL for a login to this account."""
+        return self.url.replace("://", f"://{account}@")
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         done = self.call("start")

@@ -38,10 +38,10 @@ def world() -> Iterator[RucioWorld]:
 
 
 def config(world: RucioWorld, folder: Path, *, password: str | None = None, site: str = "") -> Rucio:
-    path = folder / "password"
-    path.write_text(world.password if password is None else password)
+    path = folder / "login"
+    path.write_text(f"root\n{world.password if password is None else password}\n")
     path.chmod(0o600)
-    return Rucio(url=world.url, account="root", password_file=path, site=site)
+    return Rucio(url=world.url_of("root"), login_file=path, site=site)
 
 
 def replicas(world: RucioWorld, folder: Path, **more: str) -> RucioReplicas:
@@ -137,17 +137,17 @@ def test_what_the_account_may_not_do_is_a_refused_credential_and_not_tried_by_an
 ) -> None:
     """No policy of Rucio's own refuses the list of replicas; what refuses another call has the same form."""
     path = tmp_path / "guests"
-    path.write_text("a-guests-password")
+    path.write_text("guest\na-guests-password\n")
     path.chmod(0o600)
     world.ask("POST", "/accounts/guest", {"type": "USER", "email": "guest@example.org"})
     identity = {
         "identity": "guest",
         "authtype": "USERPASS",
         "email": "guest@example.org",
-        "password": path.read_text(),
+        "password": "a-guests-password",
     }
     world.ask("POST", "/accounts/guest/identities", identity)
-    made = RucioReplicas(Rucio(url=world.url, account="guest", password_file=path), keep_s=600)
+    made = RucioReplicas(Rucio(url=world.url_of("guest"), login_file=path), keep_s=600)
     assert made.of([FIRST])[FIRST].urls
     token = made._token
 

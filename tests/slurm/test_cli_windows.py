@@ -162,7 +162,7 @@ def test_a_sites_own_configuration_counts(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir(mode=0o700)
     (site / "site.toml").write_text(
-        'name = "a"\nserver = "unix:/nowhere"\n[local]\nnodes = 3\ncores_per_node = 1\n'
+        'name = "a"\nserver = "unix:/nowhere"\n[local]\nnodes = 3\n[node]\ncores = 1\n'
     )
     done = tidemill("windows", str(site), "--json", env=dict(os.environ), home=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -175,7 +175,7 @@ def test_over_rabbitmq_with_gridftp(
         it.do("keys")
         broker = Broker(folder / "rabbitmq", it.here / "ca", "localhost")
         try:
-            it.words["amqps://broker.example.org/"] = f"amqps://localhost:{broker.port}/"
+            it.words["broker.example.org/tidemill"] = f"localhost:{broker.port}/tidemill"
             it.write("messages.toml", "messages.toml")
             it.write("message/server.toml", "server/server.toml")
             made, loaded = it.text("broker").splitlines()

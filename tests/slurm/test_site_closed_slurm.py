@@ -27,7 +27,7 @@ event_s = 0.25
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root")
 def test_a_campaign_runs_through_slurm_without_a_lead(slurm_cluster: SlurmCluster) -> None:
-    with slurm_world(slurm_cluster, harvest='lead = "none"', yields=YIELDS) as it:
+    with slurm_world(slurm_cluster, harvest='tcp = "nodes"', yields=YIELDS) as it:
         it.submit_file(JOB)
         it.wait_for(lambda: bool(it.processes("pilot")), "pilots run")
         send(it.processes("pilot")[0], signal.SIGKILL)

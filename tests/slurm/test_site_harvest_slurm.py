@@ -78,6 +78,17 @@ def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluste
         assert wrong(of_site(text(), "centre")) == []
 
 
+def test_work_that_comes_after_the_pilots_have_left_does_not_wait_for_the_next_poll(
+    slurm_cluster: SlurmCluster,
+) -> None:
+    with site_on(slurm_cluster, idle_s=1, poll_s=3600) as it:
+        for _ in range(2):
+            number = campaign(it, "/bin/sleep", "0.2", events=4)
+            assert wait_done(it, number)["state"] == "COMPLETED"
+            it.wait(lambda: not it.ours(), "idle pilots leave")
+        assert "start_failed" not in it.log()
+
+
 def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster) as it:
         number = hold_all(it, 4)
@@ -275,7 +286,7 @@ def test_a_node_on_which_every_start_fails_costs_few_starts(slurm_cluster: Slurm
         f'exec {find_binary()} "$@"\n'
     )
     binary.chmod(0o755)
-    with site_on(slurm_cluster, top=f'node_binary = "{binary}"') as it:
+    with site_on(slurm_cluster, binary=binary) as it:
         number = campaign(it, *SECOND, events=2000)
         it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
         done = job(it, number)["events_done"]
@@ -295,7 +306,7 @@ def test_a_node_on_which_pilots_hang_is_given_back_and_then_left_alone(slurm_clu
     )
     binary.chmod(0o755)
     quick = "tuning.harvest.first_record_s = 3\ntuning.harvest.quarantine_starts = 2"
-    with site_on(slurm_cluster, top=f'node_binary = "{binary}"\n{quick}') as it:
+    with site_on(slurm_cluster, top=quick, binary=binary) as it:
         number = campaign(it, *SECOND, events=2000)
         it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
         (sentence,) = [json.loads(line) for line in it.log().splitlines() if "node.quarantined" in line]

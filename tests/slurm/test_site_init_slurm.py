@@ -42,11 +42,11 @@ def our_jobs(person: SlurmPerson, *states: str) -> set[str]:
 
 def test_init_writes_what_it_found_and_where_from(person: SlurmPerson) -> None:
     told = person.data("site", "init", "--contact", "me@example.org")
-    assert (told["batch"], told["mode"], told["partition"], told["lead"]) == (
+    assert (told["batch"], told["mode"], told["partition"], told["tcp"]) == (
         "slurm",
         "observe",
         "batch",
-        "beside",
+        "open",
     )
     site = read(person)
     assert (site.nodes_max, site.harvest.node_hours_max, site.contact) == (4, 100, "me@example.org")
@@ -83,7 +83,7 @@ def test_without_a_probe_work_travels_by_files(person: SlurmPerson) -> None:
     before = our_jobs(person, "all")
     answer = person.run("site", "init", "--no-probe")
     assert answer.returncode == 0
-    assert read(person).harvest.lead == "none"
+    assert read(person).harvest.tcp == "nodes"
     assert our_jobs(person, "all") <= before
     assert "`tidemill doctor --compute`" in answer.stderr
 
@@ -155,7 +155,7 @@ def test_ctrl_c_cancels_the_probe_and_leaves_a_site_that_works(person: SlurmPers
     code, said = person.interrupted("site", "init", until="probe queued")
     assert "the site works without it" in " ".join(said.split()), said
     assert code == 0
-    assert read(person).harvest.lead == "none"
+    assert read(person).harvest.tcp == "nodes"
     person.cluster.wait(lambda: not our_jobs(person), "the probe is gone")
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.contract.transfer_world import Server
 from tests.worlds.home.world import namespace_command
 
+from tidemill.config import describe
 from tidemill.config.transfer import Endpoint
 
 EVENTS = 6
@@ -64,7 +65,7 @@ def endpoints(*servers: Server) -> str:
 def _lines(endpoint: Endpoint) -> str:
     values: dict[str, Any] = {
         name: str(value) if isinstance(value, Path) else value
-        for name in endpoint.__struct_fields__
+        for name in (key.key for key in describe(Endpoint))
         if (value := getattr(endpoint, name)) not in (None, [])
     }
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())

@@ -81,7 +81,7 @@ def test_a_file_that_only_the_site_may_read_is_opened_through_the_cache(
     origin: Server, cache: XCache, short_path: Path
 ) -> None:
     url = origin.make("secret.dat", b"through the cache\n")
-    config = endpoint(origin, discover_token=True) + f'\n[[caches]]\nname = "dtn"\nurl = "{cache.url}"\n'
+    config = endpoint(origin, token_file="discover") + f'\n[[caches]]\nname = "dtn"\nurl = "{cache.url}"\n'
     ran = run(short_path, config, inputs=[{"name": "data", "url": url, "read": "url"}], events=1)
 
     (output,) = ran.outputs
@@ -100,7 +100,7 @@ def test_a_way_that_fails_is_named_in_the_evidence_and_the_retry_takes_another(
     try:
         url = origin.make("again.dat", b"after all\n")
         cache = broken.base.rstrip("/")
-        config = endpoint(origin, discover_token=True) + f'\n[[caches]]\nname = "bad"\nurl = "{cache}"\n'
+        config = endpoint(origin, token_file="discover") + f'\n[[caches]]\nname = "bad"\nurl = "{cache}"\n'
         ran = run(short_path, config, inputs=[{"name": "data", "url": url, "read": "url"}], events=1)
     finally:
         broken.stop()

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.transfer_world import SETTINGS, Server
 
 from tidemill.client.authority import Authority
+from tidemill.config.keys import DISCOVER
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import TransferError
@@ -111,7 +112,7 @@ def test_a_token_is_found_in_the_order_of_the_wlcg(
     for name, text in (("file", "sesame"), (usual.name, "wrong")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)
-    mover = https.mover(discover_token=True)
+    mover = https.mover(token_file=DISCOVER)
     assert is_credential(refusal(mover, url, tmp_path))
     monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "file"))
     assert get(mover, url, tmp_path / "a") == CONTENT

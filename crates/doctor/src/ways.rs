@@ -167,7 +167,7 @@ fn isolation(facts: &Facts) -> Way {
             way: "subreaper",
             why,
             cost: "payloads see each other and the site's files, and share /tmp; a site that serves others refuses \
-                   them unless `allow_unisolated` is set",
+                   them unless its `isolation` is `optional` or `off`",
         },
     }
 }

@@ -13,19 +13,19 @@ pub const NETWORK_TYPES: [&str; 21] = [
 ];
 
 /// `FIGURES` of src/tidemill/wire/node.py.
-pub const FIGURES: [&str; 40] = [
+pub const FIGURES: [&str; 44] = [
     "cores", "user_ms", "nice_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms", "load_milli",
     "running", "cpu_some_us", "memory_some_us", "memory_full_us", "io_some_us", "io_full_us",
     "memory_kb", "used_kb", "cached_kb", "swap_kb", "swapped_in", "swapped_out", "major_faults",
     "net_in_bytes", "net_out_bytes", "net_in_packets", "net_out_packets", "disk_read_bytes",
     "disk_write_bytes", "disk_ops", "disk_busy_ms", "nfs_ops", "nfs_again", "nfs_read_bytes",
     "nfs_write_bytes", "nfs_rtt_us", "lustre_ops", "lustre_read_bytes", "lustre_write_bytes", "gpus",
-    "gpu_busy", "gpu_memory_mb",
+    "gpu_busy", "gpu_memory_mb", "nfs_opens", "nfs_closes", "lustre_opens", "lustre_closes",
 ];
 
 /// `MOUNT_FIGURES` of src/tidemill/wire/node.py.
-pub const MOUNT_FIGURES: [&str; 5] = [
-    "ops", "again", "read_bytes", "write_bytes", "rtt_us",
+pub const MOUNT_FIGURES: [&str; 7] = [
+    "ops", "again", "read_bytes", "write_bytes", "rtt_us", "opens", "closes",
 ];
 
 /// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns`:

@@ -32,6 +32,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     cores: int  #: of each node
     memory_mb: int  #: of each node; 0 = do not ask for memory
     walltime_s: float
+    gpus: int = 0  #: of each node, where the batch system has one word for them; 0 = do not ask for any
     environment: dict[str, str] = {}
     count: int = 1
     #: fewer nodes, or a shorter limit, will do, down to these; the broker asks for neither (docs/decisions/0008)

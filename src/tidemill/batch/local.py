@@ -41,7 +41,7 @@ from tidemill.batch.contract import (
 )
 from tidemill.batch.names import check_name
 from tidemill.batch.run import start
-from tidemill.config.site import LocalBatch
+from tidemill.config.site import LocalBatch, NodeUse
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.files import write_durable
 from tidemill.model.machine import JobCounts, Node, NodeState, Partition, Queued, Running, Snapshot
@@ -92,11 +92,11 @@ class Table(msgspec.Struct, kw_only=True):
     entries: dict[str, LocalAllocation] = {}
 
 
-def emulate(config: LocalBatch) -> Emulated:
+def emulate(config: LocalBatch, node: NodeUse) -> Emulated:
     """The machine that the configuration describes, cut from what this process may use of the real one."""
     processors = sorted(os.sched_getaffinity(0))
-    cores = config.cores_per_node or max(1, len(processors) // config.nodes)
-    memory = config.memory_mb_per_node or max(1, _memory_mb() // config.nodes)
+    cores = node.cores or max(1, len(processors) // config.nodes)
+    memory = node.memory_mb or max(1, _memory_mb() // config.nodes)
     return Emulated(
         nodes=config.nodes,
         cores_per_node=cores,
@@ -110,9 +110,9 @@ def emulate(config: LocalBatch) -> Emulated:
 class LocalBatchSystem:
     """Client side of the daemon; see `batch/contract.py`."""
 
-    def __init__(self, directory: Path, config: LocalBatch) -> None:
+    def __init__(self, directory: Path, config: LocalBatch, node: NodeUse | None = None) -> None:
         self._directory = directory
-        self._emulated = emulate(config)
+        self._emulated = emulate(config, node or NodeUse())
         self._order = 0
         self._user = _user_name()
         self.calls = CommandCounts()

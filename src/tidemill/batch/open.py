@@ -22,7 +22,7 @@ def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
     if config.batch == "local":
         from tidemill.batch.local import LocalBatchSystem
 
-        return LocalBatchSystem(directory, config.local)
+        return LocalBatchSystem(directory, config.local, config.node)
     account = config.accounts[0].name if config.accounts else ""
     return open_cluster(config.batch, directory, config.cluster, key=site_key(site_dir), account=account)
 

@@ -114,7 +114,7 @@ def ask(
             left = "" if _kill(process) else ", and cannot be killed: it hangs in the kernel"
             raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s{left}") from None
         except OverflowError:
-            hint = "raise `cluster.reply_bytes_max` if the batch system can bear it"
+            hint = "no machine has needed more: report this one in an issue"
             raise SiteError(f"`{shown}` printed more than {bytes_max} bytes", hint=hint) from None
     seconds = clock.monotonic_s() - started_s
     return CommandResult(shown, process.returncode, output, errors.decode(errors="replace"), seconds)

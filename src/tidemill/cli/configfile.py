@@ -46,6 +46,9 @@ def commented(
         lines += [f"[{table}]", ""]
         for key in keys:
             lines += _entry(key, key.key.partition(".")[2], values, told)
+    for key in config.repeated(record):
+        form = f"[[{key.key}]]" if key.type.startswith("list") else f"[{key.key}.NAME]"
+        lines += [f"# {form}: {key.doc}", ""]
     return "\n".join(lines).rstrip() + "\n" + (f"\n{tail.strip()}\n" if tail else "")
 
 

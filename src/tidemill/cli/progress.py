@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 8.0  #: print the cause after this time without progress
 LINE_S = 10.0  #: interval of lines without a terminal
+JOBS_SEEN = 100  #: jobs of a campaign among which one that waits is looked for
+_NUMBER = re.compile(r"\d+")
 
 
 class Progress:
@@ -65,9 +68,10 @@ class Progress:
 
 
 class WaitingNotice:
-    """Prints why nothing happens: call it at every poll; it asks `cause` when no event was settled for a while."""
+    """Prints why nothing happens: call it at every poll; it asks `cause` when no event was settled for a while. A cause
+    of which only numbers have changed, such as the time until a poll, is printed once."""
 
-    def __init__(self, cause: Callable[[], str | None]) -> None:
+    def __init__(self, cause: Callable[[CampaignRow], str | None]) -> None:
         self._cause = cause
         self._settled = 0
         self._next_s = clock.monotonic_s() + PATIENCE_S
@@ -82,26 +86,43 @@ class WaitingNotice:
         if now < self._next_s:
             return
         self._next_s = now + PATIENCE_S
-        cause = self._cause()
-        if cause is not None and cause != self._told:
-            self._told = cause
+        cause = self._cause(row)
+        kind = None if cause is None else _NUMBER.sub("N", cause)
+        if kind is not None and kind != self._told:
+            self._told = kind
             say(f"waiting: {cause}")
 
 
 class WaitingCause:
-    """What a job that makes no progress waits for, as the server and the newest allocation show it: call it."""
+    """What jobs of a campaign that make no progress wait for, as the server and the newest allocation show it: call it.
+    It speaks of the first job that has not ended: of one that a site has, where there is one."""
 
-    def __init__(self, client: Client, job: int) -> None:
-        self._client, self._job = client, job
+    def __init__(self, client: Client, jobs: Collection[int] = ()) -> None:
+        """`jobs`: of these; empty = of all that the campaign has."""
+        self._client, self._jobs = client, jobs
         self._sees_allocations = True  #: submitters with a credential of their own do not
 
-    def __call__(self) -> str | None:
+    def __call__(self, row: CampaignRow) -> str | None:
         """The cause and what ends it; None if the job waits for nothing."""
-        detail = self._client.job(self._job)
+        job = self._open_job(row)
+        if job is None:
+            return None
+        detail = self._client.job(job)
         for allocation in self._allocations(detail.row.site):
             if allocation.state == "FAILED":
                 return f"site `{allocation.site}` cannot start its pilots: {allocation.reason}"
         return waiting_text(detail.waits_for, detail.waits_hint)
+
+    def _open_job(self, row: CampaignRow) -> int | None:
+        if len(self._jobs) == 1:
+            return next(iter(self._jobs))
+        for state in ("RUNNING", "WAITING"):
+            if row.states.get(state):
+                jobs = self._client.jobs(campaign=row.name, state=state, limit=JOBS_SEEN)
+                found = [each.id for each in jobs if not self._jobs or each.id in self._jobs]
+                if found:
+                    return min(found)
+        return None
 
     def _allocations(self, site: str | None) -> list[AllocationRow]:
         from tidemill.wire.http import NotAllowedError

@@ -24,6 +24,8 @@ STEADY_S = 30.0  #: a child that lived this long starts again without delay
 POLL_S = 0.1
 TERM_S = 40.0  #: time between SIGTERM and SIGKILL; an agent gives its allocations back in between
 LEFT_S = 5.0  #: the same, for what children have left behind
+ERROR = "error: "  #: how the sentence begins with which a command ends
+WORDS_MAX = 4  #: lines of an error: the sentence and its hints
 LOG_BYTES_MAX = 10_000_000  #: a longer log is moved aside when its child starts
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PR_SET_CHILD_SUBREAPER = 36
@@ -86,11 +88,14 @@ class Child:
         return self._deaths + (1 if self.process is not None and self.process.poll() is not None else 0)
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """What its log says last: the error and its hint, if that is how it ended, else the last line."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
+        for number in range(len(lines) - 1, max(-1, len(lines) - 1 - WORDS_MAX), -1):
+            if lines[number].startswith(ERROR):
+                return "; ".join([lines[number].removeprefix(ERROR), *lines[number + 1 :]])
         return lines[-1] if lines else ""
 
 

@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "app list": ("software.applications", "the applications that sites offer"),
         "app show": ("software.applications", "one application with its parameters"),
         "app check": ("software.applications", "check an application file before it is approved"),
+        "app approve": ("software.applications", "approve a program as it is now, after it has changed"),
     },
     "shared file systems": {
         "trace": ("software.trace", "run a command and count what it asks of file systems"),

@@ -138,10 +138,16 @@ class Client:
         return submitted(asked, lambda each: self._repeat(partial(self._post, "/v1/jobs", SubmitReply, each)))
 
     def cancel(
-        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+        self,
+        jobs: Sequence[int] = (),
+        *,
+        campaign: str | None = None,
+        reason: str = "",
+        unneeded: bool = False,
     ) -> ActionReply:
-        """Cancel jobs, or all of a campaign; jobs that have ended stay as they are."""
-        return self._act("/v1/cancel", jobs, campaign, reason)
+        """Cancel jobs, or all of a campaign; jobs that have ended stay as they are. `unneeded`: those of which no event
+        has ended become COMPLETED, since nothing that they were for is missing."""
+        return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded)
 
     def retry(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
@@ -365,14 +371,16 @@ class Client:
     ) -> list[JobRow]:
         """Wait until all jobs of a submission (or of a campaign, or these jobs) have ended; return their rows.
 
-        `on_progress` is called with the campaign's row at every poll. Raises TimeoutError.
+        `on_progress` is called with the campaign's row at every poll; where the jobs are of several campaigns, with
+        the row of one after the other. Raises TimeoutError.
         """
         deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
         if isinstance(what, str):
             self._wait_campaign(what, deadline, on_progress)
             return list(self.jobs(campaign=what))
-        if isinstance(what, Submission) and on_progress is not None:
-            self._wait_campaign(what.campaign, deadline, on_progress, jobs=what.jobs)
+        if on_progress is not None:
+            for name, jobs in self._by_campaign(what).items():
+                self._wait_campaign(name, deadline, on_progress, jobs=jobs)
         return list(self._completed(what, deadline))
 
     def as_completed(
@@ -419,6 +427,14 @@ class Client:
                 return
 
     # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _by_campaign(self, what: Submission | Sequence[int]) -> dict[str, list[int]]:
+        if isinstance(what, Submission):
+            return {what.campaign: what.jobs}
+        found: dict[str, list[int]] = {}
+        for row in self._rows(set(what), None):
+            found.setdefault(row.campaign, []).append(row.id)
+        return found
 
     def _wait_campaign(
         self,
@@ -468,8 +484,12 @@ class Client:
         # unlisted jobs are archived; for one that does not exist, or belongs to another user, this raises
         yield from (self.job(job).row for job in sorted(left)[:PROBED_MAX])
 
-    def _act(self, path: str, jobs: Sequence[int], campaign: str | None, reason: str) -> ActionReply:
-        request = ActionRequest(jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex)
+    def _act(
+        self, path: str, jobs: Sequence[int], campaign: str | None, reason: str, *, unneeded: bool = False
+    ) -> ActionReply:
+        request = ActionRequest(
+            jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex, unneeded=unneeded
+        )
         return self._repeat(lambda: self._post(path, ActionReply, request))
 
     def _post(self, path: str, reply_type: type[T], body: Any) -> T:

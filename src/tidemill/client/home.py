@@ -51,20 +51,22 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     server: Annotated[
         Addresses,
         doc(
-            "The server: `unix:/path/api.sock`, `http://host:port`, `https://...`; of a pair both, as a list"
+            "The server: `unix:/path/api.sock`, `http://host:port`, `https://...`; of a pair both, as a list. Or the "
+            "message broker, for `tidemill message`: `amqps://USER@HOST:PORT/VHOST`"
         ),
     ]
+    name: Annotated[
+        str,
+        doc(
+            "At a broker: what the server calls you, a submitter of its `[amqp.users]`; empty = as the broker's user"
+        ),
+    ] = ""
     secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
     certificate: Annotated[
         Path | None, doc("Your certificate (PEM), as `tidemill certs issue submitter NAME` makes it")
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
-        None
-    )
-    ca: Annotated[
-        Path | None,
-        doc("CA of the server's certificate: a PEM file, or a directory by hash; none = the system's CAs"),
-    ] = None
+    key: Annotated[Path | None, doc(config.CREDENTIALS["key"])] = None
+    ca: Annotated[Path | None, doc(config.CREDENTIALS["ca"])] = None
     token_file: Annotated[
         Path | None,
         doc(

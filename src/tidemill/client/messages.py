@@ -10,19 +10,17 @@ import queue
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from tidemill import clock
 from tidemill.client.client import RETRY_S, Submission, Wishes, requests, submitted
-from tidemill.config.keys import doc
+from tidemill.client.home import ClientConfig
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.wire.amqp import DIRECT_REPLY, SUBMIT, Gap, Header, Type, states_queue
 from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
-from tidemill.wire.broker import Broker, broker_of, library
+from tidemill.wire.broker import Broker, broker_of, is_broker, library
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import error_of
 from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError
@@ -34,28 +32,21 @@ READ_AHEAD = 200
 SEEN_MAX = 100_000  #: jobs whose last change is remembered
 
 
-class MessagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """HOME/messages.toml: a submitter at a message broker."""
-
-    broker: Annotated[str, doc("The broker: `amqps://HOST:PORT/VHOST`")]
-    name: Annotated[str, doc("What the server calls you: the name in its `[amqp.submitters]`")]
-    user: Annotated[
-        str, doc("The broker's user that the certificate stands for; empty = the same as `name`")
-    ] = ""
-    certificate: Annotated[Path, doc("Your certificate (PEM)")]
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
-        None
-    )
-    ca: Annotated[
-        Path | None,
-        doc("CA of the broker's certificate: a PEM file, or a directory by hash; none = the system's CAs"),
-    ] = None
-
-    @property
-    def place(self) -> Broker:
-        """The broker. Raises ConfigError."""
-        credentials = Credentials(certificate=self.certificate, key=self.key, ca=self.ca)
-        return broker_of(self.broker, credentials, user=self.user or self.name)
+def open_messenger(config: ClientConfig, *, retry_s: float = RETRY_S) -> Messenger:
+    """The submitter that a `client.toml` with a broker as its server describes. Raises ConfigError."""
+    if not is_broker(config.server):
+        raise ConfigError(
+            f"`server` is `{config.server}`, which is not a message broker",
+            hint="write `amqps://USER@HOST/VHOST`, or name a file that does with `--messages`",
+        )
+    credentials = Credentials(certificate=config.certificate, key=config.key, ca=config.ca)
+    broker = broker_of(config.server, credentials, user=config.name)
+    if not broker.user:
+        raise ConfigError(
+            f"`server` names no user of the broker {broker.address}",
+            hint="write `amqps://USER@HOST/VHOST` with the user that the certificate stands for",
+        )
+    return Messenger(broker, config.name or broker.user, retry_s=retry_s)
 
 
 class Messenger:

@@ -18,10 +18,21 @@ import msgspec
 import msgspec.inspect as inspect
 
 from tidemill import clock
+from tidemill.config.keys import DISCOVER, url_in
 from tidemill.config.removed import REMOVED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+CREDENTIALS = {
+    "certificate": "Certificate to show (PEM, with its intermediate CAs), or a proxy with its key",
+    "key": "Key of the certificate (PEM, mode 0600); none = in the same file",
+    "ca": "CAs that the other side's certificate must be from: a PEM file, or a directory by hash as X509_CERT_DIR; "
+    "none = the system's",
+    "token_file": "File (mode 0600) with a bearer token that something else renews, as htgettoken does",
+    "secret_file": "File (mode 0600) with a secret that both sides know",
+}
+"""Keys that mean the same in every table (recognised by the last part of their name), and what they mean."""
 
 KEY_PARTS_MAX = 1000
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
@@ -148,6 +159,8 @@ class _Checker:
             return [self.check(each, info.item_type, f"{key}[{index}]") for index, each in enumerate(value)]
         if kind == "addresses" and isinstance(value, list):
             return self._addresses(value, key)
+        if kind == "place" and isinstance(value, str):
+            return url_in(value) or (str(self._path(value, key)) if value else "")
         return self._check_scalar(value, info, key, kind)
 
     def _addresses(self, value: list[Any], key: str) -> str:
@@ -168,7 +181,8 @@ class _Checker:
         return {name: self.check(each, known[name].type, dot + name) for name, each in value.items()}
 
     def _unknown(self, key: str, hint: str | None) -> ConfigError:
-        why = removed(self._record).get(_LIST_INDEX.sub("[]", key))
+        former, plain = removed(self._record), _LIST_INDEX.sub("[]", key)
+        why = former.get(plain) or next((former[each] for each in former if _is_one_of(plain, each)), None)
         if why is None:
             return ConfigError(f"{self._source}: unknown key `{key}`", hint=hint)
         return ConfigError(f"{self._source}: `{key}` is not a setting any more: {why}", hint="remove the key")
@@ -192,6 +206,8 @@ class _Checker:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self._wrong(value, _EXPECTED[kind or ""], key)
             return value
+        if kind == "token" and value == str(DISCOVER):
+            return DISCOVER
         if isinstance(info, inspect.CustomType) and info.cls is Path:
             return self._path(value, key)
         if isinstance(info, inspect.LiteralType | inspect.EnumType):
@@ -222,6 +238,12 @@ class _Checker:
 
     def _wrong(self, value: Any, wanted: str, key: str) -> ConfigError:
         return ConfigError(f"{self._source}: `{key}` is {_found(value)}, expected {wanted}")
+
+
+def _is_one_of(key: str, form: str) -> bool:
+    """Whether a key is one of a table of alike tables, as `containers.podman.path` of `containers.NAME.path`."""
+    head, found, tail = form.partition(".NAME.")
+    return bool(found) and key.startswith(f"{head}.") and key.endswith(f".{tail}")
 
 
 def _parse_duration(text: str) -> float:
@@ -336,11 +358,17 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     default: str | None
     doc: str
 
+    @property
+    def is_credential(self) -> bool:
+        """Whether it is one of the keys that mean the same in every table."""
+        return self.key.rpartition(".")[2] in CREDENTIALS
+
 
 def describe(
     record: type[msgspec.Struct], prefix: str = "", *, inside: bool = False, constants: bool = False
 ) -> list[Key]:
-    """Every key that a file of this record may hold, tables opened, in the order of the record.
+    """Every key that a file of this record may hold, tables opened, in the order of the record. Tables that a file may
+    have several of are not keys: `repeated` describes them.
 
     `inside`: also the keys of tables that a file may have several of, as `io[].name` and `containers.NAME.path`.
     `constants`: the constants of the record instead, which only `[tuning]` may hold.
@@ -353,12 +381,26 @@ def describe(
         if isinstance(bare, inspect.StructType):
             keys += describe(bare.cls, f"{prefix}{field.encode_name}.", inside=inside, constants=constants)
             continue
-        if _is_constant(field.type) == constants:
-            keys.append(_key(prefix, field))
         one, form = _one_of(bare)
+        if _is_constant(field.type) == constants and not isinstance(one, inspect.StructType):
+            keys.append(_key(prefix, field))
         if inside and isinstance(one, inspect.StructType):
             keys += describe(one.cls, f"{prefix}{field.encode_name}{form}.", inside=True, constants=constants)
     return keys
+
+
+def repeated(record: type[msgspec.Struct], prefix: str = "") -> list[Key]:
+    """The tables that a file of this record may have several of, such as `accounts` and `tokens.issuers`."""
+    found: list[Key] = []
+    info = inspect.type_info(record)
+    assert isinstance(info, inspect.StructType)
+    for field in info.fields:
+        bare = _bare(field.type)
+        if isinstance(bare, inspect.StructType):
+            found += repeated(bare.cls, f"{prefix}{field.encode_name}.")
+        elif isinstance(_one_of(bare)[0], inspect.StructType):
+            found.append(_key(prefix, field))
+    return found
 
 
 def _key(prefix: str, field: inspect.Field) -> Key:
@@ -457,7 +499,11 @@ def _type_name(info: inspect.Type) -> str:
 
 
 _KIND_UNITS = {"duration": "s", "size": "bytes"}
-_KIND_NAMES = {"addresses": "text or list of text"}
+_KIND_NAMES = {
+    "addresses": "text or list of text",
+    "place": "path or URL",
+    "token": "path or `discover`",
+}
 _SCALARS: dict[type, str] = {
     inspect.StrType: "text",
     inspect.IntType: "integer",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from tidemill.config import CREDENTIALS
 from tidemill.config.keys import Duration, constant, doc
+
+SERVER_USER = "tidemill-server"
+ROLES = ("submitter", "site", "operator")
 
 
 class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,42 +21,26 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     url: Annotated[
         str | None,
         doc(
-            "The broker: `amqps://HOST:PORT/VHOST` (default: port 5671, virtual host `tidemill`); none = no messages"
+            "The broker: `amqps://USER@HOST:PORT/VHOST` (default: port 5671, virtual host `tidemill`; `USER` is the "
+            "broker's user that the certificate stands for, default `tidemill-server`); none = no messages"
         ),
     ] = None
     certificate: Annotated[
         Path | None, doc("The server's client certificate (PEM): its identity at the broker")
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
-        None
-    )
-    ca: Annotated[
-        Path | None,
-        doc("Certificates of the authorities that the broker's certificate may be from; none = the system's"),
-    ] = None
-    user: Annotated[
-        str,
-        doc("The broker's user that the server is, by its certificate; for `tidemill server broker-setup`"),
-    ] = "tidemill-server"
-    submitters: Annotated[
+    key: Annotated[Path | None, doc(CREDENTIALS["key"])] = None
+    ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
+    users: Annotated[
         dict[str, str],
-        doc('Who may submit by message: `NAME = "the broker\'s user"`, empty = the user has the same name'),
-    ] = {}
-    sites: Annotated[
-        dict[str, str],
-        doc('Sites that may sync by message: `SITE = "the broker\'s user"`, empty = the same name'),
-    ] = {}
-    operators: Annotated[
-        dict[str, str], doc('Who may read dead letters: `NAME = "the broker\'s user"`, empty = the same name')
+        doc(
+            'What each user of the broker is here: `USER = "ROLE NAME"`, such as `lrz = "site lrz"`; without a name, '
+            '`"site"`, it is the user\'s. A `submitter` submits jobs, a `site` syncs, an `operator` reads dead letters'
+        ),
     ] = {}
     progress: Annotated[
         bool,
         doc("Tell submitters also how many events of a running job are done, not only changes of its state"),
     ] = False
-    queue_type: Annotated[
-        Literal["classic", "quorum"],
-        doc("Type of the queues that `broker-setup` declares; `quorum` where the broker is a cluster"),
-    ] = "classic"
     messages_max: Annotated[
         int,
         msgspec.Meta(ge=100),
@@ -77,11 +66,67 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ),
     ] = 30.0
 
+    def __post_init__(self) -> None:
+        """Refuse a user without a role, a name with two users, and a password."""
+        user_in(self.url or "")
+        names: set[tuple[str, str]] = set()
+        for user, said in self.users.items():
+            named = _role_and_name(user, said)
+            if named in names:
+                raise ValueError(f"two of `users` are `{' '.join(named)}`: one user of the broker, one name")
+            names.add(named)
+
+    @property
+    def user(self) -> str:
+        """The broker's user that the server is, by its certificate."""
+        return user_in(self.url or "") or SERVER_USER
+
+    @property
+    def submitters(self) -> dict[str, str]:
+        """Who may submit by message, by name: the broker's user."""
+        return self._of("submitter")
+
+    @property
+    def sites(self) -> dict[str, str]:
+        """The sites that may sync by message, by name: the broker's user."""
+        return self._of("site")
+
+    @property
+    def operators(self) -> dict[str, str]:
+        """Who may read dead letters, by name: the broker's user."""
+        return self._of("operator")
+
+    def _of(self, role: str) -> dict[str, str]:
+        named = {user: _role_and_name(user, said) for user, said in self.users.items()}
+        return {name: user for user, (its, name) in named.items() if its == role}
+
+
+def _role_and_name(user: str, said: str) -> tuple[str, str]:
+    role, _, name = said.strip().partition(" ")
+    if role not in ROLES:
+        raise ValueError(
+            f'`users`: `{user}` is `{said}`, expected `"ROLE NAME"` with a role of {", ".join(ROLES)}'
+        )
+    return role, name.strip() or user
+
+
+def user_in(url: str) -> str:
+    """The user in the URL of a broker; empty = none. Raises ValueError, which does not quote it, for a password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may quote all that is before the host
+        raise ValueError("the URL of the broker is not one such as `amqps://USER@HOST:PORT/VHOST`") from None
+    if parts.password is not None:
+        raise ValueError(
+            f"the URL of the broker `{parts.hostname}` holds a password, and only certificates log in there: "
+            "remove it, and change it where it is used, for it has been in a file"
+        )
+    return unquote(parts.username or "")
+
 
 class AtBroker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[broker]` of a site whose `server` is `amqps://...`."""
 
-    user: Annotated[str, doc("The broker's user that `certificate` stands for; empty = the site's name")] = ""
     heartbeat_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),

@@ -11,6 +11,8 @@ from tidemill.config.keys import Duration, Size, constant, doc
 
 RAM_BYTES_MIN = 1 << 30
 """XrdPfc 5.5.3 refuses less (`pfc.ram`)."""
+FILES_OPEN_MIN = 10
+"""Open files without which a cache is not started."""
 FLUSH_BLOCKS_MIN = 100
 """XrdPfc 5.5.3 refuses less (`pfc.flush`)."""
 
@@ -36,12 +38,15 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     disk_low: Annotated[
         float,
         msgspec.Meta(gt=0, lt=1),
-        doc("The share of the whole disk to which such a purge tries to come"),
+        constant("The share of the whole disk to which such a purge tries to come: 3 % below its start"),
     ] = 0.93
     disk_high: Annotated[
         float,
         msgspec.Meta(gt=0, lt=1),
-        doc("The share of the whole disk, other files included, above which the cache shrinks"),
+        constant(
+            "The share of the whole disk, other files included, above which the cache shrinks: before the disk is full "
+            "for the others, and above what a cache on a disk of its own fills by `max`"
+        ),
     ] = 0.96
     purge_interval_s: Annotated[
         Duration,
@@ -87,7 +92,11 @@ class CacheTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         list[str], doc("Issuers of tokens that may read (`https://...`); empty = no token is asked for")
     ] = []
     audiences: Annotated[
-        list[str], doc("Audiences (`aud`) that such a token must have; empty = the cache's own address")
+        list[str],
+        constant(
+            "Audiences (`aud`) that such a token must have; empty = the cache's own address, so that no token that was "
+            "made for another service opens this one"
+        ),
     ] = []
 
 
@@ -143,7 +152,9 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         doc("Blocks that are read ahead of an open file; 0 = none, for sparse reads of large files"),
     ] = 10
     ram_bytes: Annotated[
-        Size, msgspec.Meta(ge=RAM_BYTES_MIN, le=256 << 30), doc("Memory for blocks on their way to the disk")
+        Size,
+        msgspec.Meta(ge=RAM_BYTES_MIN, le=256 << 30),
+        constant("Memory for blocks on their way to the disk: XCache's least, seconds of a fast line"),
     ] = RAM_BYTES_MIN
     flush_blocks: Annotated[
         int,
@@ -155,11 +166,12 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = FLUSH_BLOCKS_MIN
     files_open_max: Annotated[
         int,
-        msgspec.Meta(ge=10, le=80_000),
-        doc(
-            "Files that clients may have open at a time; each takes 3 descriptors, and the process must have them"
+        msgspec.Meta(ge=FILES_OPEN_MIN, le=80_000),
+        constant(
+            "Files that clients may have open at a time, if the system allows the 3 descriptors that each takes, else "
+            "as many as it allows: several for each of a thousand payloads"
         ),
-    ] = 1000
+    ] = 10_000
     origin_wait_s: Annotated[
         Duration,
         msgspec.Meta(ge=1, le=600),
@@ -192,9 +204,9 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 180.0
     network_data: Annotated[
         bool,
-        doc(
-            "`data` may lie on a network file system. Every block is then written and read over that network too, "
-            "and only one host may run the cache"
+        constant(
+            "`data` may lie on a network file system: false, because every block would be written and read over that "
+            "network too, and XCache's locks hold on one host only"
         ),
     ] = False
     credential: Annotated[CacheCredential, doc("What the cache shows to origins")] = CacheCredential()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
 from tidemill.config.keys import Duration, Size, constant, doc
 
 _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
-_Scheme = Literal["root", "roots", "xroot", "xroots", "http", "https", "dav", "davs"]
+_SCHEME = "roots?|xroots?|https?|davs?"
+_ADDRESS = rf"(?P<address>({_SCHEME})://[A-Za-z0-9.\[\]:_-]+)(//?)?((?<=//)(?P<origins>{_SCHEME}):(//)?)?"
+ON_NODE = "root://localhost"
+"""Where payloads reach a cache that pilots run: the port is chosen on the node."""
 
 
 class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,83 +28,107 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ]
     url: Annotated[
         str,
-        msgspec.Meta(pattern=r"^(root|roots|xroot|xroots|http|https|dav|davs)://[A-Za-z0-9.\[\]:_-]+/{0,2}$"),
+        msgspec.Meta(pattern=rf"^({_ADDRESS})?$"),
         doc(
-            "Where payloads reach it, such as `root://dtn01:21094`; a file is "
-            "`root://dtn01:21094//root://ORIGIN//PATH`. With `memory` the port is chosen on the node"
+            "Its address, such as `root://dtn01:21094`; a file is read as `root://dtn01:21094//root://ORIGIN//PATH`. "
+            "`localhost` = each node runs one. With `memory`: the cache that those of nodes read through in turn; "
+            "empty = they read from origins"
         ),
-    ] = "root://localhost"
-    form: Annotated[
-        Literal["shared", "node"],
-        doc("`shared`: one server for all nodes; `node`: one on each node, which `url` names as `localhost`"),
-    ] = "shared"
+    ] = ""
     directory: Annotated[
         Path | None,
-        doc("Directory of the cache (`tidemill cache init`) where this site runs it; none = others run it"),
+        doc(
+            "Directory of the cache (`tidemill cache init`) where this site runs it; none = others run it. With "
+            "`memory`: its `cache.toml` says what nodes' caches may read, with which credential, blocks and prefetch"
+        ),
     ] = None
     memory: Annotated[
         Size | None,
         doc(
-            "Of a `node` cache: the memory of each node that pilots give to it, and slots do not get; 1 GiB of "
-            "it is for blocks under way, the rest holds files. none = others run it at `url`"
+            "Pilots run a cache on each node, in this part of its memory, which slots do not get; 1 GiB of it is for "
+            "blocks under way, the rest holds files. none = it runs at `url`"
         ),
     ] = None
-    settings: Annotated[
-        Path | None,
-        doc(
-            "With `memory`: a `cache.toml` (as `tidemill cache init` writes it) with what the cache may read, its "
-            "credential, blocks and prefetch; its space, port and clients count for nothing here"
-        ),
-    ] = None
-    program: Annotated[
-        str,
-        msgspec.Meta(pattern=r"^[^\s/\0]+$|^/[^\0]+$"),
-        doc(
-            "With `memory`: XRootD's server on nodes, by name on their PATH or by path; a script may load a module"
-        ),
-    ] = "xrootd"
-    upstream: Annotated[
-        str | None,
-        doc(
-            "With `memory`: the site's cache to read through, such as `root://dtn01:21094`; none = from origins"
-        ),
-    ] = None
-    origins: Annotated[
-        list[_Scheme], msgspec.Meta(min_length=1), doc("Schemes of the URLs that it fetches")
-    ] = msgspec.field(default_factory=lambda: ["root", "roots", "xroot", "xroots"])
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, or reached."""
-        if self.form == "shared" and self.url == "root://localhost":
-            raise ValueError(f"cache `{self.name}`: `url` is missing: nodes would look for it on themselves")
-        if self.memory is None and (self.settings is not None or self.upstream is not None):
-            raise ValueError(f"cache `{self.name}`: `settings` and `upstream` need `memory`")
-        if self.upstream is not None and not _UPSTREAM.fullmatch(self.upstream):
-            raise ValueError(f"cache `{self.name}`: `upstream` is not `root://HOST:PORT`")
-        if self.memory is not None and self.form != "node":
-            raise ValueError(f'cache `{self.name}`: `memory` needs `form = "node"`')
-        if self.memory is not None and self.settings is None:
+        _ = urlsplit(self.url).port  # raises ValueError, as for `root://[::1` and `root://dtn01:port`
+        if self.memory is None:
+            if not self.url:
+                raise ValueError(f"cache `{self.name}`: `url` is missing: payloads would not find it")
+            return
+        if self.directory is None:
             raise ValueError(
-                f"cache `{self.name}`: `memory` needs `settings`: a cache.toml with what the cache may read"
+                f"cache `{self.name}`: `memory` needs `directory`: that of a cache.toml with what the cache may read"
             )
+        if self.url and (not _UPSTREAM.fullmatch(self.url) or _is_local(self.url)):
+            raise ValueError(
+                f"cache `{self.name}`: with `memory`, `url` is `root://HOST:PORT` of a cache to read through, or empty"
+            )
+
+    @property
+    def is_node(self) -> bool:
+        """Whether each node has one of its own."""
+        return self.memory is not None or _is_local(self.url)
+
+    @property
+    def address(self) -> str:
+        """Where payloads reach it."""
+        return ON_NODE if self.memory is not None else self._parts()["address"]
+
+    @property
+    def origins(self) -> list[str]:
+        """Schemes of the URLs that it fetches: XRootD's, as `tidemill cache` does, or the one that ends its `url`."""
+        named = None if self.memory is not None else self._parts()["origins"]
+        return ["root", "roots", "xroot", "xroots"] if named is None else [named]
+
+    @property
+    def upstream(self) -> str | None:
+        """The cache that one in memory reads through; None = it reads from origins."""
+        return self.url or None if self.memory is not None else None
+
+    @property
+    def settings(self) -> Path | None:
+        """The `cache.toml` of one in memory."""
+        return (
+            self.directory / "cache.toml" if self.directory is not None and self.memory is not None else None
+        )
+
+    @property
+    def watched(self) -> Path | None:
+        """The directory of a cache that this site runs; None = others run it, or pilots do."""
+        return self.directory if self.memory is None else None
+
+    def _parts(self) -> re.Match[str]:
+        found = re.fullmatch(_ADDRESS, self.url)
+        assert found is not None  # msgspec has checked it
+        return found
+
+
+def _is_local(url: str) -> bool:
+    return urlsplit(url).hostname == "localhost"
 
 
 class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Rucio server that lists the replicas of a file. Give a token, a certificate, or a user with a password."""
+    """A Rucio server that lists the replicas of a file. Give a token, a certificate, or a file with a login."""
 
     url: Annotated[
         str,
-        msgspec.Meta(pattern=r"^(https?://[^/@?#\s]+(/[^@?#\s]*)?)?$"),
-        doc("The server, such as `https://rucio.example.org`; empty = Rucio is not asked"),
+        msgspec.Meta(pattern=r"^(https?://([A-Za-z0-9._-]{1,100}@)?[^/@?#\s]+(/[^@?#\s]*)?)?$"),
+        doc(
+            "The server, such as `https://rucio.example.org`; a login names its account, as "
+            "`https://ACCOUNT@rucio.example.org`; empty = Rucio is not asked"
+        ),
     ] = ""
     site: Annotated[
         str, doc("The site's name in Rucio: replicas of stores with that `site` attribute come first")
     ] = ""
-    account: Annotated[str, doc("Account to log in as (`password_file`, `certificate`)")] = ""
-    username: Annotated[str, doc("User name of `password_file`; empty = as `account`")] = ""
-    password_file: Annotated[Path | None, doc("File (mode 0600) with the password; none = no password")] = (
-        None
-    )
+    login_file: Annotated[
+        Path | None,
+        doc(
+            "File (mode 0600) with the user on its first line and the password on the second; none = no password"
+        ),
+    ] = None
     certificate: Annotated[
         Path | None, doc("Our certificate or proxy (PEM) for /auth/x509; none = no certificate")
     ] = None
@@ -121,31 +149,39 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Refuse what cannot log in."""
-        ways = [self.token_file, self.certificate, self.password_file]
+        _ = urlsplit(self.url).port  # raises ValueError where it is malformed
+        ways = [self.token_file, self.certificate, self.login_file]
         if sum(each is not None for each in ways) > 1:
-            raise ValueError("`replicas.rucio`: give one of `token_file`, `certificate` and `password_file`")
+            raise ValueError("`replicas.rucio`: give one of `token_file`, `certificate` and `login_file`")
         if self.token_file is None and any(each is not None for each in ways) and not self.account:
-            raise ValueError("`replicas.rucio`: `account` is missing: a login names one")
+            raise ValueError(
+                "`replicas.rucio.url` names no account, and a login needs one: write `https://ACCOUNT@HOST`"
+            )
         if self.url.startswith("http:") and any(each is not None for each in ways):
-            host = self.url.removeprefix("http://").partition("/")[0].rpartition(":")[0]
+            host = self.address.removeprefix("http://").partition("/")[0].rpartition(":")[0]
             if host not in ("127.0.0.1", "localhost", "[::1]"):
                 raise ValueError("`replicas.rucio.url` is not encrypted: write `https://`")
+
+    @property
+    def account(self) -> str:
+        """The account to log in as; empty = the URL names none."""
+        return urlsplit(self.url).username or ""
+
+    @property
+    def address(self) -> str:
+        """The URL without the account."""
+        scheme, colon, rest = self.url.partition("://")
+        return f"{scheme}{colon}{rest.rpartition('@')[2]}"
 
 
 class Replicas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where copies of a far file are. Each URL must be permitted by an endpoint, wherever it comes from."""
 
-    file: Annotated[
+    files: Annotated[
         Path | None,
         doc(
-            "A file with lines `PATTERN URL ...`: `*` is the rest of the input's URL, and of each copy's; "
-            "none = no list"
-        ),
-    ] = None
-    directory: Annotated[
-        Path | None,
-        doc(
-            "A directory of such files, one a dataset; all are read, in the order of their names; none = no directory"
+            "A file with lines `PATTERN URL ...`: `*` is the rest of the input's URL, and of each copy's; or a "
+            "directory of such files, one a dataset, read in the order of their names; none = no list"
         ),
     ] = None
     rucio: Annotated[Rucio, doc("The Rucio server that knows `rucio:SCOPE/NAME`")] = Rucio()

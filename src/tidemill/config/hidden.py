@@ -71,16 +71,19 @@ def credential_patterns(homes: Iterable[Path] = ()) -> list[str]:
     return [*below, *(f"{TMP}/{name}*" for name in BELOW_TMP)]
 
 
+def is_credential(path: Path) -> bool:
+    """Whether a path is a credential or a session, or lies in one, by its name."""
+    if path.is_relative_to(TMP) and path != TMP and path.relative_to(TMP).parts[0].startswith(BELOW_TMP):
+        return True
+    return any(_holds(path.parts, Path(name).parts) for name in BELOW_HOME)
+
+
 def why_hidden(path: Path) -> str | None:
     """Why site and application files may not name this path, None if they may. Looks at its name only."""
     if not path.is_absolute() or ".." in path.parts:
         return "is not an absolute path without `..`"
-    if path.is_relative_to(TMP) and path != TMP:
-        name = path.relative_to(TMP).parts[0]
-        if name.startswith(BELOW_TMP):
-            return "is a credential or a session by its name"
-    if any(_holds(path.parts, Path(name).parts) for name in BELOW_HOME):
-        return "is a credential by its name"
+    if is_credential(path):
+        return "is a credential or a session by its name"
     if path in (Path("/"), TMP, Path("/proc"), Path("/dev")):
         return "is not the directory of one user: name the entries in it"
     return None

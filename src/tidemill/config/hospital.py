@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, constant, doc
+from tidemill.config import CREDENTIALS
+from tidemill.config.keys import Duration, Place, constant, doc, path_in
 
 WARDS_MAX = 20
 SOURCES_MAX = 50
@@ -64,7 +65,9 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     moves_max: Annotated[
         int,
         msgspec.Meta(ge=1, le=100),
-        doc("Move a job into wards at most N times; after that it stays where it is"),
+        constant(
+            "Move a job into wards at most twice: what failed at home and in two wards fails for a reason of its own"
+        ),
     ] = 2
     cure: Annotated[WardCure, doc("Gentler settings")] = WardCure()
 
@@ -72,8 +75,9 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class DowntimeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[downtimes.sources]]`: a file or an https address with downtimes."""
 
-    path: Annotated[Path | None, doc("File to read; none = `url`")] = None
-    url: Annotated[str, doc("`https` address to read, on one of `downtimes.hosts`; empty = `path`")] = ""
+    place: Annotated[Place, doc("File or `https` URL to read. No redirect is followed")] = msgspec.field(
+        name="from"
+    )
     format: Annotated[
         Literal["toml", "ical", "cric"],
         doc("`toml` = Tidemill's own (docs/hospital.md), `ical` = RFC 5545, `cric` = JSON as CRIC answers"),
@@ -92,21 +96,18 @@ class DowntimeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "always do; empty = all count"
         ),
     ] = []
-    ca: Annotated[
-        Path | None, doc("Certification authorities for `url`: a PEM file; none = the system's")
-    ] = None
+    ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
 
     @property
-    def key(self) -> str:
-        """How the source is called in listings."""
-        return str(self.path) if self.path is not None else self.url
+    def path(self) -> Path | None:
+        """The file to read; None where it is a URL."""
+        return path_in(self.place)
 
 
 class Downtimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[downtimes]`: when sites are out of service."""
 
     sources: Annotated[list[DowntimeSource], doc("Where downtimes are read from")] = []
-    hosts: Annotated[list[str], doc("Hosts from which `url` may be read; nothing else is asked")] = []
     every_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -15,6 +17,28 @@ Size = Annotated[int, msgspec.Meta(extra={"kind": "size", "unit": "bytes"})]
 
 Addresses = Annotated[str, msgspec.Meta(extra={"kind": "addresses"})]
 """An address, or those of both servers of a pair: a list, or a text with commas. Read as a text with commas."""
+
+Place = Annotated[str, msgspec.Meta(extra={"kind": "place"})]
+"""A path, or a URL. A relative path is made absolute as other paths are; `path_in` and `url_in` tell them apart."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|https?:")
+
+
+def url_in(place: str) -> str:
+    """The place if it is a URL, else an empty text."""
+    return place if _URL.match(place) else ""
+
+
+def path_in(place: str) -> Path | None:
+    """The place if it is a path, else None."""
+    return Path(place) if place and not url_in(place) else None
+
+
+DISCOVER = Path("discover")
+"""The token that the WLCG's order finds, instead of a file. A file of this name is written `./discover`."""
+
+TokenFile = Annotated[Path, msgspec.Meta(extra={"kind": "token"})]
+"""A file with a bearer token, or `discover`."""
 
 
 def addresses(text: str) -> list[str]:

@@ -10,8 +10,8 @@ from tidemill.config.keys import Size, constant
 
 
 class OrderLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds that an honest server never meets, and a hostile one cannot pass. `lease_ranges_max`, `stage_bytes_max`
-    and `stage_file_bytes_max` bound it, too."""
+    """Bounds that an honest server never meets, and a hostile one cannot pass. `lease_ranges_max` and
+    `stage_bytes_max` bound it, too."""
 
     leases_per_min_max: Annotated[
         int,

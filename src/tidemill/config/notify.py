@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fnmatch
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.config import CREDENTIALS
 from tidemill.config.addressee import NAME_PATTERN, Occasion, Share, parse_target
 from tidemill.config.keys import Duration, constant, doc
 
+_HOST = re.compile(r"[A-Za-z0-9.*?-]+")
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 
 
@@ -26,20 +30,14 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "never left out because the server does not offer it"
         ),
     ] = "starttls"
-    ca_file: Annotated[
-        Path | None, doc("Certificates (PEM) that the server's is checked against; none = the system's")
-    ] = None
+    ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
     sender: Annotated[str, doc("Sender's address; required with `server`")] = ""
-    login_file: Annotated[
-        Path | None, doc("File (mode 0600): the user on its first line, the password on its second")
-    ] = None
-    recipients: Annotated[
-        list[str],
+    secret_file: Annotated[
+        Path | None,
         doc(
-            "Addresses that submitters may have mail sent to, `*` for anything, such as `*@example.org`; none = only "
-            "the rules of this file"
+            "File (mode 0600) with the user on its first line and the password on its second; none = no login"
         ),
-    ] = []
+    ] = None
     per_min_max: Annotated[
         int,
         msgspec.Meta(ge=1, le=10_000),
@@ -62,42 +60,49 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
         if self.sender:
             parse_target(f"mail:{self.sender}")
-        if self.security == "none" and self.login_file is not None:
-            raise ValueError('`login_file` with `security = "none"` would send the password in the clear')
+        if self.security == "none" and self.secret_file is not None:
+            raise ValueError('`secret_file` with `security = "none"` would send the password in the clear')
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A web hook that may be named `hook:NAME`."""
 
     name: Annotated[Name, doc("Its name, for `hook:NAME`")]
-    url: Annotated[str, doc("Where digests are posted to; `https`, or `http` on this machine")]
-    secret_file: Annotated[
-        Path, doc("File (mode 0600) with the secret that signs them, 16 characters or more")
+    url: Annotated[
+        str,
+        doc(
+            "Where digests are posted to: `https`, or `http`, which every host on the way can read. The host may have "
+            "a private address if the URL holds that address itself or `localhost`, or if `ca` is set"
+        ),
     ]
-    ca_file: Annotated[
-        Path | None, doc("Certificates (PEM) that the host's is checked against; none = the system's")
-    ] = None
-    private: Annotated[
-        bool, doc("May the host have a private or loopback address? Else such an address is refused")
-    ] = False
-    plain: Annotated[bool, doc("Permit `http` to another machine, readable by every host on the way")] = False
-    submitters: Annotated[bool, doc("May submitters name it?")] = False
+    secret_file: Annotated[
+        Path, doc("File (mode 0600) with the secret that signs the digests, 16 characters or more")
+    ]
+    ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None
+
+    @property
+    def may_be_private(self) -> bool:
+        """Whether its host may have an address that is not of the public internet.
+
+        The address itself is the operator's word. A name is not: whoever answers for it in the DNS could lead us to any
+        machine inside, unless that must show a certificate of the CA that the operator names.
+        """
+        parts = urlsplit(self.url)
+        return is_literal(parts.hostname or "") or (parts.scheme == "https" and self.ca is not None)
 
     def __post_init__(self) -> None:
-        """Refuse a URL that nothing can be posted to, or that the way can read."""
+        """Refuse a URL that nothing can be posted to."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
             raise ValueError(
                 f"`{self.url}` is not a URL such as `https://host/path` without user and password"
             )
-        if parts.scheme == "http" and not self.plain and not is_loopback(parts.hostname):
-            raise ValueError(f"`{self.url}` is not https: set `plain = true` if that is meant")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is named as this machine itself."""
+def is_literal(host: str) -> bool:
+    """Whether a host is an address, or this machine by its name, so that no answer of the DNS decides where it is."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or bool(ipaddress.ip_address(host))
     except ValueError:
         return False
 
@@ -108,7 +113,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     to: Annotated[str, doc("`mail:ADDRESS`, `hook:NAME` or `message:NAME` (a submitter of `[amqp]`)")]
     when: Annotated[list[Occasion], msgspec.Meta(min_length=1), doc("Of what")]
     campaign: Annotated[str, doc("Of which campaigns, `*` for anything, such as `mc26-*`")] = "*"
-    failures_share: Annotated[Share, doc("For `failures`: from which share of failed events on")] = 0.1
+    failures_share: Annotated[
+        Share,
+        constant(
+            "For `failures`: from a tenth of failed events on. A submitter may set another share in a campaign"
+        ),
+    ] = 0.1
 
     def __post_init__(self) -> None:
         """Refuse an invalid addressee."""
@@ -126,15 +136,20 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     rules: Annotated[list[Rule], doc("Addressees of notices of all campaigns")] = []
     hooks: Annotated[list[Hook], doc("Web hooks that may be named")] = []
-    hook_hosts: Annotated[
+    allowed: Annotated[
         list[str],
         doc(
-            "Hosts of web hooks that submitters may give by URL, `*` for anything, such as `*.example.org`; none = no "
-            "such hooks"
+            "What submitters may have notified, besides messages to themselves, `*` for anything: "
+            "`mail:*@example.org`, `hook:NAME`, or any web hook at a host, `https://*.example.org`; none = only the "
+            "rules of this file notify"
         ),
     ] = []
-    hook_secret_file: Annotated[
-        Path | None, doc("File (mode 0600) with the secret that signs what goes to those")
+    secret_file: Annotated[
+        Path | None,
+        doc(
+            "File (mode 0600) with the secret that signs what goes to the hosts of `allowed`, 16 characters or more; "
+            "required with such a host"
+        ),
     ] = None
     gather_s: Annotated[
         Duration,
@@ -173,9 +188,38 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         names = [hook.name for hook in self.hooks]
         if len(set(names)) < len(names):
             raise ValueError(f"two of `hooks` have one name: {', '.join(sorted(names))}")
-        if self.hook_hosts and self.hook_secret_file is None:
-            raise ValueError("`hook_hosts` needs `hook_secret_file`: what goes to those hosts is signed")
+        if self.allowed_in("https") and self.secret_file is None:
+            raise ValueError("a URL in `allowed` needs `secret_file`: what goes to that host is signed")
+        for each in self.allowed:
+            self._check(each, names)
         for rule in self.rules:
             target = parse_target(rule.to)
             if target.channel == "hook" and target.where not in names:
                 raise ValueError(f"a rule notifies `{rule.to}`, but `hooks` has no `{target.where}`")
+
+    def _check(self, allowed: str, hooks: list[str]) -> None:
+        kind, _, where = allowed.partition(":")
+        if kind == "https":
+            if not where.startswith("//") or not _HOST.fullmatch(where[2:]):
+                raise ValueError(
+                    f"`{allowed}` in `allowed`: expected a host alone, such as `https://*.example.org`"
+                )
+        elif kind == "hook":
+            if not any(fnmatch.fnmatchcase(each, where) for each in hooks):
+                raise ValueError(f"`{allowed}` in `allowed`: `hooks` has no `{where}`")
+        elif kind != "mail" or "@" not in where:
+            raise ValueError(
+                f"`{allowed}` in `allowed`: expected `mail:*@example.org`, `hook:NAME` or `https://*.example.org`"
+            )
+
+    def allowed_in(self, kind: str) -> list[str]:
+        """The patterns of `allowed` of this kind, without it: `mail` addresses, `hook` names, `https` hosts."""
+        found = (each.partition(":") for each in self.allowed)
+        return [where.removeprefix("//") for its, _, where in found if its == kind]
+
+    def allows(self, kind: str, where: str) -> bool:
+        """Whether submitters may have this address, hook or host notified. Case counts in names of hooks only."""
+        patterns = self.allowed_in(kind)
+        if kind != "hook":
+            where, patterns = where.lower(), [each.lower() for each in patterns]
+        return any(fnmatch.fnmatchcase(where, each) for each in patterns)

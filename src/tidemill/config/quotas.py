@@ -19,7 +19,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     open_kinds_max: Annotated[
         int,
         msgspec.Meta(ge=1),
-        doc(
+        constant(
             "Kinds of jobs of one submitter that have not ended, at most: each campaign and each combination of "
             "application, cores, memory, devices and width in it is one; every sync has to examine all of them"
         ),
@@ -32,7 +32,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stored_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=1_000_000),
-        doc(
+        constant(
             "Bytes of one submitter's jobs in the database, at most: 300 for a job, and each different specification"
         ),
     ] = 20_000_000_000
@@ -47,7 +47,10 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     requests_per_s: Annotated[
         float,
         msgspec.Meta(gt=0),
-        doc("Requests of one submitter in a second, on average; ten seconds' worth may come at once"),
+        constant(
+            "Requests of one submitter in a second, on average; ten seconds' worth may come at once. `time_share` "
+            "bounds what they cost"
+        ),
     ] = 100.0
     time_share: Annotated[
         float,

@@ -62,7 +62,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     wards: Annotated[
         list[Ward], doc("The hospital: where jobs with a `home` are treated that wait or fail there")
     ] = []
-    upgrade: Annotated[bool, doc("Bring an older database to this version's schema at the start")] = False
     tls: Tls = Tls()
     tokens: Tokens = Tokens()
     roles: Roles = Roles()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,32 +10,47 @@ import msgspec
 
 from tidemill.config.amqp import AtBroker
 from tidemill.config.caching import Replicas, Routing, SiteCache
-from tidemill.config.hidden import why_hidden
+from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
 from tidemill.config.keys import Addresses, Duration, Size, addresses, constant, doc
 from tidemill.config.limits import OrderLimits
 from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
+STAGE_FILE_BYTES = 20_000_000_000
+"""Bytes that one staged input may have in a stage of any size; a large file of data of an experiment has a few GB."""
+
+STAGE_FILE_PART = 5
+"""... and the part of a larger stage that one may take."""
+
+_UNITS = re.compile(r"(?P<number>(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?)\s+(?P<name>\S.{0,99})")
+"""Of an account: a number above 0, and a name."""
+
+
+class NodeUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Tidemill uses of each node; on the embedded batch system what an emulated node has."""
+
+    cores: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
+        doc("Cores of a node; none = all that it has (local: this machine's, divided by `local.nodes`)"),
+    ] = None
+    memory_mb: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("Memory of a node; none = all that it has (local: this machine's, divided by `local.nodes`)"),
+    ] = None
+    gpus: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
+        doc(
+            "GPUs of a node: Slurm and PBS are asked for them; none = ask for none, and use those that an allocation "
+            "has anyway (local: all of this machine with one node, else 0, since emulated nodes would share them)"
+        ),
+    ] = None
+
 
 class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The embedded batch system: it emulates nodes of this machine."""
 
     nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000), doc("Emulated nodes")] = 1
-    cores_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
-        doc("Cores of a node; none = this machine's, divided by `nodes`"),
-    ] = None
-    memory_mb_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
-        doc("Memory of a node in MB; none = this machine's, divided by `nodes`"),
-    ] = None
-    gpus_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
-        doc(
-            "GPUs of a node; none = all of this machine with one node, else 0: emulated nodes would share them"
-        ),
-    ] = None
     grace_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.1),
@@ -56,22 +72,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str, doc("Parallel environment (Grid Engine) for all slots of a node")
     ] = ""
     directives: Annotated[
-        list[str], doc("Further options of the submit command, one a line, such as `--gres=gpu:4`")
-    ] = []
-    burst_buffer: Annotated[
         list[str],
         doc(
-            "Slurm: lines for the head of the batch script, as they are, such as `#BB create_persistent ...` or "
-            "`#DW jobdw ...`"
+            "Further options of the submit command, such as `--gres=gpu:4`. Slurm: those that begin with `#` are lines "
+            "for the head of the batch script, such as `#BB create_persistent ...` or `#DW jobdw ...`"
         ),
     ] = []
-    fast_dir: Annotated[
-        str,
-        doc(
-            "A fast directory of a node or allocation, such as `$DW_JOB_STRIPED`: large inputs are held there instead "
-            "of in memory; empty = none"
-        ),
-    ] = ""
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         doc("Slurm: the `--nice` value of Tidemill's jobs, which puts them behind regular jobs; none = 0"),
@@ -80,19 +86,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
         doc("What starts a command on several nodes; `auto` = the batch system's own, else mpiexec"),
     ] = "auto"
-    cores_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Cores that we use of a node; none = all that it has")
-    ] = None
-    memory_mb_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Memory that we use of a node; none = all that it has")
-    ] = None
-    gpus_per_node: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
-        doc(
-            "GPUs that we ask the batch system for and use of a node; none = ask for none, and use those that an "
-            "allocation has anyway"
-        ),
-    ] = None
     timeout_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
@@ -119,7 +112,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reply_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=10_000),
-        doc("Give up a reply of the batch system with more bytes than this, and say so"),
+        constant(
+            "Give up a reply of the batch system with more bytes than this: a queue of 20,000 jobs takes a fifth of it"
+        ),
     ] = 64_000_000
     calls_per_min_max: Annotated[
         int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
@@ -134,29 +129,52 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse what the batch system would not find, or the shell would run."""
-        for line in self.burst_buffer:
-            if not line.startswith("#") or "\n" in line or "\r" in line:
-                raise ValueError(
-                    f"`burst_buffer` holds `{line[:80]}`: expected lines that begin with `#`, such as `#BB ...`"
-                )
+        """Refuse what the shell would run."""
+        for line in self.directives:
+            if line.startswith("#") and ("\n" in line or "\r" in line):
+                raise ValueError(f"`directives` holds `{line[:80]}`: expected one line")
+
+    @property
+    def submit_options(self) -> list[str]:
+        """Of `directives`, those for the submit command."""
+        return [line for line in self.directives if not line.startswith("#")]
+
+    @property
+    def script_head(self) -> list[str]:
+        """Of `directives`, the lines for the head of the batch script."""
+        return [line for line in self.directives if line.startswith("#")]
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A grant of the centre. Several are used up in the order of the file."""
 
     name: Annotated[str, doc("Account or project, as the batch system knows it")]
-    node_hours: Annotated[float, msgspec.Meta(gt=0), doc("What was granted, in node-hours")]
-    used_node_hours: Annotated[float, msgspec.Meta(ge=0), doc("What was used of it before we began")] = 0.0
-    units_per_node_hour: Annotated[
-        float, msgspec.Meta(gt=0), doc("The site's own units, for display: such as cores of a node")
-    ] = 1.0
-    unit: Annotated[str, doc("Name of that unit")] = "node-hours"
-    stop_at: Annotated[
+    node_hours: Annotated[
         float,
-        msgspec.Meta(gt=0, le=1),
-        doc("At this share nothing more is asked for; the next account follows"),
-    ] = 0.98
+        msgspec.Meta(gt=0),
+        doc("Node-hours of it that Tidemill may use: what was left when the site began"),
+    ]
+    units: Annotated[
+        str,
+        doc(
+            "What one node-hour is in the centre's own units, for messages, such as `16 core-hours`; empty = messages "
+            "count node-hours"
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse units without a number or a name."""
+        if self.units and _UNITS.fullmatch(self.units) is None:
+            raise ValueError(
+                f"`units` of account `{self.name}` is `{self.units}`: expected a number above 0 and a name, such as "
+                "`16 core-hours`"
+            )
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """How many of the centre's units a node-hour is, and their name."""
+        found = _UNITS.fullmatch(self.units)
+        return (float(found["number"]), found["name"]) if found else (1.0, "node-hours")
 
 
 class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,7 +257,12 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         constant("Prolog, epilog and a pilot's start together, until the first starts were measured"),
     ] = 10.0
     starts_per_node_hour: Annotated[
-        float, msgspec.Meta(gt=0), doc("Starts per node of the machine and hour, at most")
+        float,
+        msgspec.Meta(gt=0),
+        constant(
+            "Starts per node of the machine and hour, at most: pilots of a minute would be mostly prolog and "
+            "epilog, and load the scheduler"
+        ),
     ] = 6.0
     start_by_s: Annotated[
         Duration,
@@ -248,21 +271,20 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "Treat a pilot that has not started after this time as failed: slow launchers and prologs need minutes"
         ),
     ] = 600.0
-    wake_nodes: Annotated[bool, doc("Do powered-down nodes count as idle?")] = False
-    lead: Annotated[
-        Literal["beside", "none"],
-        doc(
-            "`beside`: pilots ask a lead on this host for work; `none`: they read files, where TCP is closed"
+    wake_nodes: Annotated[
+        bool,
+        constant(
+            "Do powered-down nodes count as idle? Waking one takes minutes and the centre's power, which it saves by "
+            "leaving them asleep"
         ),
-    ] = "beside"
-    node_to_node: Annotated[
-        bool, doc("Nodes get files from each other; `false` where TCP between nodes is closed")
-    ] = True
-    stage_readers: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=1000),
-        doc("Nodes that read the same file from the shared file system at the same time, at most"),
-    ] = 1
+    ] = False
+    tcp: Annotated[
+        Literal["open", "lead", "nodes", "closed"],
+        doc(
+            "What pilots reach by TCP. `open`: this host, where a lead gives them work, and each other, for files; "
+            "`lead`: this host only; `nodes`: each other only; `closed`: nothing. Without a lead work travels by files"
+        ),
+    ] = "open"
     quarantine_starts: Annotated[
         int,
         msgspec.Meta(ge=1),
@@ -279,23 +301,45 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""
-        if self.lead == "none" and (self.width or 1) > 1:
+        if not self.has_lead and (self.width or 1) > 1:
             raise ValueError(
-                '`lead = "none"` serves allocations of one node, and `width` asks for more: leave `width` out, or '
-                "let pilots reach a lead"
+                f'`tcp = "{self.tcp}"`: without a lead allocations have one node, and `width` asks for more: leave '
+                "`width` out, or let pilots reach a lead"
             )
+
+    @property
+    def has_lead(self) -> bool:
+        """Whether pilots reach a lead on the agent's host."""
+        return self.tcp in ("open", "lead")
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether pilots reach each other."""
+        return self.tcp in ("open", "nodes")
 
 
 class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A container runtime of the centre that applications may use."""
 
-    path: Annotated[Path, doc("Its program, as compute nodes see it")]
-    version: Annotated[str, doc("Its version, such as `1.3.4`; empty = a recent one")] = ""
-    setuid: Annotated[
-        bool, doc('Does it work by a set-user-id program? Then slots must be `isolation = "off"`')
-    ] = False
-    global_options: Annotated[list[str], doc("Options before its verb, such as `--storage-driver=vfs`")] = []
-    options: Annotated[list[str], doc("Options that every application gets")] = []
+    command: Annotated[
+        list[str],
+        doc(
+            "Its program, as compute nodes see it, and options before its verb, such as "
+            '`["/usr/bin/podman", "--storage-driver=vfs"]`'
+        ),
+    ]
+    options: Annotated[list[str], doc("Options behind its verb that every application gets")] = []
+
+    def __post_init__(self) -> None:
+        """Refuse a program that is looked for on PATH: nodes have another one."""
+        if not self.command or not self.command[0].startswith("/"):
+            told = " ".join(self.command) or "empty"
+            raise ValueError(f"`command` is `{told}`, expected a program's absolute path and its options")
+
+    @property
+    def program(self) -> Path:
+        """The path of its program."""
+        return Path(self.command[0])
 
 
 class SiteConfig(
@@ -337,6 +381,7 @@ class SiteConfig(
         doc("`observe` takes no work and submits nothing, it only shows what it sees"),
     ] = "run"
     batch: Annotated[Literal["local", "slurm", "pbs", "gridengine"], doc("The batch system")] = "local"
+    node: Annotated[NodeUse, doc("What Tidemill uses of each node")] = NodeUse()
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
     cluster: Annotated[Cluster, doc("How the centre's batch system is asked")] = Cluster()
     harvest: Annotated[Harvest, doc("Which nodes Tidemill takes")] = Harvest()
@@ -345,16 +390,6 @@ class SiteConfig(
     io: Annotated[
         list[Io], doc("Areas of shared file systems with a budget; starts are paced to keep it")
     ] = []
-    start_ops_default: Annotated[
-        int,
-        msgspec.Meta(ge=0),
-        doc("Assumed operations of an untraced start in each area; 0 = it is not paced"),
-    ] = 0
-    start_bytes_default: Annotated[
-        Size,
-        msgspec.Meta(ge=0),
-        doc("Assumed bytes that an untraced start reads in each area; 0 = it is not paced by bytes"),
-    ] = 0
     contact: Annotated[
         str, doc("Mail address of the operator: in every job's comment, notified when staff stop the site")
     ] = ""
@@ -385,9 +420,6 @@ class SiteConfig(
         Path | None,
         doc("Where outputs go that name no place, apart for each owner; none = `out` in the site directory"),
     ] = None
-    output_name: Annotated[
-        str, doc("Name of a delivered output: `{campaign}`, `{job}`, `{name}` (of the job), `{output}`")
-    ] = "{campaign}/{job}-{output}"
     allow_adhoc: Annotated[bool, doc("May submitters run commands that no application file approves?")] = (
         False
     )
@@ -398,14 +430,12 @@ class SiteConfig(
             "and change no file outside of their slot; none = yes, unless the server is your own (`unix:`)"
         ),
     ] = None
-    allow_unisolated: Annotated[
-        bool, doc("A shared site runs payloads even where the kernel gives no namespaces")
-    ] = False
     isolation: Annotated[
-        Literal["auto", "off"],
+        Literal["auto", "optional", "off"],
         doc(
-            "`auto`: slots have namespaces where the kernel gives them; `off`: never, and programs may gain rights by "
-            "set-user-id bits, which setuid container runtimes need"
+            "`auto`: slots have namespaces where the kernel gives them, and a `shared` site runs payloads only there; "
+            "`optional`: a `shared` site runs payloads without them, too, where the kernel gives none; `off`: no slot "
+            "has them, and programs may gain rights by set-user-id bits, which setuid container runtimes need"
         ),
     ] = "auto"
     network: Annotated[
@@ -417,13 +447,6 @@ class SiteConfig(
             "has that"
         ),
     ] = "auto"
-    processes_max: Annotated[
-        Annotated[int, msgspec.Meta(ge=8)] | None,
-        doc(
-            "Processes and threads of a slot at most, where its application does not say; none = 256, and 32 more for "
-            "each core"
-        ),
-    ] = None
     containers: Annotated[
         dict[str, ContainerRuntime],
         doc(
@@ -443,18 +466,13 @@ class SiteConfig(
     show: Annotated[
         list[Path],
         doc(
-            "Paths that payloads see, read-only, although slots hide what lies there: below /tmp or a home directory"
+            "Paths that payloads see, read-only, although slots hide what lies there: below /tmp or a home directory. "
+            "On your own site also credentials of yours, such as `~/.aws`, which programs then may change; others stay "
+            "hidden by their usual names"
         ),
     ] = []
     write: Annotated[
         list[Path], doc("Paths that payloads see and may write to, as far as the site's user may")
-    ] = []
-    with_credentials: Annotated[
-        list[Path],
-        doc(
-            "Credentials of yours that programs on your own site see, such as `~/.aws`; others stay hidden by their "
-            "usual names"
-        ),
     ] = []
     images: Annotated[
         Literal["auto", "fuse", "unpack", "relocate"],
@@ -470,13 +488,14 @@ class SiteConfig(
             "payloads and their work directories"
         ),
     ] = None
-    spill_dir: Annotated[
-        Path | None,
+    fast_dir: Annotated[
+        str,
         doc(
-            "A fast directory of each node, or by a variable of the allocation (`$DW_JOB_STRIPED`) its burst buffer, "
-            "for work directories that do not fit into memory; none = jobs that need one are refused"
+            "A fast directory of each node, such as `/local/scratch`, or by a variable (`$DW_JOB_STRIPED`) the burst "
+            "buffer of the allocation: inputs of 1 GB and more are held there instead of in memory, and work "
+            "directories that do not fit into memory; empty = none, and jobs with such directories are refused"
         ),
-    ] = None
+    ] = ""
     output_flush_s: Annotated[
         Duration,
         msgspec.Meta(ge=0.05),
@@ -597,7 +616,6 @@ class SiteConfig(
     lead_listen: Annotated[str, doc("Address that the lead listens on; port 0 = any free one")] = (
         "127.0.0.1:0"
     )
-    node_binary: Annotated[Path | None, doc("The `tidemill-node` binary; none = the installed one")] = None
     heartbeat_s: Annotated[
         Duration, msgspec.Meta(ge=0.1), constant("Interval of the agent's heartbeat: one small write")
     ] = 5.0
@@ -610,7 +628,9 @@ class SiteConfig(
         ),
     ] = 60.0
     stage_bytes_max: Annotated[
-        Size, msgspec.Meta(ge=1), doc("Bytes of staged inputs at most, of all jobs together")
+        Size,
+        msgspec.Meta(ge=1),
+        doc("Bytes of staged inputs at most, of all jobs together; one of them may have a fifth, or 20 GB"),
     ] = 100_000_000_000
     stage_free_bytes_min: Annotated[
         Size,
@@ -620,9 +640,6 @@ class SiteConfig(
             "log and the fleets' journals need the rest"
         ),
     ] = 1_000_000_000
-    stage_file_bytes_max: Annotated[Size, msgspec.Meta(ge=1), doc("Bytes of one staged input at most")] = (
-        20_000_000_000
-    )
     transfer: Annotated[
         Transfer, doc("How data are moved from and to other sites, and what is kept of them")
     ] = Transfer()
@@ -646,10 +663,10 @@ class SiteConfig(
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""
-        if self.isolation == "off" and self.shared and not self.allow_unisolated:
+        if self.cluster.script_head and self.batch not in ("slurm", "local"):
             raise ValueError(
-                '`isolation = "off"` leaves payloads without namespaces, and `shared` sites need them: set '
-                "`allow_unisolated` too if that is meant"
+                f"`cluster.directives` holds `{self.cluster.script_head[0][:80]}`: only Slurm reads lines of the batch "
+                f"script; give {self.batch} options of its submit command"
             )
         if self.isolation == "off" and self.network == "closed":
             raise ValueError(
@@ -660,21 +677,45 @@ class SiteConfig(
             schemes = [each.partition(":")[0] for each in addresses(self.server)]
             if {"amqp", "amqps"} & set(schemes):
                 raise ValueError("`server`: a broker is the only address: both servers of a pair meet there")
+        if self.fast_dir and not self.fast_dir.startswith(("/", "$")):
+            raise ValueError(
+                f"`fast_dir` is `{self.fast_dir}`: expected an absolute path, which may begin with a variable of the "
+                "allocation, such as `$DW_JOB_STRIPED`"
+            )
         for key, paths in (("show", self.show), ("write", self.write)):
             for path in paths:
                 why = why_hidden(path)
+                if key == "show" and is_credential(path):
+                    why = self._why_not_shown(path)
                 if why is not None:
                     raise ValueError(f"`{key}`: `{path}` {why}")
-        if self.with_credentials and self.serves_others:
-            raise ValueError(
-                "`with_credentials` shows your keys to the programs of all users whose jobs this site runs: it is for "
-                "your own site (`shared = false`)"
+
+    def _why_not_shown(self, path: Path) -> str | None:
+        """Why payloads may not see a credential that `show` names; None on the owner's site."""
+        if ".." in path.parts:
+            return why_hidden(path)
+        if self.serves_others:
+            return (
+                "is a credential or a session by its name: it would show your keys to the programs of all users whose "
+                "jobs this site runs, which is for your own site (`shared = false`)"
             )
+        return None
+
+    @property
+    def stage_file_bytes_max(self) -> int:
+        """Bytes of one staged input at most: a fifth of the stage, so that a few jobs with large inputs go on side by
+        side; a small stage may be filled by one file of an ordinary size."""
+        return max(STAGE_FILE_BYTES, self.stage_bytes_max // STAGE_FILE_PART)
 
     @property
     def serves_others(self) -> bool:
         """Whether it runs jobs of others than its owner."""
         return not self.is_its_own if self.shared is None else self.shared
+
+    @property
+    def needs_namespaces(self) -> bool:
+        """Whether payloads run only where the kernel gives them namespaces."""
+        return self.serves_others and self.isolation == "auto"
 
     @property
     def is_its_own(self) -> bool:

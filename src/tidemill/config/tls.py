@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from tidemill.config.keys import Duration, constant, doc
+from tidemill.config import CREDENTIALS
+from tidemill.config.keys import Duration, Place, constant, doc
 
 RoleName = Literal["submitter", "site", "operator"]
 
@@ -19,7 +20,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Path | None,
         doc("The server's certificate (PEM, with its intermediate CAs); with it `listen` speaks https only"),
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600)")] = None
+    key: Annotated[Path | None, doc(CREDENTIALS["key"])] = None
     ca: Annotated[
         Path | None,
         doc(
@@ -63,11 +64,12 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         msgspec.Meta(min_length=1),
         doc("What `aud` must hold one of: this server's address, never `https://wlcg.cern.ch/jwt/v1/any`"),
     ]
-    jwks_file: Annotated[
-        Path | None, doc("The issuer's public keys as a file; none = asked from the issuer")
-    ] = None
-    jwks_url: Annotated[
-        str, doc("Where its keys are; empty = as its `.well-known/openid-configuration` says")
+    jwks: Annotated[
+        Place,
+        doc(
+            "The issuer's public keys: a file, or an https URL; empty = where its `.well-known/openid-configuration` "
+            "says"
+        ),
     ] = ""
     profile: Annotated[
         Literal["wlcg", "any"], doc("Whether `wlcg.ver` must be there, as in the WLCG profile")
@@ -88,17 +90,65 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 30.0
 
 
+class Bearer(NamedTuple):
+    """Whom a member's `who` means: the subject of a certificate, or a claim of an issuer's tokens. The others are
+    empty."""
+
+    subject: str = ""  #: of a certificate
+    token: str = ""  #: claim `sub`
+    group: str = ""  #: in the claim `wlcg.groups`
+    issuer: str = ""  #: `name` of the issuer of that token
+
+    @classmethod
+    def parse(cls, who: str) -> Bearer:
+        """Raises ValueError for a text that means nobody, or might mean two.
+
+        `/...` is a subject, `group:GROUP@ISSUER` a group, and everything else `SUB@ISSUER`, split at the last `@`.
+        `subject:` and `token:` in front say which one is meant where a `sub` begins with `/` or one of these words.
+        """
+        if who != who.strip() or not who.isprintable():
+            raise ValueError(f"`{who[:100]!r}` begins or ends with a blank, or holds a control character")
+        word, colon, rest = who.partition(":")
+        kind = word if colon and word in ("subject", "token", "group") else ""
+        text = rest if kind else who
+        if kind == "subject" or (not kind and text.startswith("/")):
+            if not text.startswith("/") or len(text) == 1:
+                raise ValueError(
+                    f"`{who[:100]}` is not a subject such as `/DC=org/DC=example/CN=Ada Lovelace`"
+                )
+            return cls(subject=text)
+        claim, _, issuer = text.rpartition("@")
+        if not claim or not issuer:
+            raise ValueError(
+                f"`{who[:100]}` names nobody: expected a certificate's subject (`/DC=org/...`), `SUB@ISSUER` or "
+                "`group:GROUP@ISSUER`"
+            )
+        return cls(group=claim, issuer=issuer) if kind == "group" else cls(token=claim, issuer=issuer)
+
+
 class RoleMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[roles.members]]`: a role for one certificate or token of others. One of `subject`, `token`, `group`."""
+    """`[[roles.members]]`: a role for one certificate or token of others."""
 
     role: Annotated[RoleName, doc("`submitter`, `site` or `operator`")]
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=100), doc("Name of the person or of the site")]
-    subject: Annotated[
-        str, doc("Subject of a certificate of `tls.other_ca`, as `/DC=org/DC=example/CN=Ada Lovelace`")
-    ] = ""
-    issuer: Annotated[str, doc("`name` of the token's issuer in `tokens.issuers`")] = ""
-    token: Annotated[str, doc("Claim `sub` of a token of `issuer`")] = ""
-    group: Annotated[str, doc("A group in the claim `wlcg.groups` of `issuer`, as `/atlas/production`")] = ""
+    who: Annotated[
+        str,
+        doc(
+            "Who comes: the subject of a certificate of `tls.other_ca`, as `/DC=org/DC=example/CN=Ada Lovelace`; "
+            "`SUB@ISSUER`, the `sub` of a token and the `name` of its issuer; or `group:/atlas/production@ISSUER`, a "
+            "group in its `wlcg.groups`. A `sub` that begins with `/`, `group:`, `subject:` or `token:` is written "
+            "`token:SUB@ISSUER`"
+        ),
+    ]
+
+    def __post_init__(self) -> None:
+        """Refuse what means nobody."""
+        Bearer.parse(self.who)
+
+    @property
+    def bearer(self) -> Bearer:
+        """Whom it means."""
+        return Bearer.parse(self.who)
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,5 +165,8 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     audit_kept_s: Annotated[
         Duration,
         msgspec.Meta(ge=86400),
-        doc("Keep the audit log, and the record of who ran where, for this time"),
+        constant(
+            "Keep the audit log, and the record of who ran where, for 400 days: a year and a month, so that a security "
+            "team that looks back over a year finds whole months"
+        ),
     ] = 34560000.0

@@ -7,7 +7,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, constant, doc
+from tidemill.config.keys import DISCOVER, Duration, Size, TokenFile, constant, doc
+
+STREAMS_S3 = 10
+"""As many as boto3 opens by itself (TransferConfig.max_concurrency); bench/transfer.py measures with them."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,8 +23,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "`s3://bucket/`; the host may begin with `*.`"
         ),
     ]
-    read: Annotated[bool, doc("Inputs may come from there")] = True
-    write: Annotated[bool, doc("Outputs may go there")] = False
+    access: Annotated[
+        Literal["read", "write", "both"],
+        doc("`read`: inputs may come from there; `write`: outputs may go there"),
+    ] = "read"
     near_s_per_gb: Annotated[
         Annotated[float, msgspec.Meta(ge=0)] | None,
         doc(
@@ -33,11 +38,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, msgspec.Meta(ge=1, le=1000), doc("Files that are moved from and to it at the same time, at most")
     ] = 4
     streams: Annotated[
-        int, msgspec.Meta(ge=1, le=64), doc("Connections of one file (`root`, `gsiftp`, `s3`)")
-    ] = 1
-    file_bytes_max: Annotated[
-        Annotated[Size, msgspec.Meta(ge=1)] | None,
-        doc("Bytes of one file at most; none = `stage_file_bytes_max`"),
+        Annotated[int, msgspec.Meta(ge=1, le=64)] | None,
+        constant(
+            "Connections of one file: with `s3` as many as boto3 opens by itself, elsewhere one, so that checksums are "
+            "made while the file comes"
+        ),
     ] = None
     ca: Annotated[
         Path | None,
@@ -47,13 +52,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Path | None, doc("Our certificate, or a proxy with its key (PEM); none = we show none")
     ] = None
     key: Annotated[Path | None, doc("Key of the certificate; none = it is in the same file")] = None
-    token_file: Annotated[Path | None, doc("File (mode 0600) with a bearer token; read for each file")] = None
-    discover_token: Annotated[
-        bool,
+    token_file: Annotated[
+        TokenFile | None,
         doc(
-            "Send the bearer token that is found in the order of the WLCG: BEARER_TOKEN, BEARER_TOKEN_FILE ..."
+            "File (mode 0600) with a bearer token, read for each file; `discover` = the token that is found in the "
+            "order of the WLCG: BEARER_TOKEN, BEARER_TOKEN_FILE ..."
         ),
-    ] = False
+    ] = None
     redirects: Annotated[
         list[str],
         doc("Where it may send us on to, written as `url`, besides other endpoints; we show those no token"),
@@ -62,16 +67,53 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, doc("Outputs get a temporary name first (`https`: needs MOVE; `root`; `gsiftp`)")
     ] = True
     read_back: Annotated[
-        bool, doc("Outputs are read again and compared where the server reports no checksum")
+        bool,
+        constant(
+            "Outputs are read again and compared where the server reports no checksum: what is not compared is not "
+            "known to be there"
+        ),
     ] = True
     service: Annotated[
-        str, doc("`s3`: where the bucket is served, such as `https://s3.example.org`; empty = Amazon's")
+        str,
+        doc(
+            "`s3`: where the bucket is served, such as `https://s3.example.org` or "
+            "`https://s3.eu-central-1.amazonaws.com`; empty = Amazon's, us-east-1"
+        ),
     ] = ""
-    region: Annotated[str, doc("`s3`: its region")] = "us-east-1"
     credentials_file: Annotated[
-        Path | None, doc("`s3`: access keys as in ~/.aws/credentials; none = those that boto3 finds")
+        Path | None,
+        doc(
+            "`s3`: access keys as in ~/.aws/credentials, section `default`, which may name the `region` of a service "
+            "that is not Amazon's; none = those that boto3 finds"
+        ),
     ] = None
-    profile: Annotated[str, doc("`s3`: section of that file")] = "default"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether inputs may come from there."""
+        return self.access != "write"
+
+    @property
+    def is_written(self) -> bool:
+        """Whether outputs may go there."""
+        return self.access != "read"
+
+    @property
+    def finds_token(self) -> bool:
+        """Whether the token comes from where the WLCG's order finds it."""
+        return self.token_file == DISCOVER
+
+    @property
+    def token_path(self) -> Path | None:
+        """The file of the token; None = it has none, or it is found."""
+        return None if self.finds_token else self.token_file
+
+    @property
+    def connections(self) -> int:
+        """Connections of one file."""
+        if self.streams is not None:
+            return self.streams
+        return STREAMS_S3 if self.url.startswith("s3:") else 1
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +127,12 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "agent"
     transfers_max: Annotated[
-        int, msgspec.Meta(ge=1, le=1000), doc("Files that are moved at the same time, at most")
+        int,
+        msgspec.Meta(ge=1, le=1000),
+        constant(
+            "Files that are moved at the same time, at most: two endpoints with their default of 4 each; one that may "
+            "have more gets them"
+        ),
     ] = 8
     deadline_s: Annotated[
         Duration,

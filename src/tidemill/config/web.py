@@ -7,14 +7,20 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import doc
+from tidemill.config.keys import constant, doc
 
 
 class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[web]`: the pages for people."""
 
-    pages: Annotated[bool, doc("Show pages to browsers, on the addresses where the API answers")] = True
-    session_key_file: Annotated[
+    pages: Annotated[
+        bool,
+        constant(
+            "Show pages to browsers, on the addresses where the API answers: they show what the API would answer, to "
+            "the same people"
+        ),
+    ] = True
+    secret_file: Annotated[
         Path | None,
         doc(
             "File (mode 0600) with a secret that signs sessions, the same at both servers of a pair; none = a new "

@@ -103,7 +103,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batch_commands: bool = False  #: may the payload reach the batch system?
     #: does it need the network (a conditions database, a licence server)? none = as the site's `network` says
     network: bool | None = None
-    #: processes and threads of a slot at most; none = as the site says, else 256 and 32 more for each core
+    #: processes and threads of a slot at most; none = 256, and 32 more for each core
     processes_max: Annotated[int, msgspec.Meta(ge=8)] | None = None
     nodes_max: int = 1  #: most nodes that a payload of a job may span
     #: most ranks (MPI) that a payload of a job may have; 0 = it is never started by a launcher

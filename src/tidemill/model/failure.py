@@ -283,3 +283,8 @@ def next_step(failure: str, *, job: int | None = None, event: int | None = None,
         event="N" if event is None else event,
         of_event="" if event is None else f" --event {event}",
     )
+
+
+def step_after(evidence: Evidence, *, job: int | None = None, event: int | None = None) -> str:
+    """The same where there is evidence of the failure: it says whether there is anything to read."""
+    return next_step(evidence.failure, job=job, event=event, stderr=bool(evidence.stderr_tail.strip()))

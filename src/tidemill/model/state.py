@@ -19,12 +19,19 @@ class JobState(StrEnum):
 JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (JobState.WAITING, JobState.RUNNING): "a range of it is leased to a site",
     (JobState.WAITING, JobState.FAILED): "a job that it comes after failed, or no site can ever run it",
+    (
+        JobState.WAITING,
+        JobState.COMPLETED,
+    ): "its owner needs it no more: nothing of it had run, and nothing is missing",
     (JobState.WAITING, JobState.CANCELED): "its owner canceled it",
     (
         JobState.RUNNING,
         JobState.WAITING,
     ): "every lease came back before an event was done, or a lost site took all that was kept with it",
-    (JobState.RUNNING, JobState.COMPLETED): "every event is done and all outputs are delivered",
+    (
+        JobState.RUNNING,
+        JobState.COMPLETED,
+    ): "every event is done and all outputs are delivered; or its owner needs it no more, and no event had ended",
     (
         JobState.RUNNING,
         JobState.PARTIAL,

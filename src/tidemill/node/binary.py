@@ -14,12 +14,21 @@ NAME = "tidemill-node"
 VARIABLE = "TIDEMILL_NODE"
 
 
-def find_binary(environ: Mapping[str, str] | None = None) -> Path:
-    """The path of the binary: $TIDEMILL_NODE, else beside this Python's scripts, else on PATH.
+def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None = None) -> Path:
+    """The path of the binary: in the site directory, else $TIDEMILL_NODE, else beside this Python's scripts, else on
+    PATH.
 
-    A variable that names no executable is an error, not a reason to look elsewhere. Raises ConfigError, which
-    lists every place that was searched.
+    A file of the site, or a variable, that names no executable is an error, not a reason to look elsewhere. Raises
+    ConfigError, which lists every place that was searched.
     """
+    own = None if site is None else site / NAME
+    if own is not None and (own.exists() or own.is_symlink()):
+        if _is_executable(own):
+            return own.absolute()
+        raise ConfigError(
+            f"`{own}` is not an executable file",
+            hint=f"put a {NAME} that runs on compute nodes there, or remove it to use the installed one",
+        )
     variables = os.environ if environ is None else environ
     named = variables.get(VARIABLE)
     if named:

@@ -136,6 +136,8 @@ _FORMULAS: dict[str, Callable[[Figures, float], float | None]] = {
     "lustre_ops": _rate("lustre_ops"), "lustre_read": _rate("lustre_read_bytes"),
     "lustre_write": _rate("lustre_write_bytes"),
     "gpu_busy": _level("gpu_busy", 0.01), "gpu_memory": _level("gpu_memory_mb", 1 << 20),
+    "nfs_opens": _rate("nfs_opens"), "nfs_closes": _rate("nfs_closes"),
+    "lustre_opens": _rate("lustre_opens"), "lustre_closes": _rate("lustre_closes"),
 }  # fmt: skip
 _IN_ORDER = [_FORMULAS[each.name] for each in QUANTITIES]
 
@@ -172,6 +174,7 @@ def mounts_of(sampled: Sampled) -> list[MountUse]:
             mount=mount, ops_per_s=rate("ops"), retransmissions_per_s=rate("again"),
             read_bytes_per_s=rate("read_bytes"), write_bytes_per_s=rate("write_bytes"),
             rtt_s=None if rtt_us is None else rounded(rtt_us / 1e6),
+            opens_per_s=rate("opens"), closes_per_s=rate("closes"),
         )  # fmt: skip
 
     return [use(mount, row) for mount, row in sorted(sampled.mounts.items())]

@@ -7,6 +7,7 @@
     year["io"].to_polars()
     year.jobs(["app", "site", "wall_us"]).arrow    # single jobs; so `failures`, `allocations`
     live = frames.from_client(Client())            # what the server's API returns: newest jobs, failures, allocations
+    frames.samples(Client(), "tm-titan-7")         # what the nodes of an allocation did, over time
 
 `from_archive` needs `tidemill[archive]`; `to_pandas` and `to_polars` need `tidemill[pandas]` and `tidemill[polars]`.
 """
@@ -22,7 +23,7 @@ import msgspec
 from tidemill.client.client import Client
 from tidemill.errors import ConfigError, install_hint
 from tidemill.report.operation.gather import gather
-from tidemill.report.operation.sheet import Sheet, arrow, count, need_pyarrow, text
+from tidemill.report.operation.sheet import Column, Sheet, arrow, count, need_pyarrow, text
 from tidemill.report.operation.source import ReportFiles, Window
 from tidemill.report.query import ALLOCATIONS_MAX, FAILURES_MAX, JOBS_MAX
 from tidemill.server.archive.operation import month_of
@@ -160,6 +161,34 @@ def from_client(client: Client, *, campaign: str | None = None) -> Frames:
     for name, rows in tables.items():
         found._frames[name] = _frame(rows)
     return found
+
+
+def samples(client: Client, allocation: str, *, site: str | None = None) -> ReportFrame:
+    """What the nodes of an allocation did over time: a row for each sample that the server holds, of the last two
+    hours at most. `node` is null in the rows of means. Units stand in the schema, what is not known is null."""
+    need_pyarrow("data frames cannot be made")
+    found = client.node_samples(allocation, site=site)
+    about = (
+        f"Samples of nodes of {found.allocation} at {found.site}, and means of all its nodes (null); "
+        f"{found.nodes_total} nodes sent samples in the end. A mean x nodes is what the batch job did."
+    )
+    columns = (
+        text("node"), count("at_us", "us"), Column("over_s", "s"),
+        *(Column(name, unit) for name, unit in zip(found.quantities, found.units, strict=True)),
+    )  # fmt: skip
+    series = [*((each.node, each.points) for each in found.nodes), (None, found.mean)]
+    rows = [
+        (
+            node,
+            point.at_us,
+            point.over_us / 1e6,
+            *point.values,
+            *[None] * (len(columns) - 3 - len(point.values)),
+        )
+        for node, points in series
+        for point in points
+    ]
+    return ReportFrame(arrow(Sheet("samples", "Samples of nodes", about, columns, rows)))
 
 
 def within(table: Any, window: Window, name: str) -> Any:

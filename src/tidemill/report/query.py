@@ -9,7 +9,7 @@ import msgspec
 from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
-from tidemill.model.failure import FailureClass, cause_of, next_step
+from tidemill.model.failure import FailureClass, cause_of, step_after
 from tidemill.model.figures.activity import REPORTED_S, Course, counted, course
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
@@ -146,10 +146,7 @@ def _group(failure: FailureClass, cause: str, members: list[FailureRow]) -> Caus
 
 def step_of(row: FailureRow) -> str:
     """What to do about a failure."""
-    evidence = row.evidence
-    return next_step(
-        evidence.failure, job=row.job, event=row.event, stderr=bool(evidence.stderr_tail.strip())
-    )
+    return step_after(row.evidence, job=row.job, event=row.event)
 
 
 def _within(row: FailureRow, since_us: int | None, until_us: int | None) -> FailureRow | None:

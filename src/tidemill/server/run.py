@@ -21,6 +21,7 @@ import uvicorn
 from tidemill import __version__, log
 from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
+from tidemill.config.tls import Bearer
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
 from tidemill.model.failure import FailureClass
@@ -101,23 +102,33 @@ def upgrade_server(config: ServerConfig, *, copies: bool = True) -> Upgraded:
     private_dir(config.place)
     with locked(config.place):
         store = store_of(config)
-        copy = None
-        if copies and store.path is not None and store.path.exists():
-            found = store.version()
-            if 0 < found < store.newest:
-                copy = copy_database(store.path, found)
+        copy = _copied(store) if copies else None
         return Upgraded(*store.upgrade(), copy)
 
 
-def run_server(config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT; 0. Raises ConfigError when the directory, lock, secret or database refuse."""
+def _copied(store: Store, *, replace: bool = False) -> Path | None:
+    """The copy of a SQLite file that an upgrade would change; None = there is nothing to copy."""
+    if store.path is None or not store.path.exists():
+        return None
+    found = store.version()
+    return copy_database(store.path, found, replace=replace) if 0 < found < store.newest else None
+
+
+def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT; 0. `upgrade`: bring an older database to this version's schema first.
+
+    Raises ConfigError when the directory, lock, secret or database refuse.
+    """
     private_dir(config.place)
     authenticator = read_authenticator(config)
     sys.setswitchinterval(SWITCH_S)
     _raise_open_files()
     with locked(config.place):
         store = store_of(config)
-        if config.upgrade or (store.path is not None and not store.path.exists()):
+        if upgrade or (store.path is not None and not store.path.exists()):
+            # replaced, not refused: a start that was killed after its copy must not be in the way of the next
+            if copy := _copied(store, replace=True):
+                _LOG.info("database.copied", path=str(copy))
             store.init()
         audit = AuditLog(config.place)
         authenticator = msgspec.structs.replace(authenticator, on_refused=audit.refused)
@@ -200,30 +211,34 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
             "or use the Unix socket",
         )
     if authenticator.tokens is not None and not secured:
-        raise ConfigError("tokens are taken by https only", hint="set `tls.certificate` and `tls.key`")
+        raise ConfigError("tokens are taken by https only", hint="set `tls.certificate`")
     return authenticator
 
 
 def _check_members(config: ServerConfig) -> None:
-    """Raises ConfigError for a member that no credential could ever match."""
+    """Raises ConfigError for a member that no credential could ever match, or that might mean another."""
     issuers = [each.name for each in config.tokens.issuers]
+    known: dict[Bearer, str] = {}
     for each in config.roles.members:
-        told = [key for key in ("subject", "token", "group") if getattr(each, key)]
-        if len(told) != 1:
+        bearer, what = each.bearer, f"`roles.members` of `{each.name}`"
+        if bearer in known:
             raise ConfigError(
-                f"`roles.members` of `{each.name}` names {' and '.join(told) or 'nobody'}",
-                hint="name one of `subject` (of a certificate), `token` or `group` (with `issuer`)",
+                f"{what} names `{each.who}`, as that of `{known[bearer]}` does", hint="name everybody once"
             )
-        if told != ["subject"] and each.issuer not in issuers:
+        known[bearer] = each.name
+        if bearer.issuer and bearer.issuer not in issuers:
             raise ConfigError(
-                f"`roles.members` of `{each.name}` has issuer `{each.issuer}`",
-                hint=did_you_mean(each.issuer, issuers),
+                f"{what} names `{each.who}`, and there is no issuer `{bearer.issuer}`",
+                hint=did_you_mean(bearer.issuer, issuers)
+                or "what follows the last `@` is the `name` of one of `tokens.issuers`",
             )
-        if told == ["subject"] and config.tls.other_ca is None:
+        if each.who.startswith("/") and each.who.rpartition("@")[2] in issuers:
             raise ConfigError(
-                f"`roles.members` of `{each.name}` needs `tls.other_ca`",
-                hint="name the CA of its certificate",
+                f"{what} names `{each.who}`, which may mean a certificate or a token",
+                hint=f"write `subject:{each.who}` or `token:{each.who}`",
             )
+        if bearer.subject and config.tls.other_ca is None:
+            raise ConfigError(f"{what} needs `tls.other_ca`", hint="name the CA of its certificate")
 
 
 def lines_told(place: Path) -> int:
@@ -244,7 +259,7 @@ def application(api: Api, authenticator: access.Authenticator, pages: WebConfig)
     quotas = api.dispatcher.rules.quotas
     if not pages.pages:
         return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
-    secret = None if pages.session_key_file is None else read_key(pages.session_key_file)
+    secret = None if pages.secret_file is None else read_key(pages.secret_file)
     web = Website(api, Sessions(SESSION_S, secret), authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))

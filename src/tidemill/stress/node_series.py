@@ -53,8 +53,12 @@ FIGURES = (
     _one("requests to NFS servers", "1/s", "nfs_ops"),
     _one("round trip of requests to NFS servers", "s", "nfs_rtt"),
     _one("bytes from NFS servers", "bytes/s", "nfs_read"),
+    _one("files opened on NFS", "1/s", "nfs_opens"),
+    _one("files closed on NFS", "1/s", "nfs_closes"),
     _one("metadata requests to Lustre", "1/s", "lustre_ops"),
     _one("bytes read from Lustre", "bytes/s", "lustre_read"),
+    _one("files opened on Lustre", "1/s", "lustre_opens"),
+    _one("files closed on Lustre", "1/s", "lustre_closes"),
     _one("GPUs in use", "", "gpu_busy", 1.0),
 )  # fmt: skip
 

@@ -54,7 +54,7 @@ def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> Rem
     parts = _read(url, direction)
     for endpoint in endpoints:
         if _covers(endpoint.url, parts):
-            allowed = endpoint.read if direction is Direction.IN else endpoint.write
+            allowed = endpoint.is_read if direction is Direction.IN else endpoint.is_written
             if not allowed:
                 continue
             return _place(url, parts, endpoint)
@@ -63,7 +63,7 @@ def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> Rem
     raise NotPermittedError(
         f"`{shown}`: this site does not {verb} there",
         hint="its operator may add an `[[endpoints]]` entry"
-        + (" with `write = true`" if direction is Direction.OUT else "")
+        + (' with `access = "both"` or `"write"`' if direction is Direction.OUT else "")
         + " to site.toml; so far: "
         + (", ".join(f"`{each.url}`" for each in endpoints) or "none"),
         transient=False,
@@ -90,7 +90,9 @@ def redirected(
                 transient=False,
                 failure=direction.failure,
             ) from None
-        bare = Endpoint(url=url, ca=came_from.endpoint.ca, write=direction is Direction.OUT)
+        bare = Endpoint(
+            url=url, ca=came_from.endpoint.ca, access="both" if direction is Direction.OUT else "read"
+        )
         place = _place(url, parts, bare)
     if came_from.scheme in ("https", "davs") and place.scheme in ("http", "dav"):
         raise TransferError(

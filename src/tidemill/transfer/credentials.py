@@ -61,14 +61,14 @@ def credential_error(place: RemoteFile, why: str, hint: str | None = None) -> Tr
 def _renewal(endpoint: Endpoint) -> str:
     """What would end a refusal: names the file that was shown, and when it ends."""
     rights = "or ask for the right to use the file"
-    if endpoint.token_file is not None:
-        return f"renew the bearer token in `{endpoint.token_file}`{_ends(token_end_s(endpoint.token_file))}, {rights}"
+    if endpoint.token_path is not None:
+        return f"renew the bearer token in `{endpoint.token_path}`{_ends(token_end_s(endpoint.token_path))}, {rights}"
     if endpoint.certificate is not None:
         ends = _ends(certificate_end_s(endpoint.certificate))
         return f"renew the certificate or proxy `{endpoint.certificate}`{ends}, {rights}"
     if endpoint.credentials_file is not None:
         return f"renew the access keys in `{endpoint.credentials_file}`, {rights}"
-    if endpoint.discover_token:
+    if endpoint.finds_token:
         return f"renew the bearer token that the agent finds (BEARER_TOKEN_FILE), {rights}"
     return (
         f"name a `certificate` or `token_file` of the endpoint `{endpoint.url}` in site.toml, renew the one that the "
@@ -114,9 +114,9 @@ def environment(endpoint: Endpoint) -> dict[str, str]:
             environ |= {"X509_USER_PROXY": certificate}
     if endpoint.ca is not None:
         environ |= {"X509_CERT_DIR": str(endpoint.ca if endpoint.ca.is_dir() else endpoint.ca.parent)}
-    if endpoint.token_file is not None:
-        environ |= {"BEARER_TOKEN_FILE": str(endpoint.token_file)}
-    elif endpoint.discover_token:
+    if endpoint.token_path is not None:
+        environ |= {"BEARER_TOKEN_FILE": str(endpoint.token_path)}
+    elif endpoint.finds_token:
         environ |= {
             name: os.environ[name] for name in ("BEARER_TOKEN", "BEARER_TOKEN_FILE") if name in os.environ
         }
@@ -133,9 +133,9 @@ def secret_files(environ: Mapping[str, str]) -> list[Path]:
 def token(place: RemoteFile) -> str | None:
     """The bearer token for this place, None if none is to be shown. Raises TransferError."""
     endpoint = place.endpoint
-    if endpoint.token_file is not None:
-        return _token_in(place, endpoint.token_file)
-    return _discovered(place, os.environ) if endpoint.discover_token else None
+    if endpoint.token_path is not None:
+        return _token_in(place, endpoint.token_path)
+    return _discovered(place, os.environ) if endpoint.finds_token else None
 
 
 def tls(place: RemoteFile) -> ssl.SSLContext:

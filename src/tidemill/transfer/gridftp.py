@@ -69,7 +69,7 @@ class GridFtpAdapter:
         """Fetch the file from its beginning; returns the checksums made on the way, none with several streams."""
         target.unlink(missing_ok=True)
         words = [_url(place), _local(target)]
-        if place.endpoint.streams > 1:
+        if place.endpoint.connections > 1:
             self._copy(place, words, watch, "read", lambda _: program.size_of(target))
             return {}
         with Growing(target, needed) as growing:
@@ -195,8 +195,8 @@ class GridFtpAdapter:
             check_expiry(place, place.endpoint.certificate)
         words = [program.find("globus-url-copy", PACKAGE), "-q", "-bs", str(BLOCK_BYTES), *RESTARTS]
         words += ["-stall-timeout", str(max(1, int(watch.stall_s)))]
-        if place.scheme == "gsiftp" or place.endpoint.streams > 1:
-            words += ["-fast", "-p", str(place.endpoint.streams)]
+        if place.scheme == "gsiftp" or place.endpoint.connections > 1:
+            words += ["-fast", "-p", str(place.endpoint.connections)]
         reply = program.run([*words, *urls], watch, environ=environment(place.endpoint), progress=progress)
         if reply.status != 0:
             raise _error(place, verb, f"{reply.program} ended with status {reply.status}: {reply.last_words}")
@@ -234,7 +234,7 @@ class _Following:
         self._thread = threading.Thread(target=self._work, name="following", daemon=True)
 
     def __enter__(self) -> _Following:
-        if self._place.endpoint.streams == 1 and self._size >= 2 * FOLLOW_BYTES:
+        if self._place.endpoint.connections == 1 and self._size >= 2 * FOLLOW_BYTES:
             self._thread.start()
         return self
 

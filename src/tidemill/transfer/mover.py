@@ -106,7 +106,7 @@ class Mover:
         """
         place = permit(url, self._endpoints, Direction.IN)
         begun: set[Path] = set()
-        limit = self._limit(place)
+        limit = self._size_max
         at_most = min(limit, bytes_max or limit)
         try:
             moved, tries = self._tried(
@@ -319,16 +319,13 @@ class Mover:
 
     # ---- both ----
 
-    def _limit(self, place: RemoteFile) -> int:
-        return min(self._size_max, place.endpoint.file_bytes_max or self._size_max)
-
     def _bound(self, place: RemoteFile, size: int | None) -> None:
         """Raise TransferError if a file is too large. `size` None = it has more bytes than may be moved."""
-        limit = self._limit(place)
+        limit = self._size_max
         if size is None or size > limit:
             raise TransferError(
                 f"`{place.shown}` has {'more' if size is None else size} bytes, this site moves at most {limit}",
-                hint="`file_bytes_max` of the endpoint and `stage_file_bytes_max` in site.toml",
+                hint="one input may have a fifth of `stage_bytes_max` in site.toml, or 20 GB",
                 transient=False,
             )
 

@@ -18,20 +18,26 @@ from threading import Lock
 from typing import IO, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from tidemill.config.transfer import Endpoint
 from tidemill.errors import install_hint
 from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, canonical, sums
 from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch, of_os_error
 from tidemill.transfer.credentials import credential_error
 
 PIECE_BYTES = 16 << 20
-"""Objects come in pieces of this size, `streams` of them at a time."""
+"""Objects come in pieces of this size, several at a time (STREAMS_S3)."""
 
 READ_BYTES = 1 << 20
 META = "sha256"
 SAID_MAX = 400
 _TAG_SAFE = '"-/+=:'  # entity tags of real services stay as they are
-AMAZON = ".amazonaws.com"
+AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_WHERE = (
+    "name the right `service` of this endpoint in site.toml, at Amazon with its region: "
+    "`https://s3.REGION.amazonaws.com`"
+)
+REGION = "us-east-1"
+"""Where neither `service` nor the file of keys names one: Amazon's own default, and what MinIO and Ceph accept."""
+_AMAZON = re.compile(r"https://s3[.-](?P<region>[a-z]{2}(-[a-z]+)+-[0-9]+)\.amazonaws\.com(\.cn)?/?")
 _DENIED = (
     "401",
     "403",
@@ -131,7 +137,7 @@ class S3Adapter:
     def _parts(self, place: RemoteFile) -> Any:
         from boto3.s3.transfer import TransferConfig
 
-        streams = place.endpoint.streams
+        streams = place.endpoint.connections
         return TransferConfig(
             multipart_threshold=PART_BYTES,
             multipart_chunksize=PART_BYTES,
@@ -162,40 +168,45 @@ def _open(place: RemoteFile, stall_s: float) -> Any:
     core = botocore.session.Session()
     if endpoint.credentials_file is not None:
         core.set_config_variable("credentials_file", str(endpoint.credentials_file))
-        core.set_config_variable("profile", endpoint.profile)
+        core.set_config_variable("profile", "default")
+    service = "" if region_of(endpoint.service) else endpoint.service
     config = Config(
         connect_timeout=min(20, stall_s),
         read_timeout=min(60, stall_s),
         retries={"max_attempts": 1, "mode": "standard"},
-        s3={"addressing_style": "path" if endpoint.service else "auto"},
+        s3={"addressing_style": "path" if service else "auto"},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        max_pool_connections=max(10, endpoint.streams * endpoint.transfers_max),
+        max_pool_connections=max(10, endpoint.connections * endpoint.transfers_max),
     )
     try:
         client = boto3.session.Session(botocore_session=core).client(
             "s3",
-            endpoint_url=endpoint.service or None,
-            region_name=endpoint.region,
+            endpoint_url=service or None,
+            region_name=region_of(endpoint.service) or str(core.get_scoped_config().get("region") or REGION),
             config=config,
             verify=None if endpoint.ca is None else str(endpoint.ca),
         )
     except (BotoCoreError, ValueError) as error:
-        raise credential_error(
-            place, str(error), f"see `credentials_file` and `profile` of `{endpoint.url}`"
-        ) from error
-    guard = _Guard(endpoint)
+        raise credential_error(place, str(error), f"see `credentials_file` of `{endpoint.url}`") from error
+    guard = _Guard(endpoint.url, service)
     client.meta.events.register("before-send.s3", guard)
     client.meta.events.register("before-call.s3.HeadBucket", guard.lost)
     return client
 
 
-class _Guard:
-    """Lets no request leave for another host than the service's."""
+def region_of(service: str) -> str:
+    """The region that `https://s3.REGION.amazonaws.com` names; empty for other services."""
+    found = _AMAZON.fullmatch(service)
+    return found["region"] if found is not None else ""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._service = urlsplit(endpoint.service)
+
+class _Guard:
+    """Lets no request leave for another host than the service's. `service`: empty = Amazon's."""
+
+    def __init__(self, url: str, service: str) -> None:
+        self._url = url
+        self._service = urlsplit(service)
 
     def __call__(self, request: Any, **_: object) -> None:
         """Raise TransferError for a foreign host."""
@@ -208,8 +219,8 @@ class _Guard:
             fine = host.endswith(AMAZON) and url.scheme == "https"
         if not fine:
             raise TransferError(
-                f"`{self._endpoint.url}` sends us on to `{url.scheme}://{url.netloc}`, which this site does not permit",
-                hint="name the right `service` and `region` of this endpoint in site.toml",
+                f"`{self._url}` sends us on to `{url.scheme}://{url.netloc}`, which this site does not permit",
+                hint=_WHERE,
                 transient=False,
             )
 
@@ -217,8 +228,8 @@ class _Guard:
         """Raise TransferError when the client asks where a bucket is, after a redirection without a location: it would
         repeat the question for as long as the answer is the same."""
         raise TransferError(
-            f"`{self._endpoint.url}` sends us on and does not say where to",
-            hint="name the right `service` and `region` of this endpoint in site.toml",
+            f"`{self._url}` sends us on and does not say where to",
+            hint=_WHERE,
             transient=False,
         )
 
@@ -238,7 +249,7 @@ class _Pieces:
 
     def bring(self, size: int, tag: str) -> None:
         """All pieces of the object with this entity tag."""
-        threads = ThreadPoolExecutor(self._place.endpoint.streams, thread_name_prefix="pieces")
+        threads = ThreadPoolExecutor(self._place.endpoint.connections, thread_name_prefix="pieces")
         try:
             starts = range(0, size, PIECE_BYTES)
             asked = [threads.submit(self._one, n, min(n + PIECE_BYTES, size), tag) for n in starts]

@@ -66,8 +66,8 @@ class XrootdAdapter:
         """Fetch the file with xrdcp, which continues a partial `target`; returns the checksums made on the way."""
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--retry", "0"]
         words += ["--continue"] if target.exists() else []
-        if place.endpoint.streams > 1:
-            words += ["--streams", str(min(15, place.endpoint.streams))]
+        if place.endpoint.connections > 1:
+            words += ["--streams", str(min(15, place.endpoint.connections))]
         with Growing(target, needed) as growing:  # xrdcp writes from beginning to end
             reply = program.run(
                 [*words, _address(place) + place.path, f"file://{target}"],
@@ -84,8 +84,8 @@ class XrootdAdapter:
     ) -> dict[str, str]:
         """Write the file with xrdcp. Returns no checksums."""
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--force", "--retry", "0"]
-        if place.endpoint.streams > 1:
-            words += ["--streams", str(min(15, place.endpoint.streams))]
+        if place.endpoint.connections > 1:
+            words += ["--streams", str(min(15, place.endpoint.connections))]
 
         def progress(pid: int) -> int:
             # xrdcp reads up to 32 MB ahead of what it has sent; after that, the server's answers, which it reads too,

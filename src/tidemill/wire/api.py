@@ -20,7 +20,7 @@ from tidemill.model.trouble import Trouble
 from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples, RegularWaits, SiteSums, StagingView
+from tidemill.wire.monitoring import AllocationSamples, AwaitedNodes, RegularWaits, SiteSums, StagingView
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -343,13 +343,14 @@ class Health(msgspec.Struct, kw_only=True):
     problems: list[Problem] = []
 
 
-class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Cancel or retry these jobs, or all of a campaign."""
 
     jobs: list[int] = []
     campaign: str | None = None
     reason: str = ""
     key: str = ""  #: if given, the request counts once, however often it comes within a month
+    unneeded: bool = False  #: of a cancellation: jobs of which no event has ended become COMPLETED
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -463,6 +464,7 @@ class Capacity(msgspec.Struct, kw_only=True):
     packs: bool = False  #: knows `pack` of an output; others deliver tar archives
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
+    awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tidemill import log
+from tidemill.config.amqp import user_in
 from tidemill.errors import ConfigError, SiteError, install_hint
 from tidemill.wire.amqp import VHOST
 from tidemill.wire.credentials import Credentials
@@ -49,29 +50,37 @@ def is_broker(address: str) -> bool:
 
 
 def place_of(address: str) -> tuple[str, int, str]:
-    """Host, port and virtual host of `amqps://HOST:PORT/VHOST`. Raises ConfigError."""
+    """Host, port and virtual host of `amqps://USER@HOST:PORT/VHOST`. Raises ConfigError."""
+    try:
+        user_in(address)
+    except ValueError as error:  # which does not quote the password
+        raise ConfigError(str(error), hint="write `amqps://USER@HOST:PORT/VHOST`") from None
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or PORT
     except ValueError as error:
         raise ConfigError(f"`{address}` is not a broker's address: {error}") from error
-    if parts.scheme != "amqps" or host is None or parts.query or parts.username:
+    if parts.scheme != "amqps" or host is None or parts.query:
         raise ConfigError(
             f"`{address}` is not a broker's address",
-            hint="write `amqps://HOST:PORT/VHOST`; TLS is a must, since the certificate says who we are",
+            hint="write `amqps://USER@HOST:PORT/VHOST`; TLS is a must, since the certificate says who we are",
         )
     return host, port, unquote(parts.path.removeprefix("/")) or VHOST
 
 
-def broker_of(address: str, credentials: Credentials, **more: Any) -> Broker:
-    """The broker at an address. Raises ConfigError when the address, certificate or key will not do."""
+def broker_of(address: str, credentials: Credentials, *, user: str = "", **more: Any) -> Broker:
+    """The broker at an address, as the user that it names, else as `user`. Raises ConfigError when the address,
+    certificate or key will not do."""
     host, port, vhost = place_of(address)
     if credentials.certificate is None:
         raise ConfigError(
-            f"the broker {address} wants a client certificate", hint="set `certificate` and `key`"
+            f"the broker amqps://{host}:{port}/{vhost} wants a client certificate",
+            hint="set `certificate` and `key`",
         )
     credentials.context()  # reports wrong files now, not in the thread that connects
-    return Broker(host=host, port=port, vhost=vhost, credentials=credentials, **more)
+    return Broker(
+        host=host, port=port, vhost=vhost, credentials=credentials, user=user_in(address) or user, **more
+    )
 
 
 def library() -> Any:
@@ -177,7 +186,7 @@ def reason_of(error: BaseException) -> tuple[str, str | None]:
     if "user_id property" in text:
         return (
             text,
-            "set `user` in `[amqp]` or messages.toml, or `broker.user` in site.toml, to the certificate's user",
+            "write the certificate's user into the broker's URL: `amqps://USER@HOST/VHOST`",
         )
     if "ACCESS_REFUSED" in text or "NOT_FOUND" in text or name.startswith("Probable"):
         return text, "`tidemill server broker-setup` makes users, rights and queues"

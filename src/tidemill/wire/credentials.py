@@ -18,6 +18,7 @@ from tidemill.errors import ConfigError
 SECRET_BYTES_MAX = 4096
 KEY_BYTES_MIN = 16  #: of a secret by which others are checked: a shorter one can be guessed
 TOKEN_BYTES_MAX = 16 * 1024
+LOGIN_BYTES_MAX = 4096
 LAST_PLACE = Path("/tmp")  #: the last of the WLCG's places for a token
 
 
@@ -156,3 +157,26 @@ def _mark(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_mtime_ns, found.st_size
+
+
+def read_login(path: Path) -> tuple[str, str]:
+    """User and password from a file that its owner alone can read. Raises ConfigError, which quotes nothing of it."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            lines = file.read(LOGIN_BYTES_MAX + 1).decode("utf-8", "strict").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"login file `{path}` cannot be read: {getattr(error, 'strerror', error)}"
+        ) from error
+    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.getuid():
+        raise ConfigError(
+            f"login file `{path}` is not private: mode {stat.S_IMODE(found.st_mode):04o}, user {found.st_uid}",
+            hint=f"`chmod 0600 {path}`",
+        )
+    if len(lines) != 2 or not all(lines):
+        raise ConfigError(
+            f"login file `{path}` has {len(lines)} lines, expected two", hint="the user, then the password"
+        )
+    log.hide(lines[1])
+    return lines[0], lines[1]

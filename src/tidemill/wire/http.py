@@ -375,6 +375,11 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
             return HttpServer(host, port, timeout_s=timeout_s, tls=tls, connect=soon)
     except (ValueError, ExchangeError) as error:
         raise ConfigError(f"`{address}` is not a server address: {error}") from error
+    if parts.scheme in ("amqps", "amqp"):
+        raise ConfigError(
+            f"`amqps://{host}` is a message broker, which answers no requests",
+            hint="`tidemill message submit` and `tidemill message follow` use it; other commands need the server",
+        )
     raise ConfigError(
         f"`{address}` is not a server address",
         hint="write `unix:/path/api.sock`, `http://host:port` or `https://host:port`",

@@ -25,6 +25,8 @@ class MountUse(msgspec.Struct, frozen=True, array_like=True):
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
     rtt_s: float | None
+    opens_per_s: float | None = None  #: None also from a site of an older version
+    closes_per_s: float | None = None
 
 
 class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,19 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
     square_ms: int = 0
     max_ms: int = 0
     times: list[tuple[int, int]] = []
+
+
+class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site's work waits for while no pilot is at work there. Times are microseconds since 1970, 0 = none.
+
+    `asked_us`: since when an allocation is asked for; `next_us`: when the site polls its batch system next, at the
+    latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a stopped site why, and what ends it.
+    """
+
+    asked_us: int = 0
+    next_us: int = 0
+    why: str = ""
+    is_stopped: bool = False
 
 
 class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):

@@ -530,6 +530,7 @@ FIGURES = (
     "nfs_ops", "nfs_again", "nfs_read_bytes", "nfs_write_bytes", "nfs_rtt_us",
     "lustre_ops", "lustre_read_bytes", "lustre_write_bytes",
     "gpus", "gpu_busy", "gpu_memory_mb",
+    "nfs_opens", "nfs_closes", "lustre_opens", "lustre_closes",
 )  # fmt: skip
 """What `Sampled.figures` holds, in this order; a later version adds at the end. Counters are differences over the
 interval, the others are as they stand at its end.
@@ -537,10 +538,12 @@ interval, the others are as they stand at its end.
 Times of all cores together in ms; `system_ms` with interrupts. `load_milli` is the load average of one minute in
 thousandths. `*_some_us`, `*_full_us`: time for which some, or all, processes waited (pressure stall information).
 `swapped_*` and `major_faults` are pages. `disk_busy_ms` is of the busiest disk. `nfs_again` are retransmissions,
-`nfs_rtt_us` the mean round trip of requests. `gpu_busy` is the mean of all GPUs in percent."""
+`nfs_rtt_us` the mean round trip of requests. `*_opens` and `*_closes` are of all mounts; unknown where one of them does
+not count them. `gpu_busy` is the mean of all GPUs in percent."""
 
-MOUNT_FIGURES = ("ops", "again", "read_bytes", "write_bytes", "rtt_us")
-"""What `Sampled.mounts` holds of a mount, in this order, with the meanings of `nfs_*` of `FIGURES`."""
+MOUNT_FIGURES = ("ops", "again", "read_bytes", "write_bytes", "rtt_us", "opens", "closes")
+"""What `Sampled.mounts` holds of a mount, in this order, with the meanings of `nfs_*` of `FIGURES`; a later version
+adds at the end."""
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="sampled"):

@@ -129,12 +129,21 @@ def test_a_hook_of_a_submitter_reaches_no_service_of_this_machine_by_any_spellin
 ) -> None:
     (secret := tmp_path / "secret").touch(0o600)
     secret.write_text("0123456789abcdef")
-    anywhere = Poster(Notify(hook_hosts=["*"], hook_secret_file=secret), post_s=5)
+    anywhere = Poster(Notify(allowed=["https://*"], secret_file=secret), post_s=5)
     for url in (f"https://{host}:{inside.port}/", f"http://{host}:{inside.port}/"):
         with pytest.raises((LaterError, RefusedError)):
             anywhere.send(Parcel(url, DIGEST))
-    named = Hook(name="h", url=f"http://{host}:{inside.port}/", secret_file=secret, plain=True)
-    with pytest.raises(LaterError):
+    assert not inside.asked
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "017700000001", "127.1", "0", "rebind.example.org"])
+def test_a_hook_of_the_operator_reaches_a_private_address_only_as_itself(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    (secret := tmp_path / "secret").touch(0o600)
+    secret.write_text("0123456789abcdef")
+    named = Hook(name="h", url=f"http://{host}:{inside.port}/", secret_file=secret)
+    with resolving(monkeypatch, ["127.0.0.1"]), pytest.raises(LaterError, match="not of the public"):
         Poster(Notify(hooks=[named]), post_s=5).send(Parcel("h", DIGEST))
     assert not inside.asked
 
@@ -159,6 +168,6 @@ def test_keys_may_be_on_the_hosts_that_the_configuration_names(inside: Inside) -
         name="iam",
         issuer="https://iam.example.org",
         audience=["a"],
-        jwks_url=f"http://127.0.0.1:{inside.port}/k",
+        jwks=f"http://127.0.0.1:{inside.port}/k",
     )
     assert IssuerKeys(named, kept_s=3600).find("one", "ES256") is not None

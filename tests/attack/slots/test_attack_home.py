@@ -27,7 +27,7 @@ def shared() -> Iterator[tuple[World, Prey]]:
 @pytest.fixture(scope="module")
 def personal() -> Iterator[tuple[World, Prey]]:
     with (
-        world(options=Options(nodes=1, extra='with_credentials = ["../me/.aws"]')) as it,
+        world(options=Options(nodes=1, extra='show = ["~/.aws"]')) as it,
         prey(it.home / "me") as hidden,
     ):
         yield it, hidden

@@ -205,7 +205,7 @@ def test_a_downtime_moves_the_queue_shortly_before_and_back_after(
     open_worlds: list[Hospital], store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "down.toml"
-    source = Downtimes(sources=[DowntimeSource(path=path)], lead_s=1800)
+    source = Downtimes(sources=[DowntimeSource(place=str(path))], lead_s=1800)
     world = make(open_worlds, store, AWAY, downtimes=source)
     jobs = world.submit(*[HOME] * 4)
     home, other = Site(world, "home"), Site(world, "a")

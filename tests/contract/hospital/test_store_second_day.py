@@ -155,7 +155,7 @@ def test_a_downtime_that_begins_while_events_run_moves_the_queue_and_stops_nothi
     open_worlds: list[Hospital], store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "down.toml"
-    source = Downtimes(sources=[DowntimeSource(path=path)], lead_s=0)
+    source = Downtimes(sources=[DowntimeSource(place=str(path))], lead_s=0)
     world = make(open_worlds, store, AWAY, downtimes=source)
     jobs = world.submit(*[HOME] * 4)
     home, other = Site(world, "home"), Site(world, "a")
@@ -195,7 +195,7 @@ def test_a_downtime_of_a_source_that_is_named_no_more_is_over(
     open_worlds: list[Hospital], store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "down.toml"
-    world = make(open_worlds, store, AWAY, downtimes=Downtimes(sources=[DowntimeSource(path=path)]))
+    world = make(open_worlds, store, AWAY, downtimes=Downtimes(sources=[DowntimeSource(place=str(path))]))
     (job,) = world.submit(HOME)
     home = Site(world, "home")
     home.sync(want=0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from tests.contract.server_world import SIM, Site, World
+import pytest
+from tests.contract.server_world import SIM, Site, World, failed, leases
 
 from tidemill.model.identity import LOCAL
 from tidemill.server.read import api_pages
-from tidemill.server.web import caches, hospital, jobs, sites
+from tidemill.server.web import caches, campaigns, home, hospital, jobs, sites
 from tidemill.server.web.query import AddressQuery
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import SiteView
@@ -89,3 +90,28 @@ def test_sums_of_a_site_come_back_as_it_reported_them_last(world: World) -> None
         )
     (row,) = api_pages.site_rows(world.reader, set())
     assert row.sums == SiteSums(since_us=1, at_us=20, moves=[move], areas=[area], harm_s=3.5)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "step"),
+    [("", "its stderr is empty, read its stdout"), ("Fatal\n", "read its stderr")],
+)
+def test_pages_send_nobody_to_read_a_stderr_that_is_empty(world: World, stderr: str, step: str) -> None:
+    site = Site(world)
+    (job,) = world.submit(msgspec.structs.replace(SIM, retries=0))
+    (lease,) = leases(site.sync())
+    site.sync(failed(lease, 0, message="the payload left no `hits.root`", stderr=stderr))
+    made = Pages()
+
+    def shown(path: str, **at: object) -> PageRequest:
+        return PageRequest(
+            world.reader, world.dispatcher, LOCAL, AddressQuery(path, {}), at, 1_700_000_000_000_000, {}, ""
+        )
+
+    pages = [
+        jobs.job(shown(f"/jobs/{job}", job=job), made),
+        campaigns.campaign(shown("/campaigns/c", name="c"), made),
+        home.failures(shown("/failures"), made),
+    ]
+    for page in pages:
+        assert f"{step}: <code>tidemill job logs {job} --event 0</code>" in page

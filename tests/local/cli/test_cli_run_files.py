@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -209,11 +210,16 @@ def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
     with home.running("run", "--name", name, "--", "sleep", "600") as run:
         wait_for(lambda: any(row.state == "RUNNING" for row in home.jobs(name)), home.logs)
         (row,) = home.jobs(name)
-        told = home.run("job", "explain", str(row.id)).stdout
-        assert "nothing holds it up: it has run for" in told
+
+        def explained() -> str:
+            return home.run("job", "explain", str(row.id)).stdout
+
+        wait_for(lambda: "nothing holds it up: it has run for" in explained(), home.logs)
+        told = explained()
         assert "no event of it has a time limit" in told
         done = home.run("wait", name, "--timeout", "1s")
         assert (done.returncode, "had not ended" in done.stderr) == (3, True)
+        assert done.stderr.startswith(f"waiting for campaign `{name}`\n")
         with home.running("attach", name) as attached:
             assert home.run("job", "cancel", str(row.id)).returncode == 0
             attached.communicate(timeout=WAIT_S)
@@ -222,6 +228,39 @@ def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
     done = home.run("wait", name)
     assert (done.returncode, "1 job CANCELED" in done.stderr) == (1, True)
     assert "job retry" in home.run("job", "explain", str(row.id)).stdout
+
+
+def test_all_verbs_that_wait_say_for_what_and_why_nothing_runs(home: Home) -> None:
+    name = _campaign(home)
+    (home.work / "nowhere.toml").write_text('[[job]]\ncommand = ["true"]\nsite = "nowhere"\nrepeat = 2\n')
+    with home.running("submit", "nowhere.toml", "--campaign", name, "--wait") as submits:
+        wait_for(lambda: len(home.jobs(name)) == 2, home.logs)
+        first, last = sorted(row.id for row in home.jobs(name))
+        with home.running("wait", f"{first}-{last}") as waits, home.running("wait", name) as waits_all:
+            processes = {
+                submits: f"submitted 2 jobs, {first} to {last}, in campaign `{name}`\n",
+                waits: f"waiting for 2 jobs, {first} to {last}\n",
+                waits_all: f"waiting for campaign `{name}`\n",
+            }
+            seen = {process: [_until_waiting(process)] for process in processes}
+            assert home.run("job", "cancel", "--campaign", name).returncode == 0
+            for process, first_line in processes.items():
+                rest = process.communicate(timeout=WAIT_S)[1]
+                assert process.returncode == 1
+                assert first_line in seen[process][0]
+                assert "waiting: site_pinned_unknown (" not in rest, "the same cause is printed once"
+                assert "2 jobs CANCELED" in rest
+
+
+def _until_waiting(process: subprocess.Popen[str]) -> str:
+    """What it printed on stderr until it named a cause."""
+    assert process.stderr is not None
+    lines = ""
+    for line in process.stderr:
+        lines += line
+        if line.startswith("waiting: site_pinned_unknown ("):
+            return lines
+    raise AssertionError(f"no cause was named: {lines}")
 
 
 def test_all_verbs_that_wait_end_as_run_does_where_some_events_fail(home: Home) -> None:

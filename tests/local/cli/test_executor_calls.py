@@ -220,6 +220,29 @@ def test_a_shut_down_executor_takes_no_more_calls_and_leaves_no_worker(home: Hom
     wait_for(lambda: all(job.state in ("COMPLETED", "CANCELED") for job in home.jobs(running.campaign)))
 
 
+def test_workers_that_no_call_was_left_for_are_completed_and_the_campaign_with_them(home: Home) -> None:
+    client = Client(home=home.path)
+    with Executor(client, workers=40) as pool:  # more than there are slots
+        assert sum(pool.map(int, range(200), timeout=60)) == sum(range(200))
+    rows = client.wait(pool.campaign, timeout_s=60)
+    assert len(rows) == 40
+    assert {row.state for row in rows} == {"COMPLETED"}
+    (reason,) = {row.reason for row in rows if not row.events_done}
+    assert reason == "its executor was shut down, and all calls had ended"
+
+
+def test_workers_of_an_executor_whose_calls_are_canceled_are_canceled(home: Home) -> None:
+    client = Client(home=home.path)
+    pool = Executor(client, workers=40)
+    calls = [pool.submit(time.sleep, 600) for _ in range(40)]
+    wait_for(lambda: len(home.jobs(pool.campaign)) == 40, home.logs)
+    pool.shutdown(cancel_futures=True)
+    assert all(each.cancelled() for each in calls)
+    rows = client.wait(pool.campaign, timeout_s=60)
+    assert "CANCELED" in {row.state for row in rows}
+    assert {row.reason for row in rows if row.state == "CANCELED"} == {"its executor was shut down"}
+
+
 def test_strangers_get_no_byte(pool: Executor) -> None:
     assert pool.submit(operator.add, 1, 1).result(60) == 2
     (address,) = [f"127.0.0.1:{each.getsockname()[1]}" for each in pool._board._listeners]

@@ -260,10 +260,13 @@ def test_large_inputs_go_to_the_fast_tier_and_nothing_stays_there(tmp_path: Path
     path = shared_file(tmp_path, 2 * MIB)
     fast = tmp_path / "burst"
     fast.mkdir()
-    with field(tmp_path, idle_s=1.0, fast_dir="${BB}/in", fast_bytes=MIB, store_mb=1) as it:
+    with field(tmp_path, idle_s=1.0, fast_dir="${BB}/in", spill="${BB}/in", fast_bytes=MIB, store_mb=1) as it:
         shown = "grep -q 'burst/in/tidemill-stage-[^/]*/.* /tmp/.tidemill/in/1/cards' /proc/self/mountinfo"
-        start(it, with_input(job(1, f"{shown} && {check(path, 0)}", events=2), path))
-        assert it.ended(it.pilot("--cores", "1", env={"BB": str(fast)})) == 0, it.tails()
+        beside = f"ls {fast}/in | grep -q ^tidemill-slot-"
+        work = with_input(job(1, f"{shown} && {beside} && {check(path, 0)}", events=2), path)
+        start(it, work, memory_mb=100, scratch_mb=200)
+        pilot = it.pilot("--cores", "1", "--memory-mb", "150", env={"BB": str(fast)})
+        assert it.ended(pilot) == 0, it.tails()
         assert str(it.done(1)) == "0-1", it.tails()
         assert list((fast / "in").iterdir()) == []
 

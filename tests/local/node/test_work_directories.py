@@ -94,7 +94,7 @@ def test_a_work_directory_that_memory_cannot_hold_is_refused_with_the_numbers(tm
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))
         assert any(isinstance(record, Returned) and record.reason == "no_fit" for record in it.read())
         [why] = it.noted("memory")
-        for part in ("300 MB of memory", "200 MB for its work directory", "400 MB", "spill_dir"):
+        for part in ("300 MB of memory", "200 MB for its work directory", "400 MB", "fast_dir"):
             assert part in why.message
 
 
@@ -130,7 +130,7 @@ def test_outputs_written_to_a_burst_buffer_are_brought_away_as_payloads_end() ->
         burst.mkdir(mode=0o700)
         manifest = it.fleet.directory / "manifest.json"
         told = msgspec.json.decode(manifest.read_bytes())
-        told["settings"]["spill"] = "${BB_DIR}"
+        told["settings"]["spill"] = "${BB_DIR}/mine"
         manifest.write_bytes(msgspec.json.encode(told))
         script = "head -c 30000000 /dev/zero > hits"
         made = program(memory_mb=300, scratch_mb=1000, outputs=[output("hits", "hits")])
@@ -140,8 +140,8 @@ def test_outputs_written_to_a_burst_buffer_are_brought_away_as_payloads_end() ->
             if isinstance(record, Done):
                 assert len(read_member(it.fleet.bundle, record.outputs[0])) == 30_000_000
         [why] = it.noted("spill")
-        assert str(burst) in why.message
-        assert list(burst.iterdir()) == []
+        assert f"{burst}/mine" in why.message
+        assert list((burst / "mine").iterdir()) == []
 
 
 def test_an_overrun_in_the_spill_directory_is_killed_and_named() -> None:
@@ -158,7 +158,7 @@ def test_a_useless_spill_directory_is_told(tmp_path: Path, spill: str) -> None:
     with field(tmp_path, spill=spill) as it:
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))
         [why] = it.noted("memory")
-        assert f"`spill_dir` `{spill}`" in why.message
+        assert f"`fast_dir` `{spill}`" in why.message
 
 
 def test_what_a_killed_pilot_spilled_is_removed_by_the_next() -> None:

@@ -91,7 +91,7 @@ def secret_file(tmp_path: Path) -> Path:
 
 
 def poster(url: str, secret_file: Path, **more: Any) -> Poster:
-    hook = Hook(name="h", url=url, secret_file=secret_file, **{"private": True, **more})
+    hook = Hook(name="h", url=url, secret_file=secret_file, **more)
     return Poster(Notify(hooks=[hook]), now_s=lambda: 1_795_000_000)
 
 
@@ -124,7 +124,7 @@ def test_https_is_checked_against_the_given_certificates(
 
     with pytest.raises(LaterError, match=r"(?i)certificate"):
         poster(url, secret_file).send(Parcel("h", DIGEST))
-    poster(url, secret_file, ca_file=cert).send(Parcel("h", DIGEST))
+    poster(url, secret_file, ca=cert).send(Parcel("h", DIGEST))
 
     assert len(receiver.got) == 1
 
@@ -189,7 +189,6 @@ def test_a_host_that_answers_a_byte_at_a_time_holds_nobody_up(secret_file: Path)
             name="h",
             url=f"http://127.0.0.1:{server.getsockname()[1]}/",
             secret_file=secret_file,
-            private=True,
         )
         with pytest.raises(LaterError):
             Poster(Notify(hooks=[hook]), post_s=0.5).send(Parcel("h", DIGEST))
@@ -214,7 +213,7 @@ def test_an_answer_in_a_chunk_of_negative_size_neither_fills_nor_stops_the_serve
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        hook = Hook(name="h", url=url, secret_file=secret_file, private=True)
+        hook = Hook(name="h", url=url, secret_file=secret_file)
         Poster(Notify(hooks=[hook]), post_s=5).send(Parcel("h", DIGEST))
         thread.join(10)
     assert sent[0] < 10_000_000
@@ -239,16 +238,61 @@ def test_redirects_in_a_circle_end(serve: Serve, secret_file: Path) -> None:
     assert len(receiver.got) == 4
 
 
-def test_a_private_address_is_refused_unless_the_operator_says_otherwise(
-    serve: Serve, secret_file: Path
-) -> None:
+NAME = "127.1"  #: no address as a URL has it, but one to the resolver: as a name that somebody's DNS leads to 127.0.0.1
+
+
+@pytest.mark.parametrize("host", [NAME, "2130706433"])
+def test_a_name_with_a_private_address_is_refused(serve: Serve, secret_file: Path, host: str) -> None:
     receiver = serve()
 
-    with pytest.raises(LaterError, match=r"127\.0\.0\.1") as caught:
-        poster(f"http://localhost:{receiver.port}/", secret_file, private=False).send(Parcel("h", DIGEST))
+    with pytest.raises(LaterError, match=r"has the address 127\.0\.0\.1") as caught:
+        poster(f"http://{host}:{receiver.port}/", secret_file).send(Parcel("h", DIGEST))
 
-    assert "private" in (caught.value.hint or "")
+    assert "set the hook's `ca`" in (caught.value.hint or "")
     assert receiver.got == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_an_address_that_the_operator_wrote_is_posted_to(serve: Serve, secret_file: Path, host: str) -> None:
+    receiver = serve()
+
+    poster(f"http://{host}:{receiver.port}/", secret_file).send(Parcel("h", DIGEST))
+
+    assert len(receiver.got) == 1
+
+
+def test_a_name_with_a_private_address_must_show_a_certificate_of_the_hooks_ca(
+    serve: Serve, secret_file: Path, tmp_path: Path
+) -> None:
+    """Whoever answers for the name can lead us to any machine inside; none of them is sent anything."""
+    cert, key = make_certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    inside, plain = serve(tls=tls), serve()
+
+    for url, error in (
+        (f"https://{NAME}:{inside.port}/", "certificate"),  # reached, and it is not of that name
+        (f"http://{NAME}:{plain.port}/", "not of the public internet"),  # no certificate at all
+    ):
+        with pytest.raises(LaterError, match=f"(?i){error}"):
+            poster(url, secret_file, ca=cert).send(Parcel("h", DIGEST))
+    with pytest.raises(LaterError, match="not of the public internet"):
+        poster(f"https://{NAME}:{inside.port}/", secret_file).send(Parcel("h", DIGEST))
+
+    assert inside.got == plain.got == []
+
+
+def test_a_name_inside_is_posted_to_if_it_shows_a_certificate_of_the_hooks_ca(
+    serve: Serve, secret_file: Path, tmp_path: Path
+) -> None:
+    cert, key = make_certificate(tmp_path, NAME)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    inside = serve(tls=tls)
+
+    poster(f"https://{NAME}:{inside.port}/", secret_file, ca=cert).send(Parcel("h", DIGEST))
+
+    assert len(inside.got) == 1
 
 
 @pytest.mark.parametrize(
@@ -270,7 +314,7 @@ def test_public_addresses_are_public(address: str) -> None:
 
 @pytest.mark.parametrize("where", ["https://a..example.org/", f"https://{'a' * 64}.example.org/"])
 def test_a_host_that_is_no_name_holds_nobody_up(secret_file: Path, where: str) -> None:
-    allowed = Poster(Notify(hook_hosts=["*.example.org"], hook_secret_file=secret_file))
+    allowed = Poster(Notify(allowed=["https://*.example.org"], secret_file=secret_file))
 
     with pytest.raises(LaterError, match="that is not valid"):
         allowed.send(Parcel(where, DIGEST))
@@ -287,24 +331,28 @@ def test_a_redirect_to_no_legal_path_holds_nobody_up(serve: Serve, secret_file: 
 
 
 def test_a_url_of_a_submitter_must_still_be_allowed_when_it_is_sent(secret_file: Path) -> None:
-    allowed = Poster(Notify(hook_hosts=["*.example.org"], hook_secret_file=secret_file))
+    allowed = Poster(Notify(allowed=["https://*.example.org"], secret_file=secret_file))
 
-    with pytest.raises(RefusedError, match="hook_hosts"):
+    with pytest.raises(RefusedError, match=r"notify\.allowed"):
         allowed.send(Parcel("https://evil.example.com/", DIGEST))
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('[[notify.hooks]]\nname="a"\nurl="http://example.org/"\nsecret_file="s"', "not https"),
         ('[[notify.hooks]]\nname="a"\nurl="https://u:p@example.org/"\nsecret_file="s"', "is not a URL"),
         ('[[notify.hooks]]\nname="a"\nurl="ftp://example.org/"\nsecret_file="s"', "is not a URL"),
-        ('[notify]\nhook_hosts=["*"]', "hook_secret_file"),
+        ('[notify]\nallowed=["https://*"]', "needs `secret_file`"),
+        ('[notify]\nallowed=["https://a.org/x"]\nsecret_file="s"', "a host alone"),
+        ('[notify]\nallowed=["*"]', "expected `mail:"),
+        ('[notify]\nallowed=["*@example.org"]', "expected `mail:"),
+        ('[notify]\nallowed=["http://a.org"]', "expected `mail:"),
+        ('[notify]\nallowed=["hook:x"]', "`hooks` has no `x`"),
         ('[[notify.rules]]\nto="hook:x"\nwhen=["job"]', "has no `x`"),
         ('[[notify.rules]]\nto="mail:a@b\\nBcc: c@d"\nwhen=["job"]', "is not a valid addressee"),
         ('[[notify.rules]]\nto="mail:a@b.org"\nwhen=["never"]', "never"),
         ('[mail]\nserver="m:25"', "sender"),
-        ('[mail]\nserver="m:25"\nsender="a@b.org"\nsecurity="none"\nlogin_file="x"', "in the clear"),
+        ('[mail]\nserver="m:25"\nsender="a@b.org"\nsecurity="none"\nsecret_file="x"', "in the clear"),
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(text: str, why: str, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_a_mail_arrives_by_starttls_and_login_and_says_what_a_physicist_wants(
         Mail(
             server=f"localhost:{server.port}",
             sender="tm@example.org",
-            ca_file=certificate[0],
-            login_file=login_file,
+            ca=certificate[0],
+            secret_file=login_file,
         )
     )
 
@@ -118,8 +118,8 @@ def test_tls_from_the_first_byte_works_too(
     server = start("--cert", certificate[0], "--key", certificate[1], "--implicit", "--login", login_file)
     mailer = Mailer(
         Mail(
-            server=f"localhost:{server.port}", security="tls", sender="tm@example.org", ca_file=certificate[0],
-            login_file=login_file,
+            server=f"localhost:{server.port}", security="tls", sender="tm@example.org", ca=certificate[0],
+            secret_file=login_file,
         )
     )  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_tls_from_the_first_byte_works_too(
 
 def test_a_server_without_starttls_gets_neither_mail_nor_password(start: Start, login_file: Path) -> None:
     server = start()
-    mailer = Mailer(Mail(server=f"localhost:{server.port}", sender="tm@example.org", login_file=login_file))
+    mailer = Mailer(Mail(server=f"localhost:{server.port}", sender="tm@example.org", secret_file=login_file))
 
     with pytest.raises(AwayError, match="STARTTLS"):
         mailer.send(Parcel("me@example.org", digest()))
@@ -159,8 +159,8 @@ def test_a_wrong_password_is_told_without_repeating_it(
         Mail(
             server=f"localhost:{server.port}",
             sender="tm@example.org",
-            ca_file=certificate[0],
-            login_file=login_file,
+            ca=certificate[0],
+            secret_file=login_file,
         )
     )
 
@@ -217,7 +217,7 @@ def test_a_login_file_that_others_can_read_is_refused(tmp_path: Path, login_file
     login_file.chmod(0o640)
 
     with pytest.raises(ConfigError, match="not private"):
-        Mailer(Mail(server="localhost:1", sender="tm@example.org", login_file=login_file))
+        Mailer(Mail(server="localhost:1", sender="tm@example.org", secret_file=login_file))
 
 
 def test_every_occasion_reads_well(start: Start) -> None:

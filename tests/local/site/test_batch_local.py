@@ -13,7 +13,7 @@ from tidemill import clock
 from tidemill.batch import processes
 from tidemill.batch.contract import Answer, BatchSubmission
 from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
-from tidemill.config.site import LocalBatch
+from tidemill.config.site import LocalBatch, NodeUse
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
@@ -25,8 +25,8 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "batch"
-        self.config = LocalBatch(nodes=2, cores_per_node=1, memory_mb_per_node=100, grace_s=0.3)
-        self.batch = LocalBatchSystem(self.directory, self.config)
+        self.config = LocalBatch(nodes=2, grace_s=0.3)
+        self.batch = LocalBatchSystem(self.directory, self.config, NodeUse(cores=1, memory_mb=100))
         self.names: list[str] = []
 
     def submit(self, name: str, script: str, *, nodes: int = 1, walltime_s: float = 60.0) -> str:

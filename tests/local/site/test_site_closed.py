@@ -21,7 +21,7 @@ from tidemill.wire.api import JobDetail
 from tidemill.wire.node import Ended
 
 CLOSED = """[harvest]
-lead = "none"
+tcp = "nodes"
 """
 YIELD = """top_up_s = 0.5
 drain_s = 1
@@ -113,6 +113,6 @@ def test_a_stop_file_empties_the_site(closed: Callable[..., World]) -> None:
 
 
 def test_allocations_of_several_nodes_are_refused_without_a_lead() -> None:
-    text = 'name = "a"\nserver = "unix:/a"\n[harvest]\nlead = "none"\nwidth = 2\n'
-    with pytest.raises(ConfigError, match="allocations of one node"):
+    text = 'name = "a"\nserver = "unix:/a"\n[harvest]\ntcp = "closed"\nwidth = 2\n'
+    with pytest.raises(ConfigError, match="allocations have one node"):
         loads(text, SiteConfig, source=Path("site.toml"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.worlds.home.world import world
+from tests.worlds.home.world import Options, world
 
 from tidemill.model.job import JobSpec, Resources
 from tidemill.node.binary import find_binary
@@ -18,8 +18,10 @@ def test_an_allocation_whose_pilot_hangs_is_given_back_with_a_reason(tmp_path: P
     )
     binary.chmod(0o755)
     flag.touch()
-    extra = f'node_binary = "{binary}"\n[tuning.harvest]\nfirst_record_s = 1\n'
-    with world(nodes=1, cores=1, extra=extra) as it:
+    options = Options(
+        nodes=1, extra="[tuning.harvest]\nfirst_record_s = 1\n", environment={"TIDEMILL_NODE": str(binary)}
+    )
+    with world(options=options) as it:
         it.submit("mute", JobSpec(command=["/bin/true"], events=4, resources=Resources(event_s=0.05)))
         log = it.home / "site.log"
         it.wait_for(lambda: log.read_text().count("allocation.start_failed") > 1, "two starts have failed")

@@ -126,17 +126,36 @@ def test_check_says_what_payloads_see_and_which_path_of_an_application_they_neve
     key = tmp_path / "site.key"
     key.write_text("a key")
     key.chmod(0o600)
-    clouds = tmp_path / "clouds"
+    clouds = tmp_path / ".aws"
     clouds.mkdir()
     path = person.site / "site.toml"
-    path.write_text(f'mask = ["{key}"]\nwith_credentials = ["{clouds}"]\n' + path.read_text())
+    path.write_text(f'mask = ["{key}"]\nshow = ["{clouds}"]\n' + path.read_text())
     (person.site / "apps" / "own.toml").write_text(
-        f'name = "own"\nexecutable = "/bin/true"\narguments = []\nshow = ["{key}", "{clouds}"]\n'
+        f'name = "own"\nexecutable = "/bin/true"\narguments = []\nshow = ["{key}", "{tmp_path}/data"]\n'
     )
     answer = " ".join(person.run("site", "check").stdout.split())
     assert f"see no credentials but `{clouds}`" in answer
     assert f"own names `{key}`, which payloads never see" in answer
-    assert f"own names `{clouds}`" not in answer
+    assert f"own names `{tmp_path}/data`" not in answer
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("shared = true", "jobs of others: no home directory"),
+        ('shared = true\nisolation = "off"', 'jobs of others: `isolation = "off"`: payloads see each other'),
+        ('shared = true\nisolation = "optional"', "where the kernel gives no namespaces"),
+        ('isolation = "optional"', "jobs of yours"),
+        ('isolation = "off"', '`isolation = "off"`: payloads see each other'),
+    ],
+)
+def test_check_warns_of_payloads_without_namespaces(person: Person, keys: str, told: str) -> None:
+    person.done("site", "init", "--batch", "local")
+    path = person.site / "site.toml"
+    path.write_text(f"{keys}\n" + path.read_text())
+    (finding,) = [each for each in person.data("site", "check") if each["check"] == "payloads"]
+    assert told in finding["found"]
+    assert (finding["state"] == "warn") == ("isolation" in finding["found"])
 
 
 def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +98,7 @@ LINES = st.lists(
 @settings(max_examples=300, deadline=2000)
 @given(LINES)
 def test_any_text_is_a_calendar_or_refused(lines: list[str]) -> None:
-    source = DowntimeSource(format="ical", site="x", path=Path("x"))
+    source = DowntimeSource(format="ical", site="x", place="x")
     text = "\r\n".join(["BEGIN:VCALENDAR", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR"])
     try:
         found = downtimes.parse(

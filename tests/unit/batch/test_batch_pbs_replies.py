@@ -141,8 +141,10 @@ def test_exit_statuses(status: str, ending: Ending) -> None:
 
 
 def test_a_site_that_wants_gpus_asks_for_them_in_each_chunk() -> None:
-    submission = BatchSubmission(name="tm-x", command=["x"], nodes=2, cores=8, memory_mb=0, walltime_s=60)
-    words = command.submit_words(submission, Cluster(gpus_per_node=4), key="k", account="")
+    submission = BatchSubmission(
+        name="tm-x", command=["x"], nodes=2, cores=8, memory_mb=0, walltime_s=60, gpus=4
+    )
+    words = command.submit_words(submission, Cluster(), key="k", account="")
     assert "select=2:ncpus=8:ngpus=4" in words
 
 

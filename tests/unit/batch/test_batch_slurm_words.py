@@ -17,7 +17,7 @@ from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
 from tidemill.batch.slurm.times import minutes_up, parse_span, parse_time, time_text
 from tidemill.batch.slurm.words import REFUSALS, held, is_eligible, job_state, node_state, node_words
-from tidemill.config.site import Cluster
+from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.machine import NodeState
 from tidemill.model.state import AllocationState
@@ -234,10 +234,8 @@ ASKED = Asked(
 
 
 def test_a_site_that_wants_gpus_asks_for_them_on_each_node() -> None:
-    words = submit_words(submission(), Cluster(gpus_per_node=4), ASKED)
-    assert "--gpus-per-node=4" in words
-    for none in (Cluster(), Cluster(gpus_per_node=0)):
-        assert not [word for word in submit_words(submission(), none, ASKED) if "gpu" in word]
+    assert "--gpus-per-node=4" in submit_words(submission(gpus=4), Cluster(), ASKED)
+    assert not [word for word in submit_words(submission(), Cluster(), ASKED) if "gpu" in word]
 
 
 def test_words_of_a_submission() -> None:
@@ -289,12 +287,15 @@ def test_burst_buffer_lines_stand_before_every_command_as_they_are() -> None:
         "#BB create_persistent name=data capacity=100",
         "#DW jobdw capacity=1TB access_mode=striped type=scratch",
     ]
-    config = Cluster(burst_buffer=lines)
-    script = script_text(submission(), "srun", burst_buffer=config.burst_buffer).decode()
+    config = Cluster(directives=["--gres=gpu:4", *lines])
+    script = script_text(submission(), "srun", head=config.script_head).decode()
     assert script.splitlines()[:3] == ["#!/bin/sh", *lines]
-    for line in ("rm -rf /", "#DW x\nrm -rf /"):
-        with pytest.raises(ValueError, match="begin with `#`, such as `#BB"):
-            Cluster(burst_buffer=[line])
+    assert submit_words(submission(), config, ASKED)[-1] == "--gres=gpu:4"
+    assert not [word for word in submit_words(submission(), config, ASKED) if word.startswith("#")]
+    with pytest.raises(ValueError, match="expected one line"):
+        Cluster(directives=["#DW x\nrm -rf /"])
+    with pytest.raises(ValueError, match="only Slurm reads lines"):
+        SiteConfig(name="s", server="unix:/x", batch="pbs", cluster=config)
 
 
 def test_script_refuses_what_no_shell_can_say() -> None:
@@ -321,6 +322,6 @@ def test_slurm_gets_the_burst_buffer_lines(tmp_path: Path, monkeypatch: pytest.M
     sbatch.write_text(f"#!/bin/sh\ncat > {tmp_path}/got\necho 7\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
-    config = Cluster(burst_buffer=["#DW jobdw type=scratch capacity=10GB access_mode=striped"])
+    config = Cluster(directives=["#DW jobdw type=scratch capacity=10GB access_mode=striped"])
     assert SlurmBatchSystem(tmp_path / "site", config, key=KEY).submit(submission()) == "7"
     assert (tmp_path / "got").read_text().startswith("#!/bin/sh\n#DW jobdw type=scratch capacity=10GB access")

@@ -55,11 +55,12 @@ def test_what_is_exported_and_allowed_is_exactly_the_list() -> None:
 
 
 def test_every_key_of_the_engine_reaches_the_configuration() -> None:
-    keys = "block_bytes = '256KiB'\nprefetch_blocks = 0\nram_bytes = '4GiB'\ntuning.flush_blocks = 500\nport = 1099\n"
+    keys = "block_bytes = '256KiB'\nprefetch_blocks = 0\nport = 1099\n"
+    keys += "tuning.ram_bytes = '4GiB'\ntuning.flush_blocks = 500\n"
 
     made = lines(
-        ORIGIN + keys + "[space]\nmax = '10GB'\ndisk_low = 0.5\ndisk_high = 0.6\n"
-        "[tuning.space]\nnominal = '8GB'\nbase = '1GB'\npurge_interval_s = 120\n"
+        ORIGIN + keys + "[space]\nmax = '10GB'\n"
+        "[tuning.space]\ndisk_low = 0.5\ndisk_high = 0.6\nnominal = '8GB'\nbase = '1GB'\npurge_interval_s = 120\n"
     )
 
     assert "pfc.blocksize 262144" in made
@@ -105,7 +106,8 @@ def test_tls_tokens_and_certificates_of_clients(tmp_path: Path) -> None:
     assert any(line.startswith("sec.protocol gsi") for line in by_certificate)
 
     made = read(
-        ORIGIN + SPACE + tls + "[tokens]\nissuers = ['https://issuer.example/']\naudiences = ['site']\n"
+        ORIGIN + SPACE + tls + "[tokens]\nissuers = ['https://issuer.example/']\n"
+        "[tuning.tokens]\naudiences = ['site']\n"
     )
     check(made)
     by_token = texts(made, PLACES)

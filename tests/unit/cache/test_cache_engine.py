@@ -6,6 +6,8 @@ import fcntl
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -96,6 +98,20 @@ def test_as_many_files_fit_as_descriptors_are_asked_for(files: int) -> None:
     assert limits.files_possible(limits.needed(files)) == files
 
 
+def test_a_cache_takes_the_descriptors_that_there_are_and_is_refused_below_those_of_ten_files() -> None:
+    """In a process of its own, whose limit this is."""
+    code = "import resource as r, sys; from tidemill.cache.engine import limits; hard = int(sys.argv[1])\n"
+    code += "r.setrlimit(r.RLIMIT_NOFILE, (100, hard)); print(limits.raise_limit(10_000))"
+
+    few, too_few = (
+        subprocess.run([sys.executable, "-c", code, hard], capture_output=True, text=True, check=False)
+        for hard in ("240", "229")
+    )
+
+    assert few.stdout == "240\n", few.stderr
+    assert "a cache needs 230 descriptors at least, and this system allows 229" in too_few.stderr
+
+
 def named(**read: object) -> dict[str, str]:
     made = Readings(**{"running": True, "answers": True, **read})  # type: ignore[arg-type]
     return {each.check: each.found for each in findings(CONFIG, made)}
@@ -115,7 +131,6 @@ def test_each_trouble_is_named() -> None:
     assert "restarted 5 times" in named(restarts=5)["process"]
     assert "3199 of 3200" in named(descriptors=3199, descriptors_max=3200)["descriptors"]
     assert "without being cached" in named(descriptors=3199, descriptors_max=3200)["descriptors"]
-    assert "needs 3200" in named(descriptors=10, descriptors_max=1024)["descriptors"]
     assert "left" in named(disk_free_bytes=5)["disk"]
     assert named(origins=[silent])["origin"].endswith("1970-01-01T00:00:00Z: Connection refused")
     assert "is a redirector" in named(origins=[redirector])["origin"]

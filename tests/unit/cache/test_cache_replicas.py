@@ -12,12 +12,12 @@ from tidemill.errors import ConfigError
 
 
 def lists(folder: Path, text: str, **more: str) -> ReplicaLists:
-    (folder / "list").write_text(text)
-    directory = folder / "lists"
-    directory.mkdir(exist_ok=True)
-    for name, content in more.items():
-        (directory / name).write_text(content)
-    return ReplicaLists(Replicas(file=folder / "list", directory=directory))
+    """Of one file, or with `more` of a directory that holds it, too."""
+    where = folder / "lists" if more else folder
+    where.mkdir(exist_ok=True)
+    for name, content in {"list": text, **more}.items():
+        (where / name).write_text(content)
+    return ReplicaLists(Replicas(files=where if more else where / "list"))
 
 
 def test_the_longest_text_before_the_star_decides(tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_a_malformed_line_is_named_with_its_number(tmp_path: Path, line: str, wh
 
 def test_a_list_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gone"):
-        ReplicaLists(Replicas(file=tmp_path / "gone")).of("root://o//x")
+        ReplicaLists(Replicas(files=tmp_path / "gone")).of("root://o//x")

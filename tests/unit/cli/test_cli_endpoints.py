@@ -17,9 +17,9 @@ from tidemill.config.transfer import Endpoint
     ("endpoint", "state", "words"),
     [
         (Endpoint(url="https://h.example.org/in/"), "ok", "may be read"),
-        (Endpoint(url="davs://*.example.org/", write=True), "ok", "may be read and written"),
+        (Endpoint(url="davs://*.example.org/", access="both"), "ok", "may be read and written"),
         (Endpoint(url="http://h.example.org/"), "warn", "without encryption"),
-        (Endpoint(url="https://h.example.org/", read=False), "warn", "neither read nor written"),
+        (Endpoint(url="https://h.example.org/", access="write"), "ok", "may be written"),
         (Endpoint(url="https://h.example.org/", certificate=Path("/none")), "fail", "cannot be read"),
         (Endpoint(url="https://h.example.org/", token_file=Path("/none")), "fail", "secret file"),
         (Endpoint(url="https://me@h.example.org/"), "fail", "user name"),
@@ -53,7 +53,7 @@ def test_a_server_that_is_reached_by_messages_wants_a_certificate_whose_key_fits
         (named, "wants a client certificate"),
         (structs.replace(named, certificate=lrz.certificate, key=cms.key), "cannot be used"),
         (structs.replace(named, server="amqp://h"), "is not a broker's address"),
-        (structs.replace(named, server="amqps://me:word@h"), "is not a broker's address"),
+        (structs.replace(named, server="amqps://me:word@h"), "holds a password"),
     ):
         (found,) = examine_broker(wrong)
         assert (found.state, words in found.found, bool(found.hint)) == ("fail", True, True)

@@ -29,8 +29,7 @@ from tidemill.site.state.epoch import claim
 METRICS = """# HELP tidemill_nodes Nodes
 # TYPE tidemill_nodes gauge
 tidemill_grant_node_seconds{account="sci",kind="granted"} 3600000
-tidemill_grant_node_seconds{account="sci",kind="before"} 360000
-tidemill_grant_node_seconds{account="sci",kind="settled"} 73800
+tidemill_grant_node_seconds{account="sci",kind="settled"} 433800
 tidemill_grant_node_seconds{account="sci",kind="in_flight"} 3600
 tidemill_grant_node_seconds{account="sci",kind="committed"} 14400
 tidemill_grant_node_seconds{account="sci",kind="left"} 3076200

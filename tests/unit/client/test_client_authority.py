@@ -21,7 +21,7 @@ from tests.sizes import file_size_max
 
 from tidemill.cli.main import main
 from tidemill.client.authority import Authority, Issued, Wanted, describe
-from tidemill.config.amqp import Amqp
+from tidemill.config.amqp import SERVER_USER
 from tidemill.errors import ConfigError
 from tidemill.server.identity.revocations import parse
 
@@ -201,4 +201,4 @@ def test_the_commands_of_the_page_on_messages_make_the_files_that_it_names(tmp_p
     assert named - {path.name for path in tmp_path.iterdir()} == set()
     of_the_server = re.search(r"^ *\[amqp\]$.*?certs/(\S+)\"", page, re.MULTILINE | re.DOTALL)
     assert of_the_server is not None
-    assert describe(tmp_path / of_the_server[1]).name == Amqp().user
+    assert describe(tmp_path / of_the_server[1]).name == SERVER_USER

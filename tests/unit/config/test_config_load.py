@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import describe, load, loads, parse_size
+from tidemill.config import describe, load, loads, parse_size, repeated
+from tidemill.config.keys import path_in, url_in
+from tidemill.config.server import ServerConfig
 from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application
 
@@ -72,6 +75,59 @@ def test_paths_are_relative_to_the_file() -> None:
     assert config.data_roots == [Path("/etc/tidemill/data"), Path("/abs")]
 
 
+def test_a_key_takes_a_path_or_a_url_and_only_the_path_is_made_absolute() -> None:
+    def read(value: str) -> str:
+        text = f'[[downtimes.sources]]\nfrom = "{value}"'
+        return loads(text, ServerConfig, source=SOURCE).downtimes.sources[0].place
+
+    assert read("https://cric.example.org/x?a=1") == "https://cric.example.org/x?a=1"
+    assert (url_in(read("https://a.org")), path_in(read("https://a.org"))) == ("https://a.org", None)
+    assert path_in(read("down.toml")) == Path("/etc/tidemill/down.toml")
+    assert path_in(read("/abs/times: all.ics")) == Path("/abs/times: all.ics")
+    assert read("https:/slip.org") == "https:/slip.org", "a slip, which is refused as a URL, and no file"
+    assert (read(""), path_in("")) == ("", None)
+
+
+def test_a_token_file_is_a_path_or_discover() -> None:
+    def endpoint(token: str) -> Endpoint:
+        text = f'{BASE}[[endpoints]]\nurl = "https://a.example.org/"\ntoken_file = "{token}"'
+        return loads(text, SiteConfig, source=SOURCE).endpoints[0]
+
+    assert (endpoint("discover").finds_token, endpoint("discover").token_path) == (True, None)
+    assert endpoint("./discover").token_path == Path("/etc/tidemill/discover")
+    assert not endpoint("dav.token").finds_token
+    types = {each.key: each.type for each in describe(SiteConfig, inside=True)}
+    assert types["endpoints[].token_file"] == "path or `discover`"
+
+
+def test_what_an_endpoint_is_for_is_one_choice() -> None:
+    ways = {
+        access: (
+            Endpoint(url="s3://b/", access=access).is_read,
+            Endpoint(url="s3://b/", access=access).is_written,
+        )
+        for access in ("read", "write", "both")
+    }
+    assert ways == {"read": (True, False), "write": (False, True), "both": (True, True)}
+    assert not Endpoint(url="s3://b/").is_written
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('url = "https://r.example.org"\nlogin_file = "login"', "names no account"),
+        ('url = "https://me@r.example.org"\nlogin_file = "login"\ntoken_file = "jwt"', "give one of"),
+        ('url = "http://me@r.example.org"\nlogin_file = "login"', "is not encrypted"),
+        ('url = "https://me:secret@r.example.org"', "replicas.rucio.url"),
+    ],
+)
+def test_a_login_to_rucio_names_its_account_in_the_url(keys: str, why: str) -> None:
+    assert why in refusal(f"{BASE}[replicas.rucio]\n{keys}").message
+    text = f'{BASE}[replicas.rucio]\nurl = "https://me@r.example.org/x"\nlogin_file = "login"'
+    read = loads(text, SiteConfig, source=SOURCE).replicas.rucio
+    assert (read.account, read.address) == ("me", "https://r.example.org/x")
+
+
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load(tmp_path / "absent.toml", SiteConfig)
@@ -90,5 +146,22 @@ def test_keys_of_tables_in_lists_are_described_with_their_units() -> None:
     units = {key.key: key.unit for key in describe(SiteConfig, inside=True)}
     assert units["io[].bytes_per_s"] == "bytes/s"
     assert units["io[].ops_per_s"] == "1/s"
-    assert {"accounts[].node_hours", "containers.NAME.path"} <= set(units)
+    assert {"accounts[].node_hours", "containers.NAME.command"} <= set(units)
     assert not any("[]" in key.key or "NAME" in key.key for key in describe(SiteConfig))
+
+
+def test_tables_that_a_file_may_have_several_of_are_described_but_are_no_keys() -> None:
+    tables = {key.key: key for key in [*repeated(SiteConfig), *repeated(ServerConfig)]}
+    assert {"accounts", "containers", "tokens.issuers"} <= set(tables)
+    assert all(key.doc for key in tables.values())
+    keys = {key.key for record in (SiteConfig, ServerConfig) for key in describe(record, inside=True)}
+    assert keys.isdisjoint(tables)
+
+
+def test_credentials_are_recognised_by_the_last_part_of_their_key() -> None:
+    keys = {key.key: key.is_credential for key in describe(ServerConfig, inside=True)}
+    assert keys["secret_file"]
+    assert keys["tls.ca"]
+    assert keys["notify.hooks[].secret_file"]
+    assert not keys["tls.other_ca"]
+    assert not keys["listen"]

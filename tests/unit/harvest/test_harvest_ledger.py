@@ -9,7 +9,7 @@ from tidemill.harvest.account.ledger import UNBOUNDED_S, Bounds, Living, Standin
 
 NOW = 100_000.0
 FREE = Bounds()
-FIRST = Account(name="phy123", node_hours=100, used_node_hours=40, units_per_node_hour=64, unit="core-hours")
+FIRST = Account(name="phy123", node_hours=60, units="64 core-hours")
 SECOND = Account(name="hep7", node_hours=10)
 
 
@@ -21,25 +21,33 @@ def test_a_grant_is_settled_in_flight_and_committed() -> None:
     ]
     ledger = balance([FIRST, SECOND], {"phy123": 20 * 3600.0}, living, now_s=NOW, bounds=FREE)
 
-    # 40 before, 20 settled, 4 x 0.5 h in flight, 4 x 1.5 h + 2 x 1 h committed: 30 below the stop line at 98
+    # 20 settled, 4 x 0.5 h in flight, 4 x 1.5 h + 2 x 1 h committed: 28.8 below the stop line at 58.8
     line = ledger.lines[0]
-    assert (line.before_s, line.settled_s) == (40 * 3600, 20 * 3600)
+    assert line.settled_s == 20 * 3600
     assert (line.in_flight_s, line.committed_s) == (2 * 3600, 8 * 3600)
-    assert line.left_s == pytest.approx(28 * 3600)
-    assert line.units(line.used_s) == 62 * 64
+    assert line.left_s == pytest.approx(28.8 * 3600)
+    assert line.units(line.used_s) == 22 * 64
     assert line.standing is Standing.OPEN
     assert (ledger.account, ledger.notes) == ("phy123", [])
-    assert ledger.node_s_left == pytest.approx(28 * 3600)
+    assert ledger.node_s_left == pytest.approx(28.8 * 3600)
     assert ledger.lines[1].in_flight_s == 600
 
 
 def test_the_next_account_follows_at_the_stop_line() -> None:
-    ledger = balance([FIRST, SECOND], {"phy123": 58 * 3600.0}, [], now_s=NOW, bounds=FREE)
+    ledger = balance([FIRST, SECOND], {"phy123": 58.8 * 3600.0}, [], now_s=NOW, bounds=FREE)
     assert ledger.account == "hep7"
     assert ledger.node_s_left == pytest.approx(9.8 * 3600)
     assert ledger.notes == [
-        "account `phy123`: 6,272.0 of 6,400.0 core-hours are used, 0.0 committed: nothing more is asked for there"
+        "account `phy123`: 3,763.2 of 3,840.0 core-hours are used, 0.0 committed: nothing more is asked for there"
     ]
+
+
+@pytest.mark.parametrize("wrong", ["16", "core-hours", "0 core-hours", "-3 x", "1e3 x", "16 "])
+def test_units_are_a_number_and_a_name(wrong: str) -> None:
+    assert Account(name="a", node_hours=1, units="0.5 SBU of 2026").unit == (0.5, "SBU of 2026")
+    assert Account(name="a", node_hours=1).unit == (1.0, "node-hours")
+    with pytest.raises(ValueError, match="such as `16 core-hours`"):
+        Account(name="a", node_hours=1, units=wrong)
 
 
 def test_what_is_committed_and_not_used_comes_back() -> None:

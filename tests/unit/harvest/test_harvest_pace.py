@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.harvest.plan.pace import BURST_POLLS, GlancePace, OwnJobs, is_news
+from tidemill.harvest.plan.pace import (
+    BURST_POLLS,
+    FIRST_WORK_S,
+    LEFT_S,
+    GlancePace,
+    LastMinute,
+    OwnJobs,
+    awaited_s,
+    is_news,
+)
 from tidemill.model.machine import JobCounts
 
 
@@ -144,3 +153,35 @@ def test_an_end_that_nobody_waits_for_has_time_until_the_next_poll(
     before: JobCounts, after: JobCounts, expected: bool
 ) -> None:
     assert is_news(before, after, own=OwnJobs(), is_queue_empty=True) is expected
+
+
+@pytest.mark.parametrize(
+    ("has_new_work", "living", "left", "expected"),
+    [
+        (True, 0, 0, FIRST_WORK_S),
+        (True, 2, 2, FIRST_WORK_S),
+        (False, 2, 2, LEFT_S),
+        (False, 0, 0, None),
+        (True, 2, 1, None),
+        (False, 2, 1, None),
+    ],
+)
+def test_work_is_polled_for_where_no_allocation_could_take_it(
+    has_new_work: bool, living: int, left: int, expected: float | None
+) -> None:
+    assert awaited_s(has_new_work=has_new_work, living=living, left=left) == expected
+
+
+def test_commands_of_the_last_minute_are_counted_whenever_they_were_made() -> None:
+    last = LastMinute()
+    assert last.commands(1000.0, 4) == 4
+    assert last.commands(1030.0, 9) == 9
+    assert last.commands(1060.0, 9) == 5
+    assert last.commands(1089.9, 9) == 5
+    assert last.commands(1090.0, 9) == 0
+
+
+def test_work_that_waits_gets_no_poll_that_would_pass_the_bound_of_a_minute() -> None:
+    made = pace()
+    assert not made.hurry(100.0, last_minute=19)
+    assert made.hurry(100.0, last_minute=18)

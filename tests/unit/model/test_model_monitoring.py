@@ -7,7 +7,7 @@ from pathlib import Path
 from tidemill.model.metrics import AGENT
 from tidemill.model.metrics.nodes import FAMILIES, QUANTITIES
 from tidemill.node.monitor import _FORMULAS
-from tidemill.server.web.allocation import CHARTS, RARE
+from tidemill.server.web.allocation import CHARTS, OF_REQUESTS, RARE, SHARED
 
 PAGE = Path(__file__).parents[3] / "docs" / "monitoring.md"
 
@@ -43,7 +43,7 @@ def test_every_chart_is_of_quantities_of_one_unit_and_what_is_shown_at_times_is_
     units = {each.name: each.unit for each in QUANTITIES}
     for panel in CHARTS:
         assert len({units[name] for name in panel.quantities}) == 1, panel.title
-    assert {panel.quantities[0] for panel in CHARTS} >= RARE
+    assert {panel.quantities[0] for panel in CHARTS} >= RARE | OF_REQUESTS.keys() | SHARED
     drawn = {name for panel in CHARTS for name in panel.quantities}
     assert set(units) - drawn == {
         "cpu_idle", "cores", "memory", "swap_used", "major_faults", "disk_ops", "pressure_memory_full",

@@ -119,6 +119,22 @@ def test_the_binary_named_by_the_variable_wins(tmp_path: Path) -> None:
     assert find_binary({"TIDEMILL_NODE": str(binary)}) == binary
 
 
+def test_a_binary_in_the_site_directory_comes_before_all_others(tmp_path: Path) -> None:
+    binary, other = tmp_path / "tidemill-node", tmp_path / "other"
+    other.write_text("#!/bin/sh\n")
+    variables = {"TIDEMILL_NODE": str(other)}
+    other.chmod(0o755)
+    assert find_binary(variables, site=tmp_path) == other
+    binary.symlink_to(other)
+    assert find_binary({}, site=tmp_path) == binary
+    other.chmod(0o644)
+    with pytest.raises(ConfigError, match="is not an executable file"):
+        find_binary({}, site=tmp_path)
+    other.unlink()
+    with pytest.raises(ConfigError, match="is not an executable file"):
+        find_binary({}, site=tmp_path)
+
+
 def test_a_variable_that_names_no_executable_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TIDEMILL_NODE names `/nowhere/x`"):
         find_binary({"TIDEMILL_NODE": "/nowhere/x", "PATH": str(tmp_path)})

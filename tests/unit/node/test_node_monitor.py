@@ -42,6 +42,12 @@ def test_times_are_shares_of_all_cores_and_counters_are_rates() -> None:
     assert (value(found, "gpu_busy"), value(found, "gpu_memory")) == (0.4, 2_097_000)  # four digits of 2 MiB
 
 
+def test_opens_and_closes_are_rates_of_each_kind_of_file_system() -> None:
+    found = sampled(nfs_opens=9240, nfs_closes=0, lustre_closes=20)
+    names = ("nfs_opens", "nfs_closes", "lustre_opens", "lustre_closes")
+    assert [value(found, name) for name in names] == [924, 0, None, 2]
+
+
 def test_what_is_not_known_is_none_and_not_zero() -> None:
     assert values_of(sampled()) == [None] * len(QUANTITIES)
     assert value(sampled(user_ms=5), "cpu_user") is None  # of how many cores?
@@ -54,11 +60,19 @@ def test_a_pilot_of_another_version_says_more_or_less() -> None:
     short = msgspec.structs.replace(sampled(), figures=[8])
     longer = msgspec.structs.replace(sampled(), figures=[8, *([None] * len(FIGURES)), 17])
     assert value(short, "cores") == value(longer, "cores") == 8
+    before = sampled(nfs_ops=50).figures[
+        : FIGURES.index("nfs_opens")
+    ]  # of a version that does not count opens
+    older = msgspec.structs.replace(sampled(), figures=before, mounts={"/sw": [50, 0, 1, 1, 7]})
+    assert (value(older, "nfs_ops"), value(older, "nfs_opens")) == (5, None)
+    (mount,) = mounts_of(older)
+    assert (mount.ops_per_s, mount.opens_per_s, mount.closes_per_s) == (5, None, None)
 
 
 def test_mounts_are_told_with_rates_and_the_mean_round_trip() -> None:
     found = msgspec.structs.replace(
-        sampled(), mounts={"/sw": [100, 1, 2000, 0, 700], "/lfs": [10, None, 0, 0, None]}
+        sampled(),
+        mounts={"/sw": [100, 1, 2000, 0, 700, 60, 15], "/lfs": [10, None, 0, 0, None, None, 5]},
     )
     second, first = mounts_of(found)
     assert (first.mount, first.ops_per_s, first.retransmissions_per_s, first.rtt_s) == (
@@ -68,6 +82,8 @@ def test_mounts_are_told_with_rates_and_the_mean_round_trip() -> None:
         0.0007,
     )
     assert (second.ops_per_s, second.retransmissions_per_s, second.rtt_s) == (1, None, None)
+    assert (first.opens_per_s, first.closes_per_s) == (6, 1.5)
+    assert (second.opens_per_s, second.closes_per_s) == (None, 0.5)
 
 
 def test_segments_are_read_on_while_they_come_and_go(tmp_path: Path) -> None:

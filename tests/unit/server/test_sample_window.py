@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from tidemill.model.metrics.nodes import PLACES, QUANTITIES
 from tidemill.server.monitoring.window import SERIES_MAX, SampleWindow
 from tidemill.wire.monitoring import NODES_SHOWN_MAX, AllocationSamples, MountUse, NodePoint, NodeSeries
@@ -66,6 +68,26 @@ def test_too_much_in_all_takes_the_place_of_what_was_heard_of_longest_ago() -> N
         few.take("s", [sent(name, {"n": [point(1)]})])
     assert few.has("s") == {"b"}
     assert few._points == 1
+
+
+def test_what_a_site_of_an_older_version_does_not_send_is_unknown() -> None:
+    older = b"""[{"allocation": "a", "nodes_total": 1, "mean": [], "nodes": [{"node": "n", "cores": "",
+        "points": [[1000000, 1000000, [0.5, 0.0]]], "mounts": [["/sw", 210.0, 0.0, 4e6, 0.0, 0.0007]]}]}]"""
+    held = SampleWindow()
+    held.take("s", msgspec.json.decode(older, type=list[AllocationSamples]))
+    ((mount,),) = [each.mounts for each in held.reply("s", "a").nodes]
+    assert (mount.ops_per_s, mount.rtt_s, mount.opens_per_s, mount.closes_per_s) == (210, 0.0007, None, None)
+
+
+def test_a_site_of_a_later_version_may_say_more_of_a_mount() -> None:
+    later = (
+        b'[{"allocation": "a", "nodes_total": 1, "nodes": [{"node": "n", "points": [[1, 1, []]], "mounts": [["/sw", '
+        b"1.0, 0.0, 2.0, 0.0, null, 6.0, 1.5, 99.0]]}]}]"
+    )
+    held = SampleWindow()
+    held.take("s", msgspec.json.decode(later, type=list[AllocationSamples]))
+    ((mount,),) = [each.mounts for each in held.reply("s", "a").nodes]
+    assert (mount.opens_per_s, mount.closes_per_s) == (6, 1.5)
 
 
 def test_what_no_agent_sends_is_left_out() -> None:

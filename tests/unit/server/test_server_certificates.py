@@ -11,6 +11,7 @@ import pytest
 
 from tidemill.client.authority import Authority, Wanted
 from tidemill.config.tls import Tls
+from tidemill.errors import ConfigError
 from tidemill.server.identity.certificates import Certificates
 
 
@@ -68,3 +69,17 @@ def test_what_changes_is_read_by_another_thread(tmp_path: Path, monkeypatch: pyt
     asyncio.run(run())
     assert readers
     assert threading.get_ident() not in readers
+
+
+def test_a_key_may_be_in_the_file_of_its_certificate_and_not_without_one(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca", name="CA", days=9)
+    made = authority.issue(Wanted(role="server", name="localhost", days=9), tmp_path)
+    both = tmp_path / "both.pem"
+    both.touch(0o600)
+    both.write_bytes(made.certificate.read_bytes() + made.key.read_bytes())
+
+    assert Certificates(Tls(certificate=both), []).context is not None
+    with pytest.raises(ConfigError, match=r"`tls\.certificate` is not"):
+        Certificates(Tls(key=made.key), [])
+    with pytest.raises(ConfigError, match=r"mode|private"):
+        Certificates(Tls(certificate=made.certificate), [])  # it may be read by all, and a key may not

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.config.amqp import Amqp
+from tidemill.config import loads
+from tidemill.config.amqp import SERVER_USER, Amqp
+from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.server.core import actions
 from tidemill.server.core.dispatcher import Dispatcher
@@ -29,11 +31,8 @@ from tidemill.wire.broker import broker_of, place_of
 from tidemill.wire.credentials import Credentials
 
 CONFIG = Amqp(
-    url="amqps://h/v",
-    user="srv",
-    submitters={"cms": "", "a.b": "CN=a b"},
-    sites={"lrz": ""},
-    operators={"ops": ""},
+    url="amqps://srv@h/v",
+    users={"cms": "submitter", "CN=a b": "submitter a.b", "lrz": "site", "ops": "operator ops"},
 )
 
 
@@ -82,10 +81,9 @@ def test_the_commands_quote_what_users_are_called() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"sites": {"cms": ""}}, "the broker's user `cms` is the submitter `cms` already"),
-        ({"sites": {"x": "srv"}}, "the broker's user `srv` is the server already"),
-        ({"submitters": {"a/b": ""}}, "`a/b` is not a valid name"),
-        ({"submitters": {"*": ""}}, "is not a valid name"),
+        ({"users": {"srv": "site x"}}, "the broker's user `srv` is the server already"),
+        ({"users": {"u": "submitter a/b"}}, "`a/b`, the submitter that `u` is, is not a valid name"),
+        ({"users": {"*": "submitter"}}, "is not a valid name"),
     ],
 )
 def test_names_and_users_that_do_not_go_together_are_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -94,9 +92,9 @@ def test_names_and_users_that_do_not_go_together_are_refused(changes: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "address", ["amqp://h/v", "amqps://user:word@h/v", "amqps:///v", "https://h", "amqps://h:x/v"]
+    "address", ["amqp://h/v", "amqps:///v", "https://h", "amqps://h:x/v", "amqps://h/v?x=1"]
 )
-def test_an_address_without_tls_or_with_a_password_is_none(address: str) -> None:
+def test_an_address_without_tls_or_host_is_none(address: str) -> None:
     with pytest.raises(ConfigError, match="is not a broker's address"):
         place_of(address)
 
@@ -106,6 +104,38 @@ def test_an_address_may_leave_out_port_and_virtual_host() -> None:
     assert place_of("amqps://h:1/a%2Fb") == ("h", 1, "a/b")
     with pytest.raises(ConfigError, match="wants a client certificate"):
         broker_of("amqps://h", Credentials())
+
+
+@pytest.mark.parametrize("url", ["amqps://user:word@h/v", "amqps://:word@h/v"])
+def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
+    for read in (
+        lambda: place_of(url),
+        lambda: loads(f'amqp.url = "{url}"', ServerConfig, source=Path("server.toml")),
+    ):
+        with pytest.raises(ConfigError, match="holds a password") as caught:
+            read()
+        assert "word@" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_the_user_of_the_broker_is_in_its_url() -> None:
+    assert place_of("amqps://CN%3Da%20b@h/v") == ("h", 5671, "v")
+    assert Amqp(url="amqps://CN%3Da%20b@h/v").user == "CN=a b"
+    assert Amqp(url="amqps://h/v").user == SERVER_USER
+
+
+@pytest.mark.parametrize(
+    ("users", "why"),
+    [
+        ({"cms": ""}, "`cms` is ``, expected"),
+        ({"cms": "cms"}, "`cms` is `cms`, expected"),
+        ({"cms": "root cms"}, "a role of submitter, site, operator"),
+        ({"a": "site lrz", "b": "site lrz"}, "two of `users` are `site lrz`"),
+        ({"lrz": "site", "b": "site lrz"}, "two of `users` are `site lrz`"),
+    ],
+)
+def test_a_user_of_the_broker_is_one_role_and_one_name(users: dict[str, str], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Amqp(users=users)
 
 
 # ---- feed -------------------------------------------------------------------------------------------------------

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemill import clock
 from tidemill.config import loads
 from tidemill.config.server import ServerConfig
-from tidemill.config.tls import Issuer
+from tidemill.config.tls import Bearer, Issuer
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.identity import issuers
@@ -296,11 +298,18 @@ def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('role = "site"\nname = "x"', "names nobody"),
-        ('role = "site"\nname = "x"\nsubject = "/CN=x"\ntoken = "x"', "names subject and token"),
-        ('role = "site"\nname = "x"\ntoken = "x"\nissuer = "ian"', "has issuer `ian`"),
-        ('role = "site"\nname = "x"\nsubject = "/CN=x"', "needs `tls.other_ca`"),
-        ('role = "root"\nname = "x"\nsubject = "/CN=x"', "role"),
+        ('role = "site"\nname = "x"', "`roles.members\\[0\\].who` is missing"),
+        ('role = "site"\nname = "x"\nwho = "x"', "names nobody"),
+        ('role = "site"\nname = "x"\nwho = "x@ian"', "there is no issuer `ian`"),
+        ('role = "site"\nname = "x"\nwho = "ada@cern.ch"', "there is no issuer `cern.ch`"),
+        ('role = "site"\nname = "x"\nwho = "/CN=x"', "needs `tls.other_ca`"),
+        ('role = "site"\nname = "x"\nwho = "/CN=x@iam"', "may mean a certificate or a token"),
+        ('role = "root"\nname = "x"\nwho = "/CN=x"', "role"),
+        (
+            'role = "site"\nname = "x"\nwho = "x@iam"\n[[roles.members]]\nrole = "operator"\nname = "y"\n'
+            'who = "token:x@iam"',
+            "as that of `x` does",
+        ),
     ],
 )
 def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, error: str) -> None:
@@ -309,6 +318,40 @@ def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, err
         read_authenticator(
             loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml"))
         )
+
+
+@pytest.mark.parametrize(
+    ("who", "bearer"),
+    [
+        ("/DC=org/CN=Ada", Bearer(subject="/DC=org/CN=Ada")),
+        ("/DC=org/emailAddress=ada@cern.ch", Bearer(subject="/DC=org/emailAddress=ada@cern.ch")),
+        ("subject:/CN=x@iam", Bearer(subject="/CN=x@iam")),
+        ("ada@iam", Bearer(token="ada", issuer="iam")),
+        ("ada@cern.ch@iam", Bearer(token="ada@cern.ch", issuer="iam")),
+        ("group:/atlas/production@iam", Bearer(group="/atlas/production", issuer="iam")),
+        ("token:/DC=org/CN=Ada@iam", Bearer(token="/DC=org/CN=Ada", issuer="iam")),
+        ("token:group:/atlas@iam", Bearer(token="group:/atlas", issuer="iam")),
+        ("token:token:x@iam", Bearer(token="token:x", issuer="iam")),
+        ("auth0:7@iam", Bearer(token="auth0:7", issuer="iam")),
+    ],
+)
+def test_who_means_one_certificate_one_token_or_one_group(who: str, bearer: Bearer) -> None:
+    assert Bearer.parse(who) == bearer
+
+
+@pytest.mark.parametrize(
+    "who", ["", "/", "ada", "@iam", "ada@", "group:@iam", "group:/atlas", "token:@iam", "subject:ada@iam", "subject:",
+            " /CN=x", "ada@iam ", "ada@iam\n", "a\x00b@iam", "group:", "@"],
+)  # fmt: skip
+def test_who_that_means_nobody_is_refused(who: str) -> None:
+    with pytest.raises(ValueError, match=r"names nobody|is not a subject|begins or ends with a blank"):
+        Bearer.parse(who)
+
+
+@given(st.text(min_size=1, max_size=20).filter(str.isprintable), st.sampled_from(["iam", "cern.ch"]))
+def test_every_sub_can_be_written_and_never_means_a_certificate(sub: str, issuer: str) -> None:
+    if sub == sub.lstrip():
+        assert Bearer.parse(f"token:{sub}@{issuer}") == Bearer(token=sub, issuer=issuer)
 
 
 def test_tokens_and_ports_are_refused_without_https() -> None:

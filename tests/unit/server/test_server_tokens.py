@@ -36,7 +36,7 @@ def jwks() -> bytes:
 def authenticator(folder: Path, *more: Issuer, leeway_s: float = 30.0) -> Authenticator:
     path = folder / "jwks.json"
     path.write_bytes(jwks())
-    here = Issuer(name="here", issuer=HERE, audience=["a"], jwks_file=path)
+    here = Issuer(name="here", issuer=HERE, audience=["a"], jwks=str(path))
     tokens = TokenVerifier(Section(issuers=[here, *more], leeway_s=leeway_s), members=[])
     return Authenticator(tokens=tokens)
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config.site import Cluster, LocalBatch, SiteConfig
+from tidemill.config.site import LocalBatch, NodeUse, SiteConfig
 from tidemill.node.gpus import count_gpus, stuck
 from tidemill.site.applications.gpus import gpus_of_node, slot_devices
 
 UNDEAD = Path(__file__).parents[2] / "fakes" / "undead.py"
 
 
-def local(**keys: int) -> SiteConfig:
-    return SiteConfig(name="here", server="unix:/x", batch="local", local=LocalBatch(**keys))
+def local(nodes: int = 1, gpus: int | None = None) -> SiteConfig:
+    return SiteConfig(name="here", server="unix:/x", local=LocalBatch(nodes=nodes), node=NodeUse(gpus=gpus))
 
 
-def slurm(**keys: int) -> SiteConfig:
-    return SiteConfig(name="here", server="unix:/x", batch="slurm", cluster=Cluster(**keys))  # type: ignore[arg-type]
+def slurm(gpus: int | None = None) -> SiteConfig:
+    return SiteConfig(name="here", server="unix:/x", batch="slurm", node=NodeUse(gpus=gpus))
 
 
 def fake_node(directory: Path, script: str) -> Path:
@@ -35,7 +35,7 @@ def fake_node(directory: Path, script: str) -> Path:
 def test_emulated_nodes_share_no_gpus_unless_the_site_says_so() -> None:
     assert gpus_of_node(local()) is None
     assert gpus_of_node(local(nodes=2)) == 0
-    assert gpus_of_node(local(nodes=2, gpus_per_node=1)) == 1
+    assert gpus_of_node(local(nodes=2, gpus=1)) == 1
     assert gpus_of_node(slurm()) is None
 
 
@@ -43,14 +43,14 @@ def test_one_local_node_has_the_gpus_of_this_machine(tmp_path: Path, monkeypatch
     listed = '[{"vendor": "nvidia", "name": "GPU-a", "domain": 3}, {"vendor": "nvidia", "name": "1", "domain": null}]'
     monkeypatch.setenv("TIDEMILL_NODE", str(fake_node(tmp_path, f"echo '{listed}'")))
     assert slot_devices(local(), {}) == {"gpu": 2, "gpu_percent": 100}
-    assert slot_devices(local(gpus_per_node=0), {}) == {}
+    assert slot_devices(local(gpus=0), {}) == {}
 
 
 def test_a_cluster_has_what_its_nodes_have_or_what_the_site_asks_for() -> None:
     found = {"gpu": 4, "shard": 8}
     assert slot_devices(slurm(), found) == {"gpu": 4, "shard": 8, "gpu_percent": 100}
-    assert slot_devices(slurm(gpus_per_node=2), found) == {"gpu": 2, "shard": 8, "gpu_percent": 100}
-    assert slot_devices(slurm(gpus_per_node=0), found) == {"shard": 8}
+    assert slot_devices(slurm(2), found) == {"gpu": 2, "shard": 8, "gpu_percent": 100}
+    assert slot_devices(slurm(0), found) == {"shard": 8}
 
 
 def test_a_binary_that_cannot_count_finds_none(tmp_path: Path) -> None:

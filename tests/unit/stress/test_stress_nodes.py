@@ -8,7 +8,7 @@ from tidemill.stress.node_series import series_of
 from tidemill.stress.run import Series
 from tidemill.wire.monitoring import NodePoint, NodeSeries, SampleReply
 
-NAMES = ["cpu_idle", "cpu_iowait", "memory", "memory_used", "nfs_ops"]
+NAMES = ["cpu_idle", "cpu_iowait", "memory", "memory_used", "nfs_ops", "nfs_opens", "lustre_closes"]
 
 
 def point(at_s: float, *values: float | None) -> NodePoint:
@@ -17,7 +17,7 @@ def point(at_s: float, *values: float | None) -> NodePoint:
 
 def reply(name: str, nodes: int, *mean: NodePoint, of: list[NodeSeries] | None = None) -> SampleReply:
     return SampleReply(
-        site="s", allocation=name, quantities=NAMES, units=[""] * 5, nodes_total=nodes, nodes=of or [],
+        site="s", allocation=name, quantities=NAMES, units=[""] * len(NAMES), nodes_total=nodes, nodes=of or [],
         mean=list(mean), until=0,
     )  # fmt: skip
 
@@ -36,6 +36,16 @@ def test_means_of_allocations_are_weighted_by_their_nodes_interval_by_interval()
     assert [at for at, _ in cpu.points] == [pytest.approx(3000.5), 3030]
     assert [value for _, value in found["memory in use"].points] == [pytest.approx(0.6), pytest.approx(0.8)]
     assert "requests to NFS servers" not in found, "there is no NFS"
+
+
+def test_opens_and_closes_of_each_file_system_are_series_of_their_own() -> None:
+    one = reply(
+        "a", 1, point(3000, 0.5, 0.0, 100, 50, 90, 12, None), point(3030, 0.5, 0.0, 100, 50, 90, 16, None)
+    )
+    found = by_title(series_of("s", [one], 2990, 3040))
+    opens = found["files opened on NFS"]
+    assert (opens.unit, [value for _, value in opens.points]) == ("1/s", [12, 16])
+    assert "files closed on Lustre" not in found, "it is not known"
 
 
 def test_what_lies_outside_the_window_or_is_not_known_is_left_out() -> None:

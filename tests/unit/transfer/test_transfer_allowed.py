@@ -15,8 +15,8 @@ from tidemill.transfer.allowed import PORTS, check_endpoint, is_remote, permit, 
 from tidemill.transfer.contract import Direction, TransferError
 
 DAV = Endpoint(url="https://dav.example.org/exp/", token_file=Path("/t"))
-OPEN = Endpoint(url="root://*.example.org//store/user", write=True)
-BUCKET = Endpoint(url="s3://bucket/in/", write=True)
+OPEN = Endpoint(url="root://*.example.org//store/user", access="both")
+BUCKET = Endpoint(url="s3://bucket/in/", access="both")
 ALL = [DAV, OPEN, BUCKET]
 
 

@@ -12,7 +12,7 @@ from tests.worlds.batch.batch_world import BatchWorld, Can
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
-from tidemill.config.site import LocalBatch
+from tidemill.config.site import LocalBatch, NodeUse
 
 
 class LocalWorld:
@@ -29,10 +29,10 @@ class LocalWorld:
         self.directory = directory / "batch"
         self.space = directory / "space"
         self.space.mkdir()
-        self.config = LocalBatch(nodes=self.nodes, cores_per_node=1, memory_mb_per_node=100, grace_s=0.3)
+        self.config = LocalBatch(nodes=self.nodes, grace_s=0.3)
 
     def open(self) -> BatchSystem:
-        return LocalBatchSystem(self.directory, self.config)
+        return LocalBatchSystem(self.directory, self.config, NodeUse(cores=1, memory_mb=100))
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:
         raise NotImplementedError(f"{name} {comment} {stranger}")
@@ -49,7 +49,7 @@ class LocalWorld:
     def stop(self) -> None:
         """Every allocation and the daemon end."""
         table = read_table(self.directory)
-        client = LocalBatchSystem(self.directory, self.config)
+        client = self.open()
         client.cancel(list(table.entries) if table else [])
         client.stop()
         deadline = clock.monotonic_s() + self.deadline_s

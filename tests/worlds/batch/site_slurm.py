@@ -40,7 +40,7 @@ tuning.harvest.startup_s = 1
 calls_per_min_max = 1200
 {cluster}
 [harvest]
-poll_s = 0.5
+poll_s = {poll_s}
 {harvest}
 [tuning.yield]
 dead_after_s = 10
@@ -99,19 +99,24 @@ def site_on(
     harvest: str = "",
     cluster_keys: str = "",
     idle_s: float = 20,
+    poll_s: float = 0.5,
     first_on_path: str = "",
+    binary: Path | None = None,
 ) -> Iterator[Site]:
-    """A running world on the cluster, ended and removed afterwards. `first_on_path`: a folder of other commands."""
+    """A running world on the cluster, ended and removed afterwards. `first_on_path`: a folder of other commands;
+    `binary`: instead of the installed `tidemill-node`."""
     parent = cluster.space
     staff = Path(tempfile.mkdtemp(prefix="st-", dir=cluster.directory))
     staff.chmod(0o777)
     environment = {"SLURM_CONF": str(cluster.conf)}
     if first_on_path:
         environment["PATH"] = f"{first_on_path}:{os.environ['PATH']}"
+    if binary is not None:
+        environment["TIDEMILL_NODE"] = str(binary)
     options = Options(nodes=1, cores=1, user=UID, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)
-    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys, "idle_s": idle_s}
+    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys, "idle_s": idle_s, "poll_s": poll_s}
     text = SITE.format(home=home, staff=staff, **keys)
     (home / "site" / "site.toml").write_text(text)
     try:

@@ -20,9 +20,8 @@ from tidemill.wire.api import JobDetail
 
 SITE = """batch = "slurm"
 contact = "operator@example.org"
-node_binary = "{binary}"
 tuning.cluster.unknown_s = 3
-tuning.harvest = {{ cycle_s = 1, startup_s = 0.5, start_by_s = 60 }}
+tuning.harvest = {{ cycle_s = 1, startup_s = 0.5, start_by_s = 60, starts_per_node_hour = 7200 }}
 {top}
 [cluster]
 partition = "{partition}"
@@ -30,7 +29,6 @@ calls_per_min_max = 1200
 {cluster_keys}
 [harvest]
 poll_s = 0.5
-starts_per_node_hour = 7200
 {harvest}
 """
 
@@ -88,15 +86,13 @@ def slurm_world(
     if not binary.exists():
         shutil.copy(Path(sys.executable).parent / "tidemill-node", binary)
         binary.chmod(0o755)
-    extra = SITE.format(
-        binary=binary, partition=partition, top=top, cluster_keys=cluster_keys, harvest=harvest
-    )
+    extra = SITE.format(partition=partition, top=top, cluster_keys=cluster_keys, harvest=harvest)
     options = Options(
         nodes=64,
         user=UID,
         extra=extra,
         yields=yields,
-        environment={"SLURM_CONF": str(cluster.conf), **(environment or {})},
+        environment={"SLURM_CONF": str(cluster.conf), "TIDEMILL_NODE": str(binary), **(environment or {})},
         parent=cluster.directory,
     )
     home = Path(tempfile.mkdtemp(prefix="h-", dir=cluster.directory))

@@ -125,7 +125,7 @@ class Edge(World):
 
     def write_all(self, way: str) -> None:
         """Server, site, application and job of one of the page's ways."""
-        mail = f'ca_file = "{self._mail.folder.parent / "localhost.pem"}"\n'
+        mail = f'ca = "{self._mail.folder.parent / "localhost.pem"}"\n'
         self.write("generate.sh", "generate.sh")
         self.write("generate.toml", "site/apps/generate.toml")
         self.write(f"{way}/server.toml", "server/server.toml", tables=mail + QUICK_SERVER)

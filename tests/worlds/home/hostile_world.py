@@ -44,10 +44,11 @@ tuning.idle_s = 60
 leases_per_min_max = {per_min}
 [local]
 nodes = 1
-cores_per_node = 1
+[node]
+cores = 1
 [[endpoints]]
 url = "https://store.example.org/exp/"
-write = true
+access = "both"
 """
 APP = """name = "{name}"
 executable = "{program}"

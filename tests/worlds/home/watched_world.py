@@ -41,9 +41,11 @@ secret_file = "{home}/server.secret"
 [mail]
 server = "localhost:{mail}"
 sender = "tidemill@example.org"
-ca_file = "{home}/localhost.pem"
-login_file = "{home}/mail.login"
-recipients = ["*@example.org"]
+ca = "{home}/localhost.pem"
+secret_file = "{home}/mail.login"
+
+[notify]
+allowed = ["mail:*@example.org", "hook:nobody", "hook:chat"]
 
 [tuning.notify]
 gather_s = 0.2
@@ -57,16 +59,12 @@ retry_max_s = 1
 name = "nobody"
 url = "http://127.0.0.1:1/"
 secret_file = "{home}/hook.secret"
-private = true
-submitters = true
 
 [[notify.hooks]]
 name = "chat"
 url = "https://localhost:{hook}/tidemill"
 secret_file = "{home}/hook.secret"
-ca_file = "{home}/localhost.pem"
-private = true
-submitters = true
+ca = "{home}/localhost.pem"
 """
 SITE_TOML = """
 name = "here"
@@ -85,7 +83,8 @@ secret_file = "{home}/agent.secret"
 textfile = "{home}/textfile/tidemill-here.prom"
 [local]
 nodes = 1
-cores_per_node = 2
+[node]
+cores = 2
 [tuning.transfer]
 tries_max = 1
 [[endpoints]]

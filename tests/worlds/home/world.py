@@ -49,7 +49,8 @@ walltime_s = "1h"
 {extra}
 [local]
 nodes = {nodes}
-cores_per_node = {cores}
+[node]
+cores = {cores}
 [tuning.local]
 grace_s = 3
 [tuning.yield]
@@ -81,6 +82,8 @@ class World:
         for directory in (home, home / "server", home / "site", home / "site" / "apps", home / "me"):
             directory.mkdir(mode=0o700, exist_ok=True)
         text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra, yields=options.yields)
+        if "batch = " in extra:  # its nodes are as they are
+            text = text.replace(f"[node]\ncores = {cores}\n", "")
         (home / "site" / "site.toml").write_text(text)
         examples.install(home / "site" / "apps")
         if options.user is not None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,10 +102,10 @@ def as_their_owner() -> Iterator[None]:
 
 
 def contained(
-    runtime: Runtime, path: Path | str, image: str, **more: object
+    runtime: Runtime, path: Path | str, image: str, *, before_verb: Sequence[str] = (), **more: object
 ) -> tuple[list[str], dict[str, str]]:
     """`wrap` and `env` of a program in a container, as the agent makes them."""
-    site = ContainerRuntime(path=Path(path), global_options=list(more.pop("global_options", [])))  # type: ignore[call-overload]
+    site = ContainerRuntime(command=[str(path), *before_verb])
     mode = Mode.RANGE if more.pop("range_mode", False) else Mode.COMMAND
     container = Container(image=image, runtime=runtime, **more)  # type: ignore[arg-type]
     app = Application(name="a", executable="/bin/sh", container=container, mode=mode)

@@ -215,15 +215,15 @@ class World:
             },
             "tokens": {
                 "issuers": [
-                    {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks_file": str(issuer.jwks)}
+                    {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
                 ],
             },
             "roles": {
                 "revoked_file": str(self.revoked),
                 "members": [
-                    {"role": "submitter", "name": "grace", "subject": "/DC=org/CN=Grace Hopper"},
-                    {"role": "operator", "name": "oscar", "issuer": "iam", "group": "/tide/operators"},
-                    {"role": "site", "name": "cori", "issuer": "iam", "token": "robot-cori"},
+                    {"role": "submitter", "name": "grace", "who": "/DC=org/CN=Grace Hopper"},
+                    {"role": "operator", "name": "oscar", "who": "group:/tide/operators@iam"},
+                    {"role": "site", "name": "cori", "who": "robot-cori@iam"},
                 ],
             },
             **more,

@@ -84,10 +84,13 @@ class BrokerWorld:
     def amqp(self, vhost: str, *, port: int | None = None, **more: Any) -> Amqp:
         """The section of a server.toml."""
         fields: dict[str, Any] = {
-            "url": f"amqps://127.0.0.1:{port or self.port}/{vhost}",
+            "url": f"amqps://tm-server@127.0.0.1:{port or self.port}/{vhost}",
             "certificate": self.certificates / "tm-server.pem", "key": self.certificates / "tm-server.key",
-            "ca": self.certificates / "ca.pem", "user": "tm-server", "submitters": {"cms": "", "atlas": ""},
-            "sites": {"lrz": "", "nersc": "", "here": "here-agent"}, "operators": {"ops": ""},
+            "ca": self.certificates / "ca.pem",
+            "users": {
+                "cms": "submitter", "atlas": "submitter", "lrz": "site", "nersc": "site", "here-agent": "site here",
+                "ops": "operator",
+            },
             "messages_max": QUEUE_MAX, "heartbeat_s": 2.0, "reconnect_max_s": 1.0,
         }  # fmt: skip
         return Amqp(**{**fields, **more})

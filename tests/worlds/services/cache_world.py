@@ -250,10 +250,11 @@ class CacheWorld:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    def tidemill(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of the ordinary user."""
+    def tidemill(self, *words: str, descriptors: int | None = None) -> subprocess.CompletedProcess[str]:
+        """A command of the ordinary user; `descriptors`: what the system allows it."""
+        limited = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
         return subprocess.run(
-            [*ordinary_user(), *TIDEMILL, *words],
+            [*limited, *ordinary_user(), *TIDEMILL, *words],
             capture_output=True,
             text=True,
             env=self.environ,

@@ -27,7 +27,7 @@ def samples(
                 _point(k, points - 1 - at, until_us, every_us, is_slow=node == slow) for at in range(points)
             ],
             cores="98" * 8 if node != slow else "3141" * 4,
-            mounts=[MountUse("/cvmfs/sw", 210.0, 0.0, 4e6, 0.0, 0.0007)],
+            mounts=[MountUse("/cvmfs/sw", 210.0, 0.0, 4e6, 0.0, 0.0007, 60.0, 15.0)],
         )
         for k, node in enumerate(nodes)
     ]  # fmt: skip
@@ -63,7 +63,9 @@ def _point(node: int, ago: int, until_us: int, every_us: int, *, is_slow: bool) 
         "network_in": 4e6 + 9e8 * start, "network_out": 2e6 + 3e6 * wave, "packets_in": 4e3 + 6e5 * start,
         "packets_out": 3e3 * (1 + wave), "disk_read": 1e5 * wave, "disk_write": 4e6 * wave, "disk_busy": 0.05 * wave,
         "nfs_ops": 40 + 4e3 * start, "nfs_retransmissions": 0.0, "nfs_read": 8e5 + 2e8 * start, "nfs_write": 2e5,
-        "nfs_rtt": (0.021 if is_slow else 0.0007) * (1 + wave),
+        "nfs_rtt": (0.021 if is_slow else 0.0007) * (1 + wave), "nfs_opens": 3 + 1.2e3 * start,
+        "nfs_closes": 3 + 3e2 * start, "lustre_ops": 2 + 60 * wave, "lustre_read": 3e6 * wave, "lustre_write": 1e5,
+        "lustre_closes": 1 + 9 * wave,
     }  # fmt: skip
     at_us = until_us - ago * every_us - node * 1_700_000
     return NodePoint(at_us, every_us, [found.get(each.name) for each in QUANTITIES])

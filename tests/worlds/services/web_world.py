@@ -55,7 +55,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     tls = {"certificate": f"{ca}/localhost.pem", "key": f"{ca}/localhost.key", "ca": f"{ca}/ca.pem"}
     issuer, revoked = Issuer(folder), folder / "revoked"
     revoked.touch()
-    believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks_file": str(issuer.jwks)}
+    believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
     server = Server(
         folder / "s", listen=f"127.0.0.1:{port}", secret_file=str(secret), tls=tls,
         tokens={"issuers": [believed], "leeway_s": 0}, roles={"revoked_file": str(revoked)}, **hospital(folder),

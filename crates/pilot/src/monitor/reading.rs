@@ -8,7 +8,7 @@ use tidemill_wire::{Sampled, FIGURES};
 
 use super::gpu_use::GpuUse;
 use super::proc::{self, Counters, TIMES};
-use crate::node::counters;
+use crate::node::counters::{self, Files};
 use crate::node::kernel_texts::{lustre_name, KernelTexts};
 use tidemill_sys::mountinfo::mounts;
 
@@ -33,8 +33,14 @@ pub struct Reading {
     disks: Counters,
     /// per mount: requests, transmissions, bytes read, bytes written, round trips in ms
     nfs: Counters,
+    /// per mount: requests, and bytes read and written if they are known
     lustre: Counters,
+    nfs_files: FilesOf,
+    lustre_files: FilesOf,
 }
+
+/// By mount point.
+type FilesOf = BTreeMap<String, Files>;
 
 impl Reading {
     /// Read everything; takes about a millisecond, and waits for no file system.
@@ -99,6 +105,7 @@ impl Reading {
                 mount.write_bytes,
                 mount.rtt_ms,
             ];
+            self.nfs_files.insert(mount.point.clone(), mount.files);
             self.nfs.insert(mount.point, counts);
         }
         let mut seen = Vec::new();
@@ -111,9 +118,15 @@ impl Reading {
             }
             seen.push(name.to_owned());
             if let Some(found) = kernel.lustre(name) {
-                let (read, written) = found.bytes.unwrap_or_default();
-                self.lustre
-                    .insert(mount.point, vec![found.ops.unwrap_or(0), read, written]);
+                let mut counts = vec![found.ops.unwrap_or(0)];
+                counts.extend(
+                    found
+                        .bytes
+                        .into_iter()
+                        .flat_map(|(read, written)| [read, written]),
+                );
+                self.lustre_files.insert(mount.point.clone(), found.files);
+                self.lustre.insert(mount.point, counts);
             }
         }
     }
@@ -161,8 +174,16 @@ impl Reading {
                 "nfs_rtt_us",
             ];
             let told = names.into_iter().zip(requests(&sums));
-            found.extend(told.filter_map(|(name, value)| Some((name, value?))));
+            found.extend(known(told));
         }
+        let nfs = all_files(&self.nfs_files, &before.nfs_files);
+        let lustre = all_files(&self.lustre_files, &before.lustre_files);
+        found.extend(known([
+            ("nfs_opens", nfs.opens),
+            ("nfs_closes", nfs.closes),
+            ("lustre_opens", lustre.opens),
+            ("lustre_closes", lustre.closes),
+        ]));
         debug_assert!(found.keys().all(|name| FIGURES.contains(name)), "{found:?}");
         Sampled {
             p: String::new(),
@@ -215,16 +236,19 @@ impl Reading {
         for (point, now) in &self.nfs {
             let old = before.nfs.get(point);
             if let Some(more) = old.and_then(|old| difference(now, old)) {
-                found.push((point.clone(), requests(&more).to_vec()));
+                let files = files_since(&self.nfs_files, &before.nfs_files, point);
+                let figures = [&requests(&more)[..], &[files.opens, files.closes]].concat();
+                found.push((point.clone(), figures));
             }
         }
         for (point, now) in &self.lustre {
             let old = before.lustre.get(point);
             if let Some(more) = old.and_then(|old| difference(now, old)) {
-                found.push((
-                    point.clone(),
-                    vec![Some(more[0]), None, Some(more[1]), Some(more[2]), None],
-                ));
+                let files = files_since(&self.lustre_files, &before.lustre_files, point);
+                let known = |place: usize| more.get(place).copied();
+                let traffic = [known(0), None, known(1), known(2), None];
+                let figures = [&traffic[..], &[files.opens, files.closes]].concat();
+                found.push((point.clone(), figures));
             }
         }
         found.retain(|(_, figures)| figures.iter().flatten().any(|&figure| figure > 0));
@@ -256,7 +280,7 @@ fn known(
         .filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// None: a counter went back.
+/// None: a counter went back. Only those that both readings have.
 fn difference(now: &[u64], before: &[u64]) -> Option<Vec<u64>> {
     now.iter()
         .zip(before)
@@ -284,7 +308,19 @@ fn sums(now: &Counters, before: &Counters) -> Option<Vec<u64>> {
     }))
 }
 
-/// As MOUNT_FIGURES, from requests, transmissions, bytes and round trips.
+fn files_since(now: &FilesOf, before: &FilesOf, point: &str) -> Files {
+    let of = |files: &FilesOf| files.get(point).copied().unwrap_or_default();
+    of(now).since(of(before))
+}
+
+/// Of the mounts that both have.
+fn all_files(now: &FilesOf, before: &FilesOf) -> Files {
+    let shared = now.keys().filter(|point| before.contains_key(*point));
+    let each = shared.map(|point| files_since(now, before, point));
+    each.reduce(Files::plus).unwrap_or_default()
+}
+
+/// The first five of MOUNT_FIGURES, from requests, transmissions, bytes and round trips.
 fn requests(more: &[u64]) -> [Option<u64>; 5] {
     let (ops, sent, rtt_ms) = (more[0], more[1], more[4]);
     [

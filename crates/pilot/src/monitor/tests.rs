@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidemill_fuzz::hunt;
 use tidemill_sys::process;
-use tidemill_wire::{frame, Sampled, FIGURES};
+use tidemill_wire::{frame, Sampled, FIGURES, MOUNT_FIGURES};
 
 use super::gpu_use::GpuUse;
 use super::proc;
@@ -165,8 +165,106 @@ fn lustre_counts_of_a_mounted_file_system_are_told() {
     );
     assert_eq!(
         sampled.mounts["/scratch"],
-        [Some(20), None, Some(140), Some(0), None]
+        [Some(20), None, Some(140), Some(0), None, Some(0), Some(0)]
     );
+}
+
+/// An NFS mount with files that were opened and closed, by calls of NFSv3 or by requests of NFSv4.
+fn opened(point: &str, protocol: u32, opens: u64, closes: u64) -> String {
+    let (events, requests) = match protocol {
+        3 => (
+            format!("9 9 0 0 {opens} 9 9 0 0 0 0 0 0 0 9 0 0 {closes} 0 0 0 0 0 0 0 0 0"),
+            format!("\t     GETATTR: {opens} {opens} 0 1 1 0 1 1 0\n"),
+        ),
+        _ => (
+            String::from("9 9 0 0 1 9 9 0 0 0 0 0 0 0 9 0 0 9 0 0 0 0 0 0 0 0 0"),
+            format!(
+                "\t OPEN_NOATTR: {opens} {opens} 0 1 1 0 1 1 0\n\t       CLOSE: {closes} {closes} 0 1 1 0 1 1 0\n"
+            ),
+        ),
+    };
+    format!(
+        "device srv:{point} mounted on {point} with fstype nfs statvers=1.1\n\tevents:\t{events}\n\
+         \tRPC iostats version: 1.1  p/v: 100003/{protocol} (nfs)\n\tper-op statistics\n{requests}\n"
+    )
+}
+
+#[test]
+fn opens_and_closes_are_told_of_all_mounts_together_and_of_each() {
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path();
+    write(
+        at,
+        "proc/self/mountinfo",
+        "3 1 0:6 / /scratch rw - lustre mgs@tcp:/lfs rw\n",
+    );
+    // mounts count in debugfs, metadata clients in /proc
+    let lustre = |opens: u64, closes: u64| {
+        let text = format!(
+            "snapshot_time 1.5 secs.nsecs\nopen {opens} samples [regs]\nclose {closes} samples [regs]\n"
+        );
+        write(at, "sys/kernel/debug/lustre/llite/lfs-ff/stats", &text);
+        write(
+            at,
+            "proc/fs/lustre/mdc/lfs-MDT0000-mdc-ff/md_stats",
+            &format!("close 5 samples [reqs]\nintent_lock {opens} samples [reqs]\n"),
+        );
+    };
+    let nfs = |text: &str| write(at, "proc/self/mountstats", text);
+    lustre(4_000, 3_990);
+    nfs(&(opened("/home", 3, 100, 90) + &opened("/sw", 4, 7_000, 6_000)));
+    let sampled = two(at, || {
+        lustre(4_500, 4_480);
+        let new = opened("/new", 4, 99_999, 9_999); // mounted meanwhile: there is nothing to compare it with
+        nfs(&(opened("/home", 3, 103, 92) + &opened("/sw", 4, 7_900, 6_700) + &new));
+    });
+    let found = figures(&sampled);
+    assert_eq!((found["nfs_opens"], found["nfs_closes"]), (903, 702));
+    assert_eq!((found["lustre_opens"], found["lustre_closes"]), (500, 490));
+    let of = |point: &str| sampled.mounts[point][5..].to_vec();
+    assert_eq!(of("/sw"), [Some(900), Some(700)]);
+    assert_eq!(of("/home"), [Some(3), Some(2)]);
+    assert_eq!(of("/scratch"), [Some(500), Some(490)]);
+}
+
+#[test]
+fn opens_that_nobody_counts_are_absent_and_not_zero() {
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path();
+    write(
+        at,
+        "proc/self/mountinfo",
+        "3 1 0:6 / /scratch rw - lustre mgs@tcp:/lfs rw\n",
+    );
+    // `stats` of llite is closed to us: of requests, opens are among `intent_lock`
+    let counts = |closes: u64| {
+        let text = format!("close {closes} samples [reqs]\nintent_lock {closes} samples [reqs]\n");
+        write(at, "proc/fs/lustre/mdc/lfs-MDT0000-mdc-ff/md_stats", &text);
+        let short = "device srv:/b mounted on /b with fstype nfs statvers=1.1\n\tper-op statistics\n\
+                     \t     GETATTR: 5 5 0 1 1 0 1 1 0\n";
+        write(
+            at,
+            "proc/self/mountstats",
+            &(opened("/a", 4, closes, closes) + short),
+        );
+    };
+    counts(10);
+    let sampled = two(at, || counts(30));
+    let found = figures(&sampled);
+    assert_eq!((found["lustre_ops"], found["lustre_closes"]), (40, 20));
+    for name in ["lustre_opens", "lustre_read_bytes", "lustre_write_bytes"] {
+        assert!(!found.contains_key(name), "{name}");
+    }
+    let row = &sampled.mounts["/scratch"];
+    assert_eq!(row[..], [Some(40), None, None, None, None, None, Some(20)]);
+    // one of two mounts does not say
+    assert!(!found.contains_key("nfs_opens") && !found.contains_key("nfs_closes"));
+    assert_eq!(sampled.mounts["/a"][5..], [Some(20), Some(20)]);
+    // one that went back, as after a new mount
+    counts(50);
+    let sampled = two(at, || counts(3));
+    let names: Vec<_> = figures(&sampled).into_keys().collect();
+    assert!(!names.iter().any(|name| name.ends_with("_closes")), "{names:?}");
 }
 
 #[test]
@@ -188,7 +286,11 @@ fn neighbours_share_a_digit_where_there_are_many_cores_and_a_sample_stays_small(
         over_us: 30_000_123,
         figures: vec![Some(12_345); FIGURES.len()],
         cores: "9".repeat(64),
-        mounts: [(String::from("/global/cfs"), vec![Some(12_345); 5])].into(),
+        mounts: [(
+            String::from("/global/cfs"),
+            vec![Some(12_345); MOUNT_FIGURES.len()],
+        )]
+        .into(),
     };
     let mut line = Vec::new();
     frame::encode(&full, &mut line).unwrap();

@@ -1,10 +1,20 @@
 //! What the kernel counts of this node's traffic with shared file systems: parsers of its texts. Pure.
 //!
 //! - NFS: `/proc/self/mountstats`. Requests of each kind and bytes from and to the server (net/sunrpc/stats.c and
-//!   fs/nfs/iostat.h of Linux; mountstats(8)).
+//!   include/linux/nfs_iostat.h of Linux; mountstats(8)).
 //! - Lustre: `md_stats` of each metadata client counts requests that were sent; where it is closed to us, `stats` of llite
 //!   counts calls, some of which a cache answers (Lustre manual, "Monitoring Client Activity").
 //! - local devices: `io.stat` of our cgroup has bytes (Linux, admin-guide/cgroup-v2).
+//!
+//! Opens and closes of files:
+//!
+//! - NFSv4: requests OPEN, OPEN_NOATTR (an open by file handle) and CLOSE. Opens that fail are among them; what a delegation
+//!   of the server covers is not. The calls in `events:` lack them: nfs4_file_open and nfs_atomic_open (fs/nfs) do not
+//!   count there.
+//! - NFSv3 and v2 have no such requests. `events:` counts calls: NFSIOS_VFSOPEN of files and directories that exist,
+//!   NFSIOS_VFSRELEASE of files only (nfs_opendir and nfs_file_open count, nfs_closedir does not).
+//! - Lustre: `open` and `close` of llite count calls for files and directories (ll_file_open, ll_file_release; not of the
+//!   root of the mount). `md_stats` has `close` only: its opens are among `intent_lock`.
 
 use tidemill_sys::mountinfo::unescaped;
 
@@ -62,6 +72,34 @@ pub struct NfsMount {
     /// bytes from and to the server
     pub read_bytes: u64,
     pub write_bytes: u64,
+    pub files: Files,
+}
+
+/// Files that were opened and closed since the mount; None = not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    pub opens: Option<u64>,
+    pub closes: Option<u64>,
+}
+
+impl Files {
+    /// The increase since `before`; None = one of the two is not known, or the counter went back.
+    pub fn since(self, before: Files) -> Files {
+        let since = |now: Option<u64>, before: Option<u64>| now?.checked_sub(before?);
+        Files {
+            opens: since(self.opens, before.opens),
+            closes: since(self.closes, before.closes),
+        }
+    }
+
+    /// Of both; None where one of them is not known: a part would look like the sum.
+    pub fn plus(self, other: Files) -> Files {
+        let plus = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
+        Files {
+            opens: plus(self.opens, other.opens),
+            closes: plus(self.closes, other.closes),
+        }
+    }
 }
 
 impl NfsMount {
@@ -79,13 +117,24 @@ impl NfsMount {
         add(&mut self.ops, 0);
         add(&mut self.sent, 1);
         add(&mut self.rtt_ms, 6);
+        let more = |sum: Option<u64>| Some(sum.unwrap_or(0).saturating_add(number(0)?));
+        match name {
+            "OPEN" | "OPEN_NOATTR" => self.files.opens = more(self.files.opens),
+            "CLOSE" => self.files.closes = more(self.files.closes),
+            _ => {}
+        }
     }
 }
+
+/// Places of calls in `events:`, enum nfs_stat_eventcounters of include/linux/nfs_iostat.h.
+const NFSIOS_VFSOPEN: usize = 4;
+const NFSIOS_VFSRELEASE: usize = 17;
 
 /// The NFS mounts of `/proc/self/mountstats`: a device that is mounted twice counts once.
 pub fn nfs(text: &str) -> Vec<NfsMount> {
     let mut found: Vec<NfsMount> = Vec::new();
     let mut current: Option<NfsMount> = None;
+    let mut called = Files::default();
     let mut in_operations = false;
     let mut keep = |ended: Option<NfsMount>| {
         if let Some(mount) = ended {
@@ -98,7 +147,7 @@ pub fn nfs(text: &str) -> Vec<NfsMount> {
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.first() == Some(&"device") {
             keep(current.take());
-            in_operations = false;
+            (called, in_operations) = (Files::default(), false);
             let after = |word: &str| {
                 let at = words.iter().position(|&each| each == word)?;
                 words.get(at + 1).copied()
@@ -122,6 +171,12 @@ pub fn nfs(text: &str) -> Vec<NfsMount> {
                 (mount.read_bytes, mount.write_bytes) = (bytes(4), bytes(5));
                 mount.counted.bytes = Some(mount.read_bytes.saturating_add(mount.write_bytes));
             }
+            ["events:", numbers @ ..] => {
+                let calls = |at: usize| numbers.get(at).and_then(|word| word.parse().ok());
+                (called.opens, called.closes) = (calls(NFSIOS_VFSOPEN), calls(NFSIOS_VFSRELEASE));
+            }
+            // program and version of the protocol
+            ["RPC", .., "p/v:", "100003/2" | "100003/3", _] => mount.files = called,
             ["per-op", "statistics"] => in_operations = true,
             [name, numbers @ ..] if in_operations && name.ends_with(':') && numbers.len() > 1 => {
                 mount.add(name.trim_end_matches(':'), numbers);
@@ -131,6 +186,24 @@ pub fn nfs(text: &str) -> Vec<NfsMount> {
     }
     keep(current);
     found
+}
+
+/// Of `stats` of one llite mount, which lists a counter once it was used.
+pub fn llite_files(text: &str) -> Files {
+    Files {
+        opens: Some(count(text, "open")),
+        closes: Some(count(text, "close")),
+    }
+}
+
+/// Requests to close a file, of `md_stats` of one metadata client.
+pub fn lustre_md_closes(text: &str) -> u64 {
+    count(text, "close")
+}
+
+fn count(text: &str, wanted: &str) -> u64 {
+    let found = rows(text).filter(|(name, _, _)| *name == wanted);
+    found.map(|(_, count, _)| count).fold(0, u64::saturating_add)
 }
 
 /// Requests of `md_stats` of one metadata client.
@@ -272,6 +345,96 @@ intent_lock               329 samples [reqs]
             bytes: Some(4_194_304 + 93_813_797_294_080),
         };
         assert_eq!(llite(LLITE), expected);
+    }
+
+    /// A mount of a version of the protocol; `operations` are lines of its list.
+    fn mount(point: &str, protocol: u32, events: &str, operations: &str) -> String {
+        let kind = if protocol == 4 { "nfs4" } else { "nfs" };
+        format!(
+            "device srv:{point} mounted on {point} with fstype {kind} statvers=1.1\n\
+             \tage:\t600\n\tevents:\t{events} \n\tbytes:\t1 2 0 0 3 4 5 6\n\
+             \tRPC iostats version: 1.1  p/v: 100003/{protocol} (nfs)\n\
+             \txprt:\ttcp 0 1 2 0 0 9 9 0 9 0 2 0 0\n\tper-op statistics\n\
+             \t        NULL: 1 1 0 44 24 0 0 0 0\n{operations}\n"
+        )
+    }
+
+    fn files(opens: u64, closes: u64) -> Files {
+        Files {
+            opens: Some(opens),
+            closes: Some(closes),
+        }
+    }
+
+    #[test]
+    fn nfs_counts_opens_by_requests_where_the_protocol_has_them_and_by_calls_elsewhere() {
+        // 27 numbers: 801 opens in place 4, 790 releases in place 17
+        let events = "9 300 0 7 801 12 900 0 5 40 0 3 2 0 790 1 0 790 0 0 0 0 0 0 0 0 0";
+        // a client of NFSv4 does not count opens of files there: 1 is a directory
+        let events_4 = "9 300 0 7 1 12 900 0 5 40 0 3 2 0 790 1 0 790 0 0 0 0 0 0 0 0 0";
+        // of 4.0, kernel before 5.3: without the column of errors
+        let of_40 = "\t        OPEN: 700 701 0 5 6 7 8 9\n\t  OPEN_CONFIRM: 350 350 0 5 6 7 8 9\n\
+                     \t OPEN_NOATTR: 40 40 0 5 6 7 8 9\n\t OPEN_DOWNGRADE: 3 3 0 5 6 7 8 9\n\
+                     \t       CLOSE: 690 690 0 5 6 7 8 9\n";
+        let of_41 = "\t        OPEN: 0 0 0 0 0 0 0 0 0\n\t OPEN_NOATTR: 12 12 0 5 6 7 8 9 4\n\
+                     \t       CLOSE: 8 8 0 5 6 7 8 9 0\n\t EXCHANGE_ID: 1 1 0 5 6 7 8 9 0\n";
+        let unused = "\t        OPEN: 0 0 0 0 0 0 0 0 0\n\t OPEN_NOATTR: 0 0 0 0 0 0 0 0 0\n\
+                      \t       CLOSE: 0 0 0 0 0 0 0 0 0\n";
+        let of_3 = "\t     GETATTR: 900 900 0 5 6 7 8 9 0\n\t      LOOKUP: 80 80 0 5 6 7 8 9 41\n";
+        let text = [
+            mount("/v40", 4, events_4, of_40),
+            mount("/v41", 4, events_4, of_41),
+            mount("/unused", 4, events_4, unused),
+            mount("/v3", 3, events, of_3),
+            mount("/short", 3, "9 300 0 7", of_3), // nothing is known of it
+            mount("/cut", 4, events_4, ""),
+        ]
+        .concat();
+        let found: Vec<_> = nfs(&text)
+            .into_iter()
+            .map(|each| (each.point, each.files))
+            .collect();
+        let expected = [
+            ("/v40", files(740, 690)),
+            ("/v41", files(12, 8)),
+            ("/unused", files(0, 0)),
+            ("/v3", files(801, 790)),
+            ("/short", Files::default()),
+            ("/cut", Files::default()),
+        ];
+        assert_eq!(found, expected.map(|(point, files)| (point.to_owned(), files)));
+    }
+
+    #[test]
+    fn lustre_counts_opens_of_a_mount_in_the_units_of_each_version() {
+        assert_eq!(llite_files(LLITE), files(136, 96));
+        // 2.15: times in microseconds, and names that begin as `open` does
+        let newer = "\
+snapshot_time             1710759783.271040288 secs.nsecs
+start_time                1710759000.000000000 secs.nsecs
+elapsed_time              783.271040288 secs.nsecs
+open                      3600 samples [usecs] 0 1729 33936 883673
+close                     3590 samples [usecs] 6 1940 54020 1195606
+opencount                 3600 samples [reqs] 1 2 4043 4938
+openclosetime             1797 samples [usecs] 34302 20804 4185 2084
+";
+        assert_eq!(llite_files(newer), files(3600, 3590));
+        // a counter that was never used is not listed
+        assert_eq!(llite_files("snapshot_time 1.5 secs.nsecs\n"), files(0, 0));
+        assert_eq!(lustre_md_closes(MD), 11);
+    }
+
+    #[test]
+    fn a_part_is_no_sum_and_a_counter_that_went_back_is_not_known() {
+        let some = files(7, 5);
+        let half = Files {
+            opens: None,
+            closes: Some(9),
+        };
+        assert_eq!((some.plus(half).opens, some.plus(half).closes), (None, Some(14)));
+        assert_eq!((half.since(some).opens, half.since(some).closes), (None, Some(4)));
+        assert_eq!(some.since(half), Files::default());
+        assert_eq!(files(7, u64::MAX).plus(some), files(14, u64::MAX));
     }
 
     #[test]

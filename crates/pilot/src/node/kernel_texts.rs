@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::counters::{self, Counted};
+use super::counters::{self, Counted, Files};
 
 /// A text of counters that is longer is cut.
 const TEXT_BYTES_MAX: u64 = 8 << 20;
@@ -31,6 +31,8 @@ pub struct LustreCounts {
     pub ops: Option<u64>,
     /// read and written
     pub bytes: Option<(u64, u64)>,
+    /// calls of its mounts, else requests of its metadata clients
+    pub files: Files,
 }
 
 impl LustreCounts {
@@ -110,32 +112,37 @@ impl KernelTexts {
         names
     }
 
-    /// What clients of this Lustre file system count here; None where there are none.
+    /// What clients of this Lustre file system count here; None where there are none. Of mounts and
+    /// metadata clients, one may count in /proc and the other in debugfs.
     pub fn lustre(&self, name: &str) -> Option<LustreCounts> {
-        let mut found: Option<LustreCounts> = None;
-        let mut requests: Option<u64> = None;
-        for base in LUSTRE {
-            for text in self.texts(&format!("{base}/llite"), name, "stats") {
-                let sum = found.get_or_insert_with(LustreCounts::default);
-                let (read, written) = counters::llite_bytes(&text);
-                let (sum_read, sum_written) = sum.bytes.unwrap_or_default();
-                sum.bytes = Some((sum_read.saturating_add(read), sum_written.saturating_add(written)));
-                if let Some(ops) = counters::llite(&text).ops {
-                    sum.ops = Some(sum.ops.unwrap_or(0).saturating_add(ops));
-                }
-            }
-            for text in self.texts(&format!("{base}/mdc"), name, "md_stats") {
-                let sum = requests.get_or_insert(0);
-                *sum = sum.saturating_add(counters::lustre_md(&text));
-            }
-            if found.is_some() || requests.is_some() {
-                break;
+        let first = |kind: &str, file: &str| {
+            let mut found = LUSTRE
+                .iter()
+                .map(|base| self.texts(&format!("{base}/{kind}"), name, file));
+            found.find(|texts| !texts.is_empty()).unwrap_or_default()
+        };
+        let (mounts, clients) = (first("llite", "stats"), first("mdc", "md_stats"));
+        if mounts.is_empty() && clients.is_empty() {
+            return None;
+        }
+        let mut found = LustreCounts::default();
+        for text in &mounts {
+            let (read, written) = counters::llite_bytes(text);
+            let (sum_read, sum_written) = found.bytes.unwrap_or_default();
+            found.bytes = Some((sum_read.saturating_add(read), sum_written.saturating_add(written)));
+            if let Some(ops) = counters::llite(text).ops {
+                found.ops = Some(found.ops.unwrap_or(0).saturating_add(ops));
             }
         }
-        if requests.is_some() {
-            found.get_or_insert_with(LustreCounts::default).ops = requests;
-        }
-        found
+        let files = mounts.iter().map(|text| counters::llite_files(text));
+        found.files = files.reduce(Files::plus).unwrap_or_default();
+        let sum = |of: fn(&str) -> u64| {
+            let counts = clients.iter().map(|text| of(text));
+            counts.reduce(u64::saturating_add)
+        };
+        found.ops = sum(counters::lustre_md).or(found.ops);
+        found.files.closes = found.files.closes.or(sum(counters::lustre_md_closes));
+        Some(found)
     }
 
     /// The texts of DIRECTORY/NAME-*/FILE.

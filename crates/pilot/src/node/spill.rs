@@ -1,4 +1,4 @@
-//! Checks the directory for work directories that do not fit into memory (`spill_dir`).
+//! Checks the directory for work directories that do not fit into memory (`fast_dir`).
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -14,16 +14,21 @@ const RESERVE: u64 = 20;
 
 /// MB that work directories may take below `named`, and a message; 0 with the reason where it cannot be used. Removes
 /// what this user's killed pilots left there. A variable in `named` means a directory of this allocation, such as a
-/// burst buffer, which may be on a network file system.
+/// burst buffer, which may be on a network file system, and is made where it is not there yet.
 pub fn look(named: Option<&str>) -> (u64, String) {
     let Some(base) = named else {
-        return (0, String::from("the site has no `spill_dir`"));
+        return (0, String::from("the site has no `fast_dir`"));
     };
-    let no = |why: &str| (0, format!("`spill_dir` `{base}` {why}"));
+    let no = |why: &str| (0, format!("`fast_dir` `{base}` {why}"));
     let expanded = match variables::expand(base) {
         Ok(expanded) => expanded,
         Err(why) => return no(&format!("cannot be used on this node: {why}")),
     };
+    if expanded != base {
+        if let Err(why) = variables::make(&expanded) {
+            return no(&format!("cannot be used on this node: {why}"));
+        }
+    }
     let path = match Path::new(&expanded).canonicalize() {
         Ok(path) => path,
         Err(error) => return no(&format!("cannot be used on this node: {error}")),
@@ -50,7 +55,7 @@ pub fn look(named: Option<&str>) -> (u64, String) {
         Ok(space) => {
             let free_mb =
                 (space.blocks_free / RESERVE * (RESERVE - 1)).saturating_mul(space.block_bytes) >> 20;
-            (free_mb, format!("`spill_dir` `{base}` has {free_mb} MB free"))
+            (free_mb, format!("`fast_dir` `{base}` has {free_mb} MB free"))
         }
         Err(error) => no(&tidemill_wire::log::cause(&error)),
     }

@@ -1,8 +1,17 @@
 //! Directories of fast tiers, whose names the batch system puts into the environment of each allocation.
 
+use std::os::unix::fs::DirBuilderExt;
+
 /// `$NAME` and `${NAME}` replaced; an error names what is not set.
 pub fn expand(text: &str) -> Result<String, String> {
     expanded(text, &|name| std::env::var(name).ok())
+}
+
+/// Make a directory of this user's alone, and those above it, where they are not there.
+pub fn make(path: &str) -> Result<(), String> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.mode(0o700).recursive(true);
+    builder.create(path).map_err(|error| format!("failed to make `{path}`: {error}"))
 }
 
 fn expanded(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {

@@ -6,7 +6,6 @@
 mod process;
 pub mod stager;
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use tidemill_stage::{Order, Report};
@@ -199,10 +198,6 @@ impl Stage {
 
 fn fast_directory(wanted: &str) -> Result<OwnDirectory, String> {
     let base = variables::expand(wanted)?;
-    let made = std::fs::DirBuilder::new()
-        .mode(0o700)
-        .recursive(true)
-        .create(&base);
-    made.map_err(|error| format!("failed to make `{base}`: {error}"))?;
+    variables::make(&base)?;
     OwnDirectory::make(Path::new(&base), FAST).map_err(|error| log::cause(&error))
 }

@@ -173,7 +173,7 @@ fn what_can_never_fit_is_told_with_its_numbers() {
     };
     assert_eq!(no_fit(large(600, 400, &[])), None);
     let why = no_fit(large(600, 401, &[])).unwrap();
-    for part in ["600 MB", "401 MB", "1000 MB", "resources.scratch_mb", "spill_dir"] {
+    for part in ["600 MB", "401 MB", "1000 MB", "resources.scratch_mb", "fast_dir"] {
         assert!(why.contains(part), "{why}");
     }
     assert!(no_fit(large(600, 300, &[image("a", 37)]))

@@ -143,7 +143,7 @@ pub struct Binding {
 impl Binding {
     pub fn new(room: Room) -> Self {
         Binding {
-            spill: (0, String::from("the site has no `spill_dir`")),
+            spill: (0, String::from("the site has no `fast_dir`")),
             room,
             next_ticket: 1,
             ..Binding::default()

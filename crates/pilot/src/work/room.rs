@@ -53,7 +53,7 @@ impl Binding {
                 return Err(format!(
                     "a slot needs {} MB of memory and {} MB for its work directory, images take {images_mb} MB, and \
                      this node has {memory_mb} MB: lower `resources.memory_mb` or `resources.scratch_mb`; work \
-                     directories can be elsewhere where the site names a `spill_dir` ({})",
+                     directories can be elsewhere where the site names a `fast_dir` ({})",
                     shape.memory_mb, shape.scratch_mb, self.spill.1
                 ))
             }

@@ -84,8 +84,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     chunk = f"{submission.nodes}:ncpus={max(1, submission.cores)}"
     if submission.memory_mb:
         chunk += f":mem={submission.memory_mb}mb"
-    if config.gpus_per_node:
-        chunk += f":ngpus={config.gpus_per_node}"
+    if submission.gpus:
+        chunk += f":ngpus={submission.gpus}"
     for feature in dict.fromkeys([*config.features, *submission.features]):
         chunk += f":{feature}" if "=" in feature else f":{feature}=True"
     # an array that may not be rerun is refused (OpenPBS since 14): "cannot submit non-rerunable Array Job"

@@ -59,8 +59,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
         words.append(f"--array=0-{s.count - 1}")
     if s.memory_mb:
         words.append(f"--mem={s.memory_mb}M")
-    if config.gpus_per_node:
-        words.append(f"--gpus-per-node={config.gpus_per_node}")
+    if s.gpus:
+        words.append(f"--gpus-per-node={s.gpus}")
     if s.signal_before_s is not None:
         words.append(f"--signal=B:USR1@{min(65535, max(1, round(s.signal_before_s)))}")
     # A deadline is an end: the start, and the limit. With one, 22.05.8 never uses --time-min (tried): such a job has
@@ -77,19 +77,19 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
         "nice": str(config.nice) if config.nice and s.polite else "",
     }
     words += [f"--{key}={text}" for key, text in named.items() if text]
-    return [*words, *config.directives]
+    return [*words, *config.submit_options]
 
 
-def script_text(submission: BatchSubmission, launcher: str, *, burst_buffer: Sequence[str] = ()) -> bytes:
+def script_text(submission: BatchSubmission, launcher: str, *, head: Sequence[str] = ()) -> bytes:
     """The script: on one node it becomes the command, so that it exits at once on TERM. Raises SiteError.
 
-    Burst buffer directives come before every command: Slurm reads them up to the first line that is not a comment
-    (slurm.schedmd.com, "Slurm Burst Buffer Guide").
+    Directives, such as those of burst buffers, come before every command: Slurm reads them up to the first line that is
+    not a comment (slurm.schedmd.com, "Slurm Burst Buffer Guide").
     """
     name = shlex.quote(submission.name) + ('."$SLURM_ARRAY_TASK_ID"' if submission.count > 1 else "")
     lines = [
         "#!/bin/sh",
-        *burst_buffer,
+        *head,
         "unset LC_ALL TZ",
         f"TIDEMILL_ALLOCATION={name}",
         "export TIDEMILL_ALLOCATION",

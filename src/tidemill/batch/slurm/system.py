@@ -81,7 +81,7 @@ class SlurmBatchSystem:
     def submit(self, submission: BatchSubmission) -> str:
         """Submit with `sbatch` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
-        script = script_text(submission, self._launcher, burst_buffer=self._config.burst_buffer)
+        script = script_text(submission, self._launcher, head=self._config.script_head)
         asked = Asked(
             directory=self._directory,
             comment=compose_comment(self._key, submission.comment),
@@ -189,9 +189,8 @@ class SlurmBatchSystem:
         return MachineTotals(
             nodes=len(ours),
             nodes_free=free,
-            cores_per_node=self._config.cores_per_node or min((node.cores for node in ours), default=1),
-            memory_mb_per_node=self._config.memory_mb_per_node
-            or min((node.memory_mb for node in ours), default=1),
+            cores_per_node=min((node.cores for node in ours), default=1),
+            memory_mb_per_node=min((node.memory_mb for node in ours), default=1),
         )
 
     def snapshot(self) -> Snapshot:

@@ -135,7 +135,7 @@ def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = No
     if is_shared(kind) and not found.network_data:
         raise ConfigError(
             f"the cache's files would be in `{data}`, which is on a network file system: `{kind}`",
-            hint=f"name a local disk ({DATA_KEY}); `network_data = true` if there is none",
+            hint=f"name a local disk: {DATA_KEY}",
         )
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -49,7 +49,7 @@ def findings(config: CacheConfig, read: Readings) -> list[CacheFinding]:
     """What a person should know, the worst first."""
     found = [
         *_process(read),
-        *_descriptors(config, read),
+        *_descriptors(read),
         *_disk(read),
         *_origins(config, read),
         *_credentials(read),
@@ -135,20 +135,10 @@ def _process(read: Readings) -> list[CacheFinding]:
     return []
 
 
-def _descriptors(config: CacheConfig, read: Readings) -> list[CacheFinding]:
+def _descriptors(read: Readings) -> list[CacheFinding]:
     used, most = read.descriptors, read.descriptors_max
     if used is None or most is None:
         return []
-    wanted = limits.needed(config.files_open_max)
-    if most < wanted:
-        return [
-            CacheFinding(
-                state="fail",
-                check="descriptors",
-                found=f"xrootd may have {most} descriptors; `files_open_max = {config.files_open_max}` needs {wanted}",
-                hint=f"`files_open_max = {limits.files_possible(most)}` fits; or have the limit raised",
-            )
-        ]
     if used >= USED_WARN * most:
         is_out = used >= USED_FAIL * most
         text = f"xrootd has {used} of {most} descriptors open"
@@ -159,7 +149,7 @@ def _descriptors(config: CacheConfig, read: Readings) -> list[CacheFinding]:
                 found=f"{text}: more files are read from their origins without being cached"
                 if is_out
                 else text,
-                hint="raise `files_open_max`, or let fewer payloads read through this cache at a time",
+                hint=f"let fewer payloads read through this cache at a time, or {limits.RAISE}",
             )
         ]
     return []

@@ -7,6 +7,7 @@ import re
 import resource
 from pathlib import Path
 
+from tidemill.config.cache import FILES_OPEN_MIN
 from tidemill.errors import ConfigError
 
 PER_FILE = 3
@@ -14,6 +15,9 @@ PER_FILE = 3
 descriptors for a file whatever the number of its readers, one for each client)."""
 BESIDES = 200
 """Log, sockets, event loops and connections to origins (measured: 21 at rest)."""
+RAISE = (
+    "have the limit of descriptors raised (`ulimit -Hn`, LimitNOFILE= of the unit, /etc/security/limits.conf)"
+)
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
 
 
@@ -34,16 +38,17 @@ def hard_limit() -> int:
 
 
 def raise_limit(files_open_max: int) -> int:
-    """Raise the limit of this process and its children to what `files_open_max` needs; return the limit.
+    """Raise the limit of this process and its children to what `files_open_max` needs, or to what the system allows;
+    return the limit.
 
-    Raises ConfigError where the system allows less.
+    Raises ConfigError where that does not suffice for FILES_OPEN_MIN files.
     """
-    wanted, hard = needed(files_open_max), hard_limit()
-    if hard < wanted:
+    hard = hard_limit()
+    least, wanted = needed(FILES_OPEN_MIN), min(needed(files_open_max), hard)
+    if hard < least:
         raise ConfigError(
-            f"`files_open_max = {files_open_max}` needs {wanted} descriptors, and this system allows {hard}",
-            hint=f"set `files_open_max = {files_possible(hard)}`, or have the limit raised (`ulimit -Hn`, "
-            "LimitNOFILE= of the systemd unit, /etc/security/limits.conf)",
+            f"a cache needs {least} descriptors at least, and this system allows {hard}",
+            hint=RAISE,
         )
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft != resource.RLIM_INFINITY and soft < wanted:

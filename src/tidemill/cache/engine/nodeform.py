@@ -8,6 +8,7 @@ given port instead, for `tidemill cache run` by other means.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ from tidemill.wire.staged import NodeCacheDef
 REPORT = "xrd.report 127.0.0.1:{report} every 5s link\n"
 """What it has sent to its clients, by UDP, to the pilot's process beside it (xrd_config of 5.5)."""
 
+PROGRAM = "xrootd"
 FILES_OPEN_MAX = 300
 """Of a node: a few for each of some hundred slots at most."""
 
@@ -71,7 +73,7 @@ def node_text(wanted: NodeCache) -> str:
         "port": wanted.port,
         "block_bytes": site.block_bytes,
         "prefetch_blocks": site.prefetch_blocks,
-        "files_open_max": min(site.files_open_max, FILES_OPEN_MAX),
+        "tuning.files_open_max": min(site.files_open_max, FILES_OPEN_MAX),
         "redirects_max": site.redirects_max,
         "tuning.origin_wait_s": site.origin_wait_s,
         "tuning.origin_stall_s": site.origin_stall_s,
@@ -105,10 +107,17 @@ def node_definition(cache: SiteCache) -> NodeCacheDef | None:
     )
     return NodeCacheDef(
         name=cache.name,
-        program=cache.program,
+        program=_program(cache.settings.parent),
         memory_mb=cache.memory >> 20,
         ram_mb=RAM_BYTES_MIN >> 20,
         config=made.xrootd + REPORT,
         authdb=made.authdb,
         environment=windows.server_environment(found),
     )
+
+
+def _program(directory: Path) -> str:
+    """XRootD's server as pilots start it: `xrootd` of the cache's directory, such as a script that loads a module, else
+    the one on the node's PATH."""
+    own = directory / PROGRAM  # or a link to what only nodes have
+    return str(own) if os.path.lexists(own) else PROGRAM

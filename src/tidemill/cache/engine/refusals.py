@@ -70,7 +70,7 @@ _CAUSES: list[_Cause] = [
     ),
     _Cause(
         _of(r"too many open files"),
-        "the cache is out of descriptors: `files_open_max` in cache.toml",
+        "the cache is out of descriptors: `tidemill cache status` shows how many it may have",
         "the origin is out of descriptors",
         is_sites=True,
     ),

@@ -68,12 +68,13 @@ class ReplicaLists:
         self._lines, self._marks = lines, marks
 
     def _paths(self) -> list[Path]:
-        paths = [] if self._config.file is None else [self._config.file]
-        if self._config.directory is not None:
-            named = self._config.directory.rglob("*")
-            paths += sorted(each for each in named if each.is_file() and not each.name.startswith("."))
+        files = self._config.files
+        if files is None or not files.is_dir():
+            return [] if files is None else [files]
+        named = files.rglob("*")
+        paths = sorted(each for each in named if each.is_file() and not each.name.startswith("."))
         if len(paths) > FILES_MAX:
-            raise ConfigError(f"`{self._config.directory}` holds more than {FILES_MAX} lists of replicas")
+            raise ConfigError(f"`{files}` holds more than {FILES_MAX} lists of replicas")
         return paths
 
 

@@ -21,9 +21,9 @@ import email.utils
 import re
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,7 +33,7 @@ from tidemill.config.caching import Rucio
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.model.far import OPENED, CatalogueName
 from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer, TimeLimit
-from tidemill.wire.credentials import read_secret
+from tidemill.wire.credentials import read_login, read_secret
 
 FILES_PER_CALL = 100
 """Rucio refuses more than 1000; few, so that a call that is broken off costs little."""
@@ -57,6 +57,7 @@ TOKEN_S_MIN = 60.0
 AGAIN_S = 10.0
 """What was incomplete is asked for again after this time."""
 
+T = TypeVar("T")
 _CLASS = re.compile(r"[A-Za-z]{1,60}")
 _AVAILABLE = "AVAILABLE"
 _AWAY = ("", "DatabaseException", "ServiceUnavailable", "ConfigNotFound", "Timeout")
@@ -111,7 +112,7 @@ class RucioReplicas:
     def __init__(self, config: Rucio, keep_s: float) -> None:
         self._config = config
         self._keep_s = keep_s
-        parts = urlsplit(config.url)
+        parts = urlsplit(config.address)
         self._base = parts.path.rstrip("/")
         self._host, self._port, self._is_plain = parts.hostname or "", parts.port, parts.scheme == "http"
         self._lock = threading.Lock()
@@ -171,10 +172,10 @@ class RucioReplicas:
                         raise _dataset_error(names)
         except (ExchangeError, TimeoutError) as error:
             raise RucioError(
-                f"`{self._config.url}` broke its list of replicas off: {_bare(error)}"
+                f"`{self._config.address}` broke its list of replicas off: {_bare(error)}"
             ) from error
         except UNDECODABLE as error:
-            raise RucioError(f"`{self._config.url}` sent a list of replicas that is malformed") from error
+            raise RucioError(f"`{self._config.address}` sent a list of replicas that is malformed") from error
         finally:
             answer.close()
         return lines
@@ -211,7 +212,7 @@ class RucioReplicas:
                 method, self._base + path, headers=sent, body=pieces, bound=TimeLimit(CALL_S_MAX)
             )
         except (ExchangeError, OSError) as error:
-            raise RucioError(f"`{self._config.url}` does not answer: {_bare(error)}") from error
+            raise RucioError(f"`{self._config.address}` does not answer: {_bare(error)}") from error
 
     def _tls(self) -> ssl.SSLContext:
         ca, config = self._config.ca, self._config
@@ -231,12 +232,12 @@ class RucioReplicas:
 
     @property
     def _logs_in(self) -> bool:
-        return self._config.password_file is not None or self._config.certificate is not None
+        return self._config.login_file is not None or self._config.certificate is not None
 
     def _credential(self) -> dict[str, str]:
         config = self._config
         if config.token_file is not None:
-            return {"X-Rucio-Auth-Token": _secret(config.token_file)}
+            return {"X-Rucio-Auth-Token": _held(read_secret, config.token_file)}
         if not self._logs_in:
             return {}
         with self._lock:
@@ -251,10 +252,12 @@ class RucioReplicas:
         config = self._config
         headers = {"X-Rucio-Account": config.account}
         path = "/auth/x509"
-        if config.password_file is not None:
+        if config.login_file is not None:
             path = "/auth/userpass"
-            headers["X-Rucio-Username"] = config.username or config.account
-            headers["X-Rucio-Password"] = _secret(config.password_file)
+            user, password = _held(read_login, config.login_file)
+            if not f"{user}{password}".isascii():
+                raise self._no_credential(f"`{config.login_file}` holds characters that are not ASCII")
+            headers |= {"X-Rucio-Username": user, "X-Rucio-Password": password}
         answer = self._send("GET", path, None, headers)
         try:
             text = answer.headers.get("X-Rucio-Auth-Token") or ""
@@ -269,7 +272,7 @@ class RucioReplicas:
             answer.close()
 
     def _refused(self, path: str, status: int, kind: str) -> RucioError:
-        what = f"`{self._config.url}{path}` answered {status}{f' {kind}' if kind else ''}"
+        what = f"`{self._config.address}{path}` answered {status}{f' {kind}' if kind else ''}"
         if status in (401, 403) or kind == "CannotAuthenticate":
             return self._no_credential(what, denied=kind == "AccessDenied")
         if status in (429, 502, 503, 504) or (status == 500 and kind in _AWAY):
@@ -334,8 +337,9 @@ def _bare(error: Exception) -> str:
     return type(reason).__name__
 
 
-def _secret(path: Path) -> str:
+def _held(read: Callable[[Path], T], path: Path) -> T:
+    """What a credential's file holds."""
     try:
-        return read_secret(path)
+        return read(path)
     except ConfigError as error:
         raise RucioError(error.message, hint=error.hint, transient=False, is_credential=True) from error

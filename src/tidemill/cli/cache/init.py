@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TITLE = "A block cache in front of far storage, written by `tidemill cache init`"
 SPACE_SHARE = 0.8
 """Of what is free on the disk now, if no size is given."""
+FILES_FEW = 1000
+"""With fewer open files than this, too few for some hundred payloads, `init` says so."""
 UNIT = """# Written by `tidemill cache init`. As the user to whom the cache belongs:
 #   systemctl --user enable --now {path}; loginctl enable-linger
 [Unit]
@@ -145,7 +147,7 @@ def init(args: Namespace) -> int:
             path=unit,
             directory=directory,
             program=Path(program).absolute(),
-            descriptors=limits.needed(read.files_open_max),
+            descriptors=min(limits.needed(read.files_open_max), limits.hard_limit()),
         )
         write_durable(unit, made.encode(), mode=0o644, failure=ConfigError)
         write_new(path, text.encode(), failure=ConfigError)
@@ -162,7 +164,6 @@ def init(args: Namespace) -> int:
 
 def draw(args: Namespace, directory: Path) -> str:
     """The cache.toml of the command line."""
-    from tidemill.cache.engine import limits
     from tidemill.config.cache import CacheConfig
 
     most, why = args.size, "as you said"
@@ -181,10 +182,6 @@ def draw(args: Namespace, directory: Path) -> str:
     for key, path in (("certificate", args.certificate), ("token_file", args.token_file)):
         if path is not None:
             values[f"credential.{key}"] = json.dumps(str(path.expanduser().absolute()))
-    possible = limits.files_possible(limits.hard_limit())
-    if possible < 1000:
-        values["files_open_max"] = str(possible)
-        origins["files_open_max"] = f"this system allows {limits.hard_limit()} descriptors"
     return commented(CacheConfig, title=TITLE, values=values, origins=origins)
 
 
@@ -208,8 +205,13 @@ def unit_name(directory: Path) -> str:
 
 def next_steps(read: CacheConfig, directory: Path, unit: Path) -> list[tuple[str, str]]:
     """What to do next: (head, text)."""
+    from tidemill.cache.engine import limits
+
     clients = ", ".join(read.clients)
+    hard = limits.hard_limit()
+    few = f"this system allows {hard}: {limits.files_possible(hard)} files can be open; or {limits.RAISE}"
     return [
+        *([("limit", few)] if limits.files_possible(hard) < FILES_FEW else []),
         (
             "clients",
             f"{clients}, and this host"

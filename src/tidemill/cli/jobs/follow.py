@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.cli.terminal import hint, say
@@ -24,7 +24,9 @@ def follow(
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False
-    patience = WaitingNotice(WaitingCause(client, sent.jobs[0]))
+    if not quiet and sent.jobs:
+        say(f"following {jobs_text(sent.jobs)} of campaign `{sent.campaign}`")
+    patience = WaitingNotice(WaitingCause(client, set(sent.jobs)))
 
     def look(row: CampaignRow) -> None:
         progress(row)
@@ -86,6 +88,12 @@ def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
         else:
             tell_failures(client, each, again=f"tidemill job retry {each.row.id} --wait")
     return 1 if bad else 0
+
+
+def jobs_text(jobs: Collection[int]) -> str:
+    """`job 7`; `3 jobs, 7 to 9,` as the subject of a sentence."""
+    first, last = min(jobs), max(jobs)
+    return f"job {first}" if first == last else f"{counted_text(len(jobs), 'job')}, {first} to {last},"
 
 
 def states_text(states: Mapping[str, int]) -> str:

@@ -12,7 +12,8 @@ from tidemill.cli.terminal import flush, hint, say, show, show_json
 if TYPE_CHECKING:
     from tidemill.client.messages import Messenger
 
-FILE = "messages.toml"
+FILE = "client.toml"
+FORMER = "messages.toml"  #: what a submitter at a broker had in earlier versions
 CONNECT_S = 30.0
 
 
@@ -44,7 +45,7 @@ def _file(parser: Parser) -> None:
         "--messages",
         type=Path,
         metavar="FILE",
-        help=f"broker, name and certificate (default: HOME/{FILE})",
+        help=f"a file such as {FILE}, with a broker as its `server` (default: HOME/{FILE})",
     )
 
 
@@ -104,12 +105,18 @@ def _events(change: object) -> str:
 
 def _messenger(args: Namespace) -> Messenger:
     from tidemill import config
-    from tidemill.client.home import home_dir
-    from tidemill.client.messages import MessagesConfig, Messenger
+    from tidemill.client.home import ClientConfig, home_dir
+    from tidemill.client.messages import open_messenger
+    from tidemill.errors import ConfigError
 
-    path = args.messages or home_dir(args.home) / FILE
-    read = config.load(path, MessagesConfig)
-    return Messenger(read.place, read.name, retry_s=CONNECT_S)
+    home = home_dir(args.home)
+    if args.messages is None and not (home / FILE).exists() and (home / FORMER).exists():
+        raise ConfigError(
+            f"`{home / FORMER}` is not read any more: `{FILE}` holds its keys",
+            hint=f"rename it to `{FILE}`, and its key `broker` to `server`; a `user` goes into the URL, `amqps://USER@...`",
+        )
+    read = config.load(args.messages or home / FILE, ClientConfig)
+    return open_messenger(read, retry_s=CONNECT_S)
 
 
 COMMANDS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 LOG_S = 3.0
 """How long the site may take to send a single event's stderr."""
+
+PLACES_SHOWN = 5  #: results whose place is printed after a wait, and jobs that are asked for theirs
 
 FAILED = 1
 SIGNALED = 128
@@ -114,6 +118,18 @@ def place_text(each: JobOutput) -> str:
     if len(files) == 1:
         return f"{place}/{files[0].name}  {size}"
     return f"{place}/{files[0].name} ... {files[-1].name}  {count_text(len(files))} files, {size}"
+
+
+def tell_places(client: Client, campaign: str, jobs: Sequence[int]) -> None:
+    """Say where results are: of a few jobs each file, else how to list them."""
+    found: list[JobOutput] = []
+    if len(jobs) <= PLACES_SHOWN:
+        outputs = chain.from_iterable(client.outputs(job=job) for job in sorted(jobs))
+        found = list(islice(outputs, PLACES_SHOWN + 1))
+    for each in found[:PLACES_SHOWN]:
+        say(f"    {place_text(each)}")
+    if len(found) > PLACES_SHOWN or len(jobs) > PLACES_SHOWN:
+        hint(f"`tidemill outputs ls --campaign {campaign}` lists all results")
 
 
 def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:

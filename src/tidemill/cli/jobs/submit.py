@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Sequence
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from tidemill.cli.command.inputs import checked_url, split_input
 from tidemill.cli.jobs.dry_run import check_places, show_plan
 from tidemill.cli.terminal import hint, say, show_json, show_lines
 from tidemill.errors import ConfigError
-from tidemill.model.quantities import count_text, counted_text
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from argparse import _ArgumentGroup
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
     from tidemill.model.application import Parameter
     from tidemill.model.job import Input, Resources
     from tidemill.model.notification import Subscription
-    from tidemill.wire.api import SiteApplication
+    from tidemill.wire.api import CampaignRow, SiteApplication
 
 RETRIES = 2
-PLACES_SHOWN = 5  #: results whose place is printed after `--wait`, and jobs that are asked for theirs
 
 
 def define(parser: Parser) -> None:
@@ -387,9 +385,9 @@ def _tell(args: Namespace, sent: Submission) -> int:
 
 
 def _tell_submitted(sent: Submission) -> None:
-    first, last = min(sent.jobs), max(sent.jobs)
-    which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
-    say(f"submitted {which} in campaign `{sent.campaign}`")
+    from tidemill.cli.jobs.follow import jobs_text
+
+    say(f"submitted {jobs_text(sent.jobs)} in campaign `{sent.campaign}`")
     if sent.remark:
         say(f"remark: {sent.remark}")
 
@@ -397,21 +395,28 @@ def _tell_submitted(sent: Submission) -> None:
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     """Wait with a progress bar and print the outcome; 1 if a job failed or was canceled."""
     from tidemill.cli.jobs.follow import states_text
-    from tidemill.cli.progress import Progress
+    from tidemill.cli.jobs.outcome import tell_places
+    from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
     from tidemill.client.client import RETRY_S
 
     client.retry_s = RETRY_S
     if not as_json:
         _tell_submitted(sent)
+    notice = WaitingNotice(WaitingCause(client, set(sent.jobs)))
+
+    def look(row: CampaignRow) -> None:
+        progress(row)
+        notice(row)
+
     with Progress(what=sent.campaign) as progress:
-        rows = client.wait(sent, on_progress=progress)
+        rows = client.wait(sent, on_progress=look)
     if as_json:
         show_json(rows)
     states: dict[str, int] = {}
     for row in rows:
         states[row.state] = states.get(row.state, 0) + 1
     say(states_text(states))
-    _tell_places(client, sent)
+    tell_places(client, sent.campaign, sent.jobs)
     failed = [row for row in rows if row.state in ("FAILED", "CANCELED")]
     for row in failed[:5]:
         say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
@@ -421,20 +426,6 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
             f"{sent.campaign}` runs what failed; what is done stays done"
         )
     return 1 if failed else 0
-
-
-def _tell_places(client: Client, sent: Submission) -> None:
-    """Say where results are: of a few jobs each file, else how to list them."""
-    from tidemill.cli.jobs.outcome import place_text
-
-    found = []
-    if len(sent.jobs) <= PLACES_SHOWN:
-        outputs = chain.from_iterable(client.outputs(job=job) for job in sent.jobs)
-        found = list(islice(outputs, PLACES_SHOWN + 1))
-    for each in found[:PLACES_SHOWN]:
-        say(f"    {place_text(each)}")
-    if len(found) > PLACES_SHOWN or len(sent.jobs) > PLACES_SHOWN:
-        hint(f"`tidemill outputs ls --campaign {sent.campaign}` lists all results")
 
 
 COMMANDS = {

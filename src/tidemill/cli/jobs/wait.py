@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, duration
-from tidemill.cli.jobs.follow import states_text
+from tidemill.cli.jobs.follow import jobs_text, states_text
 from tidemill.cli.jobs.named import known_campaign, split_names
-from tidemill.cli.jobs.outcome import is_good, may_be_missed
+from tidemill.cli.jobs.outcome import is_good, may_be_missed, tell_places
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -34,7 +33,6 @@ def define(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Wait; 0 if everything is COMPLETED, or PARTIAL within what its owner accepts; 1 otherwise."""
-    from tidemill import clock
     from tidemill.client.client import RETRY_S
 
     jobs, campaigns = split_names(args.names)
@@ -47,17 +45,7 @@ def run(args: Namespace) -> int:
     for job in jobs[:1]:
         client.job(job)
     client.retry_s = RETRY_S
-    deadline = None if args.timeout is None else clock.monotonic_s() + args.timeout
-    rows = []
-    for each in [*names, *([jobs] if jobs else [])]:
-        left = None if deadline is None else max(0.0, deadline - clock.monotonic_s())
-        try:
-            rows += client.wait(each, timeout_s=left)
-        except TimeoutError as error:
-            what = f"campaign `{each}`" if isinstance(each, str) else counted_text(len(each), "job")
-            raise SiteError(
-                f"{what} had not ended within {args.timeout} s", hint="`tidemill job explain JOB` says why"
-            ) from error
+    rows = _wait(client, [*names, *([jobs] if jobs else [])], timeout_s=args.timeout, quiet=args.json)
     if args.json:
         show_json(rows)
     states: dict[str, int] = {}
@@ -66,11 +54,45 @@ def run(args: Namespace) -> int:
     bad = first_bad(client, rows)
     if not args.json:
         say(states_text(states))
+        _tell_places(client, rows)
         for row in bad:
             say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
         if bad:
             hint(f"`tidemill job explain {bad[0].id}` says why, and what to do")
     return 1 if bad else 0
+
+
+def _wait(
+    client: Client, what: Sequence[str | list[int]], *, timeout_s: float | None, quiet: bool
+) -> list[JobRow]:
+    """Wait for campaigns and jobs, and say for which, and why nothing of them runs; their rows."""
+    from tidemill import clock
+    from tidemill.cli.progress import WaitingCause, WaitingNotice
+
+    deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
+    rows: list[JobRow] = []
+    for each in what:
+        left = None if deadline is None else max(0.0, deadline - clock.monotonic_s())
+        name = f"campaign `{each}`" if isinstance(each, str) else jobs_text(each)
+        if not quiet:
+            say(f"waiting for {name.rstrip(',')}")
+        notice = WaitingNotice(WaitingCause(client, () if isinstance(each, str) else set(each)))
+        try:
+            rows += client.wait(each, timeout_s=left, on_progress=notice)
+        except TimeoutError as error:
+            raise SiteError(
+                f"{name} had not ended within {timeout_s} s", hint="`tidemill job explain JOB` says why"
+            ) from error
+    return rows
+
+
+def _tell_places(client: Client, rows: Sequence[JobRow]) -> None:
+    """Say where the results of each campaign are."""
+    of: dict[str, list[int]] = {}
+    for row in rows:
+        of.setdefault(row.campaign, []).append(row.id)
+    for campaign, jobs in list(of.items())[:SHOWN]:
+        tell_places(client, campaign, jobs)
 
 
 def first_bad(client: Client, rows: Iterable[JobRow]) -> list[JobRow]:

@@ -36,6 +36,12 @@ def define(parser: Parser) -> None:
         help="print lines of shell instead of RabbitMQ's definitions (JSON)",
     )
     parser.add_argument(
+        "--queue-type",
+        choices=["classic", "quorum"],
+        default="classic",
+        help="type of the queues; `quorum` where the broker is a cluster (default: classic)",
+    )
+    parser.add_argument(
         "--rabbitmqctl",
         default="rabbitmqctl",
         metavar="WORDS",
@@ -50,10 +56,10 @@ def run(args: Namespace) -> int:
     config = server_config(args).amqp
     vhost = vhost_of(config)
     if args.commands:
-        for line in commands(config, vhost, ctl=args.rabbitmqctl):
+        for line in commands(config, vhost, ctl=args.rabbitmqctl, queue_type=args.queue_type):
             show(line)
         return 0
-    made = definitions(config, vhost)
+    made = definitions(config, vhost, queue_type=args.queue_type)
     if not args.apply:
         show_lines(json.dumps(made, indent=1))
         hint(

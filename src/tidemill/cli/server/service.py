@@ -24,6 +24,11 @@ def define_run(parser: Parser) -> None:
     parser.add_argument(
         "--log-level", choices=LEVELS, default="INFO", help="what is logged to stderr (default: INFO)"
     )
+    parser.add_argument(
+        "--upgrade",
+        action="store_true",
+        help="bring an older database to this version's schema first, without a copy (default: refuse to start)",
+    )
     define_log_format(parser)
     parser.add_argument(
         "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
@@ -77,7 +82,7 @@ def run_server(args: Namespace) -> int:
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
     log.to_stderr(args.log_level, args.log_format)
-    return serve(_read(args))
+    return serve(_read(args), upgrade=args.upgrade or _is_private(args))
 
 
 def upgrade(args: Namespace) -> int:
@@ -172,14 +177,18 @@ def server_config(args: Namespace) -> ServerConfig:
 
 
 def _read(args: Namespace) -> ServerConfig:
-    """The file named, else HOME/server/server.toml, else a private server in HOME/server, which upgrades its own
-    database, because it has no other operator."""
+    """The file named, else HOME/server/server.toml, else a private server in HOME/server."""
     from tidemill.config.server import ServerConfig, read_config
 
     if args.config is not None:
         return read_config(args.config)
     path = _home(args) / "server.toml"
-    return read_config(path) if path.exists() else ServerConfig(dir=path.parent, upgrade=True)
+    return read_config(path) if path.exists() else ServerConfig(dir=path.parent)
+
+
+def _is_private(args: Namespace) -> bool:
+    """Whether it is a private server, which upgrades its own database, because it has no other operator."""
+    return args.config is None and not (_home(args) / "server.toml").exists()
 
 
 COMMANDS = {

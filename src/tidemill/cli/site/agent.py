@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 
 from tidemill.cli.arguments import Command, Parser, define_log_format
@@ -87,16 +88,18 @@ def run(args: Namespace) -> int:
 
 def drain(args: Namespace) -> int:
     """Write the STOP file: the agent takes no more work, pilots finish what they have and leave."""
-    from tidemill.site.staff.drain import drained, request_drain
+    from tidemill.site.staff.drain import drained, request_drain, way_out
 
     directory = site_directory(args)
+    end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=read_site(directory).stop_file)
     before = drained(directory)
     if before is not None:
         say(f"already stopped: {before or 'no reason given'}")
+        hint(end)
         return 0
     request_drain(directory, args.reason)
     say("stopped: nothing new starts, nodes are released within a minute; a restart does not change that")
-    hint("`tidemill site resume --reason TEXT` lets it work again")
+    hint(end)
     return 0
 
 

@@ -178,7 +178,7 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
     lines = locate(path.read_text(encoding="utf-8"))
     values = msgspec.to_builtins(read, enc_hook=str)
     rows: list[tuple[str, Any, str]] = []
-    for key in config.describe(type(read)):
+    for key in [*config.describe(type(read)), *config.repeated(type(read))]:
         line = lines.get(key.key)
         rows.append((key.key, _at(values, key.key), "default" if line is None else f"{path.name}:{line}"))
     return rows + [(key, _at(values, key), f"{path.name}: [tuning]") for key in _tuned(path)]
@@ -222,7 +222,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield from _certificate(read)
     yield from examine_broker(read)
     yield from _ownership(directory)
-    yield binary_finding(read.node_binary)
+    yield binary_finding(directory)
     yield from _applications(directory, read)
     yield from examine_endpoints(read)
     if read.batch != "local":
@@ -251,19 +251,22 @@ def _mode(read: SiteConfig) -> Finding:
 
 def _payloads(read: SiteConfig) -> Finding:
     """What payloads see and may change; whether nodes give them namespaces their pilots find out."""
+    from tidemill.site.data.masks import shown_credentials
     from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 
-    if read.isolation == "off" or (read.serves_others and read.allow_unisolated):
+    if read.isolation == "off" or (read.serves_others and read.isolation == "optional"):
         when = "" if read.isolation == "off" else " where the kernel gives no namespaces"
+        whose = "jobs of others: " if read.serves_others else ""
         return Finding(
-            "payloads", "warn", f"{WITHOUT_NAMESPACES}{when}", "docs/security.md says what that means"
-        )
+            "payloads", "warn", f'{whose}`isolation = "{read.isolation}"`: {WITHOUT_NAMESPACES}{when}',
+            "docs/security.md says what that means" + ('; `isolation = "auto"` keeps them apart' if whose else ""),
+        )  # fmt: skip
     if read.serves_others:
         return Finding(
             "payloads", "ok", "jobs of others: no home directory, files outside of the slot are read-only",
             "application files and site.toml name what programs need: `show`, `write`",
         )  # fmt: skip
-    seen = ", ".join(f"`{each}`" for each in read.with_credentials)
+    seen = ", ".join(f"`{each}`" for each in shown_credentials(read))
     return Finding(
         "payloads", "ok",
         f"jobs of yours: they may write where you may, except to Tidemill's own files, and see no credentials"
@@ -277,7 +280,6 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         *(("data_roots", each) for each in read.data_roots),
         *(("show", each) for each in read.show),
         *(("write", each) for each in read.write),
-        *(("with_credentials", each) for each in read.with_credentials),
         ("output_dir", read.output_dir),
         ("secret_file", read.secret_file),
         ("certificate", read.certificate),
@@ -363,8 +365,7 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
         yield Finding(
             "stop_file", "warn", f"`{read.stop_file}` exists: the site is stopped", "ask those who made it"
         )
-    beside = read.harvest.lead == "beside"
-    if beside and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
+    if read.harvest.has_lead and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
         yield Finding(
             "lead_listen", "warn", f"`{read.lead_listen}` can be reached from this host only",
             "right where the compute nodes are this host; else `tidemill doctor --compute` prints the address",

@@ -38,13 +38,11 @@ def examine_broker(read: SiteConfig) -> Iterator[Finding]:
         return
     try:
         library()
-        broker = broker_of(read.server, credentials_of(read))
+        broker = broker_of(read.server, credentials_of(read), user=read.name)
     except ConfigError as error:
         yield Finding("server", "fail", error.message, error.hint or "")
     else:
-        yield Finding(
-            "server", "ok", f"by messages, as `{read.broker.user or read.name}` at {broker.address}"
-        )
+        yield Finding("server", "ok", f"by messages, as `{broker.user}` at {broker.address}")
 
 
 def _examine(endpoint: Endpoint) -> Finding:
@@ -53,11 +51,7 @@ def _examine(endpoint: Endpoint) -> Finding:
     from tidemill.transfer.credentials import tls, token
 
     check_endpoint(endpoint)
-    ways = " and ".join(
-        word for word, is_meant in (("read", endpoint.read), ("written", endpoint.write)) if is_meant
-    )
-    if not ways:
-        return Finding("endpoint", "warn", f"`{endpoint.url}` may be neither read nor written", "drop it")
+    ways = {"read": "read", "write": "written", "both": "read and written"}[endpoint.access]
     scheme = endpoint.url.partition("://")[0].lower().removeprefix("x").removesuffix("s")
     programs, package = PROGRAMS.get(scheme, ((), ""))
     missing = [each for each in programs if shutil.which(each) is None]
@@ -73,7 +67,7 @@ def _examine(endpoint: Endpoint) -> Finding:
         except ImportError:
             return Finding("endpoint", "fail", f"`{endpoint.url}` needs boto3", install_hint("s3"))
     else:
-        way = Direction.IN if endpoint.read else Direction.OUT
+        way = Direction.IN if endpoint.is_read else Direction.OUT
         place = permit(endpoint.url.replace("://*.", "://any.", 1), [endpoint], way)
         tls(place)  # reads the certificate and the authorities
         token(place)

@@ -220,13 +220,13 @@ def check_named(facts: Facts, *, partition: str | None, account: str | None) -> 
         raise ConfigError(f"you have no account `{account}`", hint=did_you_mean(account, facts.accounts))
 
 
-def login_facts(directory: Path, named: Path | None = None) -> Login:
+def login_facts(directory: Path) -> Login:
     """This host and its `tidemill-node`; the probe and `doctor` report a missing binary."""
     from tidemill.node.binary import find_binary
     from tidemill.site.setup.detection import Login, elf_machine
 
     try:
-        binary = named or find_binary()
+        binary = find_binary(site=directory)
     except ConfigError:
         binary = directory / "tidemill-node"
     return Login(
@@ -294,9 +294,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
     comment = f"tidemill {site_key(directory)} {config.name} contact={config.contact}"
     try:
-        probe = Probe(
-            open_batch(hasty, directory), directory, site=config.name, binary=binary, comment=comment
-        )
+        probe = Probe(open_batch(hasty, directory), directory, config=config, binary=binary, comment=comment)
         facts = run_probe(probe, wait_s=wait_s, tell=say)
     except SiteError as error:
         raise SiteError(
@@ -326,7 +324,7 @@ def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteCon
                 "batch": read.batch,
                 "mode": read.mode,
                 "partition": read.cluster.partition,
-                "lead": read.harvest.lead if read.batch != "local" else "beside",
+                "tcp": read.harvest.tcp,
                 "findings": [each._asdict() for each in findings],
             }
         )

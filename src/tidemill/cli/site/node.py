@@ -18,12 +18,12 @@ TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
 VERSION_S = 20
 
 
-def binary_finding(named: Path | None = None) -> Finding:
-    """Whether tidemill-node is there and runs on this host."""
+def binary_finding(site: Path | None = None) -> Finding:
+    """Whether tidemill-node, of this site if one is named, is there and runs on this host."""
     from tidemill.node.binary import find_binary
 
     try:
-        path = named or find_binary()
+        path = find_binary(site=site)
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False
         )

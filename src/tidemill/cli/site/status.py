@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.data.transfer_node import under_way
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
-    from tidemill.site.staff.drain import drained
+    from tidemill.site.staff.drain import drained, way_out
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -96,10 +97,8 @@ def status(args: Namespace) -> int:
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     if stopped is not None:
-        _line(
-            "stopped",
-            f"{stopped or 'no reason given'}; `tidemill site resume --reason TEXT` lets it work again",
-        )
+        end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
+        _line("stopped", f"{stopped or 'no reason given'}; {end}")
     for plan in plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
     for head, text in _figures(directory, samples, denied):
@@ -257,7 +256,7 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     for labels, value in samples.get("tidemill_grant_node_seconds", []):
         grants.setdefault(labels.get("account", ""), {})[labels.get("kind", "")] = value / HOUR_S
     for account, kinds in grants.items():
-        used = kinds.get("before", 0.0) + kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
+        used = kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
         lines.append(
             (
                 "account",

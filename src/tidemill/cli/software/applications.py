@@ -1,13 +1,14 @@
-"""`tidemill app list|show|check`: applications that sites offer, and files that are to become some."""
+"""`tidemill app list|show|check|approve`: applications that sites offer, and files that are or become some."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of
-from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.cli.terminal import ask, say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.legal import shown
 from tidemill.model.quantities import bytes_text, count_text, counted_text, percent_text, ratio, times_text
@@ -36,6 +37,12 @@ def define_check(parser: Parser) -> None:
         metavar="DIR",
         help="directory of images (default: `images` beside the directory of the file)",
     )
+
+
+def define_approve(parser: Parser) -> None:
+    """Options of `app approve`."""
+    parser.add_argument("file", type=Path, metavar="FILE.toml", help="the application file, below SITE/apps")
+    parser.add_argument("--yes", action="store_true", help="approve without asking (default: ask)")
 
 
 def _offers(args: Namespace) -> list[Any]:
@@ -172,6 +179,46 @@ def check(args: Namespace) -> int:
     return 0
 
 
+def approve(args: Namespace) -> int:
+    """Show which files of a program have changed since their approval, and approve them as they are now."""
+    from tidemill.site.applications.reapproval import approve as approve_files
+    from tidemill.site.applications.reapproval import check_owner, program_files
+
+    path: Path = args.file.absolute()
+    check_owner(path)
+    app, files = program_files(path)
+    show(f"{path}: `{app.name}` version {app.version}")
+    for each in files:
+        show(f"    {each.path}")
+        if each.approved is None:
+            show(
+                "        approved  the bytes that the site found when it read this file (no digest is given)"
+            )
+        else:
+            show(f"        approved  {each.approved}")
+        show(f"        now       {'the same' if each.found == each.approved else each.found}")
+    if all(each.found == each.approved for each in files):
+        say("nothing has changed: there is nothing to approve")
+        return 0
+    if not args.yes and not _agrees():
+        say("nothing was approved")
+        return 1
+    approve_files(path, files)
+    if (path.parent.parent / "site.toml").is_file():
+        say("approved: the agent reads the file within seconds; jobs that wait for it go on by themselves")
+    else:
+        say("approved: put the file into SITE/apps/ to offer the application")
+    return 0
+
+
+def _agrees() -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "approving needs an answer, and stdin is not a terminal", hint="`--yes` answers beforehand"
+        )
+    return ask("Approve it as it is now? [y/N]").lower() in ("y", "yes")
+
+
 def _show_pins(each: Approved) -> None:
     """The lines that approve exactly these files and images, where some are not pinned yet."""
     from tidemill.image.reference import PINNED
@@ -206,4 +253,7 @@ COMMANDS = {
     "app list": Command(define_list, list_apps, "tidemill app list --site local"),
     "app show": Command(define_show, show_app, "tidemill app show pythia8"),
     "app check": Command(define_check, check, "tidemill app check pythia8.toml", talks=False),
+    "app approve": Command(
+        define_approve, approve, "tidemill app approve SITE/apps/pythia8.toml", talks=False
+    ),
 }

@@ -96,7 +96,7 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
     from tidemill.site.setup.detection import of_node
     from tidemill.site.setup.limitations import of_abilities
 
-    login = login_facts(directory, read.node_binary)
+    login = login_facts(directory)
     try:
         node = probe_node(read, directory, binary=Path(login.binary), wait_s=args.probe_wait)
     except TidemillError as error:

@@ -321,7 +321,7 @@ def _refuse_hidden(home: Path, credentials: list[Path], *, is_own: bool) -> None
             "--with-credentials shows files to programs on your own site; this server is another one",
             hint="an `--input` brings a file to the program, wherever it runs",
         )
-    shown = config.load(home / "site" / "site.toml", SiteConfig).with_credentials
+    shown = config.load(home / "site" / "site.toml", SiteConfig).show
     hidden = [each for each in credentials if each not in shown]
     if hidden:
         raise ConfigError(

@@ -67,7 +67,7 @@ def define_credentials(parser: Parser) -> None:
 
 
 def _credential(text: str) -> Path:
-    path = Path(text).expanduser().absolute()
+    path = Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100 - without `..`
     if not (path.is_dir() or path.is_file()):
         raise argparse.ArgumentTypeError(f"`{text}` is neither a directory nor a regular file")
     return path
@@ -329,18 +329,18 @@ def prepare(
     elif nodes is not None or cores is not None:
         raise ConfigError(
             f"`{path}` is yours: --nodes and --cores do not change it",
-            hint="edit its [local] table, or `nodes_max` (`tidemill site enable --nodes N`)",
+            hint="edit its `local.nodes`, `node.cores` or `nodes_max` (`tidemill site enable --nodes N`)",
         )
     read = config.load(path, SiteConfig)
-    missing = [each for each in with_credentials if each not in read.with_credentials]
+    missing = [each for each in with_credentials if each not in read.show]
     if missing:
         raise ConfigError(
             f"`{path}` is yours: --with-credentials does not change it",
-            hint=f'add `with_credentials = ["{missing[0]}"]` to it',
+            hint=f'add `show = ["{missing[0]}"]` to it',
         )
     if read.batch != "local":
-        return read.nodes_max, read.cluster.cores_per_node or 0
-    return read.local.nodes, read.local.cores_per_node or len(os.sched_getaffinity(0))
+        return read.nodes_max, read.node.cores or 0
+    return read.local.nodes, read.node.cores or len(os.sched_getaffinity(0))
 
 
 def site_toml(home: Path, *, nodes: int, cores: int, with_credentials: Sequence[Path] = ()) -> str:
@@ -351,14 +351,16 @@ name = "{SITE_NAME}"
 server = "unix:{home}/server/api.sock"
 data_roots = ["/"]
 allow_adhoc = true   # commands and functions of yours need no approval: only you can reach this server
-with_credentials = {shown}   # all others that are known by name are hidden from programs
+show = {shown}   # credentials that are not named here are hidden from programs
 batch = "local"
 nodes_max = {nodes}
 walltime_s = "7d"
 
 [local]
 nodes = {nodes}
-cores_per_node = {cores}
+
+[node]
+cores = {cores}
 """
 
 

@@ -1,4 +1,4 @@
-"""The jobs of an executor's workers: as many as its calls can use, started again where they end, cancelled at the end.
+"""The jobs of an executor's workers: as many as its calls can use, started again where they end, and not kept after it.
 
 A thread of its own, so that a server that is slow or away delays no call of the workers that run.
 """
@@ -137,11 +137,14 @@ class Crew:
             return []
 
     def _cancel_rest(self) -> None:
-        """Workers that are connected leave by themselves; those that are not would look for a pool that is gone."""
+        """Workers that are connected leave by themselves; those that are not would look for a pool that is gone. Where
+        all calls have ended, none of these is missing."""
         left = sorted(self._live - self._board.jobs())
         if not left:
             return
+        aborted = self._board.aborted
+        reason = "its executor was shut down" + ("" if aborted else ", and all calls had ended")
         try:
-            self._client.cancel(left, reason="its executor was shut down")
+            self._client.cancel(left, reason=reason, unneeded=not aborted)
         except TidemillError as error:
             _log.warning("executor.cancel_failed", jobs=len(left), error=error.message)

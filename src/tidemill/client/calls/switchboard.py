@@ -86,6 +86,7 @@ class Switchboard:
         self._number = 0
         self._unresolved = 0
         self._closed = self._aborts = False
+        self.aborted = False  #: calls were canceled when it was closed
         self._checks_cancels = False
         self._looked_s = 0.0
         self._workers: dict[int, _Worker] = {}
@@ -451,6 +452,7 @@ class Switchboard:
             if gone:
                 numbers = {each.number for each in gone}
                 self._pending = deque(each for each in calls if each.number not in numbers)
+        self.aborted |= self._aborts and bool(gone)
         for call in gone:
             self._cancel(call)
         for worker in list(self._workers.values()):
@@ -459,6 +461,7 @@ class Switchboard:
                     worker.parts = None
                 self._drop(worker, call)
                 worker.since_s, worker.is_stuck = clock.monotonic_s(), False
+                self.aborted |= self._aborts
                 worker.link.put(channel.CANCEL, call.number)
                 self._cancel(call)
             self._hear_nothing(worker)

@@ -18,6 +18,10 @@ HOUR_S = 3600.0
 WARN_AT = 0.9
 """Share of a grant from which on the site warns: time enough to ask for more."""
 
+STOP_AT = 0.98
+"""Share of a grant from which on nothing more is asked for; the next account follows. Centres count by their own rules
+(prolog, epilog, whole minutes), and some fine those who pass their grant."""
+
 UNBOUNDED_S = 1e18
 """Node-seconds left where nothing bounds them."""
 
@@ -48,13 +52,12 @@ class Standing(StrEnum):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One account, in node-seconds. `before_s`: used before we began; `left_s`: what may still be asked for."""
+    """One account, in node-seconds. `unit`: of the centre, and how many of them a node-hour is; `left_s`: what may
+    still be asked for."""
 
     account: str
-    unit: str
-    units_per_node_hour: float
+    unit: tuple[float, str]
     granted_s: float
-    before_s: float
     settled_s: float
     in_flight_s: float
     committed_s: float
@@ -63,12 +66,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     def units(self, node_s: float) -> float:
         """Node-seconds in the centre's unit."""
-        return node_s / HOUR_S * self.units_per_node_hour
+        return node_s / HOUR_S * self.unit[0]
 
     @property
     def used_s(self) -> float:
-        """What is used by now, by whomever."""
-        return self.before_s + self.settled_s + self.in_flight_s
+        """What Tidemill has used by now."""
+        return self.settled_s + self.in_flight_s
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,9 +132,9 @@ def cost(each: Living, now_s: float) -> tuple[float, float]:
 def _line(
     account: Account, *, settled_s: float, in_flight_s: float, committed_s: float, least_s: float
 ) -> Line:
-    granted_s, before_s = account.node_hours * HOUR_S, account.used_node_hours * HOUR_S
-    used_s = before_s + settled_s + in_flight_s
-    left_s = max(0.0, account.stop_at * granted_s - used_s - committed_s)
+    granted_s = account.node_hours * HOUR_S
+    used_s = settled_s + in_flight_s
+    left_s = max(0.0, STOP_AT * granted_s - used_s - committed_s)
     standing = Standing.OPEN
     if used_s >= WARN_AT * granted_s:
         standing = Standing.WARN
@@ -140,9 +143,7 @@ def _line(
     return Line(
         account=account.name,
         unit=account.unit,
-        units_per_node_hour=account.units_per_node_hour,
         granted_s=granted_s,
-        before_s=before_s,
         settled_s=settled_s,
         in_flight_s=in_flight_s,
         committed_s=committed_s,
@@ -167,7 +168,7 @@ def _notes(lines: Sequence[Line], chosen: str | None, *, bound_s: float, bounds:
     for line in lines:
         if line.standing is Standing.OPEN:
             continue
-        part = f"{line.units(line.used_s):,.1f} of {line.units(line.granted_s):,.1f} {line.unit} are used"
+        part = f"{line.units(line.used_s):,.1f} of {line.units(line.granted_s):,.1f} {line.unit[1]} are used"
         if line.standing is Standing.STOP:
             part += f", {line.units(line.committed_s):,.1f} committed: nothing more is asked for there"
         notes.append(f"account `{line.account}`: {part}")

@@ -10,6 +10,7 @@ every 10 s it is 9 s.
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import NamedTuple
 
 from tidemill.model.machine import JobCounts
@@ -39,6 +40,14 @@ use all queries that the site allows."""
 
 FADE_S = 1800.0
 """Time for which changes and arrivals count."""
+
+FIRST_WORK_S = 2.0
+"""Work that waits where no pilot is at work causes a poll at most this long after the last one, not at the next regular
+one: the user who submitted it watches, and what it waits for may have ended long ago."""
+
+LEFT_S = 5.0
+"""Pause between such polls while an allocation whose pilots have signed off has not ended: the usual time from its end
+to idle nodes (`DEATH_S` in `site/nodes/planning`)."""
 
 BURST_POLLS = 4.0
 """Polls beyond the sustained rate that a burst of changes may cause."""
@@ -73,6 +82,21 @@ def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty
     return come or (not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running))
 
 
+def awaited_s(*, has_new_work: bool, living: int, left: int) -> float | None:
+    """Seconds from the last poll to the one that waiting work calls for; None = it waits for the regular one. `living`:
+    allocations that have not ended, as far as the last poll showed; `left`: those of them whose pilots have all signed
+    off, so that they are about to end.
+
+    An allocation with a pilot, or one that is to start one, takes the work. Without such an allocation the poll after
+    new work finds idle nodes, and those after it follow only until what was left has ended, and its nodes are free.
+    """
+    if living > left:
+        return None
+    if has_new_work:
+        return FIRST_WORK_S
+    return LEFT_S if left else None
+
+
 def least_pause_s(poll_s: float) -> float:
     """The least pause before a glance, where polls come every `poll_s`."""
     return poll_s / GLANCES_PER_POLL_MAX
@@ -96,6 +120,22 @@ class FadingRate:
 
     def _faded(self, now_s: float) -> float:
         return self._sum * math.exp(-max(0.0, now_s - self._at_s) / FADE_S)
+
+
+class LastMinute:
+    """How many commands the batch system got in the last minute, by a count of them that only grows."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def commands(self, now_s: float, total: int) -> int:
+        """Those of the last minute, where there were `total` until now. Call it whenever there may be more."""
+        if total != self._seen[-1][1]:
+            self._seen.append((now_s, total))
+        while len(self._seen) > 1 and self._seen[1][0] <= now_s - 60:
+            self._seen.popleft()
+        first_s, first = self._seen[0]
+        return total - first if first_s <= now_s - 60 else total
 
 
 class GlancePace:
@@ -147,6 +187,11 @@ class GlancePace:
             return False
         self._left -= self._poll_calls
         return True
+
+    def hurry(self, now_s: float, *, last_minute: int) -> bool:
+        """The same for work that waits while no pilot is at work, which may call for polls in a row. `last_minute`:
+        commands of the last minute: with the poll they stay below the bound, however many of them were allowed."""
+        return last_minute + self._poll_calls <= self._most and self.react(now_s)
 
     def polled(self, now_s: float) -> None:
         """Count a poll that came at its own time: it is paid from the same bound."""

@@ -58,6 +58,13 @@ SENTENCES: dict[Binding, str] = {
 """What people read."""
 
 
+def in_words(waits_for: str) -> str:
+    """Why a site asks for no more nodes, in sentences: some causes are one word (a `Binding`), joined by `; `."""
+    return "; ".join(_WORDS.get(each, each) for each in waits_for.split("; "))
+
+
+_WORDS = {binding.value: text for binding, text in SENTENCES.items() if binding}
+
 KEPT = 18
 """Allocations that one gap leaves for others where they are scarce."""
 

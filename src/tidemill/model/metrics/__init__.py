@@ -115,7 +115,7 @@ AGENT: dict[str, Metric] = {
         "What an account's grant holds, in seconds of one node",
         {
             "account": Label(most=ACCOUNTS_MAX, about="an account of `[[accounts]]`"),
-            "kind": Label(("granted", "before", "settled", "in_flight", "committed", "left")),
+            "kind": Label(("granted", "settled", "in_flight", "committed", "left")),
         },
     ),
     "tidemill_left_node_seconds": Metric(

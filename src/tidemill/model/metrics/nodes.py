@@ -87,6 +87,10 @@ QUANTITIES: tuple[Quantity, ...] = (
     _flow("lustre_write", "bytes/s", "Bytes written to Lustre", "tidemill_node_lustre_bytes_per_second", "write"),
     Quantity("gpu_busy", "ratio", "Use of the node's GPUs", "tidemill_node_gpu_busy_ratio"),
     Quantity("gpu_memory", "bytes", "Memory of GPUs in use", "tidemill_node_gpu_memory_bytes"),
+    Quantity("nfs_opens", "1/s", "Files opened on NFS", "tidemill_node_nfs_opens_per_second"),
+    Quantity("nfs_closes", "1/s", "Files closed on NFS", "tidemill_node_nfs_closes_per_second"),
+    Quantity("lustre_opens", "1/s", "Files opened on Lustre", "tidemill_node_lustre_opens_per_second"),
+    Quantity("lustre_closes", "1/s", "Files closed on Lustre", "tidemill_node_lustre_closes_per_second"),
 )  # fmt: skip
 """In the order in which sites send their values: a later version adds at the end."""
 

@@ -190,8 +190,7 @@ def _paced(quota: str, most: float, why: str, wait_s: float) -> PaceError:
     return PaceError(
         f"{why}; the quota `quotas.{quota}` of each submitter is {most:g}",
         wait_s=max(1.0, wait_s),
-        hint="wait as long as `Retry-After` says and send it again"
-        + (", or ask the server's operator to raise the quota" if quota == "requests_per_s" else ""),
+        hint="wait as long as `Retry-After` says and send it again",
     )
 
 

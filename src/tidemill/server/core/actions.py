@@ -176,15 +176,16 @@ def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) 
     return sorted(found)[:PIECE]
 
 
-def cancel(work: UnitOfWork, jobs: Sequence[int], reason: str, *, half_life_s: float) -> int:
+def cancel(work: UnitOfWork, jobs: Sequence[int], request: ActionRequest, *, half_life_s: float) -> int:
     """Cancel jobs that have not ended; how many that were."""
+    reason = clean(request.reason) or "canceled by its owner"
     work.load(jobs)
     work.load_leases(jobs)
     changed = 0
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is not None and job.state in CANCELABLE:
-            ending.cancel(work, job, clean(reason) or "canceled by its owner")
+            ending.cancel(work, job, reason, unneeded=request.unneeded)
             changed += 1
     _finish(work, half_life_s)
     return changed

@@ -183,7 +183,7 @@ class Dispatcher:
         return actions.act_in_pieces(
             self.writer,
             request,
-            lambda work, jobs: actions.cancel(work, jobs, request.reason, half_life_s=self.rules.half_life_s),
+            lambda work, jobs: actions.cancel(work, jobs, request, half_life_s=self.rules.half_life_s),
             states=actions.CANCELABLE,
             by=(identity, Act.CANCEL),
         )

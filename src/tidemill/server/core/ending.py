@@ -98,11 +98,16 @@ def fail(
         _wind_up(work, job, FAILED)
 
 
-def cancel(work: UnitOfWork, job: StoredJob, reason: str) -> None:
-    """End a job because its owner wants so. A second time, it ends at once: what is kept of it stays at its site."""
+def cancel(work: UnitOfWork, job: StoredJob, reason: str, *, unneeded: bool = False) -> None:
+    """End a job because its owner wants so. A second time, it ends at once: what is kept of it stays at its site.
+    `unneeded`: nothing is missing where no event of it has ended, so it is COMPLETED then."""
     is_repeated = bool(job.ends)
     job.reason = clean(reason)
-    if is_repeated:
+    if unneeded and not (is_repeated or job.n_done or job.n_failed):
+        job.kept = 0
+        _stop(work, job)
+        end(work, job, COMPLETED)
+    elif is_repeated:
         _stop(work, job)
         end(work, job, CANCELED)
     else:

@@ -347,13 +347,17 @@ def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> l
 
 
 def _is_refused(work: UnitOfWork, site: Site, job: StoredJob) -> bool:
-    """Whether this site gave the job back, and gets it not now: another one may take it, or its time has not come."""
+    """Whether this site gave the job back, and gets it not now: another one may take it, or its time has not come. A
+    program that its staff have approved again since then is tried at once."""
     found = refusals.parse(job.refused)
     mine = found.get(site.id)
     if mine is None:
         return False
-    if job.id in work.given_back or mine.until_s * 1_000_000 > work.now_us:
+    if job.id in work.given_back:
         return True
+    if mine.until_s * 1_000_000 > work.now_us:
+        approved_us = site.approved_us.get(work.memory.kinds[job.kind].app, 0)
+        return approved_us <= mine.since_s * 1_000_000
     return not mine.until_s and _elsewhere(work, job, found)
 
 

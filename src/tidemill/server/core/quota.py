@@ -13,8 +13,9 @@ from tidemill.server.errors import QuotaError
 
 HINTS = {
     "open_jobs_max": "wait until some have ended, submit fewer, or ask the server's operator to raise the quota",
-    "open_kinds_max": "wait until some have ended, submit fewer, or ask the server's operator to raise the quota",
-    "stored_bytes_max": "submit less, or ask the server's operator to raise the quota in server.toml",
+    "open_kinds_max": "wait until some have ended, or round cores and memory so that more jobs ask for the same",
+    "stored_bytes_max": "submit less, or ask the server's operator to archive ended campaigns earlier "
+    "(`archive.keep_days` in server.toml)",
     "campaign_kinds_max": "submit the rest in another campaign",
     "sites_named_max": "name sites that have joined: `tidemill app list` shows which sites offer an application",
 }

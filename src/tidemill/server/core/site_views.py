@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tidemill.model.figures.job_classes import LENGTHS, SIZES
+from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -22,7 +23,7 @@ from tidemill.wire.api import (
     TransferView,
 )
 from tidemill.wire.far import CacheFigures, CacheView, RouteView
-from tidemill.wire.monitoring import SiteSums
+from tidemill.wire.monitoring import AwaitedNodes, SiteSums
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of the server's
@@ -49,6 +50,16 @@ def keep(work: UnitOfWork, site: Site, view: SiteView) -> None:
     work.session.run("prune_tide", site=site.id, before=now - MINUTES_KEPT)
     body = _ENCODER.encode(within_range(_bounded(view)))
     work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=body)
+
+
+def awaited(nodes: AwaitedNodes | None) -> AwaitedNodes | None:
+    """What is kept of a site's word on what its work waits for."""
+    if nodes is None:
+        return None
+    asked_us, next_us = (max(0, min(each, TIME_US_MAX)) for each in (nodes.asked_us, nodes.next_us))
+    return AwaitedNodes(
+        asked_us=asked_us, next_us=next_us, why=_short(nodes.why), is_stopped=nodes.is_stopped
+    )
 
 
 def within_range(value: Any) -> Any:

@@ -125,11 +125,15 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     site.epoch, site.host, site.version = request.epoch, request.host, request.version
     request.capacity.troubles = breakers.bounded(request.capacity.troubles)
     nearness.bounded(request.capacity)
+    request.capacity.awaits = site_views.awaited(request.capacity.awaits)
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}
         if offers != site.offers:
             traces.keep_offers(work, site, offers.values())
+            for name, offer in offers.items():
+                if name not in site.offers or site.offers[name].digest != offer.digest:
+                    site.approved_us[name] = work.now_us
             site.offers = offers
             work.session.run("update_offers", id=site.id, offers=site_records.text_of(list(offers.values())))
     return site
@@ -167,7 +171,8 @@ def _number_on(work: UnitOfWork, site: Site, have: int) -> None:
     orders = [order for _, _, body in rows for order in _ORDERS.decode(body) if is_ahead or order.n > have]
     if orders and 0 < orders[0].n - have < ORDER_JUMP_MAX:
         return  # it has just not taken many of them yet
-    _LOG.warning("site.renumbered", site=site.name, have=have, ordered=site.ordered)
+    hint = {"hint": f"is the database a copy? `tidemill site reset-epoch {site.name}`"} if is_ahead else {}
+    _LOG.warning("site.renumbered", site=site.name, have=have, ordered=site.ordered, **hint)
     site.ordered = have
     work.session.run("delete_all_orders", site=site.id)
     if not orders:

@@ -20,6 +20,11 @@ class GivenBack(NamedTuple):
     until_s: int = 0
     times: int = 0
 
+    @property
+    def since_s(self) -> float:
+        """When the site returned it, where that was for a cause of the site's own: up to a second later."""
+        return self.until_s + 1 - PAUSES.pause_s(self.times + 1)
+
 
 def parse(text: str) -> dict[int, GivenBack]:
     """By site, the latest last. What cannot be read is left out."""

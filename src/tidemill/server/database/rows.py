@@ -178,6 +178,9 @@ class Site(msgspec.Struct):
     named_by: str = ""  #: owner of the job that named it before it joined
     down_us: int = 0  #: until when the calendar says that it is down, from shortly before; 0 = it is not
     down_reason: str = ""
+    approved_us: dict[
+        str, int
+    ] = {}  #: when an application was offered with another digest, since the server started
 
 
 def site_of(row: tuple[Any, ...]) -> Site:

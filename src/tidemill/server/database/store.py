@@ -205,7 +205,7 @@ def _count(session: Session, table: str) -> int:
 def _newer(store: Store, found: int, known: int) -> ConfigError:
     return ConfigError(
         f"database {store} has schema {found}, made by a newer tidemill; this one knows {known}",
-        hint="install that version again; a database is never taken back",
+        hint="install that version again, or put the copy from before the upgrade back: docs/operations.md",
     )
 
 

@@ -113,11 +113,11 @@ def copy_of(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.schema{version}")
 
 
-def copy_database(path: Path, version: int) -> Path:
+def copy_database(path: Path, version: int, *, replace: bool = False) -> Path:
     """Make a durable copy of a database file that has no writer; its path. Raises ConfigError if there is one already,
-    or not enough free space."""
+    unless `replace`, or not enough free space."""
     to = copy_of(path, version)
-    if to.exists():
+    if to.exists() and not replace:
         raise ConfigError(
             f"there is a copy `{to}` already", hint="move it away, or upgrade with `--no-copy` if it is good"
         )

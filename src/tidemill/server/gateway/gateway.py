@@ -266,7 +266,7 @@ class Courier:
         """Publish it. Raises RefusedError, LaterError or AwayError."""
         if parcel.where not in self._names:
             raise RefusedError(
-                f"`{parcel.where}` gets no messages", hint="name it in server.toml, `[amqp.submitters]`"
+                f"`{parcel.where}` gets no messages", hint="name it in server.toml, `[amqp.users]`"
             )
         if not self._link.is_up:
             raise AwayError(self._link.down().message)

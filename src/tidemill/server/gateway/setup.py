@@ -36,29 +36,30 @@ QUEUE_BYTES_MAX = (
     1_000_000_000  #: of one queue, so that a reader that has stopped does not fill the broker's disk
 )
 NOTHING = "^$"
+CLASSIC = "classic"  #: RabbitMQ's own default; `quorum` queues are for brokers of several machines
 
 
 def check(config: Amqp) -> None:
     """Raises ConfigError where names or users do not go together."""
     users: dict[str, str] = {config.user: "the server"}
     for role, names in _roles(config):
-        for name, told in names.items():
+        for name, user in names.items():
             if not is_name(name):
                 raise ConfigError(
-                    f"`amqp.{role}s`: `{name}` is not a valid name",
+                    f"`amqp.users`: `{name}`, the {role} that `{user}` is, is not a valid name",
                     hint="letters, digits and `._+-`, at most 100",
                 )
-            user, what = told or name, f"the {role} `{name}`"
+            what = f"the {role} `{name}`"
             if user in users:
                 raise ConfigError(
-                    f"`amqp.{role}s`: the broker's user `{user}` is {users[user]} already, and cannot be {what}",
+                    f"`amqp.users`: the broker's user `{user}` is {users[user]} already, and cannot be {what}",
                     hint="one certificate, one role; a broker that takes users from the whole name of a certificate "
                     "(`ssl_cert_login_from = distinguished_name`) tells them apart",
                 )
             users[user] = what
 
 
-def definitions(config: Amqp, vhost: str) -> dict[str, Any]:
+def definitions(config: Amqp, vhost: str, *, queue_type: str = CLASSIC) -> dict[str, Any]:
     """The definitions file."""
     check(config)
     exchanges = [
@@ -73,7 +74,7 @@ def definitions(config: Amqp, vhost: str) -> dict[str, Any]:
         queues = ((SUBMIT, submit_queue), (REPLIES, replies_queue), (STATES, states_queue))
         bindings += [(exchange, name, queue(name)) for exchange, queue in queues]
     names = [queue for _, _, queue in bindings]
-    kind = {"x-queue-type": config.queue_type} if config.queue_type != "classic" else {}
+    kind = {"x-queue-type": queue_type} if queue_type != CLASSIC else {}
     number = len(rights(config))
     return {
         "vhosts": [{"name": vhost}],
@@ -123,18 +124,18 @@ def rights(config: Amqp) -> dict[str, tuple[str, str]]:
     """By the broker's user: patterns of what it may write to and read. No user may declare or delete."""
     found = {config.user: (_any(REPLIES, STATES, DEAD, "amq.default"), _server_reads())}
     for name, user in sorted(config.submitters.items()):
-        found[user or name] = (_any(SUBMIT), _any(replies_queue(name), states_queue(name)))
-    for name, user in sorted(config.sites.items()):
-        found[user or name] = (_any(SYNC), NOTHING)
-    for name, user in sorted(config.operators.items()):
-        found[user or name] = (NOTHING, _any(DEAD))
+        found[user] = (_any(SUBMIT), _any(replies_queue(name), states_queue(name)))
+    for _, user in sorted(config.sites.items()):
+        found[user] = (_any(SYNC), NOTHING)
+    for _, user in sorted(config.operators.items()):
+        found[user] = (NOTHING, _any(DEAD))
     return found
 
 
 def keys(config: Amqp) -> list[tuple[str, str, str]]:
     """The broker's user, the topic exchange that it may write to, and the only key that it may use there: its name."""
-    found = [(user or name, SUBMIT, name) for name, user in sorted(config.submitters.items())]
-    return found + [(user or name, SYNC, name) for name, user in sorted(config.sites.items())]
+    found = [(user, SUBMIT, name) for name, user in sorted(config.submitters.items())]
+    return found + [(user, SYNC, name) for name, user in sorted(config.sites.items())]
 
 
 def policies(config: Amqp, vhost: str) -> list[dict[str, Any]]:
@@ -160,9 +161,9 @@ def policies(config: Amqp, vhost: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def commands(config: Amqp, vhost: str, *, ctl: str = "rabbitmqctl") -> list[str]:
+def commands(config: Amqp, vhost: str, *, ctl: str = "rabbitmqctl", queue_type: str = CLASSIC) -> list[str]:
     """Lines of shell for the broker's staff that do the same; exchanges and queues come with an import in any case."""
-    made = definitions(config, vhost)
+    made = definitions(config, vhost, queue_type=queue_type)
     where = f"-p {shlex.quote(vhost)}"
     lines = [f"{ctl} add_vhost {shlex.quote(vhost)}"]
     for user in made["users"]:

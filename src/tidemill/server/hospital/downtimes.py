@@ -6,7 +6,6 @@ A source that cannot be read changes nothing: what it said last holds on, and li
 from __future__ import annotations
 
 import re
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,6 +36,7 @@ from tidemill.server.hospital.entries import (
     shown,
     zone_of,
 )
+from tidemill.wire.credentials import Credentials
 from tidemill.wire.hospital import CalendarRow, DowntimeList, DowntimeRow
 
 BYTES_MAX = 5_000_000
@@ -199,27 +199,22 @@ def check(rules: Downtimes) -> None:
     if len(rules.sources) > SOURCES_MAX:
         raise ConfigError(f"`downtimes.sources` names {len(rules.sources)} sources, at most {SOURCES_MAX}")
     for each in rules.sources:
-        if (each.path is None) == (not each.url):
-            raise ConfigError("a source of downtimes has either `path` or `url`", hint="set one of them")
-        if each.url:
-            check_url(each.url, rules.hosts)
+        if not each.place:
+            raise ConfigError("a source of downtimes has no `from`", hint="name a file or an https URL")
+        if each.path is None:
+            check_url(each.place)
         if each.format == "ical" and not each.site:
-            raise ConfigError(f"`{each.key}` is a calendar of no site", hint="set `site`")
+            raise ConfigError(f"`{each.place}` is a calendar of no site", hint="set `site`")
 
 
-def check_url(url: str, hosts: list[str]) -> None:
+def check_url(url: str) -> None:
     """Raises ConfigError for an address that is not read."""
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.username is not None or parts.hostname is None:
         raise ConfigError(f"`{shown(url)}` is not an https address without credentials")
-    if parts.hostname not in hosts:
-        raise ConfigError(
-            f"host `{parts.hostname}` is not one of `downtimes.hosts`",
-            hint="add it there if downtimes may come from it",
-        )
 
 
-def read(source: DowntimeSource, hosts: list[str]) -> str:
+def read(source: DowntimeSource) -> str:
     """A source's text. Raises ConfigError, or SiteError for one that does not answer now."""
     if source.path is not None:
         try:
@@ -228,7 +223,7 @@ def read(source: DowntimeSource, hosts: list[str]) -> str:
         except OSError as error:
             raise ConfigError(f"it cannot be read: {error.strerror}") from error
     else:
-        check_url(source.url, hosts)
+        check_url(source.place)
         content = _fetched(source)
     if len(content) > BYTES_MAX:
         raise ConfigError(f"it is longer than {BYTES_MAX} bytes")
@@ -239,12 +234,12 @@ def read(source: DowntimeSource, hosts: list[str]) -> str:
 
 
 def _fetched(source: DowntimeSource) -> bytes:
-    """The page there. Redirections are not followed: they may lead to a host that is not allowed. Raises SiteError."""
-    parts = urlsplit(source.url)
+    """The page there. Redirections are not followed: they may lead to another host. Raises SiteError."""
+    parts = urlsplit(source.place)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     bound = TimeLimit(READ_S)
     try:
-        tls = ssl.create_default_context(cafile=None if source.ca is None else str(source.ca))
+        tls = Credentials(ca=source.ca).context()
         host, port = parts.hostname or "", parts.port or 443
         server = HttpServer(
             host, port, timeout_s=READ_S, tls=tls, connect=partial(socket_to, host, port, private=True)
@@ -252,9 +247,9 @@ def _fetched(source: DowntimeSource) -> bytes:
         with closing(server.ask("GET", path, headers={}, bound=bound)) as answer:
             content = answer.body(BYTES_MAX + 1)
     except (ExchangeError, OSError, ValueError) as error:
-        raise SiteError(f"{source.url} does not answer: {error}") from error
+        raise SiteError(f"{source.place} does not answer: {error}") from error
     if answer.status != 200:
-        raise SiteError(f"{source.url} answers {answer.status} {answer.reason}")
+        raise SiteError(f"{source.place} answers {answer.status} {answer.reason}")
     return content
 
 
@@ -271,30 +266,30 @@ def read_all(rules: Downtimes, *, now_us: int) -> Iterator[Reading]:
     answer, as they answer. Threads that wait for a server end with this process."""
     for each in rules.sources:
         if each.path is not None:
-            yield _reading(each, rules.hosts, now_us)
+            yield _reading(each, now_us)
     far = [each for each in rules.sources if each.path is None]
     for first in range(0, len(far), AT_ONCE):
         found: SimpleQueue[Reading] = SimpleQueue()
         asked = far[first : first + AT_ONCE]
         for each in asked:
-            threading.Thread(target=_read_into, args=(found, each, rules.hosts, now_us), daemon=True).start()
+            threading.Thread(target=_read_into, args=(found, each, now_us), daemon=True).start()
         for _ in asked:
             yield found.get()
 
 
-def _read_into(found: SimpleQueue[Reading], source: DowntimeSource, hosts: list[str], now_us: int) -> None:
-    found.put(_reading(source, hosts, now_us))
+def _read_into(found: SimpleQueue[Reading], source: DowntimeSource, now_us: int) -> None:
+    found.put(_reading(source, now_us))
 
 
-def _reading(source: DowntimeSource, hosts: list[str], now_us: int) -> Reading:
+def _reading(source: DowntimeSource, now_us: int) -> Reading:
     try:
-        calendar = parse(read(source, hosts), source, now_us=now_us)
+        calendar = parse(read(source), source, now_us=now_us)
     except TidemillError as error:
-        return Reading(source.key, None, shown(error.message))
+        return Reading(source.place, None, shown(error.message))
     except Exception as error:  # noqa: BLE001 - foreign content: what is wrong with it holds up no other source
-        _LOG.error("downtimes.unreadable", source=source.key, error=repr(error)[:500])
-        return Reading(source.key, None, shown(repr(error)))
-    return Reading(source.key, calendar.downtimes, "; ".join(calendar.problems)[:2000])
+        _LOG.error("downtimes.unreadable", source=source.place, error=repr(error)[:500])
+        return Reading(source.place, None, shown(repr(error)))
+    return Reading(source.place, calendar.downtimes, "; ".join(calendar.problems)[:2000])
 
 
 # ---- what the database keeps -------------------------------------------------------------------------------------
@@ -314,7 +309,7 @@ def keep(work: UnitOfWork, reading: Reading) -> None:
 
 def forget_others(work: UnitOfWork, rules: Downtimes) -> None:
     """Drop what sources said that server.toml names no more."""
-    named = {each.key for each in rules.sources}
+    named = {each.place for each in rules.sources}
     for row in work.session.rows("calendars"):
         if row[0] not in named:
             work.session.run("delete_calendar", source=row[0])
@@ -323,7 +318,7 @@ def forget_others(work: UnitOfWork, rules: Downtimes) -> None:
 def down_now(session: Session, rules: Downtimes, *, now_us: int) -> dict[str, tuple[int, str]]:
     """The sites that are down now by all calendars together: until when, and why. What a source said that server.toml
     names no more does not count."""
-    named = {each.key for each in rules.sources}
+    named = {each.place for each in rules.sources}
     found = [
         each for row in session.rows("calendars") if row[0] in named for each in _BODY.decode(bytes(row[3]))
     ]
@@ -334,7 +329,7 @@ def listed(session: Session, asked: Downtimes, *, now_us: int) -> DowntimeList:
     """Every downtime that is not over, and every source."""
     rows: list[DowntimeRow] = []
     sources: list[CalendarRow] = []
-    named = {each.key for each in asked.sources}
+    named = {each.place for each in asked.sources}
     for source, read_us, error, body in session.rows("calendars"):
         if source not in named:
             continue

@@ -43,15 +43,15 @@ class Certificates:
 
     def __init__(self, tls: Tls, members: Sequence[RoleMember]) -> None:
         """Raises ConfigError for files that cannot be used."""
-        if tls.certificate is None or tls.key is None:
+        if tls.certificate is None:
             raise ConfigError(
-                "`tls.certificate` and `tls.key` belong together",
+                "`tls.key` is set, and `tls.certificate` is not",
                 hint="`tidemill certs issue server HOST` makes both",
             )
         if tls.other_ca is not None:
             _library()
         self._tls = tls
-        self._members = {each.subject: each for each in members if each.subject}
+        self._members = {each.bearer.subject: each for each in members if each.bearer.subject}
         self._ca: Any = None
         self._seen = self._marks()
         self._current = self._build()
@@ -101,18 +101,18 @@ class Certificates:
     def _build(self) -> ssl.SSLContext:
         tls = self._tls
         assert tls.certificate is not None
-        assert tls.key is not None
-        check_private(tls.key)
+        key = tls.key or tls.certificate
+        check_private(key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.sslobject_class = Handshake
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0  # a resumed session would skip the check against CAs and CRLs
         try:
-            context.load_cert_chain(tls.certificate, tls.key)
+            context.load_cert_chain(tls.certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"certificate `{tls.certificate}` with key `{tls.key}` cannot be used: {error}",
+                f"certificate `{tls.certificate}` with key `{key}` cannot be used: {error}",
                 hint="both are PEM, and the key is that of the first certificate",
             ) from error
         for path in (tls.ca, tls.other_ca):

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidemill import clock, log
+from tidemill.config.keys import path_in, url_in
 from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.net.addresses import socket_to
@@ -53,13 +54,14 @@ class IssuerKeys:
         self._asking = threading.Lock()
         self._keys: list[dict[str, Any]] = []
         self._read_s = self._asked_s = float("-inf")
-        if issuer.jwks_file is not None:
+        self._file, self._url = path_in(issuer.jwks), url_in(issuer.jwks)
+        if self._file is not None:
             try:
-                self._keys = parse(issuer.jwks_file.read_bytes())
+                self._keys = parse(self._file.read_bytes())
             except (OSError, ValueError) as error:
                 raise ConfigError(f"keys of issuer `{issuer.name}` cannot be read: {error}") from error
         else:
-            for url in (issuer.jwks_url or issuer.issuer, issuer.issuer):
+            for url in (self._url or issuer.issuer, issuer.issuer):
                 _check_url(url)
 
     def known(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
@@ -97,8 +99,8 @@ class IssuerKeys:
         self._asked_s = now_s
         bound = TimeLimit(self._ask_s)
         try:
-            if self._issuer.jwks_file is not None:
-                self._keys = parse(self._issuer.jwks_file.read_bytes())
+            if self._file is not None:
+                self._keys = parse(self._file.read_bytes())
             else:
                 url = self._where(bound)
                 self._keys = parse(_get(url, bound, private=self._is_trusted(url)))
@@ -111,8 +113,8 @@ class IssuerKeys:
             )
 
     def _where(self, bound: TimeLimit) -> str:
-        if self._issuer.jwks_url:
-            return self._issuer.jwks_url
+        if self._url:
+            return self._url
         page = _get(
             self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", bound, private=True
         )
@@ -127,7 +129,7 @@ class IssuerKeys:
     def _is_trusted(self, url: str) -> bool:
         """Whether keys may be asked from a private address there: a host that the configuration names, or a program of
         this machine where the issuer is one. What an issuer says of another host leads to the public internet only."""
-        named = {urlsplit(each).hostname for each in (self._issuer.issuer, self._issuer.jwks_url) if each}
+        named = {urlsplit(each).hostname for each in (self._issuer.issuer, self._url) if each}
         return urlsplit(url).hostname in named or not named.isdisjoint(_LOOPBACK)
 
 

@@ -63,7 +63,8 @@ class TokenVerifier:
         self._askers = {
             each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in section.issuers
         }  #: who waits for an issuer waits in its own thread, and takes none that others need
-        self._members = [each for each in members if each.token or each.group]
+        self._subjects = {(b.issuer, b.token): each for each in members if (b := each.bearer).token}
+        self._groups = [(b.issuer, b.group, each) for each in members if (b := each.bearer).group]
         self._lock = threading.Lock()
         self._known: dict[bytes, tuple[float, Identity]] = {}
 
@@ -161,7 +162,9 @@ class TokenVerifier:
         )
 
     def _member(self, issuer: Issuer, subject: str, groups: list[Any]) -> RoleMember | None:
-        of_issuer = [each for each in self._members if each.issuer == issuer.name]
-        by_subject = [each for each in of_issuer if each.token == subject]
-        by_group = [each for each in of_issuer if each.group and each.group in groups]
-        return next(iter(by_subject + by_group), None)
+        """Who is named comes before whose group is; of several groups the first in the file counts."""
+        found = self._subjects.get((issuer.name, subject))
+        if found is not None:
+            return found
+        fits = (each for name, group, each in self._groups if name == issuer.name and group in groups)
+        return next(fits, None)

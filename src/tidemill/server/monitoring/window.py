@@ -150,9 +150,9 @@ def _unpacked(values: array[float]) -> list[float | None]:
 def _bounded(use: MountUse) -> MountUse:
     rates = _packed([
         use.ops_per_s, use.retransmissions_per_s, use.read_bytes_per_s, use.write_bytes_per_s, use.rtt_s,
+        use.opens_per_s, use.closes_per_s,
     ])  # fmt: skip
-    ops, again, read, write, rtt = _unpacked(rates)
-    return MountUse(use.mount, ops, again, read, write, rtt)
+    return MountUse(use.mount, *_unpacked(rates))
 
 
 def _is_text(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from tidemill.config.addressee import Channel, Target, parse_target
@@ -34,22 +33,11 @@ class Addressees:
             case Channel.MAIL:
                 if not self._mail.server:
                     return "it sends no mail: `[mail]` of its server.toml has no `server`"
-                known = self._mail.recipients
-                fits = any(fnmatchcase(target.where.lower(), each.lower()) for each in known)
-                return None if fits else _known("mail.recipients", known)
+                return self._refusal("mail", target.where)
             case Channel.HOOK if target.is_url:
-                known = self._notify.hook_hosts
-                host = urlsplit(target.where).hostname or ""
-                return (
-                    None
-                    if any(fnmatchcase(host, each) for each in known)
-                    else _known("notify.hook_hosts", known)
-                )
+                return self._refusal("https", urlsplit(target.where).hostname or "")
             case Channel.HOOK:
-                known = [hook.name for hook in self._notify.hooks if hook.submitters]
-                return (
-                    None if target.where in known else _known("hooks of `notify.hooks` for submitters", known)
-                )
+                return self._refusal("hook", target.where)
             case _ if target.where:
                 return "submitters get messages of their own campaigns: write `message`"
             case _:
@@ -59,7 +47,9 @@ class Addressees:
                     else "it has no message queue: `[amqp]` of its server.toml is empty"
                 )
 
-
-def _known(what: str, known: Sequence[str]) -> str:
-    listed = ", ".join(f"`{each}`" for each in known) or "none"
-    return f"{what}: {listed}; ask the server's operator"
+    def _refusal(self, kind: str, where: str) -> str | None:
+        if self._notify.allows(kind, where):
+            return None
+        known = [each for each in self._notify.allowed if each.startswith(f"{kind}:")]
+        listed = ", ".join(f"`{each}`" for each in known) or "none"
+        return f"`notify.allowed` has of `{kind}`: {listed}; ask the server's operator"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.config.addressee import Occasion
-from tidemill.model.failure import POLICY, Evidence, FailureClass, next_step
+from tidemill.model.failure import POLICY, Evidence, FailureClass, next_step, step_after
 from tidemill.server.database.store import Session
 from tidemill.server.errors import MissingError
 from tidemill.server.notices.gathering import Notice
@@ -106,24 +106,24 @@ def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[Fa
     if not counted:
         return []
     number = session.rows("campaign_by_name", name=campaign)[0][0]
-    examples: dict[str, tuple[int | None, int | None, str, str]] = {}
+    examples: dict[str, tuple[int | None, int | None, Evidence | None]] = {}
     for job, event, text in session.rows("failure_examples", campaign=number, limit=EXAMPLES_SEEN):
         evidence = msgspec.json.decode(text, type=Evidence)
-        examples.setdefault(evidence.failure, (job, event, evidence.message, evidence.node))
+        examples.setdefault(evidence.failure, (job, event, evidence))
     groups = []
     for failure, count in sorted(counted.items(), key=lambda pair: -pair[1])[:GROUPS_SHOWN]:
-        policy = POLICY[FailureClass(failure)]
-        job, event, message, node = examples.get(failure, (None, None, "", ""))
+        job, event, seen = examples.get(failure, (None, None, None))
+        step = next_step(failure) if seen is None else step_after(seen, job=job, event=event)
         groups.append(
             FailureGroup(
                 failure=failure,
                 count=count,
-                meaning=policy.meaning,
-                next_step=next_step(failure, job=job, event=event),
+                meaning=POLICY[FailureClass(failure)].meaning,
+                next_step=step,
                 job=job,
                 event=event,
-                example=message[:TEXT_MAX],
-                node=node,
+                example="" if seen is None else seen.message[:TEXT_MAX],
+                node="" if seen is None else seen.node,
             )
         )
     return groups

@@ -12,7 +12,6 @@ import hmac
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from fnmatch import fnmatchcase
 from functools import partial
 from http.client import IncompleteRead
 from typing import NamedTuple
@@ -29,7 +28,7 @@ from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
-from tidemill.wire.credentials import read_key
+from tidemill.wire.credentials import Credentials, read_key
 
 TIMEOUT_S = 20.0  #: for each step
 POST_S = 60.0  #: for all of a post: a host that answers a byte at a time holds up the others no longer
@@ -72,11 +71,11 @@ class Poster:
         self, config: Notify, *, now_s: Callable[[], int] = clock.now_s, post_s: float = POST_S
     ) -> None:
         self._now_s, self._post_s = now_s, post_s
-        self._hosts = config.hook_hosts
+        self._config = config
         self._hooks: dict[str, HookTarget] = {hook.name: _place(hook) for hook in config.hooks}
         self._given: tuple[bytes, ssl.SSLContext] | None = None
-        if config.hook_secret_file is not None:
-            secret = key_of(read_key(config.hook_secret_file))
+        if config.secret_file is not None:
+            secret = key_of(read_key(config.secret_file))
             self._given = secret, ssl.create_default_context()
 
     def send(self, parcel: Parcel) -> None:
@@ -117,19 +116,14 @@ class Poster:
                 )
             return found
         host = urlsplit(where).hostname or ""
-        if self._given is None or not any(fnmatchcase(host, each) for each in self._hosts):
-            raise RefusedError(f"`hook_hosts` does not have `{host}` any more", transient=False)
+        if self._given is None or not self._config.allows("https", host):
+            raise RefusedError(f"`notify.allowed` does not have `https://{host}` any more", transient=False)
         return HookTarget(where, *self._given, private=False)
 
 
 def _place(hook: Hook) -> HookTarget:
-    try:
-        tls = ssl.create_default_context(cafile=hook.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"`ca_file` `{hook.ca_file}` of hook `{hook.name}` cannot be used: {error}"
-        ) from error
-    return HookTarget(hook.url, key_of(read_key(hook.secret_file)), tls, hook.private)
+    tls = Credentials(ca=hook.ca).context()
+    return HookTarget(hook.url, key_of(read_key(hook.secret_file)), tls, hook.may_be_private)
 
 
 def _followed(url: str, location: str | None) -> str:
@@ -176,7 +170,11 @@ def post(
         if error.is_illegal:
             raise _illegal(url) from error
         is_private = isinstance(error.reason, PrivateAddressError)
-        hint = "set `private = true` in the hook's table if that is meant" if is_private else None
+        hint = (
+            "if the operator means it: write that address into the hook's `url`, or set the hook's `ca`"
+            if is_private
+            else None
+        )
         where = f"`{parts.scheme}://{host}:{port}`"
         raise LaterError(f"failed to post to {where}: {error}", hint=hint) from error
     except ValueError as error:  # a port that is not a number

@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import smtplib
-import ssl
-import stat
 from collections import deque
 from collections.abc import Callable
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any, cast
 
-from tidemill import clock, log
+from tidemill import clock
 from tidemill.config.notify import Mail
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
+from tidemill.wire.credentials import Credentials, read_login
 
-LOGIN_BYTES_MAX = 4096
 END_S = 600.0  #: for the answer to the end of a mail
 PORTS = {"starttls": 587, "tls": 465, "none": 25}  #: RFC 8314 3.3, RFC 6409; 25 for a relay nearby
 _HINT = "check `[mail]` in server.toml; `tidemill server notify mail:ADDRESS` tries it"
-
-
-def read_login(path: Path) -> tuple[str, str]:
-    """User and password from a file that its owner alone can read. Raises ConfigError, which quotes nothing of it."""
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            lines = file.read(LOGIN_BYTES_MAX + 1).decode("utf-8", "strict").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"login file `{path}` cannot be read: {getattr(error, 'strerror', error)}"
-        ) from error
-    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.getuid():
-        raise ConfigError(
-            f"login file `{path}` is not private: mode {stat.S_IMODE(found.st_mode):04o}, user {found.st_uid}",
-            hint=f"`chmod 0600 {path}`",
-        )
-    if len(lines) != 2 or not all(lines):
-        raise ConfigError(
-            f"login file `{path}` has {len(lines)} lines, expected two", hint="the user, then the password"
-        )
-    log.hide(lines[1])
-    return lines[0], lines[1]
 
 
 class _Patient:
@@ -82,11 +55,8 @@ class Mailer:
     def __init__(self, config: Mail, *, monotonic_s: Callable[[], float] = clock.monotonic_s) -> None:
         self._config = config
         self._monotonic_s = monotonic_s
-        self._login = None if config.login_file is None else read_login(config.login_file)
-        try:
-            self._tls = ssl.create_default_context(cafile=config.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"`mail.ca_file` `{config.ca_file}` cannot be used: {error}") from error
+        self._login = None if config.secret_file is None else read_login(config.secret_file)
+        self._tls = Credentials(ca=config.ca).context()
         self._server: smtplib.SMTP | None = None
         self._sent_s: deque[float] = deque(maxlen=config.per_min_max)
 
@@ -173,7 +143,7 @@ class Mailer:
     def _away(self, error: Exception) -> SiteError:
         if isinstance(error, smtplib.SMTPAuthenticationError):
             why = (
-                f"refuses the login of `mail.login_file` ({error.smtp_code})"  # its text may repeat the user
+                f"refuses the login of `mail.secret_file` ({error.smtp_code})"  # its text may repeat the user
             )
         elif isinstance(error, smtplib.SMTPResponseException):
             why = f"answers {error.smtp_code} {_said(error.smtp_error)}"

@@ -24,7 +24,7 @@ def senders_of(config: ServerConfig) -> dict[Channel, Sender]:
     found: dict[Channel, Sender] = {}
     if config.mail.server:
         found[Channel.MAIL] = Mailer(config.mail)
-    if config.notify.hooks or config.notify.hook_hosts:
+    if config.notify.hooks or config.notify.allowed_in("https"):
         found[Channel.HOOK] = Poster(config.notify)
     return found
 

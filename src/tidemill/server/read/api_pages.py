@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill import clock
 from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
@@ -195,10 +196,16 @@ def job(
         session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
     )
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
-    more = Known(spec, after_texts(deps, names, spec), silent, leases, _ward_of(session, found))
+    more = Known(
+        spec, after_texts(deps, names, spec), silent, leases, _ward_of(session, found), clock.now_us()
+    )
     cause, hint = waits_for(found, kind, all_sites, more)
     having = {each.site for each in leases if each.state == ACTIVE}
-    room = site_views.awaited_inputs(session, number, having) if cause is Cause.RUNNING else None
+    room = (
+        site_views.awaited_inputs(session, number, having)
+        if cause in (Cause.RUNNING, Cause.NO_ALLOCATION)
+        else None
+    )
     if room is not None:
         cause, hint = Cause.STAGE_FULL, f"{HINTS[Cause.STAGE_FULL]} ({of_site.get(room[0], '')}: {room[1]})"
     return JobDetail(

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.errors import did_you_mean
+from tidemill.harvest.plan.waves import in_words
 from tidemill.model.devices import devices_text, with_shares
 from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, keys_text, nearest, options_text
 from tidemill.model.job import JobSpec
-from tidemill.model.quantities import counted_text
+from tidemill.model.quantities import counted_text, duration_text
 from tidemill.model.trouble import Trouble
 from tidemill.server.core import breakers, matching
 from tidemill.server.database import refusals
@@ -48,6 +49,7 @@ class Cause(StrEnum):
     SITE_WANTS_NOTHING = "site_wants_nothing"
     FAIR_SHARE = "fair_share"
     STAGE_FULL = "stage_full"
+    NO_ALLOCATION = "no_allocation"
     RUNNING = AT_WORK
     DELIVERING = "delivering"
     ENDING = "ending"
@@ -75,6 +77,7 @@ HINTS = {
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
     "may free disk space or raise `stage_bytes_max`",
+    Cause.NO_ALLOCATION: "the site that has it holds no allocation at work now; it goes on by itself when one starts",
     Cause.RUNNING: "everything of it is at work",
     Cause.DELIVERING: "the outputs of what is done are being delivered",
     Cause.ENDING: "its payloads are being stopped, then what is done is delivered; a second cancel ends it at once",
@@ -83,13 +86,14 @@ HINTS = {
 
 class Known(NamedTuple):
     """What else is known of a job. `after`: what it still comes after, as text; `silent`: sites that say nothing now;
-    `leases`: its latest, the newest first."""
+    `leases`: its latest, the newest first; `now_us`: microseconds since 1970."""
 
     spec: JobSpec
     after: Sequence[str] = ()
     silent: AbstractSet[str] = frozenset()
     leases: Sequence[StoredLease] = ()
     ward: str = ""  #: in which it waits
+    now_us: int = 0
 
 
 def waits_for(
@@ -148,7 +152,31 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
         if site.id in having
         and (each := breakers.waiting_for(site, job.id, kind.app, known.spec)) is not None
     ]
-    return (Cause.SITE_TROUBLE, "; ".join(told[:SITES_NAMED])) if told else (Cause.RUNNING, "")
+    if told:
+        return Cause.SITE_TROUBLE, "; ".join(told[:SITES_NAMED])
+    sites = [site for site in joined if site.id in having and site.name not in known.silent]
+    texts = [_awaits(site, known.now_us) for site in sites]
+    found = [text for text in texts if text]
+    if found and len(found) == len(texts):
+        return Cause.NO_ALLOCATION, "; ".join(found[:SITES_NAMED])
+    return Cause.RUNNING, ""
+
+
+def _awaits(site: Site, now_us: int) -> str:
+    """What the work of a site waits for while no pilot is at work there; empty = one is."""
+    awaits = None if site.capacity is None else site.capacity.awaits
+    if awaits is None:
+        return ""
+    if awaits.is_stopped:
+        return f"{site.name} is stopped: {awaits.why}"
+    if awaits.asked_us:
+        asked_s = max(0, now_us - awaits.asked_us) / 1e6
+        return f"{site.name}: it asked for one {duration_text(asked_s)} ago, whose pilot has not started yet"
+    text = in_words(awaits.why) or "it has not asked for one yet"
+    if awaits.next_us:
+        left_s = max(0, awaits.next_us - now_us) / 1e6
+        text += f"; it polls for idle nodes again in {left_s:.0f} s at the latest"
+    return f"{site.name}: {text}"
 
 
 def _held(site: Site, job: StoredJob, kind: JobKind, known: Known) -> tuple[Cause, str] | None:
@@ -198,8 +226,8 @@ def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tu
     down = [site for site in heard if site.down_us]
     if not awake and down:
         return Cause.SITE_DOWNTIME, ", ".join(_down(site) for site in down[:5])
-    if not awake:
-        return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in heard[:5])
+    if all(site.drained or _is_stopped(site) for site in awake or heard):
+        return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in (awake or heard)[:5])
     if not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in awake):
         return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in awake[:5])
     return Cause.FAIR_SHARE, ""
@@ -266,13 +294,24 @@ def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple
         if obstacle == Cause.RESOURCES_TOO_LARGE:
             return Cause.SITE_PINNED_UNFIT, _too_large([site], kind)
         return Cause.SITE_PINNED_UNFIT, f"{site.name}: {why[1] if why is not None and why[1] else obstacle}"
+    if _is_stopped(site):
+        return Cause.SITE_DRAINED, _drained(site)
     if matching.wanted_core_s(site, wide=bool(kind.nodes)) <= 0:
         return Cause.SITE_WANTS_NOTHING, site.name
     return Cause.FAIR_SHARE, ""
 
 
+def _is_stopped(site: Site) -> bool:
+    """Whether its operator or the centre's staff have stopped it, by a file or by canceling its allocations."""
+    awaits = None if site.capacity is None else site.capacity.awaits
+    return awaits is not None and awaits.is_stopped
+
+
 def _drained(site: Site) -> str:
-    return f"{site.name}: {site.drain_reason}"
+    """Why, and what ends it."""
+    if site.drained or site.capacity is None or site.capacity.awaits is None:
+        return f"{site.name}: {site.drain_reason}; an operator of the server resumes it on the site's page"
+    return f"{site.name}: {site.capacity.awaits.why}"
 
 
 def _down(site: Site) -> str:

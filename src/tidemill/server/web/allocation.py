@@ -52,10 +52,14 @@ CHARTS = (
     NodeChart("Local disks", "Bytes read and written per second", ("disk_read", "disk_write")),
     NodeChart("Busiest local disk", "Time for which it worked", ("disk_busy",)),
     NodeChart("NFS requests", "Per second", ("nfs_ops",)),
+    NodeChart("NFS opens", "Files opened per second", ("nfs_opens",)),
+    NodeChart("NFS closes", "Files closed per second", ("nfs_closes",)),
     NodeChart("NFS round trip", "Mean of all requests", ("nfs_rtt",)),
     NodeChart("NFS", "Bytes from and to servers per second", ("nfs_read", "nfs_write")),
     NodeChart("NFS retransmissions", "Per second", ("nfs_retransmissions",)),
     NodeChart("Lustre requests", "Metadata, per second", ("lustre_ops",)),
+    NodeChart("Lustre opens", "Files opened per second", ("lustre_opens",)),
+    NodeChart("Lustre closes", "Files closed per second", ("lustre_closes",)),
     NodeChart("Lustre", "Bytes read and written per second", ("lustre_read", "lustre_write")),
     NodeChart("GPUs", "Mean use", ("gpu_busy",)),
     NodeChart("GPU memory", "", ("gpu_memory",)),
@@ -63,15 +67,26 @@ CHARTS = (
 #: shown only where one of them is above 0: most nodes have nothing there
 RARE = frozenset({"cpu_steal", "swap_in", "nfs_ops", "nfs_rtt", "nfs_read", "nfs_retransmissions", "lustre_ops",
                   "lustre_read"})  # fmt: skip
+#: shown where there are requests: there, 0 opens are a finding, and without a chart they are unknown
+OF_REQUESTS = {"nfs_opens": "nfs_ops", "nfs_closes": "nfs_ops", "lustre_opens": "lustre_ops",
+               "lustre_closes": "lustre_ops"}  # fmt: skip
+#: what a batch job asks of a shared file system: the sum over its nodes is what the server feels
+SHARED = frozenset({"nfs_ops", *OF_REQUESTS, "nfs_read", "lustre_ops", "lustre_read"})
+_UNCOUNTED = {
+    "nfs": "opens of files on NFS (a mount, or a pilot of an older version, does not count them)",
+    "lustre": "opens of files on Lustre (its clients since 2.12 show `stats` of `llite` to root only)",
+}
 
 
 class Drawn(NamedTuple):
-    """A chart with its texts; `now`: the mean of the last interval."""
+    """A chart with its texts; `now`: the mean of the last interval. `together`: all nodes, empty where a sum says
+    nothing."""
 
     panel: NodeChart
     drawing: Markup
     top: str
     now: str
+    together: str = ""
 
 
 class NodeRow(NamedTuple):
@@ -94,7 +109,7 @@ def page(ask: PageRequest, made: Pages) -> str:
     found = ask.dispatcher.node_samples.reply(row.site, row.name)
     span = _span(found)
     return made.show(
-        ask, "allocation.html", row=row, found=found, charts=charts(found, span),
+        ask, "allocation.html", row=row, found=found, charts=charts(found, span), unknown=uncounted(found),
         nodes=[_row(each) for each in found.nodes], cores=cores,
         marks=[] if span is None else clock_marks(span[0], span[1] - span[0]), every=_every_s(found),
         is_active=ask.dispatcher.writer.is_active,
@@ -120,13 +135,34 @@ def charts(found: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
     return [each for each in drawn if each is not None]
 
 
+def uncounted(found: SampleReply) -> list[str]:
+    """What is unknown of the shared file systems that the nodes use."""
+    return [
+        text
+        for system, text in _UNCOUNTED.items()
+        if _used(found, f"{system}_ops") and not _known(found, f"{system}_opens")
+    ]
+
+
+def _known(found: SampleReply, name: str) -> list[float]:
+    series = [point for each in found.nodes for point in each.points]
+    return [value for _, value in _sums(series, [PLACES[name]])]
+
+
+def _used(found: SampleReply, name: str) -> bool:
+    return any(_known(found, name))
+
+
 def _drawn(panel: NodeChart, found: SampleReply, span: tuple[float, float]) -> Drawn | None:
     places = [PLACES[name] for name in panel.quantities]
     step_s = max((span[1] - span[0]) / STEPS_MAX, 1e-3)
     members = [TimeLine(each.node, _thinned(_sums(each.points, places), step_s)) for each in found.nodes]
     mean = TimeLine("mean of all nodes", _thinned(_sums(found.mean, places), step_s))
     values = [value for line in members for _, value in line.points]
-    if not values or (panel.quantities[0] in RARE and not any(values)):
+    first = panel.quantities[0]
+    if not values or (first in RARE and not any(values)):
+        return None
+    if first in OF_REQUESTS and not any(values) and not _used(found, OF_REQUESTS[first]):
         return None
     unit = QUANTITIES[places[0]].unit
     text = _texts(unit)
@@ -139,7 +175,10 @@ def _drawn(panel: NodeChart, found: SampleReply, span: tuple[float, float]) -> D
     latest = [line.points[-1][1] for line in members if line.points]
     now = mean.points[-1][1] if mean.points else sum(latest) / len(latest)
     title = f"{panel.title}: {len(members)} nodes, mean {text(now)}, highest {text(max(values))}"
-    return Drawn(panel, Markup(lines(members, mean, span=span, top=top, title=title)), text(top), text(now))
+    nodes = max(found.nodes_total, len(members))
+    together = text(now * nodes) if first in SHARED and nodes > 1 else ""
+    drawing = Markup(lines(members, mean, span=span, top=top, title=title))
+    return Drawn(panel, drawing, text(top), text(now), together)
 
 
 def _sums(points: Sequence[NodePoint], places: Sequence[int]) -> list[tuple[float, float]]:
@@ -169,7 +208,7 @@ def _texts(unit: str) -> Text:
         "bytes": lambda value: bytes_text(round(value)),
         "bytes/s": lambda value: f"{bytes_text(round(value))}/s",
         "s": lambda value: f"{1000 * value:.3g} ms",
-        "1/s": lambda value: f"{figure_text(value)}/s",
+        "1/s": lambda value: f"{value:.2g}/s" if 0 < value < 1 else f"{figure_text(value)}/s",
     }.get(unit, figure_text)
 
 

@@ -50,7 +50,10 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     files, _ = web_pages.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
     living = sum(row.states.get(each, 0) for each in ("WAITING", "RUNNING"))
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
-    examples = {each.evidence.failure: {"job": each.job, "event": each.event} for each in reversed(failures)}
+    examples = {
+        each.evidence.failure: {"evidence": each.evidence, "job": each.job, "event": each.event}
+        for each in reversed(failures)
+    }
     return made.show(
         ask, "campaign.html", row=row, examples=examples, newest=newest,
         failures=web_pages.alike(failures), files=files,

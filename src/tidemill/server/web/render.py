@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tidemill import __version__
-from tidemill.model.failure import next_step
+from tidemill.model.failure import next_step, step_after
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.core import rights
@@ -81,7 +81,7 @@ class Pages:
         self.templates.filters.update(text.FILTERS)
         self.templates.globals.update(
             to=to, with_values=with_values, draw=draw, version=__version__, navigation=NAVIGATION, Act=Act,
-            next_step=next_step,
+            next_step=next_step, step_after=step_after,
             static={name: f"/static/{name}?v={each.version}" for name, each in self.static.items()},
         )  # fmt: skip
         for name in self.templates.list_templates(["html"]):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from tidemill.harvest.plan.waves import SENTENCES
+from tidemill.harvest.plan.waves import in_words
 from tidemill.model.quantities import (
     bytes_text,
     coarse_text,
@@ -72,16 +72,8 @@ def reason(row: JobRow) -> str:
     return told_reason(row.state, row.reason, row.ends)
 
 
-def waits(text: str) -> str:
-    """Why a site asks for no more nodes, in sentences: sites say some causes in one word."""
-    pieces = [_SENTENCES.get(each, each) for each in text.split("; ")]
-    return "; ".join(pieces)
-
-
-_SENTENCES = {str(cause): words for cause, words in SENTENCES.items() if cause}
-
 FILTERS = {
     "count": count_text, "figure": figure_text, "size": bytes_text, "span": span_text, "utc": utc, "share": share_text,
-    "percent": percent_text, "waits": waits,
+    "percent": percent_text, "waits": in_words,
     "state": state, "code": code, "reason": reason,
 }  # fmt: skip

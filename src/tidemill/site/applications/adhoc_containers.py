@@ -49,6 +49,6 @@ def adhoc_container(
     for runtime in fitting:
         found = next((path for name in PROGRAMS[runtime] if (path := which(name)) is not None), None)
         if found is not None:
-            return Container(image=text, runtime=runtime), ContainerRuntime(path=Path(found))
+            return Container(image=text, runtime=runtime), ContainerRuntime(command=[found])
     names = ", ".join(f"`{PROGRAMS[each][0]}`" for each in fitting)
     raise UnfitError(f"no runtime for image `{text}` is installed here: looked for {names}")

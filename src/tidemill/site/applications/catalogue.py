@@ -225,7 +225,8 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
         if wanted is not None and found != wanted:
             raise ConfigError(
                 f"{path}: `{key}` `{file}` has digest {found}, approved is {wanted}",
-                hint="it was changed: approve it again, or put the old one back",
+                hint=f"it was changed: `tidemill app approve {path.absolute()}` approves it as it is now, or put the "
+                "old one back",
             )
         if key == "executable" and not os.access(file, os.X_OK):
             raise ConfigError(f"{path}: `{key}` `{file}` is not executable")
@@ -347,7 +348,7 @@ class Applications:
             if found != wanted:
                 raise UnfitError(
                     f"application `{name}`: `{path}` has digest {found}, approved is {wanted}",
-                    hint="the site's staff has to approve it again: `tidemill app check`",
+                    hint=f"the site's operator approves it as it is now: `tidemill app approve {self._file(name)}`",
                 )
         for image in approved.images:
             why = why_changed(image, approved.store, self.digests)
@@ -357,6 +358,11 @@ class Applications:
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )
         return approved
+
+    def _file(self, name: str) -> Path:
+        """Where an application is written."""
+        files = (file for file, each in self._by_file.items() if each.app.name == name)
+        return self._directory.absolute() / next(files, f"{name}.toml")
 
     def approved_files(self, approved: Approved) -> list[ApprovedFile]:
         """What a slot compares before every start, as the files were when `get` last read them."""

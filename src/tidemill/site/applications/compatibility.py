@@ -108,18 +108,20 @@ _CELLS = {
 }
 
 
-def kind_of(runtime: Runtime, configured: ContainerRuntime | None) -> str:
-    """The column of a runtime as the site has it."""
-    if runtime is Runtime.APPTAINER and configured is not None and configured.setuid:
+def kind_of(runtime: Runtime, configured: ContainerRuntime | None, isolation: str) -> str:
+    """The column of a runtime as the site has it. Apptainer uses its set-user-id program where it has one and that
+    gains rights, unless an option of the site says `--userns`."""
+    is_rootless = configured is not None and not {"--userns", "-u"}.isdisjoint(configured.options)
+    if runtime is Runtime.APPTAINER and isolation == "off" and not is_rootless:
         return "setuid apptainer"
     return runtime.value
 
 
-def may_trace(app: Application, configured: ContainerRuntime | None) -> bool:
-    """Whether payloads of the application can be traced at all."""
+def may_trace(app: Application, configured: ContainerRuntime | None, isolation: str) -> bool:
+    """Whether payloads of the application can be traced at all. `isolation` as in site.toml."""
     if app.container is None:
         return True
-    return cell("trace", kind_of(app.container.runtime, configured)).state != "refused"
+    return cell("trace", kind_of(app.container.runtime, configured, isolation)).state != "refused"
 
 
 def check(app: Application, configured: ContainerRuntime | None, isolation: str) -> list[str]:
@@ -127,7 +129,7 @@ def check(app: Application, configured: ContainerRuntime | None, isolation: str)
     runtime, None where none is known; `isolation` as in site.toml."""
     if app.container is None:
         return []
-    kind = kind_of(app.container.runtime, configured)
+    kind = kind_of(app.container.runtime, configured, isolation)
     aspects = ["no namespaces" if isolation == "off" else "namespaces"]
     if app.mode is Mode.RANGE:
         aspects.append("range mode")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from tidemill.config.site import ContainerRuntime
 from tidemill.errors import UnfitError
 from tidemill.model.application import Application, Container, Mode, Runtime
@@ -21,8 +23,6 @@ OWN_VARIABLES = (
 )
 """What the slot adds to a payload's environment besides TIDEMILL_*; PATH is the image's own."""
 DESCRIPTORS = 2  #: of the range protocol: 3 and 4
-CWD_SINCE = (1, 2)  #: Apptainer says `--cwd` for what was `--pwd`
-HOME_HIDDEN_SINCE = (0, 27)  #: ch-run showed the home directory before, without an option
 PODMANS = (Runtime.PODMAN, Runtime.PODMAN_HPC)
 INNER_ROOT = ("/usr/bin/unshare", "--user", "--map-root-user", "--mount")
 """podman 4.3 copies the map of the user namespace that it is in, and then fails to become user 0, whom a slot's does
@@ -48,19 +48,15 @@ def parse_image(text: str) -> ContainerImage | None:
     return ContainerImage("", name, digest) if digest else None
 
 
-def version_of(text: str) -> tuple[int, ...]:
-    """Numbers of a version; none known counts as a recent one."""
-    numbers = [int(each) for each in re.findall(r"\d+", text)[:3]]
-    return tuple(numbers) or (999,)
-
-
 def wrap_words(app: Application, runtime: ContainerRuntime, *, namespaces: bool = True) -> list[str]:
     """What stands before the executable; `{work}`, `{tmp}` and `{home}` are filled in on the node. `namespaces`: slots
-    have them, if the kernel gives any."""
+    have them, if the kernel gives any; then a set-user-id program gains nothing in them, and Apptainer is rootless."""
     container = app.container
     assert container is not None, "only applications with a container have words"
     image = parse_image(container.image)
     assert image is not None, "the application was checked"
+    if namespaces and container.runtime is Runtime.APPTAINER:
+        runtime = msgspec.structs.replace(runtime, options=["--userns", *runtime.options])
     words = _MAKERS[container.runtime](app, container, image, runtime)
     return [*INNER_ROOT, *words] if namespaces and container.runtime in PODMANS else words
 
@@ -84,16 +80,11 @@ def environment_of(container: Container, user: Callable[[], str], uid: int) -> d
 def _apptainer(
     app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
 ) -> list[str]:
-    # Singularity counts from 3 and never took the new word's place away before 4
-    version = version_of(runtime.version)
-    directory = "--pwd" if version < CWD_SINCE or 2 <= version[0] < 4 else "--cwd"
     return [
-        str(runtime.path),
-        *runtime.global_options,
+        *runtime.command,
         "exec",
-        *([] if runtime.setuid else ["--userns"]),
         "--home={home}",
-        f"{directory}={{work}}",
+        "--pwd={work}",  # of all versions: since Apptainer 1.2 and SingularityCE 4 also `--cwd`
         "--bind={tmp}:{tmp}",
         *(f"--bind={each}" for each in container.bind),
         *(["--nv"] if container.gpu else []),
@@ -107,8 +98,7 @@ def _shifter(
     app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
 ) -> list[str]:
     return [
-        str(runtime.path),
-        *runtime.global_options,
+        *runtime.command,
         f"--image=id:{image.digest.removeprefix('sha256:')}",
         "--workdir={work}",
         "--volume={tmp}:{tmp}",
@@ -125,8 +115,7 @@ def _podman(
     names = [*OWN_VARIABLES, *app.environment, *app.pass_environment]
     gpu = "--gpu" if container.runtime is Runtime.PODMAN_HPC else "--device=nvidia.com/gpu=all"
     return [
-        str(runtime.path),
-        *runtime.global_options,
+        *runtime.command,
         "run",
         "--rm",
         "--pull=never",
@@ -157,11 +146,8 @@ def _volume(bind: str) -> str:
 def _charliecloud(
     app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
 ) -> list[str]:
-    hide = ["--no-home"] if version_of(runtime.version) < HOME_HIDDEN_SINCE else []
     return [
-        str(runtime.path),
-        *runtime.global_options,
-        *hide,
+        *runtime.command,
         "--cd={work}",
         "--set-env=HOME={home}",
         *(f"--bind={_plain(each)}" for each in container.bind),

@@ -14,10 +14,8 @@ from tidemill.node.gpus import count_gpus
 def gpus_of_node(config: SiteConfig) -> int | None:
     """What pilots use at most; None = what they find that the allocation gives. Several emulated nodes are one machine:
     they have none unless the site says so."""
-    if config.batch != "local":
-        return config.cluster.gpus_per_node
-    if config.local.gpus_per_node is not None:
-        return config.local.gpus_per_node
+    if config.node.gpus is not None or config.batch != "local":
+        return config.node.gpus
     return None if config.local.nodes == 1 else 0
 
 

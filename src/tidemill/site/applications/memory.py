@@ -2,7 +2,7 @@
 
 A slot takes what its payloads may use and what its work directory may grow to, since both are memory. Images are there
 once for all slots. `crates/wire/src/memory.rs` counts alike. A site may name a place besides memory for large work
-directories (`spill_dir`).
+directories (`fast_dir`).
 """
 
 from __future__ import annotations

@@ -111,10 +111,10 @@ def _bound(app: Application, config: SiteConfig) -> list[tuple[Path, bool]]:
     runtime = None if container is None else config.containers.get(container.runtime.value)
     if container is None or runtime is None:
         return []
-    found = [(Path(container.image.split("@", 1)[0]), False), (runtime.path, False)]
+    found = [(Path(container.image.split("@", 1)[0]), False), (runtime.program, False)]
     for bind in container.bind:
         found.append((Path(bind.split(":", 1)[0]), not bind.endswith(":ro")))
-    for word in [*runtime.global_options, *runtime.options, *container.options]:
+    for word in [*runtime.command[1:], *runtime.options, *container.options]:
         value = word.partition("=")[2] if word.startswith("-") else word
         found.append((Path(value.split(":", 1)[0]), True))
     return [(path, write) for path, write in found if path.is_absolute() and why_hidden(path) is None]

@@ -382,7 +382,6 @@ class _CostSources(msgspec.Struct, frozen=True):
     rates: dict[str, float | None]  #: the budget of each area
     traced: dict[str, int]
     stated: dict[str, int]  #: in the application's file
-    default: int
 
     def costs(self, covered: Collection[str]) -> dict[str, int]:
         """Per area, without those where it costs nothing; `covered`: payloads see these out of images."""
@@ -390,8 +389,6 @@ class _CostSources(msgspec.Struct, frozen=True):
         for area, rate in self.rates.items():
             traced = self.traced.get(area)
             known = self.stated.get(area) if traced is None else traced
-            if known is None and not self.traced and not self.stated:
-                known = self.default
             if rate is not None and known and area not in covered:
                 costs[area] = known
         return costs
@@ -399,7 +396,7 @@ class _CostSources(msgspec.Struct, frozen=True):
 
 def with_costs(program: Program, config: SiteConfig, app: Application) -> Program:
     """The program with what its start costs each area with a budget, in operations and in bytes: as traced, else as its
-    application file says, else what the site assumes. What payloads see out of an image costs nothing. Programs that
+    application file says, else nothing. What payloads see out of an image costs nothing. Programs that
     cost nothing are not paced."""
     shown = [area for use in program.images for area in use.areas]
     covered = [
@@ -411,13 +408,11 @@ def with_costs(program: Program, config: SiteConfig, app: Application) -> Progra
         {area.name: area.ops_per_s for area in config.io},
         program.start_ops,
         app.start_ops,
-        config.start_ops_default,
     )
     read = _CostSources(
         {area.name: area.bytes_per_s for area in config.io},
         program.start_bytes,
         app.start_bytes,
-        config.start_bytes_default,
     )
     return msgspec.structs.replace(program, start_ops=ops.costs(covered), start_bytes=read.costs(covered))
 

@@ -272,7 +272,7 @@ class Preparer:
             network=network_of(
                 self._config, app.network if app.network is not None else app.batch_commands or None
             ),
-            processes_max=app.processes_max or self._config.processes_max,
+            processes_max=app.processes_max,
             event_s=event_s,
             chunk_max=_chunk_max(app, approved.templates),
             range_s=app.range_s,
@@ -326,7 +326,7 @@ class Preparer:
                 f"application `{app.name}` uses images, and the launcher's ranks on other nodes do not see them",
                 hint="ask for one payload per node, or approve the application without `images` for such jobs",
             )
-        if spec.app is None and self._config.serves_others and not self._config.allow_unisolated:
+        if spec.app is None and self._config.needs_namespaces:
             raise UnfitError(
                 "ranks cannot be isolated from the site: this site starts them for approved applications only"
             )
@@ -370,7 +370,7 @@ class Preparer:
         """0 where the kernel does not permit tracing it."""
         container = app.container
         runtime = None if container is None else self._config.containers.get(container.runtime.value)
-        return app.trace_every if may_trace(app, runtime) else 0
+        return app.trace_every if may_trace(app, runtime, self._config.isolation) else 0
 
     def _environment(self, app: Application) -> dict[str, str]:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
@@ -412,8 +412,8 @@ class Preparer:
 
     def _check_memory(self, program: Program) -> None:
         """Work directories count: they are in memory, unless the site has a place for large ones."""
-        spill_dir, there_mb = self._config.spill_dir, self._shape.memory_mb
-        if has_room(program, there_mb, spills=spill_dir is not None):
+        fast_dir, there_mb = self._config.fast_dir, self._shape.memory_mb
+        if has_room(program, there_mb, spills=bool(fast_dir)):
             return
         if program.memory_mb > there_mb:
             raise UnfitError(
@@ -425,7 +425,7 @@ class Preparer:
             f"a slot needs {program.memory_mb} MB of memory, its work directory {program.scratch_mb} MB{images}: "
             f"together more than the {there_mb} MB that a node of this site has",
             hint="lower `resources.scratch_mb` or `resources.memory_mb`"
-            + ("" if spill_dir else "; or the site names a `spill_dir` for large work directories"),
+            + ("" if fast_dir else "; or the site names a `fast_dir` for large work directories"),
         )
 
 

@@ -300,7 +300,7 @@ class Deliveries:
 def quiet_s(config: SiteConfig) -> float:
     """How long nothing has to come of a job that was stopped until all is taken to be there: pilots that read files
     learn late that it is, and are read late."""
-    return QUIET_S + (2 * config.yielding.top_up_s if config.harvest.lead == "none" else 0.0)
+    return QUIET_S + (0.0 if config.harvest.has_lead else 2 * config.yielding.top_up_s)
 
 
 def _step_id(job: s.SiteJob, output: int) -> int:

@@ -56,7 +56,7 @@ class CacheShares:
     """What the caches of one site hold, as their supervisors list it. Thread-safe."""
 
     def __init__(self, caches: Sequence[SiteCache]) -> None:
-        self._directories = {each.name: each.directory for each in caches if each.directory is not None}
+        self._directories = {each.name: each.watched for each in caches if each.watched is not None}
         self._lock = threading.Lock()
         self._contents: dict[str, ContentsSummary | None] = {}
         self._next_s: dict[str, float] = {}
@@ -95,7 +95,7 @@ class FarReads:
     """The caches and links of one site. Called by the agent's own thread."""
 
     def __init__(self, caches: Sequence[SiteCache], links: RouteLinks) -> None:
-        self._directories = {each.name: each.directory for each in caches if each.directory is not None}
+        self._directories = {each.name: each.watched for each in caches if each.watched is not None}
         self._links = links
         self._states: dict[str, CacheState | None] = {}
         self._read_s = 0.0

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import tidemill
-from tidemill.config.hidden import credential_patterns
+from tidemill.config.hidden import credential_patterns, is_credential
 from tidemill.config.keys import addresses
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
@@ -30,7 +30,7 @@ _OTHERS = ("/run/user", "/var/tmp", "/var/mail", "/var/spool/mail", "/var/spool/
 def private_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
     """What `file:` inputs and outputs may not touch, should a data root hold it: what payloads must not see, and what
     only our programs need."""
-    paths = [config.certificate, config.node_binary, *(endpoint.certificate for endpoint in config.endpoints)]
+    paths = [config.certificate, *(endpoint.certificate for endpoint in config.endpoints)]
     return [*masked_paths(site_dir, config), *(each for each in paths if each is not None)]
 
 
@@ -38,20 +38,23 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
     """The site directory, its secrets, keys and tokens, also those for other places, and the server beside it: a
     process of this user that reaches the server's socket may submit, one that reaches its directory may change the
     database."""
-    private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
-    for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
-        private += [endpoint.key or endpoint.certificate, endpoint.token_file, endpoint.credentials_file]
-    paths = [
-        *_state(site_dir, config),
-        *(each for each in private if each is not None),
-        *secret_files(environ),
-    ]
+    paths = [*_state(site_dir, config), *_secrets(config, environ)]
     if config.serves_others and config.output_dir is not None and not _holds_data(config):
         paths.append(config.output_dir)  # other users' outputs; `site_dir` covers those in it
     paths = [*paths, *config.mask]
     real = [Path(os.path.realpath(path)) for path in paths]  # where links lead to has its own way there
-    shown = set(allowed_credentials(site_dir, config))
+    shown = set(allowed_credentials(site_dir, config, environ))
     return [path for path in dict.fromkeys([*paths, *real]) if path not in shown]
+
+
+def _secrets(config: SiteConfig, environ: Mapping[str, str]) -> list[Path]:
+    """Keys, tokens and proxies that the site's file and the agent's environment name."""
+    private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
+    for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
+        private += [endpoint.key or endpoint.certificate, endpoint.token_path, endpoint.credentials_file]
+    rucio = config.replicas.rucio
+    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.login_file]
+    return [*(each for each in private if each is not None), *secret_files(environ)]
 
 
 def _state(site_dir: Path, config: SiteConfig) -> list[Path]:
@@ -70,9 +73,24 @@ def _holds_data(config: SiteConfig) -> bool:
     return any(root.is_relative_to(config.output_dir or root) for root in config.data_roots)
 
 
-def allowed_credentials(site_dir: Path, config: SiteConfig) -> list[Path]:
-    """What the owner of a site shows to their programs, as named and where links lead to; never Tidemill's state."""
-    named = [Path(os.path.normpath(path)) for path in config.with_credentials]
+def shown_credentials(config: SiteConfig, environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """What the owner of a site shows to their programs of what is hidden otherwise: what `show` names exactly of
+    credentials by their usual names, and of the secrets that the site's file and the agent's environment name. What
+    `mask` names stays hidden."""
+    if config.serves_others:
+        return []
+    secrets = {os.path.normpath(path) for path in _secrets(config, environ)}
+    named = [Path(os.path.normpath(path)) for path in config.show]
+    return [
+        path for path in named if (is_credential(path) or str(path) in secrets) and path not in config.mask
+    ]
+
+
+def allowed_credentials(
+    site_dir: Path, config: SiteConfig, environ: Mapping[str, str] = os.environ
+) -> list[Path]:
+    """The same as named and where links lead to; never Tidemill's state."""
+    named = shown_credentials(config, environ)
     state = [Path(os.path.realpath(path)) for path in _state(site_dir, config)]
 
     def is_state(path: Path) -> bool:
@@ -85,7 +103,7 @@ def allowed_credentials(site_dir: Path, config: SiteConfig) -> list[Path]:
 def view_of(site_dir: Path, config: SiteConfig) -> View:
     """What payloads of the site see besides their slots, and may change."""
     if config.serves_others:
-        veils = [*home_veils(), *installation(config, whole=False), *(Path(each) for each in _OTHERS)]
+        veils = [*home_veils(), *installation(site_dir, whole=False), *(Path(each) for each in _OTHERS)]
         return View(
             shared=True,
             own_tmp=False,
@@ -97,25 +115,26 @@ def view_of(site_dir: Path, config: SiteConfig) -> View:
             allowed=[],
         )
     keep, beside = _home_of_up(site_dir)
+    credentials = shown_credentials(config)
     return View(
         shared=False,
         own_tmp=True,
         veils=[],
-        keep=_texts([*installation(config, whole=True), *keep]),
-        show=_texts(config.show),
+        keep=_texts([*installation(site_dir, whole=True), *keep]),
+        show=_texts([each for each in config.show if each not in credentials]),
         write=_texts([*config.write, *beside]),
         credentials=credential_patterns(user_homes()),
         allowed=_texts(allowed_credentials(site_dir, config)),
     )
 
 
-def installation(config: SiteConfig, *, whole: bool) -> list[Path]:
+def installation(site_dir: Path, *, whole: bool) -> list[Path]:
     """Where Tidemill's programs are. `whole`: with all that Python reads for them, which payloads must not change;
     else what payloads have no use for, and need not see."""
     package = Path(tidemill.__file__).parent
     found = [package]
     with suppress(ConfigError):
-        found.append(config.node_binary or find_binary())
+        found.append(find_binary(site=site_dir))
     is_environment = sys.prefix != sys.base_prefix
     if is_environment or whole:
         found.append(Path(sys.prefix))

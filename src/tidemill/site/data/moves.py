@@ -178,7 +178,9 @@ class LocalMoves:
         self._config = config
         self._mover = Mover(config.endpoints, config.transfer, size_max=config.stage_file_bytes_max)
         self._limits = {endpoint.url: endpoint.transfers_max for endpoint in config.endpoints}
-        self._threads = ThreadPoolExecutor(2 * config.transfer.transfers_max, thread_name_prefix="moves")
+        #: an endpoint that may have more gets them
+        self._total_max = max(config.transfer.transfers_max, *self._limits.values(), 0)
+        self._threads = ThreadPoolExecutor(2 * self._total_max, thread_name_prefix="moves")
         self._lock = threading.Lock()
         self._orders: dict[str, tuple[MoveOrder, str]] = {}  #: waiting or running, with their endpoints
         self._running: dict[str, Watch] = {}
@@ -273,7 +275,7 @@ class LocalMoves:
         """Start what may start; the lock is held."""
         waiting = [(name, place) for name, (_, place) in self._orders.items() if name not in self._running]
         running = Counter(self._orders[name][1] for name in self._running.keys() - self._here)
-        for name in due(waiting, running, limits=self._limits, total_max=self._config.transfer.transfers_max):
+        for name in due(waiting, running, limits=self._limits, total_max=self._total_max):
             watch = self._running[name] = self._mover.watch()
             self._threads.submit(self._run, self._orders[name][0], watch)
 

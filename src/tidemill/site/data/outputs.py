@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, JobError, ProtocolError, SiteError
 from tidemill.files import read_bounded, sync, sync_directory, write_durable
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind, JobSpec, Output, OutputKind, Pack
@@ -134,22 +134,13 @@ class Deliverer:
         fleets: Path,
         places: OwnedPlaces,
         *,
-        template: str,
         bytes_max: int,
         departures: Departures | None = None,
     ) -> None:
         self._departures = departures
         self._fleets = fleets
         self._places = places
-        self._template = template
         self._bytes_max = bytes_max
-        try:
-            template.format(campaign="c", job=1, name="n", output="o")
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise ConfigError(
-                f"`output_name` is `{template}`, in which {error} is wrong",
-                hint="it may hold `{campaign}`, `{job}`, `{name}` and `{output}`",
-            ) from error
 
     def deliver(self, delivery: OutputDelivery, canceled: threading.Event | None = None) -> list[OutputRow]:
         """Put all outputs of a job in place; repeating it changes nothing. Ends early once `canceled` is set.
@@ -399,12 +390,7 @@ class Deliverer:
         if output.url is not None:
             name = f"{delivery.job}-{output.name}"
         else:
-            name = self._template.format(
-                campaign=delivery.campaign,
-                job=delivery.job,
-                name=delivery.spec.name or str(delivery.job),
-                output=output.name,
-            )
+            name = f"{delivery.campaign}/{delivery.job}-{output.name}"
         return name if name.endswith(ending) else name + ending
 
     def _confine(self, path: Path, owner: str) -> Path:

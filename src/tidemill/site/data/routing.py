@@ -43,6 +43,7 @@ from tidemill.model.failure import FailureClass
 from tidemill.model.far import CatalogueName, catalogue_name, is_opened, url_fault
 from tidemill.model.job import CATALOGUE, Input, InputKind
 from tidemill.site.data.far_reads import CacheShares, FarReads
+from tidemill.site.data.masks import shown_credentials
 from tidemill.site.data.node_caches import NodeCaches
 from tidemill.site.data.way_learning import WayLearning
 from tidemill.transfer.allowed import permit
@@ -312,25 +313,25 @@ class InputRoutes:
         if until_s > clock.monotonic_s():
             raise _wrong(f"`{_shown(url)}` is not read: {why}")
         endpoint = permit(url, self._config.endpoints, Direction.IN).endpoint
-        shows = endpoint.certificate is not None or endpoint.token_file is not None or endpoint.discover_token
+        shows = endpoint.certificate is not None or endpoint.token_file is not None
         place = place_of_url(url)
         return FarCopy(
             url=url, place=place, link=self.links.link(place), rank=rank,
-            must_log_in=shows and not self._config.with_credentials,
+            must_log_in=shows and not shown_credentials(self._config),
         )  # fmt: skip
 
     def _caches(self, copies: Sequence[FarCopy]) -> list[NearCache]:
         found = []
         for cache in self._config.caches:
-            is_node = cache.form == "node"
+            is_node, address = cache.is_node, cache.address
             if cache.memory is not None:
                 found += self._node.near(cache, copies)
                 continue
-            place = place_of_url(cache.url)
+            place = place_of_url(address)
             held, is_known = self._held(cache.name, copies)
             found.append(
                 NearCache(
-                    name=cache.name, url=cache.url, origins=cache.origins, is_node=is_node, place=place,
+                    name=cache.name, url=address, origins=cache.origins, is_node=is_node, place=place,
                     link=RouteLink() if is_node else self.links.link(place), held=held, is_held_known=is_known,
                 )
             )  # fmt: skip

@@ -44,8 +44,7 @@ class SiteData:
         self._departures = Departures(directory / "stage" / "out", self._moves, self.stage.outgoing)
         site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
-            site.fleets_dir, places, template=config.output_name, bytes_max=config.delivery_bytes_max,
-            departures=self._departures,
+            site.fleets_dir, places, bytes_max=config.delivery_bytes_max, departures=self._departures
         )  # fmt: skip
         self.deliveries = Deliveries(site, preparer, deliverer)
         self._logs = LogFetches(site)

@@ -70,6 +70,13 @@ OPERATIONS_PER_S_MAX = 20.0
 READ_SHARE, READ_S_MIN = 1 / 12, 0.1
 """... and as often as that part of a top-up interval, which is what a result then waits."""
 
+STAGE_READERS = 1
+"""Nodes that read the same file from the shared file system at the same time: the others get it from them."""
+
+STAGE_READERS_APART = 16
+"""... where nodes do not reach each other, and each has to read: one after the other, a hundred nodes would wait for
+minutes; each of them reads one file in one stream, and file systems of such machines serve thousands."""
+
 RETIRE_S = 60.0
 """Journals of allocations that have ended are not read for this time: network file systems may show what was
 written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
@@ -180,7 +187,7 @@ class Fleets:
             site=config.name,
             epoch=record.epoch,
             created_us=record.created_us,
-            lead=config.harvest.lead,
+            lead="beside" if config.harvest.has_lead else "none",
             listen=config.lead_listen,
             settings=Settings(
                 record_flush_ms=RECORD_FLUSH_MS,
@@ -202,11 +209,11 @@ class Fleets:
                 output_bytes_max=config.output_bytes_max,
                 store_mb=config.store_mb or 0,
                 images=config.images,
-                peers=config.harvest.node_to_node,
-                stage_readers=config.harvest.stage_readers,
-                fast_dir=config.cluster.fast_dir or None,
+                peers=config.harvest.has_peers,
+                stage_readers=STAGE_READERS if config.harvest.has_peers else STAGE_READERS_APART,
+                fast_dir=config.fast_dir or None,
                 fast_bytes=FAST_BYTES_MIN,
-                spill=None if config.spill_dir is None else str(config.spill_dir),
+                spill=config.fast_dir or None,
                 io=self.io.first(record.name),
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
                 view=view_of(self._directory.parent, config),
@@ -430,7 +437,7 @@ def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str]
 def _isolation(config: SiteConfig) -> str:
     if config.isolation == "off":
         return "off"
-    return "required" if config.serves_others and not config.allow_unisolated else "preferred"
+    return "required" if config.needs_namespaces else "preferred"
 
 
 def _node_cache(config: SiteConfig) -> NodeCacheDef | None:

@@ -108,7 +108,7 @@ class IoShares:
         config = self._config
         if not config.io:
             return []
-        if config.harvest.lead == "none":
+        if not config.harvest.has_lead:
             return self._areas(1.0 / config.nodes_max)
         now_s = clock.monotonic_s()
         part = max(0.0, 1.0 - sum(ceiling(told, now_s) for told in self._told.values()))
@@ -117,13 +117,13 @@ class IoShares:
 
     def adopt(self, fleet: str) -> None:
         """A fleet of an earlier agent: it may be using everything until it is given a part."""
-        if self._config.io and self._config.harvest.lead != "none":
+        if self._config.io and self._config.harvest.has_lead:
             self._told.setdefault(fleet, [GivenPart(1.0, clock.monotonic_s())])
 
     @property
     def is_due(self) -> bool:
         """Whether `step` would do anything now."""
-        is_shared = bool(self._config.io) and self._config.harvest.lead != "none"
+        is_shared = bool(self._config.io) and self._config.harvest.has_lead
         return is_shared and clock.monotonic_s() >= self._next_s
 
     def step(

@@ -285,7 +285,7 @@ def _files_of(endpoints: Iterable[Endpoint]) -> list[Path]:
     named = [
         path
         for each in endpoints
-        for path in (each.certificate, each.key, each.token_file, each.credentials_file)
+        for path in (each.certificate, each.key, each.token_path, each.credentials_file)
         if path is not None
     ]
     return list(dict.fromkeys([*named, *secret_files(os.environ)]))

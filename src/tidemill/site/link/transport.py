@@ -58,7 +58,7 @@ def open_transport(config: SiteConfig) -> Transport:
     if is_broker(config.server):
         library()
         broker = broker_of(
-            config.server, credentials_of(config), user=config.broker.user or config.name,
+            config.server, credentials_of(config), user=config.name,
             heartbeat_s=config.broker.heartbeat_s, reconnect_max_s=config.sync_interval_max_s,
             body_bytes_max=config.limits.reply_bytes_max,
         )  # fmt: skip

@@ -159,6 +159,7 @@ class Allocations:
             cores=ask.cores,
             memory_mb=ask.memory_mb,
             walltime_s=ask.walltime_s,
+            gpus=self._config.node.gpus or 0,
             count=ask.count,
             start_by_s=start_by_s,
             comment=self._config.name + (f" contact={contact}" if contact else ""),

@@ -129,6 +129,7 @@ class CapacityMeter:
             packs=True,
             near=near(config.endpoints),
             holds=self._holdings.now(),
+            awaits=self._harvesting.awaited(),
         )
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:

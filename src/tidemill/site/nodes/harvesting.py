@@ -18,7 +18,7 @@ from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import Tracker, Yielded
 from tidemill.harvest.plan import phase
-from tidemill.harvest.plan.pace import GlancePace, OwnJobs
+from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
 from tidemill.model.state import AllocationState
@@ -43,16 +43,15 @@ from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.selection import Named
+from tidemill.site.staff.drain import way_out
 from tidemill.site.staff.stopping import retreat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
+from tidemill.wire.monitoring import AwaitedNodes
 from tidemill.wire.node import Record, Started
 
 IDLE_FACTOR = 10
 """Where nothing is held and nothing waits, the pause between polls is longer by this factor."""
-
-FIRST_WORK_S = 2.0
-"""Where nothing was held, new work causes a poll at most this long after the last one, not at the next regular poll."""
 
 RETREAT_AGAIN_S = 10.0
 """A stopped site cancels allocations that are still there again after this time."""
@@ -97,6 +96,8 @@ class Harvesting:
             GlancePace(poll_s=self._interval_s, calls_per_min_max=config.cluster.calls_per_min_max)
         )
         self._last_poll_s: float | None = None
+        self._last_minute = LastMinute()
+        self._last_poll_us = 0  #: the same, since 1970
         self._has_seen_change = False  #: a glance has shown one, and a poll is to follow at once
         self._hurries = False
         self._wanted = False  #: as of the last tick
@@ -155,14 +156,16 @@ class Harvesting:
         """Take answers that have come, poll the batch system when it is time. `demand`: None = no nodes are wanted.
         Whether anything changed."""
         wants = demand is not None and self._wants_nodes(demand)
+        self._commands(clock.monotonic_s())
         is_due, was_busy = self._is_due(wants=wants), self.calls.is_busy
         changed = self._take()
         if was_busy:  # its answer is decided on before the next poll, also where polls outlast the pause
             return changed
         now_s = clock.monotonic_s()
-        if is_due or self._has_seen_change:
-            self._last_poll_s = now_s
-            self.glances.polling(now_s, at_once=self._has_seen_change)
+        is_paid = self._has_seen_change or (not is_due and self._is_awaited(now_s))
+        if is_due or is_paid:
+            self._last_poll_s, self._last_poll_us = now_s, clock.now_us()
+            self.glances.polling(now_s, at_once=is_paid)
             self._has_seen_change = False
             self._hurries = self._has_new_work = False
             names = [a.name for a in self.book.watched(clock.now_us())]
@@ -205,18 +208,48 @@ class Harvesting:
         if self._last_poll_s is None or self._hurries:
             return self.machine.reads_snapshots or bool(self.book.living)
         pause_s = self._pause_s()
-        if not self.book.living:
-            if self._has_new_work:  # the first work for a while should not wait for the next poll
-                pause_s = min(pause_s, FIRST_WORK_S)
-            elif not wants:
-                if not self.machine.reads_snapshots:
-                    return False
-                pause_s *= IDLE_FACTOR
+        if not self.book.living and not wants:
+            if not self.machine.reads_snapshots:
+                return False
+            pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_poll_s + pause_s
+
+    def _is_awaited(self, now_s: float) -> bool:
+        """Whether to poll before it is time because work waits and no pilot is at work. True uses up the commands of a
+        poll of those that the bound allows."""
+        if not self._wanted or self._last_poll_s is None:
+            return False
+        living = self.book.living
+        left = sum(map(planning.has_left, living))
+        pause_s = awaited_s(has_new_work=self._has_new_work, living=len(living), left=left)
+        if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
+            return False
+        return self.glances.pace.hurry(now_s, last_minute=self._commands(now_s))
+
+    def _commands(self, now_s: float) -> int:
+        """Commands of the last minute."""
+        calls = self.calls.batch.calls
+        return self._last_minute.commands(now_s, calls.queries + calls.actions)
+
+    def awaited(self) -> AwaitedNodes | None:
+        """What work waits for here while no pilot is at work; None = one is, or no work waits. As of the last tick."""
+        living = self.book.living
+        if not self._wanted or any(map(planning.is_at_work, living)):
+            return None
+        stop = self._log.pool.state.stop
+        if stop is not None:
+            end = way_out(stop_file=self._config.stop_file)
+            return AwaitedNodes(why=f"{stop.reason}; {end}", is_stopped=True)
+        asked = [a.intended_us for a in living if not (a.canceled_us or planning.has_left(a))]
+        next_us = 0
+        if self._last_poll_us:  # to the second, so that it changes with each poll only
+            next_us = round(self._last_poll_us / 1e6 + self._pause_s()) * 1_000_000
+        why = self._unreachable or self._starts_nothing or self.waits_for or ""
+        return AwaitedNodes(asked_us=min(asked, default=0), next_us=next_us, why=why)
 
     @property
     def _holds(self) -> bool:
-        return any(a.state is AllocationState.ACTIVE for a in self.book.living)
+        return any(a.state is AllocationState.ACTIVE and not planning.has_left(a) for a in self.book.living)
 
     @property
     def glance_s(self) -> float | None:

@@ -34,9 +34,9 @@ class CacheHoldings:
     ) -> None:
         """`read`: what the cache in a directory holds."""
         self._readings: list[BackgroundReading[list[tuple[str, float]]]] = [
-            BackgroundReading(partial(read or holdings, each.directory), [], every_s=READ_S)
+            BackgroundReading(partial(read or holdings, each.watched), [], every_s=READ_S)
             for each in caches
-            if each.directory is not None
+            if each.watched is not None
         ]
 
     def now(self) -> list[HeldData]:

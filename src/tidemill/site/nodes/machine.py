@@ -15,7 +15,7 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.account.ledger import Bounds, Ledger, Living, balance
+from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import layout_of
@@ -113,8 +113,8 @@ class SiteMachine:
         self.idle = sum(node.state is NodeState.IDLE or node.name in held for node in usable)
         largest = max(usable, key=lambda node: (node.cores, node.memory_mb))
         return NodeShape(
-            cluster.cores_per_node or largest.cores,
-            cluster.memory_mb_per_node or largest.memory_mb,
+            self._config.node.cores or largest.cores,
+            self._config.node.memory_mb or largest.memory_mb,
             slot_devices(self._config, dict(largest.devices)),
         )
 
@@ -221,7 +221,7 @@ class SiteMachine:
             fleet=fleet,
             nodes=wanted.nodes,
             cores=self.shape.cores,
-            memory_mb=self.shape.memory_mb if self.is_local else cluster.memory_mb_per_node or 0,
+            memory_mb=self.shape.memory_mb if self.is_local else self._config.node.memory_mb or 0,
             walltime_s=wanted.walltime_s,
             features=tuple(cluster.features),
             account=self.ledger.account or "",
@@ -277,7 +277,7 @@ class SiteMachine:
         over = {
             account.name
             for account, line in zip(self._config.accounts, self.ledger.lines, strict=True)
-            if line.used_s >= account.stop_at * line.granted_s
+            if line.used_s >= STOP_AT * line.granted_s
         }
         if not over:
             return []
@@ -340,12 +340,12 @@ class SiteMachine:
 
     def _shape_of(self, pool: Pool, *, single: bool) -> Shape:
         """How to ask for a pool's nodes: by its features where there are several pools."""
-        cluster = self._config.cluster
+        cluster, node = self._config.cluster, self._config.node
         features = [*cluster.features] if single else list(dict.fromkeys([*cluster.features, *pool.features]))
         return Shape(
             pool=pool.name,
-            cores=min(pool.cores, cluster.cores_per_node or pool.cores),
-            memory_mb=cluster.memory_mb_per_node or 0,
+            cores=min(pool.cores, node.cores or pool.cores),
+            memory_mb=node.memory_mb or 0,
             features=tuple(features),
         )
 

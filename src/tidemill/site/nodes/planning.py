@@ -70,6 +70,19 @@ PROMISES = {
 """What each policy promises to other users, for people."""
 
 
+def is_at_work(allocation: Allocation) -> bool:
+    """Whether a pilot of it has started and has not signed off. The batch system need not have shown that it runs."""
+    return allocation.pilots > allocation.pilots_ended
+
+
+def has_left(allocation: Allocation) -> bool:
+    """Whether its pilots have signed off by themselves: it is about to end, as polls will show."""
+    if allocation.canceled_us or is_at_work(allocation):
+        return False
+    is_again_queued = allocation.requeued > 0 and allocation.state is not AllocationState.ACTIVE
+    return allocation.pilots > 0 and not is_again_queued
+
+
 def policy_of(config: SiteConfig) -> Policy:
     """The policy that the configuration names, or the batch system's."""
     if config.harvest.policy is not None:

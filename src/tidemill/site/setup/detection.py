@@ -212,14 +212,14 @@ def _of_network(node: NodeFacts | None) -> list[Choice]:
         why = "no probe has run" if node is None else "the probe had no means to connect"
         return [
             Choice(
-                "harvest.lead", '"none"', f"unknown ({why}): work travels by files, which works everywhere"
+                "harvest.tcp", '"nodes"', f"unknown ({why}): work travels by files, which works everywhere"
             )
         ]
     if not node.reached:
         return [
             Choice(
-                "harvest.lead",
-                '"none"',
+                "harvest.tcp",
+                '"nodes"',
                 f"compute node {node.host} reached this host on none of its addresses",
             )
         ]
@@ -227,7 +227,7 @@ def _of_network(node: NodeFacts | None) -> list[Choice]:
     listen = f"[{address}]:0" if ":" in address else f"{address}:0"
     return [
         Choice("lead_listen", json.dumps(listen), f"compute node {node.host} reached this host there"),
-        Choice("harvest.lead", "", f"compute node {node.host} reaches this host"),
+        Choice("harvest.tcp", "", f"compute node {node.host} reaches this host"),
     ]
 
 
@@ -238,7 +238,7 @@ def _account_table(wishes: SiteWishes, facts: Facts) -> str:
         "[[accounts]]\n"
         f"# -> as you said; seen of yours: {', '.join(facts.accounts) or 'none'}\n"
         f"name = {json.dumps(wishes.account)}\n"
-        "# What the centre granted, in node-hours. -> unknown: write it here, nothing is asked for beyond it\n"
+        "# What is left of the grant, in node-hours. -> unknown: write it here, nothing is asked for beyond it\n"
         f"node_hours = {NODE_HOURS_FIRST}\n"
     )
 
@@ -415,14 +415,14 @@ def _binary_finding(node: NodeFacts, login: Login) -> Finding:
     if login.binary_machine and login.binary_machine != node.machine:
         return Finding(
             "binary there", "fail", f"our binary is for {login.binary_machine}, {node.host} is {node.machine}: {said}",
-            f"install the {node.machine} wheel of tidemill-node elsewhere, and set `node_binary` in site.toml",
+            f"link a tidemill-node for {node.machine} (its wheel, installed elsewhere) into the site directory",
         )  # fmt: skip
     if node.node_status == 127 or "not found" in said:
-        hint = "install Tidemill on a file system that compute nodes see, or set `node_binary` in site.toml"
+        hint = "install Tidemill on a file system that compute nodes see, or copy tidemill-node into the site directory"
     elif node.node_status == 126 or "ermission denied" in said:
-        hint = "is that file system mounted noexec there? Copy tidemill-node elsewhere and set `node_binary`"
+        hint = "is that file system mounted noexec there? Copy tidemill-node elsewhere, and link it into the site"
     else:
-        hint = "set `node_binary` in site.toml to a tidemill-node that runs there"
+        hint = "copy a tidemill-node that runs there into the site directory"
     return Finding("binary there", "fail", f"{login.binary} does not run on {node.host}: {said}", hint)
 
 
@@ -430,7 +430,7 @@ def _network_finding(node: NodeFacts) -> Finding:
     if not node.network:
         return Finding(
             "network", "warn", "unknown: the node has no bash to try it with; work travels by files",
-            "if you know that nodes reach this host: set `lead_listen`, and `lead = \"beside\"` in [harvest]",
+            "if you know that nodes reach this host: set `lead_listen`, and `tcp = \"open\"` in [harvest]",
         )  # fmt: skip
     if node.reached:
         address = node.reached[0]
@@ -438,7 +438,7 @@ def _network_finding(node: NodeFacts) -> Finding:
         return Finding("network", "ok", f"compute nodes reach this host at {address} ({kind})")
     return Finding(
         "network", "warn", "compute nodes do not reach this host: work travels by files, once a minute",
-        "where a firewall lets some ports through: `lead_listen = \"ADDRESS:PORT\"`, `lead = \"beside\"` in [harvest]",
+        "where a firewall lets some ports through: `lead_listen = \"ADDRESS:PORT\"`, `tcp = \"open\"` in [harvest]",
     )  # fmt: skip
 
 

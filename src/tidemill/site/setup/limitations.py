@@ -219,7 +219,7 @@ def _network(node: Abilities) -> Finding:
         "node to node",
         "warn",
         f"this node cannot serve files to others: {why or 'its only address is loopback'}",
-        "each node reads images and inputs from the shared file system: set `harvest.node_to_node = false`",
+        "each node reads images and inputs from the shared file system: set `harvest.tcp` to `lead` or `closed`",
     )
 
 

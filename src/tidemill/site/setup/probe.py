@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch.contract import Answer, BatchSubmission, BatchSystem, Ending, Status
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL
@@ -213,15 +214,19 @@ def _remoteness(address: str) -> int:
 
 
 class Probe:
-    """One probe: `start`, then `look` until it gives facts; `cancel` at any time."""
+    """One probe: `start`, then `look` until it gives facts; `cancel` at any time. It asks for a node as pilots of
+    the site do."""
 
-    def __init__(self, batch: BatchSystem, site_dir: Path, *, site: str, binary: Path, comment: str) -> None:
+    def __init__(
+        self, batch: BatchSystem, site_dir: Path, *, config: SiteConfig, binary: Path, comment: str
+    ) -> None:
         self._batch = batch
         self._site_dir = site_dir
         self._binary = binary
         self._comment = comment
+        self._gpus = config.node.gpus or 0
         nonce = secrets.token_hex(8)
-        self.name = f"tm-{site}-e0-{clock.now_us() // 1_000_000}"
+        self.name = f"tm-{config.name}-e0-{clock.now_us() // 1_000_000}"
         self._listeners = Listeners(own_addresses(), nonce)
         self._nonce = nonce
         self._next_s = 0.0
@@ -243,6 +248,7 @@ class Probe:
                 cores=1,
                 memory_mb=0,
                 walltime_s=WALLTIME_S,
+                gpus=self._gpus,
                 start_by_s=clock.now_us() / 1e6 + wait_s,
                 comment=self._comment,
             )

@@ -63,6 +63,15 @@ def request_resume(site_dir: Path, reason: str, *, stop_file: Path | None = None
     write_durable(directory / f"{at_us}.json", msgspec.json.encode(ResumeRequest(reason=reason, at_us=at_us)))
 
 
+def way_out(site: str = "", *, stop_file: Path | None = None) -> str:
+    """What ends a stop. `site`: the directory, as words of the command line, where it is not the default one."""
+    where = f" {site}" if site else ""
+    command = f"`tidemill site resume{where} --reason TEXT` lets it work again"
+    if stop_file is not None and os.path.lexists(stop_file):
+        return f"once the centre's staff have removed `{stop_file}`, {command}"
+    return command
+
+
 def drained(site_dir: Path) -> str | None:
     """Why the site is drained, by its files; None where it is not, or is about to be resumed."""
     text = stop_text(site_dir / "STOP")

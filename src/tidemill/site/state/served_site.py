@@ -81,7 +81,7 @@ class ServedSite(NamedTuple):
 
 def serve(config: SiteConfig, directory: Path, epoch: Epoch) -> ServedSite:
     """Open the site's log for an epoch, with the state that earlier epochs left. Raises TidemillError."""
-    binary = config.node_binary or find_binary()
+    binary = find_binary(site=directory)
     restored = restore(directory / "log", config.name)
     log = SiteLog(directory / "log", epoch.number, restored.pool, lines_max=SNAPSHOT_LINES)
     owner = epoch.owner

@@ -77,7 +77,7 @@ class SiteCaches:
         address is not known yet are shown by their address."""
         found = {}
         for each in self._caches:
-            parts = urlsplit(each.url)
+            parts = urlsplit(each.address)
             for address in self._names.addresses(parts.hostname or ""):
                 found[address, parts.port or PORT] = (_way(each), each.name)
         return found
@@ -97,28 +97,32 @@ def _samples(view: CacheView) -> Iterator[Sample]:
 
 
 def _unread(cache: SiteCache) -> CacheView:
-    state = "other" if cache.directory is None else "unknown"
-    return CacheView(name=cache.name, url=cache.url, form=cache.form, state=state)
+    state = "other" if cache.watched is None else "unknown"
+    return CacheView(name=cache.name, url=cache.address, form=_form(cache), state=state)
 
 
 def _way(cache: SiteCache) -> str:
-    return "node" if cache.form == "node" else "cache"
+    return "node" if cache.is_node else "cache"
+
+
+def _form(cache: SiteCache) -> str:
+    return "node" if cache.is_node else "shared"
 
 
 def view_of(cache: SiteCache) -> CacheView:
     """A cache as its files say; one without a directory is run by others."""
-    if cache.directory is None:
+    if cache.watched is None:
         return _unread(cache)
-    state, at_us, restarts, findings = _state(cache.directory)
+    state, at_us, restarts, findings = _state(cache.watched)
     try:
-        sums = read_sums(cache.directory)
+        sums = read_sums(cache.watched)
     except TidemillError as error:
         sums, findings = None, [*findings, error.message]
     if sums is None:
         sums = CacheLedger()
     return CacheView(
-        name=cache.name, url=cache.url, form=cache.form, state=state, at_us=at_us, restarts=restarts, findings=findings,
-        since_us=sums.since_us, total=_figures("", sums.total), datasets=_datasets(sums),
+        name=cache.name, url=cache.address, form=_form(cache), state=state, at_us=at_us, restarts=restarts,
+        findings=findings, since_us=sums.since_us, total=_figures("", sums.total), datasets=_datasets(sums),
         wire_origin=sums.wire_origin_bytes, lost=sums.lost, unread=sums.malformed, unsure=sums.total.unsure,
         believe=believe(sums), thrashing=is_thrashing(sums.recent(clock.now_s(), 2)),
     )  # fmt: skip

@@ -160,7 +160,6 @@ def _of_ledger(ledger: Ledger) -> Iterator[Sample]:
     for line in ledger.lines:
         for kind, node_s in (
             ("granted", line.granted_s),
-            ("before", line.before_s),
             ("settled", line.settled_s),
             ("in_flight", line.in_flight_s),
             ("committed", line.committed_s),

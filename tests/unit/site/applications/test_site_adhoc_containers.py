@@ -23,9 +23,9 @@ def installed(*programs: str):  # type: ignore[no-untyped-def]
 
 
 def test_the_sites_own_runtime_comes_before_what_is_found(tmp_path: Path) -> None:
-    own = {"charliecloud": ContainerRuntime(path=Path("/opt/ch-run"), options=["--x"])}
+    own = {"charliecloud": ContainerRuntime(command=["/opt/ch-run"], options=["--x"])}
     container, runtime = adhoc_container(str(tmp_path), site(containers=own), which=installed("apptainer"))
-    assert (container.runtime, runtime.path) == (Runtime.CHARLIECLOUD, Path("/opt/ch-run"))
+    assert (container.runtime, runtime.program) == (Runtime.CHARLIECLOUD, Path("/opt/ch-run"))
 
 
 def test_trees_files_and_names_have_their_runtimes(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_trees_files_and_names_have_their_runtimes(tmp_path: Path) -> None:
     every = installed("singularity", "ch-run", "podman")
     kinds = {str(tmp_path): "singularity", str(file): "singularity", f"reco@{DIGEST}": "podman"}
     for image, program in kinds.items():
-        assert adhoc_container(image, site(), which=every)[1].path == Path("/usr/bin") / program
+        assert adhoc_container(image, site(), which=every)[1].program == Path("/usr/bin") / program
     assert (
         adhoc_container(str(tmp_path), site(), which=installed("ch-run"))[0].runtime is Runtime.CHARLIECLOUD
     )

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.config.site import ContainerRuntime
+from tidemill.config import loads
+from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.application import Application, Container, Mode, Runtime
 from tidemill.site.applications.approval import inside
@@ -21,7 +22,6 @@ from tidemill.site.applications.containers import (
     INNER_ROOT,
     environment_of,
     parse_image,
-    version_of,
     wrap_words,
 )
 from tidemill.site.applications.setup_lines import key_of, setup_of
@@ -33,7 +33,7 @@ NAME = f"docker://r.example/app@{DIGEST}"
 _IMAGE = "*@sha256:*) shift; break ;; *) exit 64 ;;"
 KNOWN: dict[Runtime, tuple[str, list[str], str]] = {
     # verb, options that the manual has, and what stands for the image
-    Runtime.APPTAINER: ("exec", ["--userns", "--home=/*", "--cwd=/*", "--bind=/*:/*", "--nv"], _IMAGE),
+    Runtime.APPTAINER: ("exec", ["--userns", "--home=/*", "--pwd=/*", "--bind=/*:/*", "--nv"], _IMAGE),
     Runtime.SHIFTER: (
         "",
         ["--image=id:*", "--workdir=/*", "--volume=/*:/*", "--module=gpu", "--module=none"],
@@ -63,31 +63,33 @@ def app(runtime: Runtime, image: str = NAME, mode: Mode = Mode.COMMAND, **more: 
     )
 
 
-def words(
-    asked: Application, version: str = "", *, setuid: bool = False, namespaces: bool = True
-) -> list[str]:
-    return wrap_words(
-        asked, ContainerRuntime(path=Path("/x/run"), version=version, setuid=setuid), namespaces=namespaces
-    )
+def words(asked: Application, *, namespaces: bool = True) -> list[str]:
+    return wrap_words(asked, ContainerRuntime(command=["/x/run"]), namespaces=namespaces)
 
 
 def test_apptainer_is_rootless_with_the_slots_home_and_work_directory() -> None:
-    assert words(app(Runtime.APPTAINER, gpu=True, bind=["/sw:/sw:ro"]), "1.3.4") == [
-        "/x/run", "exec", "--userns", "--home={home}", "--cwd={work}", "--bind={tmp}:{tmp}", "--bind=/sw:/sw:ro",
-        "--nv", NAME,
+    assert words(app(Runtime.APPTAINER, gpu=True, bind=["/sw:/sw:ro"])) == [
+        "/x/run", "exec", "--home={home}", "--pwd={work}", "--bind={tmp}:{tmp}", "--bind=/sw:/sw:ro", "--nv",
+        "--userns", NAME,
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("version", "word"),
-    [("1.1.9", "--pwd"), ("1.2.0", "--cwd"), ("3.8.7", "--pwd"), ("4.1", "--cwd"), ("", "--cwd")],
-)
-def test_older_families_name_the_work_directory_in_their_way(version: str, word: str) -> None:
-    assert f"{word}={{work}}" in words(app(Runtime.APPTAINER), version)
+def test_apptainer_is_as_it_is_installed_where_set_user_id_programs_gain_rights() -> None:
+    assert "--userns" not in words(app(Runtime.APPTAINER), namespaces=False)
 
 
-def test_a_setuid_apptainer_gets_no_user_namespace() -> None:
-    assert "--userns" not in words(app(Runtime.APPTAINER), setuid=True)
+def test_options_stand_before_the_verb_and_behind_it() -> None:
+    runtime = ContainerRuntime(command=["/x/run", "--debug"], options=["--no-init"])
+    made = wrap_words(app(Runtime.APPTAINER), runtime, namespaces=False)
+    assert made[:3] == ["/x/run", "--debug", "exec"]
+    assert made[-2:] == ["--no-init", NAME]
+    for wrong in ([], ["apptainer"]):
+        with pytest.raises(ConfigError, match=r"`command` is .*, expected a program"):
+            loads(
+                f'name = "s"\nserver = "unix:/x"\n[containers.apptainer]\ncommand = {wrong}',
+                SiteConfig,
+                source=Path("site.toml"),
+            )
 
 
 def test_podman_hands_on_what_is_declared_and_the_protocol() -> None:
@@ -109,9 +111,8 @@ def test_podman_hpc_and_shifter_have_their_own_words() -> None:
     assert "--module=gpu" in made
 
 
-def test_charliecloud_hides_the_home_directory_in_every_version() -> None:
-    assert "--no-home" in words(app(Runtime.CHARLIECLOUD, "/tree"), "0.24")
-    made = words(app(Runtime.CHARLIECLOUD, "/tree", bind=["/sw:ro"]), "0.31")
+def test_charliecloud_gets_the_slots_directories() -> None:
+    made = words(app(Runtime.CHARLIECLOUD, "/tree", bind=["/sw:ro"]))
     assert made == ["/x/run", "--cd={work}", "--set-env=HOME={home}", "--bind=/sw", "/tree", "--"]
 
 
@@ -126,7 +127,9 @@ def test_a_fake_that_knows_only_the_real_ones_words_runs_the_program(
     fake = tmp_path / runtime.value
     fake.write_text(FAKE.format(name=runtime.value, checks="\n".join(checks)))
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    made = wrap_words(app(runtime, image, Mode.RANGE), ContainerRuntime(path=fake), namespaces=False)
+    made = wrap_words(
+        app(runtime, image, Mode.RANGE), ContainerRuntime(command=[str(fake)]), namespaces=False
+    )
     filled = [
         each.format(work="/tmp/work", tmp="/tmp", home="/tmp/home", own="/tmp/.tidemill") for each in made
     ]
@@ -134,11 +137,10 @@ def test_a_fake_that_knows_only_the_real_ones_words_runs_the_program(
     assert (done.returncode, done.stdout) == (0, "inside\n"), filled
 
 
-def test_images_and_versions_are_read() -> None:
+def test_images_are_read() -> None:
     assert parse_image("name:tag") is None
     assert parse_image("/a/tree") == ("/a/tree", "", "")
     assert parse_image(f"/a/x.sif@{DIGEST}") == ("/a/x.sif", "", DIGEST)
-    assert version_of("apptainer version 1.3.4-1") == (1, 3, 4)
 
 
 # ---- what goes together --------------------------------------------------------------------------------
@@ -157,22 +159,21 @@ def test_the_documentation_shows_the_matrix() -> None:
 
 
 def test_a_setuid_runtime_needs_slots_without_namespaces_and_is_never_traced() -> None:
-    setuid = ContainerRuntime(path=Path("/x"), setuid=True)
-    asked = app(Runtime.APPTAINER)
-    assert "no_new_privs" in check(asked, setuid, "auto")[0]
-    assert check(asked, setuid, "off") == []
-    assert check(asked, ContainerRuntime(path=Path("/x")), "auto") == []
-    with_image = msgspec.structs.replace(asked, images=["release"])
-    shown = ContainerRuntime(path=Path("/x"))
-    assert check(with_image, shown, "auto") == []
-    for refused in (
-        check(with_image, setuid, "auto"),
-        check(with_image, setuid, "off"),
-        check(with_image, shown, "off"),
-    ):
-        assert refused[-1].startswith("images: without namespaces")
-    assert not may_trace(asked, setuid)
-    assert may_trace(app(Runtime.PODMAN), None)
+    apptainer, shifter = app(Runtime.APPTAINER), app(Runtime.SHIFTER, f"a@{DIGEST}")
+    plain = ContainerRuntime(command=["/x"])
+    rootless = ContainerRuntime(command=["/x"], options=["--userns"])
+    assert "no_new_privs" in check(shifter, plain, "auto")[0]
+    for asked in (apptainer, shifter):
+        assert check(asked, plain, "off") == []
+        assert not may_trace(asked, plain, "off")
+    assert check(apptainer, plain, "auto") == []
+    assert may_trace(apptainer, plain, "auto")
+    assert may_trace(apptainer, rootless, "off")
+    assert may_trace(app(Runtime.PODMAN), None, "off")
+    with_image = msgspec.structs.replace(apptainer, images=["release"])
+    assert check(with_image, plain, "auto") == []
+    for runtime in (plain, rootless):
+        assert check(with_image, runtime, "off")[-1].startswith("images: without namespaces")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_images_that_a_runtime_cannot_run_are_refused_with_the_way_out(asked: Ap
 def site(tmp_path: Path, more: str = "") -> Path:
     (tmp_path / "apps").mkdir()
     (tmp_path / "site.toml").write_text(
-        f'name = "here"\nserver = "unix:/x"\n{more}\n[containers.charliecloud]\npath = "/usr/bin/ch-run"\n'
+        f'name = "here"\nserver = "unix:/x"\n{more}\n[containers.charliecloud]\ncommand = ["/usr/bin/ch-run"]\n'
     )
     tree = tmp_path / "tree"
     (tree / "usr" / "bin").mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_what_the_file_names_is_shown_and_what_a_parameter_names_is_not() -> Non
 
 
 def test_a_container_gets_what_it_binds_and_may_mount() -> None:
-    runtime = ContainerRuntime(path=Path("/usr/bin/podman"), global_options=["--root=/tmp/store"])
+    runtime = ContainerRuntime(command=["/usr/bin/podman", "--root=/tmp/store"])
     container = Container(
         image="/homes/me/image@sha256:0", runtime=Runtime.PODMAN,
         bind=["/homes/me/in:/in:ro", "/scratch", "/homes/me/.ssh:/keys"],
@@ -77,12 +78,12 @@ def test_a_container_gets_what_it_binds_and_may_mount() -> None:
 def test_credentials_and_whole_trees_cannot_be_named(path: str, tmp_path: Path) -> None:
     assert why_hidden(Path(path)) is not None
     if path != "x":  # relative paths of site.toml are relative to it
-        with pytest.raises(ConfigError, match="show"):
-            loads(
-                f'name = "s"\nserver = "unix:/s"\nshow = ["{path}"]',
-                SiteConfig,
-                source=tmp_path / "site.toml",
+        for key in ("show", "write"):
+            text = (
+                f'name = "s"\nserver = "unix:/s"\nshared = {str(key == "show").lower()}\n{key} = ["{path}"]'
             )
+            with pytest.raises(ConfigError, match=key):
+                loads(text, SiteConfig, source=tmp_path / "site.toml")
 
 
 def test_what_is_not_a_credential_can_be_named() -> None:
@@ -113,6 +114,27 @@ def test_a_site_with_a_server_of_others_serves_others_unless_it_says_no() -> Non
     assert not made(server="https://host", shared=False).serves_others
     assert not made(server="unix:/s").serves_others
     assert made(server="unix:/s", shared=True).serves_others
-    with pytest.raises(ValueError, match="with_credentials"):
-        made(server="https://host", with_credentials=[Path("/k")])
-    assert made(server="https://host", isolation="off").isolation == "off"
+
+
+def test_only_a_persons_own_site_shows_credentials_and_only_where_their_names_are_given() -> None:
+    def made(server: str, **more: list[Path]) -> SiteConfig:
+        return SiteConfig(name="s", server=server, **more)  # type: ignore[arg-type]
+
+    for path in (HOME / ".aws", HOME / ".aws/credentials", Path("/tmp/krb5cc_0")):
+        assert made("unix:/s", show=[path]).show == [path]
+        with pytest.raises(ValueError, match="programs of all users whose jobs this site runs"):
+            made("https://host", show=[path])
+        with pytest.raises(ValueError, match="is a credential"):
+            made("unix:/s", write=[path])
+    for wrong in (Path("/"), Path("/tmp"), HOME / "x/../.aws"):
+        with pytest.raises(ValueError, match="`show`"):
+            made("unix:/s", show=[wrong])
+
+
+def test_a_site_of_others_needs_namespaces_unless_its_operator_takes_that_upon_himself() -> None:
+    def needs(server: str, isolation: Literal["auto", "optional", "off"]) -> bool:
+        return SiteConfig(name="s", server=server, isolation=isolation).needs_namespaces
+
+    assert needs("https://host", "auto")
+    assert not any(needs("https://host", each) for each in ("optional", "off"))
+    assert not any(needs("unix:/s", each) for each in ("auto", "optional", "off"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.cache.engine.nodeform import node_definition
@@ -18,9 +19,10 @@ URL = "root://far.example:1094//store/d/f"
 
 
 def made(folder: Path, memory: int = 2 << 30, upstream: str | None = None) -> SiteCache:
-    settings = folder / "node.toml"
-    settings.write_text('origins = ["root://far.example:1094//store/"]\n[space]\nmax = "10GB"\n')
-    return SiteCache(name="n", form="node", memory=memory, settings=settings, upstream=upstream)
+    (folder / "cache.toml").write_text(
+        'origins = ["root://far.example:1094//store/"]\n[space]\nmax = "10GB"\n'
+    )
+    return SiteCache(name="n", memory=memory, directory=folder, url=upstream or "")
 
 
 def said(mode: str, message: str = "") -> Noted:
@@ -60,15 +62,63 @@ def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"form": "node", "memory": 2 << 30}, "`memory` needs `settings`"),
-        ({"url": "root://c:1094", "memory": 2 << 30}, 'needs `form = "node"`'),
-        ({"form": "node", "upstream": "root://c:1094"}, "need `memory`"),
-        ({"form": "shared"}, "`url` is missing"),
+        ({"memory": 2 << 30}, "`memory` needs `directory`"),
+        ({"url": "https://c:1094", "memory": 2 << 30, "directory": Path("/c")}, "of a cache to read through"),
+        (
+            {"url": "root://localhost", "memory": 2 << 30, "directory": Path("/c")},
+            "of a cache to read through",
+        ),
+        ({}, "`url` is missing"),
     ],
 )
 def test_a_cache_that_cannot_be_run_or_reached_is_refused(wrong: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         SiteCache(name="n", **wrong)  # type: ignore[arg-type]
+
+
+def test_an_xrootd_in_the_directory_is_what_pilots_start(tmp_path: Path) -> None:
+    """Also a link to what is on nodes alone."""
+    cache = made(tmp_path)
+    (tmp_path / "xrootd").symlink_to("/on/nodes/alone/xrootd")
+
+    found = node_definition(cache)
+
+    assert found is not None
+    assert found.program == str(tmp_path / "xrootd")
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "origins", "is_node"),
+    [
+        ("root://dtn01:21094", "root://dtn01:21094", ["root", "roots", "xroot", "xroots"], False),
+        ("root://localhost:21094//", "root://localhost:21094", ["root", "roots", "xroot", "xroots"], True),
+        ("https://dtn01:8443//https:", "https://dtn01:8443", ["https"], False),
+        ("root://[2001:db8::1]:1094//davs://", "root://[2001:db8::1]:1094", ["davs"], False),
+    ],
+)
+def test_the_url_of_a_cache_says_where_it_is_and_what_it_fetches(
+    url: str, address: str, origins: list[str], is_node: bool
+) -> None:
+    read = msgspec.convert({"name": "n", "url": url}, SiteCache)
+
+    assert (read.address, read.origins, read.is_node) == (address, origins, is_node)
+    assert (read.upstream, read.settings, read.watched) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "url", ["dtn01:21094", "root://dtn01/https:", "root://dtn01//gsiftp:", "root://dtn01//x", "root://[::1"]
+)
+def test_a_url_of_a_cache_that_says_anything_else_is_refused(url: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"url|IPv6|Port"):
+        msgspec.convert({"name": "n", "url": url}, SiteCache)
+
+
+def test_a_cache_in_memory_is_on_each_node_and_reads_through_its_url(tmp_path: Path) -> None:
+    cache = made(tmp_path, upstream="root://dtn:1094")
+
+    assert (cache.is_node, cache.address, cache.upstream) == (True, "root://localhost", "root://dtn:1094")
+    assert (cache.settings, cache.watched) == (tmp_path / "cache.toml", None)
+    assert made(tmp_path).upstream is None
 
 
 def test_files_go_through_the_nodes_cache_only_where_it_may_read_them(tmp_path: Path) -> None:

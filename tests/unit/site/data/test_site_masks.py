@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import tidemill
+from tidemill.config.caching import Replicas, Rucio
+from tidemill.config.keys import DISCOVER
 from tidemill.config.outlets import Metrics
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
-from tidemill.site.data.masks import masked_paths, private_paths, view_of
+from tidemill.site.data.masks import masked_paths, private_paths, shown_credentials, view_of
 
 KEYS = Path("/srv/keys")
 
@@ -27,14 +30,16 @@ def config(tmp_path: Path) -> SiteConfig:
                 url="davs://x.example.org/exp/", certificate=KEYS / "robot.pem", key=KEYS / "robot.key"
             ),
             Endpoint(url="s3://bucket/", credentials_file=KEYS / "s3"),
+            Endpoint(url="https://found.example.org/exp/", token_file=DISCOVER),
         ],
+        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", login_file=KEYS / "rucio.login")),
     )  # fmt: skip
 
 
 def test_payloads_see_no_secret_of_the_site_also_not_those_for_other_places(tmp_path: Path) -> None:
     """They run as the agent's user, who may read all of these."""
     secrets = {
-        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3"
+        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3", "rucio.login"
     }  # fmt: skip
     masked = masked_paths(tmp_path / "site", config(tmp_path))
     assert {path.name for path in masked if path.parent == KEYS} == secrets
@@ -67,11 +72,12 @@ def test_a_site_for_others_hides_homes_and_the_installation_and_a_persons_keeps_
     others = view_of(tmp_path / "site", config(tmp_path))
     assert {str(home), str(home.parent), "/home", "/root", package} <= set(others.veils)
     assert (others.shared, others.own_tmp, others.keep, others.allowed) == (True, False, [], [])
-    personal = SiteConfig(name="s", server="unix:/x", with_credentials=[home / ".aws"], write=[home / "out"])
+    personal = SiteConfig(name="s", server="unix:/x", show=[home / ".aws", home / "sw"], write=[home / "out"])
     own = view_of(tmp_path / "site", personal)
     assert (own.shared, own.own_tmp, own.veils) == (False, True, [])
     assert package in own.keep
     assert not any(home.is_relative_to(path) for path in own.keep)
+    assert own.show == [str(home / "sw")]
     assert (set(own.allowed), own.write) == ({str(home / ".aws")}, [str(home / "out")])
     assert "~/.ssh" in own.credentials
 
@@ -87,17 +93,43 @@ def test_the_home_of_up_is_kept_and_what_else_lies_in_it_is_not(tmp_path: Path) 
 
 def test_a_credential_that_is_shown_is_not_masked(tmp_path: Path) -> None:
     ticket = tmp_path / "ticket"
-    personal = SiteConfig(name="s", server="unix:/x", with_credentials=[ticket])
-    assert ticket not in masked_paths(tmp_path / "site", personal, {"KRB5CCNAME": f"FILE:{ticket}"})
+    personal = SiteConfig(name="s", server="unix:/x", show=[ticket])
+    environ = {"KRB5CCNAME": f"FILE:{ticket}"}
+    assert ticket not in masked_paths(tmp_path / "site", personal, environ)
+    assert shown_credentials(personal, environ) == [ticket]
+    assert ticket in masked_paths(tmp_path / "site", replace(personal, mask=[ticket]), environ)
+
+
+def test_a_directory_that_is_shown_shows_no_credential_in_it(tmp_path: Path) -> None:
+    """Also on a person's own site: what is named is shown, what lies in it stays hidden by its own name."""
+    ticket = tmp_path / "private" / "ticket"
+    personal = SiteConfig(name="s", server="unix:/x", show=[ticket.parent, tmp_path / ".config"])
+    environ = {"KRB5CCNAME": f"FILE:{ticket}"}
+    assert shown_credentials(personal, environ) == []
+    assert ticket in masked_paths(tmp_path / "site", personal, environ)
+    own = view_of(tmp_path / "site", personal)
+    assert (own.allowed, own.show) == ([], [str(ticket.parent), str(tmp_path / ".config")])
+
+
+def test_a_site_for_others_shows_no_secret_that_show_names(tmp_path: Path) -> None:
+    """Not by its usual name, so that reading the file does not refuse it: it stays masked."""
+    key = tmp_path / "robot.pem"
+    others = SiteConfig(name="s", server="https://host", key=key, show=[key])
+    assert shown_credentials(others, {}) == []
+    assert key in masked_paths(tmp_path / "site", others, {})
+    assert view_of(tmp_path / "site", others).allowed == []
 
 
 def test_no_option_shows_tidemills_own_state(tmp_path: Path) -> None:
     site, server = tmp_path / "site", tmp_path / "server"
     server.mkdir()
-    named = [site, site / "epoch", server / "api.sock", tmp_path, tmp_path / "mine"]
-    read = SiteConfig(name="s", server=f"unix:{server}/api.sock", with_credentials=named)
-    assert view_of(site, read).allowed == [str(tmp_path / "mine")]
-    assert server / "api.sock" in masked_paths(site, read)
+    mine = tmp_path / ".aws"
+    named = [site, site / "epoch", site / ".aws", server / "api.sock", tmp_path, mine]
+    read = SiteConfig(
+        name="s", server=f"unix:{server}/api.sock", key=site / "key", show=[*named, site / "key"]
+    )
+    assert view_of(site, read).allowed == [str(mine)]
+    assert {server / "api.sock", site / "key"} <= set(masked_paths(site, read))
 
 
 def test_files_of_jobs_touch_nothing_that_is_the_sites(tmp_path: Path) -> None:

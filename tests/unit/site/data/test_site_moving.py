@@ -107,7 +107,7 @@ def test_a_move_that_was_canceled_and_is_wanted_again_is_made_again(tmp_path: Pa
 def test_a_bug_in_a_move_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A path that no file can have stands for one: nothing expects the ValueError."""
     url = "https://h.example.org/out/x"
-    here = LocalMoves(config(Endpoint(url=url, write=True)))
+    here = LocalMoves(config(Endpoint(url=url, access="both")))
     order = MoveOrder(id="bug", direction=Direction.OUT, url=url, path=f"{tmp_path}/x\0y")
     try:
         with caplog.at_level("ERROR", "tidemill.moving"):

@@ -41,7 +41,6 @@ class Place:
             OwnedPlaces(
                 Roots([tmp_path / "data"], closed=self.base), self.base, person=frozenset(("", "myself"))
             ),
-            template="{campaign}/{job}-{output}",
             bytes_max=1 << 30,
         )
         (tmp_path / "data").mkdir()

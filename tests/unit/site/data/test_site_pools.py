@@ -52,7 +52,6 @@ def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) 
     deliverer = Deliverer(
         tmp_path / "fleets",
         OwnedPlaces(Roots([tmp_path]), tmp_path / "out"),
-        template="{output}",
         bytes_max=1,
     )
     deliveries, logs = Deliveries(site, preparer(tmp_path / "apps"), deliverer), LogFetches(site)

@@ -149,7 +149,7 @@ def test_a_list_of_replicas_gives_copies_and_permits_nothing(
         "# copies\n"
         "root://origin.example.org//store/* root://near.example.org//store/copy/* root://evil.example.net//*\n"
     )
-    made = site(replicas=Replicas(file=names))
+    made = site(replicas=Replicas(files=names))
     made.rtts["root://near.example.org:1094"] = NEAR_S
     made.rtts["root://evil.example.net:1094"] = 0.0
 
@@ -163,7 +163,7 @@ def test_a_copy_on_the_sites_own_file_systems_is_read_as_a_file(
     (tmp_path / "data" / "x.root").write_bytes(b"here")
     names = tmp_path / "replicas"
     names.write_text(f"root://origin.example.org//store/* {tmp_path}/data/*\n")
-    found = site(replicas=Replicas(file=names)).lay_out(shared())
+    found = site(replicas=Replicas(files=names)).lay_out(shared())
 
     assert found.kind == "shared"
     assert found.path is not None
@@ -178,7 +178,7 @@ def test_a_list_cannot_name_files_that_the_site_does_not_permit(
     one = shared("root://origin.example.org//store/passwd")
 
     with pytest.raises(Exception, match="data roots"):
-        site(replicas=Replicas(file=names)).lay_out(one)
+        site(replicas=Replicas(files=names)).lay_out(one)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_copy_that_is_not_what_the_catalogue_means_is_not_read_for_an_hour(
 ) -> None:
     other = "root://second.example.org//store/x.root"
     (tmp_path / "list").write_text(f"{ORIGIN} {other}\n")
-    made = site(replicas=Replicas(file=tmp_path / "list"))
+    made = site(replicas=Replicas(files=tmp_path / "list"))
     made.rtts["root://second.example.org:1094"] = FAR_S
     routes, sought = made.stage.routes, SoughtFile(ORIGIN, "input `f`")
     routes.distrust(ORIGIN, "it has 3 bytes, and the catalogue says 4")

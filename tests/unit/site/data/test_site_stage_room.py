@@ -503,8 +503,6 @@ def test_inputs_larger_than_the_disk_wait_and_keep_nobody_out(tmp_path: Path) ->
     stage = stage_at(tmp_path, bytes_max=1 << 60)
     huge = file_of(tmp_path, "huge", 0)
     os.truncate(huge, shutil.disk_usage(tmp_path).total * 2)
-    stage._config = msgspec.structs.replace(stage._config, stage_file_bytes_max=1 << 60)
-    stage._contents._config = stage._config
     assert not ask(stage, 1, huge)
     assert "even when nothing else is staged" in stage.waits_for(1)
     need = stage.budget.waiting[1]

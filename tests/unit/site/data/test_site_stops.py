@@ -28,7 +28,6 @@ def test_a_job_that_is_stopped_twice_has_its_whole_time_both_times(tmp_path: Pat
     deliverer = Deliverer(
         tmp_path / "fleets",
         OwnedPlaces(Roots([tmp_path]), tmp_path / "out"),
-        template="{output}",
         bytes_max=1,
     )
     deliveries = Deliveries(site, preparer(tmp_path / "apps"), deliverer)

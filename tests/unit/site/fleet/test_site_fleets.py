@@ -10,6 +10,7 @@ import pytest
 from tests.wire_values import program
 
 from tidemill.batch.contract import BatchSubmission
+from tidemill.config import loads
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
@@ -21,8 +22,8 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import SupersededError
 from tidemill.wire.node import Grant, InputDef, JobDef, Returned, WorkFile
 
-Lead = Literal["beside", "none"]
-CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))
+Tcp = Literal["open", "lead", "nodes", "closed"]
+CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(tcp="nodes"))
 
 
 @pytest.fixture
@@ -88,14 +89,49 @@ def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
     assert told.command == ["pilot", "--work-from", str(before)]
 
 
+@pytest.mark.parametrize("named", ["/local/scratch", "$DW_JOB_STRIPED", "${BB_DIR}/in"])
+def test_one_fast_directory_is_for_inputs_and_for_work_directories(tmp_path: Path, named: str) -> None:
+    """As it is written: nodes fill in its variables."""
+    text = f'name = "here"\nserver = "unix:/x"\nfast_dir = "{named}"'
+    config = loads(text, SiteConfig, source=tmp_path / "site.toml")
+    fleets = Fleets(tmp_path / "fleets", config, binary=tmp_path / "tidemill-node")
+    settings = fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1)).fleet.manifest.settings
+    assert (settings.fast_dir, settings.spill) == (named, named)
+
+
+def test_without_a_fast_directory_nothing_is_held_in_one(opened: OpenFleet) -> None:
+    settings = opened.fleet.manifest.settings
+    assert (settings.fast_dir, settings.spill) == (None, None)
+    for wrong in ("scratch", "~/scratch"):
+        with pytest.raises(ValueError, match="absolute path"):
+            SiteConfig(name="here", server="unix:/x", fast_dir=wrong)
+
+
+@pytest.mark.parametrize(
+    ("tcp", "lead", "peers", "readers"),
+    [
+        ("open", "beside", True, 1),
+        ("lead", "beside", False, 16),
+        ("nodes", "none", True, 1),
+        ("closed", "none", False, 16),
+    ],
+)
+def test_pilots_are_sent_what_they_reach(
+    tmp_path: Path, tcp: Tcp, lead: str, peers: bool, readers: int
+) -> None:
+    manifest = Giving(tmp_path / "fleets", tcp).opened.fleet.manifest
+    settings = manifest.settings
+    assert (manifest.lead, settings.peers, settings.stage_readers) == (lead, peers, readers)
+
+
 CARD = InputDef(name="card", kind="shared", path="/stage/7/card", lines=None, first=0, sha256=None, bytes=7)
 
 
 class Giving:
     """One fleet that is given events of one job, one after the other."""
 
-    def __init__(self, directory: Path, lead: Lead) -> None:
-        config = msgspec.structs.replace(CONFIG, harvest=Harvest(lead=lead))
+    def __init__(self, directory: Path, tcp: Tcp) -> None:
+        config = msgspec.structs.replace(CONFIG, harvest=Harvest(tcp=tcp))
         self.fleets = Fleets(directory, config, binary=directory / "tidemill-node")
         self.opened = self.fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
         self.grants = 0
@@ -116,9 +152,9 @@ class Giving:
         return self.opened.fleet.read_work(self.opened.fleet.next_number - 1)
 
 
-@pytest.mark.parametrize("lead", ["none", "beside"])
-def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, lead: Lead) -> None:
-    giving = Giving(tmp_path / "fleets", lead)
+@pytest.mark.parametrize("tcp", ["nodes", "open"])
+def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, tcp: Tcp) -> None:
+    giving = Giving(tmp_path / "fleets", tcp)
     assert not giving.give("1").cancel_jobs
     back = giving.give("2", began=2)
     assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])
@@ -127,11 +163,11 @@ def test_a_job_that_was_over_and_comes_back_is_told_again_once(tmp_path: Path, l
     assert (more.cancel_jobs, [grant.grant for grant in more.grants]) == ([], [3])
 
 
-@pytest.mark.parametrize("lead", ["none", "beside"])
+@pytest.mark.parametrize("tcp", ["nodes", "open"])
 def test_a_job_that_is_canceled_and_comes_back_at_once_loses_only_what_it_was_granted_before(
-    tmp_path: Path, lead: Lead
+    tmp_path: Path, tcp: Tcp
 ) -> None:
-    giving = Giving(tmp_path / "fleets", lead)
+    giving = Giving(tmp_path / "fleets", tcp)
     giving.give("1")
     back = giving.give("2", cancels=True)
     assert (back.cancel_jobs, [job.params for job in back.jobs]) == ([7], ["2"])

@@ -41,25 +41,24 @@ def program(*, images: list[str] | None = None, **traced: int) -> Program:
     return wire_values.program(app="a", images=[use] if images else [], start_ops=traced)
 
 
-def test_a_start_costs_what_was_traced_else_what_its_file_says_else_what_the_site_assumes() -> None:
+def test_a_start_costs_what_was_traced_else_what_its_file_says_else_nothing() -> None:
     assert start_ops(config(), app(), program()) == {}
-    assert start_ops(config(start_ops_default=50), app(), program()) == {"sw": 50, "home": 50}
-    assert start_ops(config(start_ops_default=50), app(sw=300), program()) == {"sw": 300}
+    assert start_ops(config(), app(sw=300), program()) == {"sw": 300}
     assert start_ops(config(), app(sw=300), program(sw=700, home=2)) == {"sw": 700, "home": 2}
     assert start_ops(config(), app(nowhere=300, bytes=5), program()) == {}
 
 
 def test_bytes_are_told_in_the_same_order_for_areas_whose_bytes_are_bounded() -> None:
-    def start_bytes(stated: dict[str, int], traced: dict[str, int], default: int = 0) -> dict[str, int]:
+    def start_bytes(stated: dict[str, int], traced: dict[str, int]) -> dict[str, int]:
         asked = Application(name="a", executable="/sw/a", start_bytes=stated)
         known = wire_values.program(app="a", start_bytes=traced)
-        return with_costs(known, config(start_bytes_default=default), asked).start_bytes
+        return with_costs(known, config(), asked).start_bytes
 
     assert start_bytes({}, {}) == {}
-    assert start_bytes({}, {}, 7) == {"sw": 7, "bytes": 7}
-    assert start_bytes({"sw": 5, "home": 5}, {}, 7) == {"sw": 5}
-    assert start_bytes({"sw": 5}, {"sw": 0, "bytes": 9}, 7) == {"bytes": 9}
-    covered = with_costs(program(images=["/sw"]), config(start_bytes_default=7), app())
+    assert start_bytes({"sw": 5, "home": 5}, {}) == {"sw": 5}
+    assert start_bytes({"sw": 5}, {"sw": 0, "bytes": 9}) == {"bytes": 9}
+    asked = Application(name="a", executable="/sw/a", start_bytes={"sw": 7, "bytes": 7})
+    covered = with_costs(program(images=["/sw"]), config(), asked)
     assert (covered.start_ops, covered.start_bytes) == ({}, {"bytes": 7})
 
 
@@ -85,7 +84,7 @@ def test_the_first_fleet_gets_all_the_second_nothing_until_the_first_gave_some_u
 
 
 def test_without_a_lead_each_allocation_has_the_same_small_part() -> None:
-    shares = IoShares(config(harvest=Harvest(lead="none"), nodes_max=10))
+    shares = IoShares(config(harvest=Harvest(tcp="nodes"), nodes_max=10))
     for name in ("f1", "f2"):
         assert [area.ops_per_s for area in shares.first(name)] == [200.0, 10.0, None]
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import Answer, Ending, Status
-from tidemill.config.site import Cluster, SiteConfig
+from tidemill.config.site import Cluster, NodeUse, SiteConfig
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.allocations import AllocationRequest, Allocations
 from tidemill.site.nodes.batch_calls import Actions, ActionsDone
@@ -41,6 +41,15 @@ def book(log: SiteLog, tmp_path: Path) -> Allocations:
 
 def state_of(log: SiteLog, name: str) -> AllocationState:
     return log.pool.state.allocations[name].state
+
+
+def test_gpus_of_the_site_s_nodes_are_asked_for_with_each_allocation(log: SiteLog, tmp_path: Path) -> None:
+    nodes = NodeQuarantine(tmp_path / "quarantine.json", CONFIG, Costs(10))
+    for gpus, asked in ((4, 4), (0, 0), (None, 0)):
+        config = msgspec.structs.replace(CONFIG, node=NodeUse(gpus=gpus))
+        book = Allocations(log, config, binary=Path("/node"), fleets=tmp_path, nodes=nodes)
+        assert book.intend(ASK).gpus == asked
+        assert book.intend(msgspec.structs.replace(ASK, nodes=2, wide=True)).gpus == asked
 
 
 def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: Allocations) -> None:

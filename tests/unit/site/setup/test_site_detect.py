@@ -63,7 +63,7 @@ def test_a_new_site_observes_with_small_bounds_and_the_cluster_s_name() -> None:
     read = values(suggest(WISHES, LOGIN, FACTS, NODE))
     assert (read.name, read.mode, read.nodes_max, read.harvest.node_hours_max) == ("lab", "observe", 4, 100)
     assert (read.batch, read.cluster.partition) == ("slurm", "batch")
-    assert (read.lead_listen, read.harvest.lead) == ("10.0.0.5:0", "beside")
+    assert (read.lead_listen, read.harvest.tcp) == ("10.0.0.5:0", "open")
     assert read.data_roots == []
     assert not read.allow_adhoc
 
@@ -83,13 +83,13 @@ def test_a_person_s_own_site_may_run_commands_and_read_that_person_s_files() -> 
 @pytest.mark.parametrize("node", [None, msgspec.structs.replace(NODE, network=False)])
 def test_without_a_try_of_the_network_work_travels_by_files(node: NodeFacts | None) -> None:
     suggestion = suggest(WISHES, LOGIN, FACTS, node)
-    assert values(suggestion).harvest.lead == "none"
+    assert values(suggestion).harvest.tcp == "nodes"
     assert "unknown" in draw(suggestion)
 
 
 def test_closed_networks_are_told_and_work_travels_by_files() -> None:
     suggestion = with_node(reached=[])
-    assert values(suggestion).harvest.lead == "none"
+    assert values(suggestion).harvest.tcp == "nodes"
     assert "do not reach this host" in found(suggestion, "network").found
 
 

@@ -1,0 +1,72 @@
+"""A submitter at a message broker, as its client.toml describes it: who it is there, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.cli.main import main
+from tidemill.client.authority import Authority, Wanted
+from tidemill.client.home import ClientConfig
+from tidemill.client.messages import open_messenger
+from tidemill.errors import ConfigError
+from tidemill.wire.http import Connection
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> dict[str, Path]:
+    """A certificate and its key."""
+    authority = Authority.create(tmp_path / "ca", name="CA", days=10)
+    issued = authority.issue(Wanted(role="submitter", name="cms", days=5), tmp_path / "pairs")
+    return {"certificate": issued.certificate, "key": issued.key}
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "user", "called"),
+    [
+        ("amqps://h/v", "cms", "cms", "cms"),
+        ("amqps://cms@h/v", "", "cms", "cms"),
+        ("amqps://CN%3Dcms%20prod@h/v", "cms", "CN=cms prod", "cms"),
+    ],
+)
+def test_the_user_is_in_the_url_and_the_name_may_differ(
+    shown: dict[str, Path], server: str, name: str, user: str, called: str
+) -> None:
+    made = open_messenger(ClientConfig(server=server, name=name, **shown))
+    assert (made.broker.user, made.name, made.broker.address) == (user, called, "amqps://h:5671/v")
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ("https://h", "is not a message broker"),
+        ("amqps://h/v", "names no user"),
+        ("amqps://cms:word@h/v", "holds a password"),
+    ],
+)
+def test_a_server_that_is_no_broker_or_names_nobody_is_refused(
+    shown: dict[str, Path], server: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        open_messenger(ClientConfig(server=server, **shown))
+    assert "word@" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_other_commands_say_that_a_broker_answers_no_requests() -> None:
+    with pytest.raises(ConfigError, match="is a message broker") as caught:
+        Connection("amqps://cms@h/v")
+    assert "tidemill message submit" in (caught.value.hint or "")
+
+
+def test_a_file_of_an_earlier_version_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    old = tmp_path / "messages.toml"
+    old.write_text('broker = "amqps://h/v"\nname = "cms"\n')
+    words = ["message", "follow", "--home", str(tmp_path)]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "messages.toml` is not read any more" in said
+    assert "`broker` to `server`" in said
+    assert main([*words, "--messages", str(old)]) == 2
+    assert "`broker` is not a setting any more: `server` names the broker too" in capsys.readouterr().err

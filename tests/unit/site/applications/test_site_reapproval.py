@@ -1,0 +1,132 @@
+"""A program that changed is approved again by one command: its digests are written into its application file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tidemill.cli.main import main
+from tidemill.errors import ConfigError, UnfitError
+from tidemill.site.applications.catalogue import Applications
+from tidemill.site.applications.reapproval import ProgramFile, approve, check_owner, program_files, rewritten
+
+OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+CHANGED = ProgramFile("digest", "/opt/sim", OLD, NEW)
+
+
+def digest(path: Path) -> str:
+    return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A site's application whose program and script are pinned and have changed."""
+    program, script = tmp_path / "sim", tmp_path / "sim.py"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    script.write_text("1\n")
+    apps = tmp_path / "site" / "apps"
+    apps.mkdir(parents=True, mode=0o700)
+    (apps.parent / "site.toml").write_text('name = "s"\nserver = "unix:/s"\n')
+    path = apps / "sim.toml"
+    path.write_text(
+        f'# keep this remark\nname = "sim"\nexecutable = "{program}"\nscript = "{script}"\n'
+        f"digest = '{digest(program)}'  # and this\nscript_digest = \"{digest(script)}\"\n"
+        '[parameters.digest]\ntype = "string"\n'
+    )
+    path.chmod(0o640)
+    program.write_text("#!/bin/sh\n# changed\n")
+    script.write_text("2\n")
+    return path
+
+
+def test_the_digests_are_replaced_and_everything_else_stays(file: Path) -> None:
+    before = file.read_text()
+    app, files = program_files(file)
+    assert (app.name, [each.is_changed for each in files]) == ("sim", [True, True])
+    approve(file, files)
+    expected = before
+    for each in files:
+        assert each.approved is not None
+        expected = expected.replace(each.approved, each.found)
+    assert file.read_text() == expected
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert not any(each.is_changed for each in program_files(file)[1])
+
+
+def test_a_digest_that_is_not_on_a_line_of_its_own_is_left_to_people() -> None:
+    for text in (
+        f'digest = "{OLD}"\nhelp = """\ndigest = "{OLD}"\n"""\n',
+        f'"digest" = "{OLD}"\n',
+        f'digest = """{OLD}"""\n',
+    ):
+        with pytest.raises(ConfigError, match="line of its own") as caught:
+            rewritten(text, [CHANGED])
+        assert f'digest = "{NEW}"' in str(caught.value.hint)
+
+
+def test_what_would_not_be_sound_leaves_the_file_as_it_was(file: Path) -> None:
+    _, files = program_files(file)
+    Path(files[0].path).write_text("changed once more\n")
+    before = file.read_bytes()
+    with pytest.raises(ConfigError):
+        approve(file, files)
+    assert file.read_bytes() == before
+
+
+def test_only_the_owner_of_the_application_file_approves(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_owner(file)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match="approved by its owner"):
+        check_owner(file)
+
+
+def test_the_site_names_the_command_and_offers_the_program_again_after_it(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Path(program_files(file)[0].executable)
+    applications = Applications(file.parent)
+    applications.refresh()
+    assert f"`tidemill app approve {file}`" in applications.problems["sim.toml"]
+    assert main(["app", "approve", "--yes", str(file)]) == 0
+    told = capsys.readouterr()
+    assert f"now       {digest(program)}" in told.out
+    assert "approved: the agent reads the file within seconds" in told.err
+    applications.refresh()
+    assert set(applications.by_name) == {"sim"}
+    program.write_text("#!/bin/sh\n# changed again\n")
+    with pytest.raises(UnfitError) as caught:
+        applications.get("sim")
+    assert f"`tidemill app approve {file}`" in str(caught.value.hint)
+
+
+def test_a_program_without_a_digest_is_read_again(file: Path) -> None:
+    program = Path(program_files(file)[0].executable)
+    file.write_text(f'name = "sim"\nexecutable = "{program}"\n')
+    applications = Applications(file.parent)
+    applications.refresh()
+    program.write_text("#!/bin/sh\n# changed again\n")
+    with pytest.raises(UnfitError):
+        applications.get("sim")
+    assert main(["app", "approve", "--yes", str(file)]) == 0
+    applications.refresh()
+    assert applications.get("sim").files == {str(program): digest(program)}
+
+
+def test_without_a_terminal_nothing_is_approved_unless_it_was_said_beforehand(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = file.read_bytes()
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert main(["app", "approve", str(file)]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert main(["app", "approve", "--yes", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["app", "approve", "--yes", str(file)]) == 0
+    assert "nothing has changed" in capsys.readouterr().err

@@ -1,0 +1,222 @@
+"""Work that comes when no pilot is at work is polled for at once, within the bound of commands, and says what it waits
+for. The batch system is a fake, and the clock is the test's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill import clock
+from tidemill.batch.contract import (
+    Answer,
+    BatchSubmission,
+    CommandCounts,
+    Ending,
+    Facts,
+    MachineTotals,
+    Status,
+)
+from tidemill.config.site import Cluster, SiteConfig
+from tidemill.harvest.plan.pace import LEFT_S, POLL_CALLS
+from tidemill.model.machine import JobCounts, Node, NodeState, Snapshot
+from tidemill.model.state import AllocationState
+from tidemill.site.agent import Agent
+from tidemill.site.fleet.workload import Demand
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.nodes.harvesting import Harvesting
+from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.nodes.planning import POLL_S
+from tidemill.site.state import site_state as s
+from tidemill.site.state.epoch import claim
+from tidemill.site.state.served_site import serve
+from tidemill.wire.node import Ended, Started
+
+MINE = "tm-s-e1-1"
+STEP_S = 0.5
+CALLS_PER_MIN_MAX = 30
+NOTHING = Demand(events=0, core_s=0.0, slot_cores=1)
+WORK = Demand(events=8, core_s=80.0, slot_cores=1)
+
+
+class TwoNodes:
+    """Two nodes, one of them Tidemill's until `has_ended`; each command is counted with its time."""
+
+    def __init__(self, times: list[float]) -> None:
+        self.calls = CommandCounts()
+        self.times = times
+        self.has_ended = False
+        self.polls: list[float] = []
+
+    def _query(self, number: int) -> None:
+        self.calls.queries += number
+        self.times += [clock.monotonic_s()] * number
+
+    def submit(self, submission: BatchSubmission) -> str:
+        raise AssertionError(f"no fleet takes {submission.name}")
+
+    def status(self, names: Collection[str]) -> dict[str, Status]:
+        self._query(1)
+        state = AllocationState.COMPLETED if self.has_ended else AllocationState.ACTIVE
+        ending = Ending.DONE if self.has_ended else Ending.NONE
+        return {
+            name: Status(answer=Answer.FOUND, state=state, ending=ending, batch_id="7", nodes=("n1",))
+            for name in names
+        }
+
+    def cancel(self, names: Collection[str]) -> None:
+        raise AssertionError(f"nothing ends {names}")
+
+    def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
+        return dict(ends_s)
+
+    def machine(self) -> MachineTotals:
+        return MachineTotals(nodes=2, nodes_free=1, cores_per_node=4, memory_mb_per_node=4000)
+
+    def snapshot(self) -> Snapshot:
+        self._query(POLL_CALLS - 1)
+        self.polls.append(clock.monotonic_s())
+        nodes = [
+            Node(name=name, state=NodeState.ENDING, cores=4, memory_mb=4000, cores_free=0)
+            for name in ("n1", "n2")
+        ]
+        return Snapshot(at_s=clock.now_us() / 1e6, nodes=nodes, running=[], queued=[])
+
+    def glance(self) -> JobCounts:
+        self.calls.glances += 1
+        self._query(1)
+        return JobCounts(submitted=1, ended=0)
+
+    def facts(self) -> Facts:
+        return Facts(system="fake")
+
+    def output(self, name: str) -> Path:
+        return Path("/dev/null")
+
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        pass
+
+
+class Watched:
+    """An agent's harvesting that is ticked every half second of the test's clock."""
+
+    def __init__(self, agent: Agent, batch: TwoNodes, now: list[float]) -> None:
+        self.agent, self.batch, self._now = agent, batch, now
+        self.harvesting: Harvesting = agent.harvesting
+
+    @property
+    def now_s(self) -> float:
+        return self._now[0]
+
+    def tick(self, demand: Demand) -> None:
+        self._now[0] += STEP_S
+        for _ in range(2):  # start a call, take its answer
+            self.harvesting.poll(demand)
+            while self.harvesting.calls.is_busy and not self.harvesting.calls._under_way.done():  # type: ignore[union-attr]
+                pass
+        self.harvesting.poll(demand)
+        self.harvesting.step(demand, contested="")
+
+    def until_poll(self, demand: Demand, most_s: float) -> float:
+        """Tick until the next poll; the seconds until then, at most `most_s`."""
+        began_s, polls = self.now_s, len(self.batch.polls)
+        while len(self.batch.polls) == polls and self.now_s < began_s + most_s:
+            self.tick(demand)
+        return self.now_s - began_s
+
+    def pilot(self, *, ends: bool) -> None:
+        """A pilot of the allocation starts, or signs off after it was idle."""
+        where: dict[str, Any] = {"p": f"{MINE}.r0.i1", "s": 2 if ends else 1, "at_us": 1}
+        started = Started(
+            **where, allocation=MINE, node="n1", rank=0, cores=4, memory_mb=4000, isolation="namespaces",
+            note="", version="1",
+        )  # fmt: skip
+        ended = Ended(**where, reason="idle", message="", busy_us=1, slot_us=2)
+        self.agent.site.log.apply(s.Read(fleet="f1", offsets={}, records=[ended if ends else started]))
+        self.harvesting.heard([ended if ends else started])
+
+
+@pytest.fixture
+def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time_ns", lambda: int(now[0] * 1e9))
+    config = SiteConfig(
+        name="s", server="unix:/absent", batch="slurm", node_binary=Path("/bin/true"),
+        cluster=Cluster(calls_per_min_max=CALLS_PER_MIN_MAX),
+    )  # fmt: skip
+    for name in ("apps", "log", "fleets", "stage"):
+        (tmp_path / name).mkdir(mode=0o700)
+    batch = TwoNodes([])
+    site = serve(config, tmp_path, claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=20))
+    agent = Agent(site, SiteMachine(config, tmp_path, batch, Costs(1.0)), batch)
+    site.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+    site.log.apply(s.Intended(allocation=MINE, fleet="f1", nodes=1, cores=4, at_us=1, walltime_s=600))
+    yield Watched(agent, batch, now)
+    agent.close()
+
+
+def test_work_after_the_pilots_have_left_is_polled_for_at_once_until_their_allocation_has_ended(
+    it: Watched,
+) -> None:
+    it.pilot(ends=False)
+    it.until_poll(WORK, POLL_S)
+    it.pilot(ends=True)
+    it.until_poll(NOTHING, 2 * POLL_S)
+    assert it.until_poll(NOTHING, 10) == 10, "without work nobody is in a hurry"
+    assert it.until_poll(WORK, 2 * POLL_S) <= STEP_S
+    it.batch.has_ended = True
+    assert it.until_poll(WORK, 2 * POLL_S) <= LEFT_S, "the batch system did not show its end yet"
+    assert it.until_poll(WORK, 2 * POLL_S) > POLL_S / 2, "what is not idle now is not Tidemill's"
+
+
+def test_while_a_pilot_is_at_work_more_work_waits_for_the_next_poll(it: Watched) -> None:
+    it.pilot(ends=False)
+    it.until_poll(NOTHING, 2 * POLL_S)
+    assert it.until_poll(WORK, POLL_S / 2) == POLL_S / 2
+    assert it.harvesting.awaited() is None
+
+
+def test_an_allocation_that_does_not_end_costs_no_more_commands_a_minute_than_the_site_allows(
+    it: Watched,
+) -> None:
+    it.pilot(ends=False)
+    it.until_poll(WORK, POLL_S)
+    it.pilot(ends=True)
+    for _ in range(int(600 / STEP_S)):
+        it.tick(WORK)
+    times = it.batch.times
+    assert len(it.batch.polls) > 600 / POLL_S, "it is polled for"
+    for first in times:
+        assert sum(first <= each < first + 60 for each in times) <= CALLS_PER_MIN_MAX
+
+
+def test_it_says_since_when_it_has_asked_else_when_it_polls_and_why_it_asks_for_none(it: Watched) -> None:
+    it.tick(WORK)
+    found = it.harvesting.awaited()
+    assert found is not None
+    assert found.asked_us == 1, "no pilot of it has started"
+    it.pilot(ends=False)
+    it.tick(WORK)
+    assert it.harvesting.awaited() is None
+    it.pilot(ends=True)
+    it.batch.has_ended = True
+    it.until_poll(WORK, POLL_S)
+    found = it.harvesting.awaited()
+    assert found is not None
+    assert (found.asked_us, found.why) == (0, "idle")
+    assert it.now_s < found.next_us / 1e6 <= it.now_s + POLL_S + 1
+    it.tick(NOTHING)
+    assert it.harvesting.awaited() is None
+
+
+def test_a_stopped_site_says_why_and_by_which_command_it_works_again(it: Watched) -> None:
+    it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="`/site/STOP` exists: lunch", at_us=1))
+    it.tick(NOTHING)
+    found = it.harvesting.awaited()
+    assert found is not None
+    assert found.is_stopped
+    assert found.why == "`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
