@@ -32,6 +32,9 @@ class LocalWorld:
         self.config = LocalBatch(nodes=self.nodes, grace_s=0.3)
 
     def open(self) -> BatchSystem:
+        return self._client()
+
+    def _client(self) -> LocalBatchSystem:
         return LocalBatchSystem(self.directory, self.config, NodeUse(cores=1, memory_mb=100))
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:
@@ -49,7 +52,7 @@ class LocalWorld:
     def stop(self) -> None:
         """Every allocation and the daemon end."""
         table = read_table(self.directory)
-        client = self.open()
+        client = self._client()
         client.cancel(list(table.entries) if table else [])
         client.stop()
         deadline = clock.monotonic_s() + self.deadline_s
