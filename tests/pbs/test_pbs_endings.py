@@ -74,7 +74,7 @@ def test_end_that_no_file_tells_is_asked_of_the_history(pbs: PbsWorld) -> None:
 
 
 def test_a_mom_that_starts_again_and_aborts_a_job_is_a_failure_of_the_node(pbs: PbsWorld) -> None:
-    """It is no failed start: the job ran. OpenPBS 23.06 gives such a job `Exit_status = -4`."""
+    """The start had not failed: the job ran. OpenPBS 23.06 gives such a job `Exit_status = -4`."""
     pbs.configure(job_history_enable="True")
     batch = client(pbs)
     number = batch.submit(submission("sleep 600"))
