@@ -53,7 +53,7 @@ def _secrets(config: SiteConfig, environ: Mapping[str, str]) -> list[Path]:
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
         private += [endpoint.key or endpoint.certificate, endpoint.token_path, endpoint.credentials_file]
     rucio = config.replicas.rucio
-    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.login_file]
+    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.secret_file]
     return [*(each for each in private if each is not None), *secret_files(environ)]
 
 

@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> SiteConfig:
             Endpoint(url="s3://bucket/", credentials_file=KEYS / "s3"),
             Endpoint(url="https://found.example.org/exp/", token_file=DISCOVER),
         ],
-        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", login_file=KEYS / "rucio.login")),
+        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", secret_file=KEYS / "rucio.login")),
     )  # fmt: skip
 
 
