@@ -37,7 +37,7 @@ REPLACED: dict[str, dict[str, str]] = {
         "cluster.gpus_per_node": "`node.gpus` says it",
         "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
         "containers.NAME.global_options": "`command` holds the program, and options before its verb",
-        "cluster.burst_buffer": "`cluster.directives` takes its lines: those that begin with `#` go to the head of the batch "
+        "cluster.burst_buffer": "`cluster.directives` takes its lines: those that begin with `#` go to the head of the "
         "script",
         "replicas.file": "`replicas.files` names a file, or a directory of such files",
         "replicas.directory": "`replicas.files` names a file, or a directory of such files",
