@@ -96,9 +96,11 @@ def approve(path: Path, files: Sequence[ProgramFile]) -> None:
     """Write the digests of `files` into the application file at `path`, so that the site reads it and them again.
 
     Raises ConfigError or SiteError, and leaves the file as it was, where the result would not be sound, such as where
-    a program has changed once more.
+    a program has changed once more. Where the file is a link, what it leads to is rewritten, and it stays a link.
     """
     check_owner(path)
+    real = path.resolve()
+    check_owner(real)
     try:
         before = path.read_bytes()
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -107,12 +109,12 @@ def approve(path: Path, files: Sequence[ProgramFile]) -> None:
         raise ConfigError(f"failed to read `{path}`: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
-    write_durable(path, text.encode(), mode=mode)
+    write_durable(real, text.encode(), mode=mode)
     try:
         sound = load_application(path)
         for each in files:
             if sound.files.get(each.path) != each.found:
                 raise ConfigError(f"`{each.path}` changed again while it was approved", hint="try again")
     except TidemillError:
-        write_durable(path, before, mode=mode)
+        write_durable(real, before, mode=mode)
         raise

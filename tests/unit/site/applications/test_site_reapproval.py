@@ -78,6 +78,16 @@ def test_what_would_not_be_sound_leaves_the_file_as_it_was(file: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_a_file_that_is_a_link_stays_one_and_what_it_leads_to_is_approved(file: Path, tmp_path: Path) -> None:
+    """As a checkout of git from which a site takes its applications."""
+    kept = file.rename(tmp_path / "sim.toml")
+    file.symlink_to(kept)
+    _, files = program_files(file)
+    approve(file, files)
+    assert file.is_symlink()
+    assert all(each.found in kept.read_text() for each in files)
+
+
 def test_only_the_owner_of_the_application_file_approves(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_owner(file)
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
