@@ -176,7 +176,7 @@ def test_over_rabbitmq_with_gridftp(
         broker = Broker(folder / "rabbitmq", it.here / "ca", "localhost")
         try:
             it.words["broker.example.org/tidemill"] = f"localhost:{broker.port}/tidemill"
-            it.write("messages.toml", "messages.toml")
+            it.write("broker.toml", "broker.toml")
             it.write("message/server.toml", "server/server.toml")
             made, loaded = it.text("broker").splitlines()
             it.shell(made)
