@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill.config import CREDENTIALS
-from tidemill.config.addressee import NAME_PATTERN, Occasion, Share, parse_target
+from tidemill.config.addressee import NAME_PATTERN, Occasion, Share, parse_target, shown
 from tidemill.config.keys import Duration, constant, doc
 
 _HOST = re.compile(r"[A-Za-z0-9.*?-]+")
@@ -95,7 +95,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts = urlsplit(self.url)
         if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
             raise ValueError(
-                f"`{self.url}` is not a URL such as `https://host/path` without user and password"
+                f"`{shown(self.url)}` is not a URL such as `https://host/path` without user and password"
             )
 
 

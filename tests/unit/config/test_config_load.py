@@ -165,3 +165,11 @@ def test_credentials_are_recognised_by_the_last_part_of_their_key() -> None:
     assert keys["notify.hooks[].secret_file"]
     assert not keys["tls.other_ca"]
     assert not keys["listen"]
+
+
+def test_a_hooks_url_that_holds_a_password_is_refused_without_repeating_it() -> None:
+    text = '[[notify.hooks]]\nname = "chat"\nurl = "https://me:geheim@h.example.org/path"\nsecret_file = "s"'
+    with pytest.raises(ConfigError, match="without user and password") as caught:
+        loads(text, ServerConfig, source=SOURCE)
+    assert "geheim" not in str(caught.value)
+    assert "https://h.example.org" in str(caught.value)
