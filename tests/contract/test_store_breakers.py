@@ -270,6 +270,21 @@ def test_a_job_that_was_returned_for_a_changed_program_is_offered_at_once_when_t
     assert again.job == job
 
 
+def test_a_site_that_offers_other_applications_with_each_sync_fills_no_memory(world: World) -> None:
+    site = Site(world)
+    site.sync()
+    offers = site.offers
+    (record,) = world.dispatcher.writer.memory.sites.values()
+    for number in range(5):
+        site.offers = [*offers, msgspec.structs.replace(offers[0], name=f"other-{number}")]
+        site.sync()
+    assert set(record.approved_us) == {each.name for each in site.offers}
+    assert "other-4" in record.approved_us
+    site.offers = offers
+    site.sync()
+    assert set(record.approved_us) == {each.name for each in offers}
+
+
 def test_a_job_whose_sites_are_stopped_says_so_and_how_they_are_resumed(world: World) -> None:
     stopped = awaiting(
         why="`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"

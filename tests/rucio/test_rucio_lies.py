@@ -77,7 +77,7 @@ def login(lies: Lies) -> Rucio:
     path = lies.folder / "login"
     path.write_text(f"root\n{lies.rucio.password}\n")
     path.chmod(0o600)
-    return Rucio(url=lies.rucio.url_of("root"), login_file=path, site="HERE")
+    return Rucio(url=lies.rucio.url_of("root"), secret_file=path, site="HERE")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def ran(lies: Lies) -> dict[str, Ran]:
     ]
     rucio = login(lies)
     config = "".join(endpoint(each) for each in lies.stores.values())
-    values = {"url": rucio.url, "login_file": str(rucio.login_file), "site": "HERE"}
+    values = {"url": rucio.url, "secret_file": str(rucio.secret_file), "site": "HERE"}
     table = "[replicas.rucio]\n" + "".join(f'{key} = "{value}"\n' for key, value in values.items())
     with tempfile.TemporaryDirectory(prefix="tm-", dir="/tmp") as home:
         found = run_all(Path(home), f"{config}\n{table}", jobs)

@@ -41,7 +41,7 @@ def config(world: RucioWorld, folder: Path, *, password: str | None = None, site
     path = folder / "login"
     path.write_text(f"root\n{world.password if password is None else password}\n")
     path.chmod(0o600)
-    return Rucio(url=world.url_of("root"), login_file=path, site=site)
+    return Rucio(url=world.url_of("root"), secret_file=path, site=site)
 
 
 def replicas(world: RucioWorld, folder: Path, **more: str) -> RucioReplicas:
@@ -147,7 +147,7 @@ def test_what_the_account_may_not_do_is_a_refused_credential_and_not_tried_by_an
         "password": "a-guests-password",
     }
     world.ask("POST", "/accounts/guest/identities", identity)
-    made = RucioReplicas(Rucio(url=world.url_of("guest"), login_file=path), keep_s=600)
+    made = RucioReplicas(Rucio(url=world.url_of("guest"), secret_file=path), keep_s=600)
     assert made.of([FIRST])[FIRST].urls
     token = made._token
 

@@ -19,7 +19,7 @@ import msgspec.inspect as inspect
 
 from tidemill import clock
 from tidemill.config.keys import DISCOVER, url_in
-from tidemill.config.removed import REMOVED
+from tidemill.config.removed import REMOVED, REPLACED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -182,10 +182,12 @@ class _Checker:
 
     def _unknown(self, key: str, hint: str | None) -> ConfigError:
         former, plain = removed(self._record), _LIST_INDEX.sub("[]", key)
-        why = former.get(plain) or next((former[each] for each in former if _is_one_of(plain, each)), None)
-        if why is None:
+        form = plain if plain in former else next((each for each in former if _is_one_of(plain, each)), None)
+        if form is None:
             return ConfigError(f"{self._source}: unknown key `{key}`", hint=hint)
-        return ConfigError(f"{self._source}: `{key}` is not a setting any more: {why}", hint="remove the key")
+        is_replaced = form in REPLACED.get(self._record.__name__, {})
+        hint = "remove the key" + (" once what replaces it is in place" if is_replaced else "")
+        return ConfigError(f"{self._source}: `{key}` is not a setting any more: {former[form]}", hint=hint)
 
     def _check_union(self, value: Any, info: inspect.UnionType, key: str, kind: str | None) -> Any:
         members = [each for each in info.types if not isinstance(each, inspect.NoneType)]
@@ -336,7 +338,7 @@ def _is_constant(info: inspect.Type) -> bool:
 def removed(record: type[msgspec.Struct]) -> dict[str, str]:
     """Former keys of a file of this record (`io[].name` for those of lists) -> what applies instead."""
     fixed = {key.key: _fixed(key) for key in describe(record, inside=True, constants=True)}
-    return fixed | REMOVED.get(record.__name__, {})
+    return fixed | REMOVED.get(record.__name__, {}) | REPLACED.get(record.__name__, {})
 
 
 def _fixed(key: Key) -> str:

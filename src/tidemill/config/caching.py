@@ -123,7 +123,7 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     site: Annotated[
         str, doc("The site's name in Rucio: replicas of stores with that `site` attribute come first")
     ] = ""
-    login_file: Annotated[
+    secret_file: Annotated[
         Path | None,
         doc(
             "File (mode 0600) with the user on its first line and the password on the second; none = no password"
@@ -150,9 +150,9 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         """Refuse what cannot log in."""
         _ = urlsplit(self.url).port  # raises ValueError where it is malformed
-        ways = [self.token_file, self.certificate, self.login_file]
+        ways = [self.token_file, self.certificate, self.secret_file]
         if sum(each is not None for each in ways) > 1:
-            raise ValueError("`replicas.rucio`: give one of `token_file`, `certificate` and `login_file`")
+            raise ValueError("`replicas.rucio`: give one of `token_file`, `certificate` and `secret_file`")
         if self.token_file is None and any(each is not None for each in ways) and not self.account:
             raise ValueError(
                 "`replicas.rucio.url` names no account, and a login needs one: write `https://ACCOUNT@HOST`"

@@ -6,9 +6,95 @@ record that reads the file; `io[].name` is a key of each `[[io]]`. A constant is
 
 from __future__ import annotations
 
-REMOVED: dict[str, dict[str, str]] = {
+REPLACED: dict[str, dict[str, str]] = {
     "SiteConfig": {
         "deny_submitters": "`tidemill site deny NAME --reason TEXT` denies a submitter, without a restart",
+        "broker.user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
+        "start_ops_default": "the file of an application that was never traced may say `start_ops`; else its "
+        "starts are not paced",
+        "start_bytes_default": "the file of an application that was never traced may say `start_bytes`; else its "
+        "starts are not paced by bytes",
+        "processes_max": "a slot has 256 processes and 32 more for each core, and the file of an application may say "
+        "`processes_max`",
+        "node_binary": "a `tidemill-node` in the site directory, or a link to one there, is used instead of the "
+        "installed one",
+        "allow_unisolated": "`isolation` says it: with `auto` a shared site needs namespaces, with `optional` it runs "
+        "payloads without them where the kernel gives none",
+        "with_credentials": "`show` of your own site names credentials, too",
+        "spill_dir": "it is `fast_dir` now, which inputs of 1 GB and more use, too",
+        "cluster.fast_dir": "it is `fast_dir` of the file itself now, which large work directories use, too",
+        "harvest.lead": '`harvest.tcp` says what pilots reach: `tcp = "nodes"` in place of `lead = "none"`',
+        "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of '
+        '`node_to_node = false`, or `tcp = "closed"` where they reach no lead either',
+        "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",
+        "accounts[].units_per_node_hour": "`units` says it together with the unit's name, such as `16 core-hours`",
+        "accounts[].unit": "`units` says it together with the number, such as `16 core-hours`",
+        "local.cores_per_node": "`node.cores` says it",
+        "local.memory_mb_per_node": "`node.memory_mb` says it",
+        "local.gpus_per_node": "`node.gpus` says it",
+        "cluster.cores_per_node": "`node.cores` says it",
+        "cluster.memory_mb_per_node": "`node.memory_mb` says it",
+        "cluster.gpus_per_node": "`node.gpus` says it",
+        "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
+        "containers.NAME.global_options": "`command` holds the program, and options before its verb",
+        "cluster.burst_buffer": "`cluster.directives` takes its lines: those that begin with `#` go to the head of the "
+        "script",
+        "replicas.file": "`replicas.files` names a file, or a directory of such files",
+        "replicas.directory": "`replicas.files` names a file, or a directory of such files",
+        "replicas.rucio.account": "the URL names the account: `https://ACCOUNT@rucio.example.org`",
+        "replicas.rucio.username": "the first line of `replicas.rucio.secret_file` is the user",
+        "replicas.rucio.login_file": "it is `replicas.rucio.secret_file`, as in every other table",
+        "replicas.rucio.password_file": "`replicas.rucio.secret_file` has it on its second line, after the user",
+        "endpoints[].read": '`access` says it: "read" (default), "write" or "both"',
+        "endpoints[].write": '`access` says it: "read" (default), "write" or "both"',
+        "endpoints[].discover_token": '`token_file = "discover"` shows the token that the order of the WLCG finds',
+        "endpoints[].region": "`service` names it at Amazon, as `https://s3.eu-central-1.amazonaws.com`; of other "
+        "services `region` in the `credentials_file`",
+        "endpoints[].profile": "the section `default` of `credentials_file` is used: give each endpoint its own file",
+        "caches[].form": "a cache with `memory`, or whose `url` has the host `localhost`, is one of each node; others "
+        "are shared",
+        "caches[].settings": "`directory` names the directory of that cache.toml",
+        "caches[].program": "an executable `xrootd` in the `directory` is used, else the one on the node's PATH",
+        "caches[].upstream": "with `memory`, `url` is the cache to read through",
+        "caches[].origins": "a cache fetches `root:` and its kin; one that fetches another scheme says so at the end "
+        "of its `url`, as `root://dtn01:21094//https:`",
+    },
+    "ClientConfig": {
+        "broker": "`server` names the broker too: `amqps://USER@HOST/VHOST`",
+        "user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
+    },
+    "ServerConfig": {
+        "upgrade": "`tidemill server run --upgrade` does it at each start, `tidemill server upgrade` once; both copy a "
+        "SQLite database first",
+        "tokens.issuers[].jwks_file": "`jwks` names a file or an https URL",
+        "tokens.issuers[].jwks_url": "`jwks` names a file or an https URL",
+        "roles.members[].subject": 'write `who = "/DC=org/..."`',
+        "roles.members[].issuer": 'write `who = "SUB@ISSUER"` or `who = "group:GROUP@ISSUER"`',
+        "roles.members[].token": 'write `who = "SUB@ISSUER"`',
+        "roles.members[].group": 'write `who = "group:GROUP@ISSUER"`',
+        "amqp.user": "the broker's user is in its URL: `amqps://USER@HOST/VHOST`",
+        "amqp.submitters": '`[amqp.users]` says what each user of the broker is: `USER = "submitter NAME"`',
+        "amqp.sites": '`[amqp.users]` says what each user of the broker is: `USER = "site NAME"`',
+        "amqp.operators": '`[amqp.users]` says what each user of the broker is: `USER = "operator NAME"`',
+        "amqp.queue_type": "`tidemill server broker-setup --queue-type quorum` declares such queues",
+        "downtimes.sources[].path": "`from` names a file or an https URL",
+        "downtimes.sources[].url": "`from` names a file or an https URL",
+        "mail.ca_file": "it is `mail.ca`, as in every other table",
+        "mail.login_file": "it is `mail.secret_file`, as in every other table",
+        "mail.recipients": "`notify.allowed` lists what submitters may have notified: `mail:*@example.org`",
+        "notify.hooks[].ca_file": "it is `ca`, as in every other table",
+        "notify.hooks[].private": "a URL that holds a private address itself may be posted to, and a name with one if "
+        "`ca` is set",
+        "notify.hooks[].submitters": "`notify.allowed` lists what submitters may have notified: `hook:NAME`",
+        "notify.hook_hosts": "`notify.allowed` lists what submitters may have notified: `https://*.example.org`",
+        "notify.hook_secret_file": "it is `notify.secret_file`, as in every other table",
+        "web.session_key_file": "it is `web.secret_file`, as in every other table",
+    },
+}
+"""Something else says what they said: a file without both says something else than it did."""
+
+REMOVED: dict[str, dict[str, str]] = {
+    "SiteConfig": {
         "local.queue_wait_s": "emulated nodes are granted as soon as they are free",
         "cluster.fast_bytes_min": "inputs of 1 GB and more go to `fast_dir` (FAST_BYTES_MIN in site/fleet/fleets.py)",
         "cluster.json": "Slurm's text is read, and its JSON where text does not say all",
@@ -25,45 +111,17 @@ REMOVED: dict[str, dict[str, str]] = {
         "yield.foreign_cancels_s": "3 cancellations within 10 minutes that Tidemill did not order drain the site "
         "(FOREIGN_CANCELS_S in site/staff/stopping.py)",
         "accounts[].warn_at": "a grant is reported from 90 % on (WARN_AT in harvest/account/ledger.py)",
-        "broker.user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
         "accounts[].stop_at": "nothing is asked for from 98 % of a grant on (STOP_AT in harvest/account/ledger.py)",
-        "start_ops_default": "the file of an application that was never traced may say `start_ops`; else its "
-        "starts are not paced",
-        "start_bytes_default": "the file of an application that was never traced may say `start_bytes`; else its "
-        "starts are not paced by bytes",
         "harvest.stage_readers": "1 node reads a file from the shared file system at a time, or 16 where nodes do not "
         "reach each other (STAGE_READERS in site/fleet/fleets.py)",
         "output_name": "delivered outputs are called `CAMPAIGN/JOB-OUTPUT`; the `url` of an output gives it "
         "another name",
-        "processes_max": "a slot has 256 processes and 32 more for each core, and the file of an application may say "
-        "`processes_max`",
-        "node_binary": "a `tidemill-node` in the site directory, or a link to one there, is used instead of the "
-        "installed one",
-        "allow_unisolated": "`isolation` says it: with `auto` a shared site needs namespaces, with `optional` it runs "
-        "payloads without them where the kernel gives none",
-        "with_credentials": "`show` of your own site names credentials, too",
-        "spill_dir": "`fast_dir` names the directory, also for inputs of 1 GB and more",
-        "cluster.fast_dir": "the key `fast_dir` of the file itself names it, also for large work directories",
-        "harvest.lead": '`harvest.tcp` says what pilots reach: `tcp = "nodes"` in place of `lead = "none"`',
-        "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of '
-        '`node_to_node = false`, or `tcp = "closed"` where they reach no lead either',
-        "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",
-        "accounts[].units_per_node_hour": "`units` says it together with the unit's name, such as `16 core-hours`",
-        "accounts[].unit": "`units` says it together with the number, such as `16 core-hours`",
-        "local.cores_per_node": "`node.cores` says it",
-        "local.memory_mb_per_node": "`node.memory_mb` says it",
-        "local.gpus_per_node": "`node.gpus` says it",
-        "cluster.cores_per_node": "`node.cores` says it",
-        "cluster.memory_mb_per_node": "`node.memory_mb` says it",
-        "cluster.gpus_per_node": "`node.gpus` says it",
-        "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
-        "containers.NAME.global_options": "`command` holds the program, and options before its verb",
-        "containers.NAME.version": "all versions get the same words (Charliecloud: from 0.27 on)",
+        "containers.NAME.version": "all versions get the same words; Charliecloud before 0.27 needs "
+        '`options = ["--no-home"]`',
         "containers.NAME.setuid": 'with `isolation = "off"` Apptainer uses its set-user-id program, unless `options` '
         "hold `--userns`",
         "stage_file_bytes_max": "one staged input may have a fifth of `stage_bytes_max`, or 20 GB where that is more "
         "(STAGE_FILE_BYTES in config/site.py)",
-        "cluster.burst_buffer": "`cluster.directives` takes lines that begin with `#`, too",
         "mail.sender": "mail to the `contact` is sent in its own name",
         "record_flush_s": "results become durable within 100 ms (RECORD_FLUSH_MS in site/fleet/fleets.py)",
         "lease_core_s_max": "at most 10 million core-seconds of work are leased "
@@ -73,32 +131,10 @@ REMOVED: dict[str, dict[str, str]] = {
         "stage_files_max": "a stage has at most 1,000,000 files (STAGE_FILES_MAX in site/data/staging.py)",
         "transfer.cache_age_s": "staged inputs are kept for 7 days after their last use "
         "(IDLE_AGE_S in site/data/staging.py)",
-        "replicas.file": "`replicas.files` names a file, or a directory of such files",
-        "replicas.directory": "`replicas.files` names a file, or a directory of such files",
-        "replicas.rucio.account": "the URL names the account: `https://ACCOUNT@rucio.example.org`",
-        "replicas.rucio.username": "the first line of `replicas.rucio.login_file` is the user",
-        "replicas.rucio.password_file": "`replicas.rucio.login_file` has it on its second line, after the user",
-        "endpoints[].read": '`access` says it: "read" (default), "write" or "both"',
-        "endpoints[].write": '`access` says it: "read" (default), "write" or "both"',
         "endpoints[].file_bytes_max": "the site's bound on files that it stages applies to every endpoint",
-        "endpoints[].discover_token": '`token_file = "discover"` shows the token that the order of the WLCG finds',
-        "endpoints[].region": "`service` names it at Amazon, as `https://s3.eu-central-1.amazonaws.com`; of other "
-        "services `region` in the `credentials_file`",
-        "endpoints[].profile": "the section `default` of `credentials_file` is used: give each endpoint its own file",
-        "caches[].form": "a cache with `memory`, or whose `url` has the host `localhost`, is one of each node; others "
-        "are shared",
-        "caches[].settings": "`directory` names the directory of that cache.toml",
-        "caches[].program": "an executable `xrootd` in the `directory` is used, else the one on the node's PATH",
-        "caches[].upstream": "with `memory`, `url` is the cache to read through",
-        "caches[].origins": "a cache fetches `root:` and its kin; one that fetches another scheme says so at the end "
-        "of its `url`, as `root://dtn01:21094//https:`",
         "replicas.keep_s": "Rucio's answers are used for 10 minutes (RUCIO_KEPT_S in site/data/routing.py)",
         "log_snapshot_lines": "the site's log is condensed after 50,000 lines "
         "(SNAPSHOT_LINES in site/state/served_site.py)",
-    },
-    "ClientConfig": {
-        "broker": "`server` names the broker too: `amqps://USER@HOST/VHOST`",
-        "user": 'the broker\'s user is in its URL: `server = "amqps://USER@HOST/VHOST"`',
     },
     "ServerConfig": {
         "half_life_s": "past usage counts half after a week (HALF_LIFE_S in server/core/dispatcher.py)",
@@ -113,32 +149,9 @@ REMOVED: dict[str, dict[str, str]] = {
         "notify.give_up_s": "a message that cannot be sent is given up after 5 days "
         "(GIVE_UP_S in server/notify/notifier.py)",
         "notify.keep_s": "sent and abandoned messages are kept for 7 days (KEPT_S in server/notify/notifier.py)",
-        "upgrade": "`tidemill server run --upgrade` does it once; `tidemill server upgrade` copies the database before",
-        "tokens.issuers[].jwks_file": "`jwks` names a file or an https URL",
-        "tokens.issuers[].jwks_url": "`jwks` names a file or an https URL",
-        "roles.members[].subject": 'write `who = "/DC=org/..."`',
-        "roles.members[].issuer": 'write `who = "SUB@ISSUER"` or `who = "group:GROUP@ISSUER"`',
-        "roles.members[].token": 'write `who = "SUB@ISSUER"`',
-        "roles.members[].group": 'write `who = "group:GROUP@ISSUER"`',
-        "amqp.user": "the broker's user is in its URL: `amqps://USER@HOST/VHOST`",
-        "amqp.submitters": '`[amqp.users]` says what each user of the broker is: `USER = "submitter NAME"`',
-        "amqp.sites": '`[amqp.users]` says what each user of the broker is: `USER = "site NAME"`',
-        "amqp.operators": '`[amqp.users]` says what each user of the broker is: `USER = "operator NAME"`',
-        "amqp.queue_type": "`tidemill server broker-setup --queue-type quorum` declares such queues",
-        "downtimes.sources[].path": "`from` names a file or an https URL",
-        "downtimes.sources[].url": "`from` names a file or an https URL",
         "downtimes.hosts": "only the URLs of `downtimes.sources` are read, and no redirect is followed",
-        "mail.ca_file": "it is `mail.ca`, as in every other table",
-        "mail.login_file": "it is `mail.secret_file`, as in every other table",
-        "mail.recipients": "`notify.allowed` lists what submitters may have notified: `mail:*@example.org`",
-        "notify.hooks[].ca_file": "it is `ca`, as in every other table",
-        "notify.hooks[].private": "a URL that holds a private address itself may be posted to, and a name with one if "
-        "`ca` is set",
         "notify.hooks[].plain": "a URL of `http` is posted to as it is written",
-        "notify.hooks[].submitters": "`notify.allowed` lists what submitters may have notified: `hook:NAME`",
-        "notify.hook_hosts": "`notify.allowed` lists what submitters may have notified: `https://*.example.org`",
-        "notify.hook_secret_file": "it is `notify.secret_file`, as in every other table",
-        "web.session_key_file": "it is `web.secret_file`, as in every other table",
         "web.session_s": "a login to the pages ends after an hour (SESSION_S in server/run.py)",
     },
 }
+"""Nothing has to be written in their place."""

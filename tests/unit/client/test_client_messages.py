@@ -68,6 +68,12 @@ def test_a_file_of_an_earlier_version_is_named_with_what_to_do(
     assert main(words) == 2
     said = capsys.readouterr().err
     assert "messages.toml` is not read any more" in said
-    assert "`broker` to `server`" in said
+    assert "`server` for `broker`" in said
+    assert "rename it to `client.toml`" in said
+    (tmp_path / "client.toml").write_text('server = "https://h"\n')
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "messages.toml` is not read any more" in said
+    assert "name it with `--messages`" in said
     assert main([*words, "--messages", str(old)]) == 2
     assert "`broker` is not a setting any more: `server` names the broker too" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from tidemill import config
 from tidemill.client.home import ClientConfig
 from tidemill.config.amqp import Amqp
 from tidemill.config.cache import CacheConfig
-from tidemill.config.removed import REMOVED
+from tidemill.config.removed import REMOVED, REPLACED
 from tidemill.config.server import SITE_LOST_S, ServerConfig
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ConfigError
@@ -61,7 +61,34 @@ def test_a_former_key_is_refused_with_what_applies_instead(file: str, key: str) 
     error = refusal(base | given, RECORDS[file])
     shown = re.escape(key).replace(re.escape("[]"), r"\[0\]")
     assert re.match(rf"/etc/x.toml: `{shown}` is not a setting any more: [\w`].{{15,}}", error.message), error
-    assert error.hint == "remove the key"
+    is_replaced = key in REPLACED.get(RECORDS[file].__name__, {})
+    assert error.hint == (
+        "remove the key once what replaces it is in place" if is_replaced else "remove the key"
+    )
+
+
+def test_a_key_that_another_one_replaces_is_not_told_to_be_removed_alone() -> None:
+    """Without its replacement the site would use a grant again that is partly used, or take nodes for other ones."""
+    renamed = [
+        ("site.toml", "accounts[].used_node_hours"), ("site.toml", "cluster.cores_per_node"),
+        ("site.toml", "harvest.lead"), ("server.toml", "roles.members[].subject"), ("server.toml", "mail.login_file"),
+    ]  # fmt: skip
+    for file, key in renamed:
+        given = setting(key, 1)
+        base = {name: value for name, value in REQUIRED[file].items() if name not in given}
+        hint = refusal(base | given, RECORDS[file]).hint
+        assert hint == "remove the key once what replaces it is in place", key
+    with pytest.raises(ConfigError) as caught:
+        site('[containers.podman]\npath = "/usr/bin/podman"\n')
+    assert caught.value.hint == "remove the key once what replaces it is in place"
+
+
+def test_a_sentence_about_a_replaced_key_names_what_to_write() -> None:
+    """A key, a table, a command or a file, each as code."""
+    for keys in REPLACED.values():
+        for key, sentence in keys.items():
+            assert "`" in sentence, key
+    assert not any(set(REPLACED[record]) & set(REMOVED.get(record, {})) for record in REPLACED)
 
 
 def test_a_former_key_of_a_named_table_is_known_by_its_own_name() -> None:
@@ -77,7 +104,7 @@ def test_every_constant_and_removed_key_is_a_former_one() -> None:
 
 
 def test_constants_that_sentences_name_exist_where_they_say() -> None:
-    sentences = [each for keys in REMOVED.values() for each in keys.values()]
+    sentences = [each for table in (REMOVED, REPLACED) for keys in table.values() for each in keys.values()]
     named = [
         (name, path) for each in sentences for name, path in re.findall(r"\((\w+) in ([\w/]+\.py)\)", each)
     ]

@@ -115,15 +115,15 @@ def test_what_an_endpoint_is_for_is_one_choice() -> None:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ('url = "https://r.example.org"\nlogin_file = "login"', "names no account"),
-        ('url = "https://me@r.example.org"\nlogin_file = "login"\ntoken_file = "jwt"', "give one of"),
-        ('url = "http://me@r.example.org"\nlogin_file = "login"', "is not encrypted"),
+        ('url = "https://r.example.org"\nsecret_file = "login"', "names no account"),
+        ('url = "https://me@r.example.org"\nsecret_file = "login"\ntoken_file = "jwt"', "give one of"),
+        ('url = "http://me@r.example.org"\nsecret_file = "login"', "is not encrypted"),
         ('url = "https://me:secret@r.example.org"', "replicas.rucio.url"),
     ],
 )
 def test_a_login_to_rucio_names_its_account_in_the_url(keys: str, why: str) -> None:
     assert why in refusal(f"{BASE}[replicas.rucio]\n{keys}").message
-    text = f'{BASE}[replicas.rucio]\nurl = "https://me@r.example.org/x"\nlogin_file = "login"'
+    text = f'{BASE}[replicas.rucio]\nurl = "https://me@r.example.org/x"\nsecret_file = "login"'
     read = loads(text, SiteConfig, source=SOURCE).replicas.rucio
     assert (read.account, read.address) == ("me", "https://r.example.org/x")
 

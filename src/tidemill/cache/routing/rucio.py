@@ -232,7 +232,7 @@ class RucioReplicas:
 
     @property
     def _logs_in(self) -> bool:
-        return self._config.login_file is not None or self._config.certificate is not None
+        return self._config.secret_file is not None or self._config.certificate is not None
 
     def _credential(self) -> dict[str, str]:
         config = self._config
@@ -252,11 +252,11 @@ class RucioReplicas:
         config = self._config
         headers = {"X-Rucio-Account": config.account}
         path = "/auth/x509"
-        if config.login_file is not None:
+        if config.secret_file is not None:
             path = "/auth/userpass"
-            user, password = _held(read_login, config.login_file)
+            user, password = _held(read_login, config.secret_file)
             if not f"{user}{password}".isascii():
-                raise self._no_credential(f"`{config.login_file}` holds characters that are not ASCII")
+                raise self._no_credential(f"`{config.secret_file}` holds characters that are not ASCII")
             headers |= {"X-Rucio-Username": user, "X-Rucio-Password": password}
         answer = self._send("GET", path, None, headers)
         try:

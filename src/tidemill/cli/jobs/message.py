@@ -110,13 +110,22 @@ def _messenger(args: Namespace) -> Messenger:
     from tidemill.errors import ConfigError
 
     home = home_dir(args.home)
-    if args.messages is None and not (home / FILE).exists() and (home / FORMER).exists():
+    if args.messages is None and (home / FORMER).exists() and not _names_broker(home / FILE):
+        then = "name it with `--messages`" if (home / FILE).exists() else f"rename it to `{FILE}`"
         raise ConfigError(
             f"`{home / FORMER}` is not read any more: `{FILE}` holds its keys",
-            hint=f"rename it to `{FILE}`, and its key `broker` to `server`; a `user` goes into the URL, `amqps://USER@...`",
+            hint=f"in it write `server` for `broker`, and a `user` into the URL, `amqps://USER@...`; then {then}",
         )
     read = config.load(args.messages or home / FILE, ClientConfig)
     return open_messenger(read, retry_s=CONNECT_S)
+
+
+def _names_broker(path: Path) -> bool:
+    from tidemill import config
+    from tidemill.client.home import ClientConfig
+    from tidemill.wire.broker import is_broker
+
+    return path.exists() and is_broker(config.load(path, ClientConfig).server)
 
 
 COMMANDS = {

@@ -27,7 +27,7 @@ def define_run(parser: Parser) -> None:
     parser.add_argument(
         "--upgrade",
         action="store_true",
-        help="bring an older database to this version's schema first; a SQLite database is copied before (default: refuse to start)",
+        help="bring an older database to this version's schema first, SQLite after a copy (default: refuse to start)",
     )
     define_log_format(parser)
     parser.add_argument(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
@@ -27,6 +28,7 @@ from tidemill.wire.api import (
     ORDERS_BYTES_MAX,
     ORDERS_MAX,
     REPORTS_MAX,
+    AppOffer,
     CancelOrder,
     DeliverOrder,
     ForgetOrder,
@@ -131,12 +133,20 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
         offers = {offer.name: offer for offer in request.offers}
         if offers != site.offers:
             traces.keep_offers(work, site, offers.values())
-            for name, offer in offers.items():
-                if name not in site.offers or site.offers[name].digest != offer.digest:
-                    site.approved_us[name] = work.now_us
+            site.approved_us = _approved(site, offers, now_us=work.now_us)
             site.offers = offers
             work.session.run("update_offers", id=site.id, offers=site_records.text_of(list(offers.values())))
     return site
+
+
+def _approved(site: Site, offers: Mapping[str, AppOffer], *, now_us: int) -> dict[str, int]:
+    """When each application that a site offers came with another digest. Of what it no longer offers nothing is kept: a
+    site could name others without end."""
+    found = {name: at_us for name, at_us in site.approved_us.items() if name in offers}
+    for name, offer in offers.items():
+        if name not in site.offers or site.offers[name].digest != offer.digest:
+            found[name] = now_us
+    return found
 
 
 def _check(request: SyncRequest) -> None:

@@ -119,13 +119,14 @@ def copy_database(path: Path, version: int, *, replace: bool = False) -> Path:
     to = copy_of(path, version)
     if to.exists() and not replace:
         raise ConfigError(
-            f"there is a copy `{to}` already", hint="move it away, or upgrade with `--no-copy` if it is good"
+            f"there is a copy `{to}` already",
+            hint="move it away, or, if it is good, `tidemill server upgrade --no-copy`",
         )
     size_bytes, free_bytes = path.stat().st_size, shutil.disk_usage(path.parent).free
     if free_bytes < size_bytes * 11 // 10:
         raise ConfigError(
             f"a copy of `{path}` needs {size_bytes} bytes, {free_bytes} are free",
-            hint="free space, or copy it elsewhere yourself and upgrade with `--no-copy`",
+            hint="free space, or copy it elsewhere yourself, then `tidemill server upgrade --no-copy`",
         )
     try:
         with replaced(to) as file, closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -11,10 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import tidemill
+from tidemill.cache.engine.directory import CONFIG
+from tidemill.config import parse_toml
 from tidemill.config.hidden import credential_patterns, is_credential
 from tidemill.config.keys import addresses
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError
+from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.node.binary import find_binary
 from tidemill.site.setup.homes import home_veils, user_homes
 from tidemill.transfer.credentials import secret_files
@@ -24,6 +26,7 @@ _SERVER_MARK = "server.lock"
 _UP_MARK = "up.lock"
 _UP_PARTS = ("server", "site")  #: of a person's own Tidemill: they are masked
 _SYSTEM = (Path("/"), Path("/usr"), Path("/usr/local"))
+_CACHE_SECRETS = (("credential", "certificate"), ("credential", "token_file"), ("tls", "key"))
 _OTHERS = ("/run/user", "/var/tmp", "/var/mail", "/var/spool/mail", "/var/spool/cron")
 
 
@@ -39,6 +42,9 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
     process of this user that reaches the server's socket may submit, one that reaches its directory may change the
     database."""
     paths = [*_state(site_dir, config), *_secrets(config, environ)]
+    paths += [
+        cache.directory / "run" for cache in config.caches if cache.directory is not None
+    ]  # XRootD's sockets
     if config.serves_others and config.output_dir is not None and not _holds_data(config):
         paths.append(config.output_dir)  # other users' outputs; `site_dir` covers those in it
     paths = [*paths, *config.mask]
@@ -48,13 +54,32 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
 
 
 def _secrets(config: SiteConfig, environ: Mapping[str, str]) -> list[Path]:
-    """Keys, tokens and proxies that the site's file and the agent's environment name."""
+    """Keys, tokens and proxies that the site's file, those of its caches and the agent's environment name."""
     private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
         private += [endpoint.key or endpoint.certificate, endpoint.token_path, endpoint.credentials_file]
     rucio = config.replicas.rucio
-    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.login_file]
+    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.secret_file]
+    for cache in config.caches:
+        private += [] if cache.directory is None else _secrets_of_cache(cache.directory)
     return [*(each for each in private if each is not None), *secret_files(environ)]
+
+
+def _secrets_of_cache(directory: Path) -> list[Path]:
+    """Keys and tokens that the `cache.toml` there names, as `config.load` makes their paths. A file with another key
+    that is wrong does not keep them from being hidden: its cache may run on as it was started."""
+    try:
+        tables = parse_toml((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, *UNDECODABLE):
+        return []
+    found = []
+    for table, key in _CACHE_SECRETS:
+        inner = tables.get(table)
+        named = inner.get(key) if isinstance(inner, dict) else None
+        if isinstance(named, str) and named and "\0" not in named:
+            with suppress(RuntimeError):  # `~name` of a user whom this machine does not know
+                found.append((directory / Path(named).expanduser()).absolute())
+    return found
 
 
 def _state(site_dir: Path, config: SiteConfig) -> list[Path]:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import tidemill
-from tidemill.config.caching import Replicas, Rucio
+from tidemill.config.caching import Replicas, Rucio, SiteCache
 from tidemill.config.keys import DISCOVER
 from tidemill.config.outlets import Metrics
 from tidemill.config.site import SiteConfig
@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> SiteConfig:
             Endpoint(url="s3://bucket/", credentials_file=KEYS / "s3"),
             Endpoint(url="https://found.example.org/exp/", token_file=DISCOVER),
         ],
-        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", login_file=KEYS / "rucio.login")),
+        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", secret_file=KEYS / "rucio.login")),
     )  # fmt: skip
 
 
@@ -61,6 +61,36 @@ def test_nor_those_that_the_agents_environment_names(tmp_path: Path) -> None:
     assert masked_paths(tmp_path / "site", config(tmp_path), {"KRB5CCNAME": "KEYRING:persistent:7"}) == (
         masked_paths(tmp_path / "site", config(tmp_path), {})
     )
+
+
+def test_nor_those_of_a_cache_that_the_site_runs_also_while_its_file_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    lines = f'''
+    origins = ["roots://a.example.org//"]
+    network_data = true   # a former key: this version refuses the file, and the cache may still run
+    [credential]
+    certificate = "{KEYS}/cache.proxy"
+    token_file = "own.token"
+    [tls]
+    certificate = "{KEYS}/host.pem"
+    key = "{KEYS}/host.key"
+    '''
+    (directory / "cache.toml").write_text(lines)
+    for cache in (
+        SiteCache(name="c", url="root://dtn01:21094", directory=directory),
+        SiteCache(name="c", memory=2 << 30, directory=directory),
+    ):
+        site = SiteConfig(name="s", server="https://server.example.org", caches=[cache])
+        masked = masked_paths(tmp_path / "site", site, {})
+        assert {KEYS / "cache.proxy", directory / "own.token", KEYS / "host.key"} <= set(masked)
+        assert directory / "run" in masked, "the sockets by which XRootD is administered"
+        assert KEYS / "host.pem" not in masked
+        assert directory not in masked
+    own = SiteConfig(name="s", server="unix:/x", caches=[cache], show=[KEYS / "cache.proxy"])
+    assert shown_credentials(own, {}) == [KEYS / "cache.proxy"]
+    (directory / "cache.toml").write_text("= 1")
+    assert KEYS / "host.key" not in masked_paths(tmp_path / "site", site, {}), "and it is no error"
 
 
 def test_a_site_for_others_hides_homes_and_the_installation_and_a_persons_keeps_the_latter(

@@ -145,9 +145,9 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time_ns", lambda: int(now[0] * 1e9))
     config = SiteConfig(
-        name="s", server="unix:/absent", batch="slurm", node_binary=Path("/bin/true"),
-        cluster=Cluster(calls_per_min_max=CALLS_PER_MIN_MAX),
+        name="s", server="unix:/absent", batch="slurm", cluster=Cluster(calls_per_min_max=CALLS_PER_MIN_MAX)
     )  # fmt: skip
+    (tmp_path / "tidemill-node").symlink_to("/bin/true")
     for name in ("apps", "log", "fleets", "stage"):
         (tmp_path / name).mkdir(mode=0o700)
     batch = TwoNodes([])
