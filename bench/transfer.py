@@ -310,7 +310,6 @@ def bench_small(server: Server, folder: Path) -> float:
     deliverer = Deliverer(
         folder / "fleets",
         OwnedPlaces(Roots([]), folder / "out"),
-        template="{job}-{output}",
         bytes_max=1 << 40,
         departures=Departures(folder / "departures", here),
     )

@@ -147,7 +147,7 @@ def test_a_site_sees_itself_and_no_jobs(web: World, opens: Opens) -> None:
     assert titan.page.locator("svg.lines").count() > 10
     text = titan.page.inner_text("#allocation")
     for name in ("NFS opens", "NFS closes", "Lustre closes"):
-        assert re.search(rf"{name} mean [\d.,k]+/s, together [\d.,k]+/s", text), name
+        assert re.search(rf"{name} mean [\d.,k]+/s, sum [\d.,k]+/s", text), name
     assert "Lustre opens" not in text, "nobody counts them"
     assert "Not counted here: opens of files on Lustre" in text
     assert not titan.troubles

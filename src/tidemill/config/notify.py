@@ -84,7 +84,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def may_be_private(self) -> bool:
         """Whether its host may have an address that is not of the public internet.
 
-        The address itself is the operator's word. A name is not: whoever answers for it in the DNS could lead us to any
+        The address itself is the operator's word. A name is not: the owner of its DNS could lead us to any
         machine inside, unless that must show a certificate of the CA that the operator names.
         """
         parts = urlsplit(self.url)

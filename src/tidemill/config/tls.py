@@ -101,7 +101,7 @@ class Bearer(NamedTuple):
 
     @classmethod
     def parse(cls, who: str) -> Bearer:
-        """Raises ValueError for a text that means nobody, or might mean two.
+        """Raises ValueError for a text that names no credential.
 
         `/...` is a subject, `group:GROUP@ISSUER` a group, and everything else `SUB@ISSUER`, split at the last `@`.
         `subject:` and `token:` in front say which one is meant where a `sub` begins with `/` or one of these words.
@@ -120,7 +120,7 @@ class Bearer(NamedTuple):
         claim, _, issuer = text.rpartition("@")
         if not claim or not issuer:
             raise ValueError(
-                f"`{who[:100]}` names nobody: expected a certificate's subject (`/DC=org/...`), `SUB@ISSUER` or "
+                f"`{who[:100]}` names no credential: expected a certificate's subject (`/DC=org/...`), `SUB@ISSUER` or "
                 "`group:GROUP@ISSUER`"
             )
         return cls(group=claim, issuer=issuer) if kind == "group" else cls(token=claim, issuer=issuer)
@@ -142,7 +142,7 @@ class RoleMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ]
 
     def __post_init__(self) -> None:
-        """Refuse what means nobody."""
+        """Refuse a text that names no credential."""
         Bearer.parse(self.who)
 
     @property

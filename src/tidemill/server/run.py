@@ -223,7 +223,8 @@ def _check_members(config: ServerConfig) -> None:
         bearer, what = each.bearer, f"`roles.members` of `{each.name}`"
         if bearer in known:
             raise ConfigError(
-                f"{what} names `{each.who}`, as that of `{known[bearer]}` does", hint="name everybody once"
+                f"{what} names `{each.who}`, as that of `{known[bearer]}` does",
+                hint="give each `who` one role",
             )
         known[bearer] = each.name
         if bearer.issuer and bearer.issuer not in issuers:

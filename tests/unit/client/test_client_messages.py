@@ -1,6 +1,7 @@
 """A submitter at a message broker, as its client.toml describes it: who it is there, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tidemill.wire.http import Connection
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> dict[str, Path]:
+def shown(tmp_path: Path) -> dict[str, Any]:
     """A certificate and its key."""
     authority = Authority.create(tmp_path / "ca", name="CA", days=10)
     issued = authority.issue(Wanted(role="submitter", name="cms", days=5), tmp_path / "pairs")
@@ -29,7 +30,7 @@ def shown(tmp_path: Path) -> dict[str, Path]:
     ],
 )
 def test_the_user_is_in_the_url_and_the_name_may_differ(
-    shown: dict[str, Path], server: str, name: str, user: str, called: str
+    shown: dict[str, Any], server: str, name: str, user: str, called: str
 ) -> None:
     made = open_messenger(ClientConfig(server=server, name=name, **shown))
     assert (made.broker.user, made.name, made.broker.address) == (user, called, "amqps://h:5671/v")
@@ -44,7 +45,7 @@ def test_the_user_is_in_the_url_and_the_name_may_differ(
     ],
 )
 def test_a_server_that_is_no_broker_or_names_nobody_is_refused(
-    shown: dict[str, Path], server: str, why: str
+    shown: dict[str, Any], server: str, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         open_messenger(ClientConfig(server=server, **shown))

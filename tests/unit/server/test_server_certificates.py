@@ -76,6 +76,7 @@ def test_a_key_may_be_in_the_file_of_its_certificate_and_not_without_one(tmp_pat
     made = authority.issue(Wanted(role="server", name="localhost", days=9), tmp_path)
     both = tmp_path / "both.pem"
     both.touch(0o600)
+    assert made.key is not None
     both.write_bytes(made.certificate.read_bytes() + made.key.read_bytes())
 
     assert Certificates(Tls(certificate=both), []).context is not None

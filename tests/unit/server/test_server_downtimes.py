@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.services.mail_world import make_certificate
 
+from tidemill.cli.main import main
 from tidemill.config.hospital import Downtimes, DowntimeSource
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server.hospital import downtimes
@@ -276,6 +277,18 @@ def test_a_file_of_another_form_is_told_what_belongs_into_it(tmp_path: Path) -> 
     assert "`site`, `start`, `end`" in str(caught.value.hint)
     with pytest.raises(ConfigError, match=r"^it cannot be read: No such file"):
         downtimes.read(source)
+
+
+def test_a_file_is_checked_before_the_server_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    day = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
+    Path("d.toml").write_text(f'[[downtime]]\nsite="a"\nstart={day}T08:00:00Z\nend={day}T12:00:00Z')
+    assert main(["downtimes", "check", "d.toml"]) == 0
+    assert day in capsys.readouterr().out
+    assert main(["downtimes", "check", "none.toml"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_a_source_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:

@@ -299,7 +299,7 @@ def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) 
     ("text", "error"),
     [
         ('role = "site"\nname = "x"', "`roles.members\\[0\\].who` is missing"),
-        ('role = "site"\nname = "x"\nwho = "x"', "names nobody"),
+        ('role = "site"\nname = "x"\nwho = "x"', "names no credential"),
         ('role = "site"\nname = "x"\nwho = "x@ian"', "there is no issuer `ian`"),
         ('role = "site"\nname = "x"\nwho = "ada@cern.ch"', "there is no issuer `cern.ch`"),
         ('role = "site"\nname = "x"\nwho = "/CN=x"', "needs `tls.other_ca`"),
@@ -344,7 +344,7 @@ def test_who_means_one_certificate_one_token_or_one_group(who: str, bearer: Bear
             " /CN=x", "ada@iam ", "ada@iam\n", "a\x00b@iam", "group:", "@"],
 )  # fmt: skip
 def test_who_that_means_nobody_is_refused(who: str) -> None:
-    with pytest.raises(ValueError, match=r"names nobody|is not a subject|begins or ends with a blank"):
+    with pytest.raises(ValueError, match=r"names no credential|is not a subject|begins or ends with a blank"):
         Bearer.parse(who)
 
 

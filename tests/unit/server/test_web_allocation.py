@@ -44,13 +44,13 @@ def test_opens_and_closes_are_charts_of_each_file_system_with_the_sum_over_nodes
         cpu_user=0.5, nfs_ops=90, nfs_opens=12, nfs_closes=9, lustre_ops=7, lustre_opens=3, lustre_closes=2
     )
     drawn = {each.panel.title: each for each in charts(found, _span(found))}
-    assert [(drawn[name].now, drawn[name].together) for name in ("NFS opens", "NFS closes")] == [
+    assert [(drawn[name].now, drawn[name].total) for name in ("NFS opens", "NFS closes")] == [
         ("12/s", "48/s"), ("9/s", "36/s"),
     ]  # fmt: skip
-    assert [(drawn[name].now, drawn[name].together) for name in ("Lustre opens", "Lustre closes")] == [
+    assert [(drawn[name].now, drawn[name].total) for name in ("Lustre opens", "Lustre closes")] == [
         ("3/s", "12/s"), ("2/s", "8/s"),
     ]  # fmt: skip
-    assert drawn["CPU in programs"].together == ""  # a sum of shares says nothing
+    assert drawn["CPU in programs"].total == ""  # a sum of shares says nothing
     assert uncounted(found) == []
 
 

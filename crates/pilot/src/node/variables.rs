@@ -11,7 +11,9 @@ pub fn expand(text: &str) -> Result<String, String> {
 pub fn make(path: &str) -> Result<(), String> {
     let mut builder = std::fs::DirBuilder::new();
     builder.mode(0o700).recursive(true);
-    builder.create(path).map_err(|error| format!("failed to make `{path}`: {error}"))
+    builder
+        .create(path)
+        .map_err(|error| format!("failed to make `{path}`: {error}"))
 }
 
 fn expanded(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {

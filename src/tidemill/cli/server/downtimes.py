@@ -69,10 +69,10 @@ def check(args: Namespace) -> int:
 
     kind: Format = args.format or SUFFIXES.get(args.file.suffix.lower(), "toml")
     site = args.site or ("(the site)" if kind == "ical" else "")
-    source = DowntimeSource(path=args.file, format=kind, site=site)
+    source = DowntimeSource(place=str(args.file.absolute()), format=kind, site=site)
     now_us = clock.now_us()
     try:
-        calendar = downtimes.parse(downtimes.read(source, []), source, now_us=now_us)
+        calendar = downtimes.parse(downtimes.read(source), source, now_us=now_us)
     except ConfigError as error:
         raise ConfigError(f"`{args.file}`: {error.message}", hint=error.hint) from error
     rows = downtimes.rows_of(calendar.downtimes, str(args.file), now_us=now_us, lead_s=0)

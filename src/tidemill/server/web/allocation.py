@@ -79,14 +79,14 @@ _UNCOUNTED = {
 
 
 class Drawn(NamedTuple):
-    """A chart with its texts; `now`: the mean of the last interval. `together`: all nodes, empty where a sum says
+    """A chart with its texts; `now`: the mean of the last interval. `total`: all nodes, empty where a sum says
     nothing."""
 
     panel: NodeChart
     drawing: Markup
     top: str
     now: str
-    together: str = ""
+    total: str = ""
 
 
 class NodeRow(NamedTuple):
@@ -176,9 +176,9 @@ def _drawn(panel: NodeChart, found: SampleReply, span: tuple[float, float]) -> D
     now = mean.points[-1][1] if mean.points else sum(latest) / len(latest)
     title = f"{panel.title}: {len(members)} nodes, mean {text(now)}, highest {text(max(values))}"
     nodes = max(found.nodes_total, len(members))
-    together = text(now * nodes) if first in SHARED and nodes > 1 else ""
+    total = text(now * nodes) if first in SHARED and nodes > 1 else ""
     drawing = Markup(lines(members, mean, span=span, top=top, title=title))
-    return Drawn(panel, drawing, text(top), text(now), together)
+    return Drawn(panel, drawing, text(top), text(now), total)
 
 
 def _sums(points: Sequence[NodePoint], places: Sequence[int]) -> list[tuple[float, float]]:

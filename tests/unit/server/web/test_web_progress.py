@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.plan.waves import Binding
+from tidemill.harvest.plan.waves import Binding, in_words
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.figures.activity import REPORTED_S, Activity, Changes, Span, activity, add
 from tidemill.server.read.web_pages import alike
 from tidemill.server.web.progress import ProgressCounts, view
-from tidemill.server.web.text import waits
 from tidemill.wire.api import FailureRow, PayloadUsage
 
 START_S = 1_700_000_000
@@ -71,7 +70,7 @@ def test_failures_of_one_cause_are_one_group() -> None:
 
 
 def test_causes_that_sites_say_in_a_word_are_sentences() -> None:
-    assert waits(str(Binding.BACKLOG)) == "there is no work for more nodes"
-    assert waits("backlog; the batch system does not answer") == (
+    assert in_words(str(Binding.BACKLOG)) == "there is no work for more nodes"
+    assert in_words("backlog; the batch system does not answer") == (
         "there is no work for more nodes; the batch system does not answer"
     )
