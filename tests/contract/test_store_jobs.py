@@ -75,6 +75,21 @@ def test_a_job_waits_for_the_present_jobs_of_a_campaign(world: World) -> None:
     assert [lease.job for lease in leases(site.sync(done(two)) + site.sync())] == [later]
 
 
+def test_a_job_comes_after_its_own_campaign_only_where_that_has_earlier_jobs(world: World) -> None:
+    later = JobSpec(app="sim", after=["a"])
+    with pytest.raises(
+        RequestError, match="job 1 of the request comes after its own campaign `a`"
+    ) as refused:
+        world.submit(SIM, later, campaign="a")
+    assert 'after = ["NAME"]' in str(refused.value.hint)
+    (first,) = world.submit(SIM, campaign="a")  # nothing of the refused request is left
+    beside, second = world.submit(SIM, later, campaign="a")
+    site = Site(world)
+    granted = {lease.job: lease for lease in leases(site.sync())}
+    assert set(granted) == {first, beside}
+    assert [lease.job for lease in leases(site.sync(done(granted[first])) + site.sync())] == [second]
+
+
 def test_an_input_from_another_job_is_given_by_its_url(world: World) -> None:
     (first,) = world.submit(JobSpec(app="reco"))
     wants = JobSpec(app="sim", inputs=[Input(name="in.tar", url=f"job:{first}/hits")])

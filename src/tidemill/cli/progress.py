@@ -63,7 +63,7 @@ class Progress:
         self._told_s, self._told = now, (settled, row.events)
         done = percent_text(ratio(settled, row.events))
         failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
-        say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ({done}){failed},"
+        say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ended ({done}){failed},"
             f" {duration_text(now - self._started_s)}")  # fmt: skip
 
 

@@ -143,9 +143,9 @@ def _common_names() -> list[list[str]]:
 def _options(actions: list[argparse.Action]) -> str:
     lines = ["| option | meaning |", "|---|---|"]
     for action in actions:
-        names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{_metavar(action)}`"
+        names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{_cell(_metavar(action))}`"
         value = (
-            f" `{_metavar(action)}`"
+            f" `{_cell(_metavar(action))}`"
             if action.option_strings and action.nargs != 0 and _metavar(action)
             else ""
         )

@@ -20,8 +20,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "jobs": {
         "submit": ("jobs.submit", "submit a job file, or one job of an application"),
         "jobs": ("jobs.listing", "list jobs"),
-        "wait": ("jobs.wait", "wait until jobs or campaigns have ended; the exit code says how"),
-        "attach": ("jobs.attach", "follow a campaign to its end, as the `run` that started it does"),
+        "wait": (
+            "jobs.wait",
+            "wait until jobs or campaigns have ended; exits with 0 if all went well, 1 if not, 3 at a timeout",
+        ),
+        "attach": (
+            "jobs.attach",
+            "follow a campaign to its end, and exit with the code of the `run` that started it",
+        ),
         "job show": ("jobs.job", "everything about one job"),
         "job explain": ("jobs.explain", "why a job waits, how it goes on, or how it ended, and what to do"),
         "job cancel": ("jobs.job", "cancel jobs or a campaign"),

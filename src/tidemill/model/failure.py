@@ -239,24 +239,29 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?P<digest>sha256:[0-9a-f]+)|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+_APPROVAL = re.compile(r"`tidemill app approve [^`]+`")  #: what a site that refuses a changed program says
 _ENDING = re.compile(r"(?:status|signal) $")  #: what stands before an exit status or a signal
 
 
 def cause_of(evidence: Evidence) -> str:
-    """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
+    """A failure's message and last line of stderr without its numbers and digests, so that like causes are equal."""
     # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not, although
     # an event's may be the same.
     kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
 
     def without(found: re.Match[str]) -> str:
         is_ending = found[0] in kept and _ENDING.search(found.string, 0, found.start())
-        return found[0] if is_ending else "N"
+        return found[0] if is_ending else _masked(found)
 
     message = _NUMBER.sub(without, evidence.message.strip())
     lines = evidence.stderr_tail.strip().splitlines()
-    last = _NUMBER.sub("N", lines[-1].strip()[:200]) if lines else ""
+    last = _NUMBER.sub(_masked, lines[-1].strip()[:200]) if lines else ""
     return message if not last or last in message else f"{message}: {last}"
+
+
+def _masked(found: re.Match[str]) -> str:
+    return "sha256:..." if found["digest"] else "N"
 
 
 def fault_of(evidence: Evidence) -> FaultKind:
@@ -286,5 +291,8 @@ def next_step(failure: str, *, job: int | None = None, event: int | None = None,
 
 
 def step_after(evidence: Evidence, *, job: int | None = None, event: int | None = None) -> str:
-    """The same where there is evidence of the failure: it says whether there is anything to read."""
+    """The same where there is evidence of the failure: it says whether there is anything to read, or to approve."""
+    approval = _APPROVAL.search(evidence.message) if evidence.failure is FailureClass.DISPATCH else None
+    if approval is not None:
+        return f"at the site, the owner of its application files runs {approval[0]}"
     return next_step(evidence.failure, job=job, event=event, stderr=bool(evidence.stderr_tail.strip()))

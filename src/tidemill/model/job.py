@@ -170,7 +170,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     outputs: list[Output] | None = None  #: none = the application's
     output_dir: str | None = None  #: where outputs without a URL go; none = the site's delivery directory
     resources: Resources = Resources()  #: of a slot
-    after: list[int | str] = []  #: job ids, or names of campaigns
+    #: job ids, names of other jobs of the same job file, or names of campaigns: these stand for the jobs that they have
+    #: when the job is submitted
+    after: list[int | str] = []
     after_any: bool = False  #: run even if a job that it comes after failed
     #: up to N failed events make it PARTIAL, not FAILED; more end it, so that jobs that come after it get whole results
     failed_max: int = 0

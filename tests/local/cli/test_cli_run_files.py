@@ -285,8 +285,16 @@ def test_wait_finds_the_one_job_whose_failure_is_not_accepted_among_many(home: H
     (home.work / "many.toml").write_text(accepted + job + "failed_max = 2\n" + accepted)
     done = home.run("submit", "many.toml", "--campaign", "many", "--wait")
     assert "45 jobs PARTIAL" in done.stderr, done.stderr
+    assert "campaign `many`: " in done.stderr, "the counts are those of all of the campaign"
     done = home.run("wait", "many")
     assert (done.returncode, done.stderr.count(" is PARTIAL")) == (1, 1), done.stderr
+    again = "`tidemill job retry --campaign many` runs what failed"
+    assert again in done.stderr, "as after `submit --wait`"
+    first = min(row.id for row in home.jobs("many"))
+    done = home.run("wait", f"{first}-99999")
+    assert (done.returncode, "job 99999" in done.stderr, "waiting for" in done.stderr) == (2, True, False), (
+        done.stderr
+    )
 
 
 def test_logs_find_a_stdout_of_any_size(home: Home) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
-from tidemill.cli.progress import PATIENCE_S, WaitingNotice
+from tidemill.cli.jobs.follow import JOBS_NAMED, jobs_text
+from tidemill.cli.jobs.wait import SHOWN, unshown_text
+from tidemill.cli.progress import PATIENCE_S, Progress, WaitingNotice
 from tidemill.wire.api import CampaignRow, PayloadUsage
 
 
@@ -43,3 +46,27 @@ def test_no_cause_is_asked_for_while_events_end(monkeypatch: pytest.MonkeyPatch)
     for done in range(5):
         now[0] += PATIENCE_S
         notice(row(done + 1))
+
+
+def test_events_that_failed_have_ended_and_are_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(what="picky") as progress:
+        progress(msgspec.structs.replace(row(8), events_failed=1))
+    assert "picky: 9 of 9 events ended (100 %), 1 failed, " in capsys.readouterr().err
+
+
+def test_jobs_are_named_as_a_range_only_where_they_are_one() -> None:
+    assert jobs_text([7]) == "job 7"
+    assert jobs_text([9, 7, 8]) == "3 jobs, 7 to 9,"
+    assert jobs_text([1, 6]) == "2 jobs, 1 and 6,"
+    assert jobs_text([1, 3, 6]) == "3 jobs, 1, 3 and 6,"
+    many = range(1, 2 * JOBS_NAMED + 2, 2)
+    assert jobs_text(many) == f"{len(many)} jobs, of 1 to {many[-1]},"
+
+
+def test_campaigns_whose_results_are_not_printed_are_counted() -> None:
+    names = [f"c{k}" for k in range(SHOWN + 3)]
+    assert unshown_text(names[-1:]) == (
+        f"`tidemill outputs ls --campaign {names[-1]}` lists the results of one more campaign"
+    )
+    assert unshown_text(names[SHOWN:]).endswith("lists results of the next of 3 more campaigns")
+    assert f"--campaign {names[SHOWN]}`" in unshown_text(names[SHOWN:])

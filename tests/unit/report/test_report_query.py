@@ -59,6 +59,16 @@ def test_failures_that_differ_in_numbers_only_are_one_cause() -> None:
     assert (group.count, group.cause) == (5, "event N at N: bad value N")
 
 
+def test_a_digest_is_left_out_of_a_cause_as_a_whole() -> None:
+    rows = [
+        _failure(k, f"has digest sha256:{str(k) * 2}ce{'1f' * 30}, approved is sha256:0") for k in range(3)
+    ]
+    rows = [*rows, _failure(3, "has digest sha256:3, approved is sha256:4", tail="found sha256:" + "d0" * 32)]
+    causes = [group.cause for group in group_failures(rows)]
+    told = "has digest sha256:..., approved is sha256:..."
+    assert causes == [told, f"{told}: found sha256:..."]
+
+
 def test_exit_statuses_tell_causes_apart_whatever_the_event() -> None:
     rows = [_failure(k, f"exit status {k % 2 + 3}", status=k % 2 + 3, tail=f"event {k}") for k in range(8)]
     assert {group.cause for group in group_failures(rows)} == {

@@ -59,7 +59,7 @@ def attach(client: Client, campaign: str, jobs: list[int], how: Telling, *, canc
     say(states_text(row.states))
     for each in bad[:FAILURES_SHOWN]:
         say(f"job {each.id} {counts_text(each)}")
-        tell_failures(client, client.job(each.id))
+        tell_failures(client, client.job(each.id), again=f"tidemill job retry --campaign {campaign}")
     return 1 if bad else 0
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.wire.api import CampaignRow, JobDetail, JobRow
 
+JOBS_NAMED = 8  #: in a sentence, where they are not all of a range
 EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 
 
@@ -91,9 +92,18 @@ def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
 
 
 def jobs_text(jobs: Collection[int]) -> str:
-    """`job 7`; `3 jobs, 7 to 9,` as the subject of a sentence."""
-    first, last = min(jobs), max(jobs)
-    return f"job {first}" if first == last else f"{counted_text(len(jobs), 'job')}, {first} to {last},"
+    """`job 7`; `3 jobs, 7 to 9,` and `2 jobs, 1 and 6,` as the subject of a sentence."""
+    numbers = sorted(set(jobs))
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"job {first}"
+    if last - first + 1 == len(numbers):
+        which = f"{first} to {last}"
+    elif len(numbers) <= JOBS_NAMED:
+        which = f"{', '.join(map(str, numbers[:-1]))} and {last}"
+    else:
+        which = f"of {first} to {last}"
+    return f"{counted_text(len(numbers), 'job')}, {which},"
 
 
 def states_text(states: Mapping[str, int]) -> str:
@@ -131,6 +141,14 @@ def tell_failures(client: Client, job: JobDetail, *, again: str | None = None) -
     campaign, what = job.row.campaign, "it" if job.row.events == 1 else "what failed"
     again = again or f"tidemill run --resume {campaign}"
     hint(f"`tidemill errors --campaign {campaign}` groups them, `{again}` runs {what} again")
+
+
+def hint_retry(campaign: str) -> None:
+    """Say how to go on with a campaign that was submitted, and of which jobs ended without success."""
+    hint(
+        f"`tidemill errors --campaign {campaign}` groups the failures, `tidemill job retry --campaign {campaign}` "
+        "runs what failed; what is done stays done"
+    )
 
 
 def _shortened(events: str) -> str:

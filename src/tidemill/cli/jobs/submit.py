@@ -394,7 +394,7 @@ def _tell_submitted(sent: Submission) -> None:
 
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     """Wait with a progress bar and print the outcome; 1 if a job failed or was canceled."""
-    from tidemill.cli.jobs.follow import states_text
+    from tidemill.cli.jobs.follow import hint_retry, states_text
     from tidemill.cli.jobs.outcome import tell_places
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
     from tidemill.client.client import RETRY_S
@@ -408,7 +408,7 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
         progress(row)
         notice(row)
 
-    with Progress(what=sent.campaign) as progress:
+    with Progress(what=f"campaign `{sent.campaign}`") as progress:  # it may have more jobs than these
         rows = client.wait(sent, on_progress=look)
     if as_json:
         show_json(rows)
@@ -421,10 +421,7 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     for row in failed[:5]:
         say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
     if failed or "PARTIAL" in states:
-        hint(
-            f"`tidemill errors --campaign {sent.campaign}` groups the failures, `tidemill job retry --campaign "
-            f"{sent.campaign}` runs what failed; what is done stays done"
-        )
+        hint_retry(sent.campaign)
     return 1 if failed else 0
 
 

@@ -8,11 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, duration
-from tidemill.cli.jobs.follow import jobs_text, states_text
+from tidemill.cli.jobs.follow import hint_retry, jobs_text, states_text
 from tidemill.cli.jobs.named import known_campaign, split_names
 from tidemill.cli.jobs.outcome import is_good, may_be_missed, tell_places
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -42,7 +43,7 @@ def run(args: Namespace) -> int:
         )
     client = client_of(args)
     names = [known_campaign(client, name) for name in campaigns]
-    for job in jobs[:1]:
+    for job in sorted({*jobs[:1], *jobs[-1:]}):  # before it says that it waits for them
         client.job(job)
     client.retry_s = RETRY_S
     rows = _wait(client, [*names, *([jobs] if jobs else [])], timeout_s=args.timeout, quiet=args.json)
@@ -57,8 +58,7 @@ def run(args: Namespace) -> int:
         _tell_places(client, rows)
         for row in bad:
             say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
-        if bad:
-            hint(f"`tidemill job explain {bad[0].id}` says why, and what to do")
+        _hint(bad, names)
     return 1 if bad else 0
 
 
@@ -87,12 +87,31 @@ def _wait(
 
 
 def _tell_places(client: Client, rows: Sequence[JobRow]) -> None:
-    """Say where the results of each campaign are."""
+    """Say where the results of the first SHOWN campaigns are, and how to list those of the others."""
     of: dict[str, list[int]] = {}
     for row in rows:
         of.setdefault(row.campaign, []).append(row.id)
     for campaign, jobs in list(of.items())[:SHOWN]:
         tell_places(client, campaign, jobs)
+    if len(of) > SHOWN:
+        hint(unshown_text(list(of)[SHOWN:]))
+
+
+def unshown_text(campaigns: Sequence[str]) -> str:
+    """How to list the results of campaigns whose results are not printed. Pure."""
+    lists = f"`tidemill outputs ls --campaign {campaigns[0]}`"
+    if len(campaigns) == 1:
+        return f"{lists} lists the results of one more campaign"
+    return f"{lists} lists results of the next of {counted_text(len(campaigns), 'more campaign')}"
+
+
+def _hint(bad: Sequence[JobRow], named: Sequence[str]) -> None:
+    """What to do next: of campaigns that were named the same as after `submit --wait`, of jobs what explains one."""
+    campaigns = dict.fromkeys(row.campaign for row in bad if row.campaign in named)
+    for campaign in campaigns:
+        hint_retry(campaign)
+    if bad and not campaigns:
+        hint(f"`tidemill job explain {bad[0].id}` says why, and what to do")
 
 
 def first_bad(client: Client, rows: Iterable[JobRow]) -> list[JobRow]:

@@ -41,7 +41,12 @@ def define_check(parser: Parser) -> None:
 
 def define_approve(parser: Parser) -> None:
     """Options of `app approve`."""
-    parser.add_argument("file", type=Path, metavar="FILE.toml", help="the application file, below SITE/apps")
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE.toml",
+        help="the application file: the one in SITE/apps is what the site reads",
+    )
     parser.add_argument("--yes", action="store_true", help="approve without asking (default: ask)")
 
 
@@ -181,6 +186,7 @@ def check(args: Namespace) -> int:
 
 def approve(args: Namespace) -> int:
     """Show which files of a program have changed since their approval, and approve them as they are now."""
+    from tidemill.site.applications.catalogue import is_offered
     from tidemill.site.applications.reapproval import approve as approve_files
     from tidemill.site.applications.reapproval import check_owner, program_files
 
@@ -204,10 +210,10 @@ def approve(args: Namespace) -> int:
         say("nothing was approved")
         return 1
     approve_files(path, files)
-    if (path.parent.parent / "site.toml").is_file():
+    if is_offered(path):
         say("approved: the agent reads the file within seconds; jobs that wait for it go on by themselves")
     else:
-        say("approved: put the file into SITE/apps/ to offer the application")
+        say("approved in this file, which no site reads: copy it to SITE/apps/")
     return 0
 
 

@@ -579,7 +579,15 @@ class _Plan:
         return found
 
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
-        """What the job waits for as (job, campaign, upto), and why it fails at once, if it does."""
+        """What the job waits for as (job, campaign, upto), and why it fails at once, if it does. Its own campaign
+        stands for the jobs of earlier requests."""
+        if self._is_new and self._request.campaign in spec.after:
+            raise RequestError(
+                f"job {index} of the request comes after its own campaign `{self._request.campaign}`, which has no "
+                "earlier job",
+                hint='in a job file, `after` takes the `name` of another job: `after = ["NAME"]`; else submit the '
+                "earlier job first, and write its number",
+            )
         key = (tuple(spec.after), spec.after_any, tuple(each.url for each in spec.inputs))
         found = self._after.get(key)
         if found is None:

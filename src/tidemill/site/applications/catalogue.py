@@ -204,6 +204,11 @@ def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
             raise ConfigError(f"{path}: `parameters.{name}.default`: {error}") from error
 
 
+def is_offered(path: Path) -> bool:
+    """Whether a site reads the application file at `path`."""
+    return (path.absolute().parent.parent / "site.toml").is_file()
+
+
 def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
     """The executable and script with their digests. Raises ConfigError where one is missing or another one."""
     files: dict[str, str] = {}
@@ -226,7 +231,8 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
             raise ConfigError(
                 f"{path}: `{key}` `{file}` has digest {found}, approved is {wanted}",
                 hint=f"it was changed: `tidemill app approve {path.absolute()}` approves it as it is now, or put the "
-                "old one back",
+                "old one back"
+                + ("" if is_offered(path) else "; no site reads this copy: copy it to SITE/apps/ then"),
             )
         if key == "executable" and not os.access(file, os.X_OK):
             raise ConfigError(f"{path}: `{key}` `{file}` is not executable")

@@ -65,7 +65,10 @@ def check_owner(path: Path) -> None:
         try:
             uid = each.stat().st_uid
         except OSError as error:
-            raise ConfigError(f"failed to read `{each}`: {error.strerror}") from error
+            raise ConfigError(
+                f"failed to read `{each}`: {error.strerror}",
+                hint="give the path of the application file: `tidemill app approve SITE/apps/NAME.toml`",
+            ) from error
         if uid != os.geteuid():
             raise ConfigError(
                 f"`{each}` belongs to user {uid}, not to {os.geteuid()}: programs are approved by its owner",

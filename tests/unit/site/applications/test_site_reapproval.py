@@ -7,12 +7,18 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.cli.main import main
 from tidemill.errors import ConfigError, UnfitError
+from tidemill.model.failure import POLICY, FailureClass, step_after
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec
 from tidemill.site.applications.catalogue import Applications
 from tidemill.site.applications.reapproval import ProgramFile, approve, check_owner, program_files, rewritten
+from tidemill.site.fleet.troubles import judge
+from tidemill.site.state.site_state import SiteJob
 
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 CHANGED = ProgramFile("digest", "/opt/sim", OLD, NEW)
@@ -112,6 +118,47 @@ def test_the_site_names_the_command_and_offers_the_program_again_after_it(
     with pytest.raises(UnfitError) as caught:
         applications.get("sim")
     assert f"`tidemill app approve {file}`" in str(caught.value.hint)
+
+
+def test_a_copy_that_no_site_reads_is_called_one(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copies" / "sim.toml"
+    copy.parent.mkdir(mode=0o700)
+    copy.write_bytes(file.read_bytes())
+    assert main(["app", "check", str(copy)]) == 2
+    assert "no site reads this copy" in capsys.readouterr().err
+    assert main(["app", "check", str(file)]) == 2
+    assert "no site reads this copy" not in capsys.readouterr().err
+    assert main(["app", "approve", "--yes", str(copy)]) == 0
+    assert "copy it to SITE/apps/" in capsys.readouterr().err
+
+
+def test_an_application_that_is_named_without_its_path_is_asked_for_by_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["app", "approve", "--yes", "sim"]) == 2
+    assert "SITE/apps/NAME.toml" in capsys.readouterr().err
+
+
+def test_the_next_step_after_a_refusal_is_the_command_that_approves(file: Path) -> None:
+    applications = Applications(file.parent)
+    program = Path(program_files(file)[0].executable)
+    file.write_text(f'name = "sim"\nexecutable = "{program}"\n')
+    applications.refresh()
+    program.write_text("#!/bin/sh\n# changed again\n")
+    with pytest.raises(UnfitError) as caught:
+        applications.get("sim")
+    job = SiteJob(
+        id=1, spec=JobSpec(app="sim"), campaign="c", seed_base=0, open=IntervalSet(), done=IntervalSet()
+    )
+    evidence = judge(job, caught.value, staging=False).evidence
+    assert step_after(evidence, job=1) == (
+        f"at the site, the owner of its application files runs `tidemill app approve {file}`"
+    )
+    other = msgspec.structs.replace(evidence, message="application `sim` is not approved here")
+    assert step_after(other) == POLICY[FailureClass.DISPATCH].next_step
 
 
 def test_a_program_without_a_digest_is_read_again(file: Path) -> None:
