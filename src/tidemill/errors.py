@@ -74,11 +74,11 @@ UNDECODABLE = (ValueError, RecursionError)
 ValueError), numbers that are too long, and values that are nested too deeply."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely stands for, or None."""
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
+    """The known name that `name` most likely stands for, or None where none is as like it (1: the same name)."""
     if len(name) > NAME_CHARACTERS_MAX:
         return None
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
     return matches[0] if matches else None
 
 

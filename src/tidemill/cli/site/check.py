@@ -179,7 +179,10 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
     values = msgspec.to_builtins(read, enc_hook=str)
     rows: list[tuple[str, Any, str]] = []
     for key in [*config.describe(type(read)), *config.repeated(type(read))]:
-        line = lines.get(key.key)
+        inside = [
+            at for name, at in lines.items() if name.startswith(f"{key.key}.")
+        ]  # as `containers.NAME.command`
+        line = lines.get(key.key, min(inside, default=None))
         rows.append((key.key, _at(values, key.key), "default" if line is None else f"{path.name}:{line}"))
     return rows + [(key, _at(values, key), f"{path.name}: [tuning]") for key in _tuned(path)]
 
