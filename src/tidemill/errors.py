@@ -13,7 +13,8 @@ A message says what was attempted, on what, what came back; `hint` says what to 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 NAME_CHARACTERS_MAX = 1_000
 """A longer name is not a typing error, and comparing it takes time."""
@@ -46,6 +47,15 @@ class ConfigError(TidemillError):
     """A configuration file, key, option or argument is wrong."""
 
     exit_code = 2
+
+
+@contextmanager
+def blaming(key: str) -> Iterator[None]:
+    """Begin a ConfigError from inside with the key of a file that it is about, such as ``server.toml: `tls.ca` ``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error.message}", hint=error.hint) from error
 
 
 class SiteError(TidemillError):

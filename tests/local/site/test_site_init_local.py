@@ -118,6 +118,8 @@ def test_check_tells_what_is_missing_and_where_values_come_from(person: Person) 
     answer = person.run("site", "check")
     assert answer.returncode == 2
     assert "`/no/such/place` does not exist" in answer.stdout
+    path.write_text('ca = "no.pem"\n' + path.read_text())
+    assert "copy it from the server's operator" in person.run("site", "check").stdout
     path.write_text(path.read_text().replace("data_roots", "data_rots"))
     answer = person.run("site", "check")
     assert answer.returncode == 2
