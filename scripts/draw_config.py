@@ -43,10 +43,13 @@ HEAD = """# Configuration
 This reference lists every key of the configuration files, first the 15 that most sites set.
 
 {counts}
-An unknown key is an error that names the nearest one.
+An unknown key is an error that names a similar one, if there is one.
 A key that only an older version had is an error that says what applies instead.
 `io[].name` is a key of each `[[io]]`, `containers.NAME.command` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
+
+To check a `site.toml`, run `tidemill site check`. To check a `server.toml`, start `tidemill server run`: it
+refuses what is wrong.
 
 <!-- Drawn by `make gen` from the records named `...Config` in `src/tidemill`: edit those. -->
 """
@@ -105,7 +108,7 @@ def common() -> str:
 
 def counts() -> str:
     """How many settings each file has, and all files together."""
-    rows = ["| file | settings | of them in tables that a file may have several of |", "|---|---|---|"]
+    rows = ["| file | settings | of them in repeatable tables |", "|---|---|---|"]
     for record in records():
         alone = _settings(config.describe(record))
         inside = _settings(config.describe(record, inside=True)) - alone

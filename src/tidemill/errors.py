@@ -13,7 +13,8 @@ A message says what was attempted, on what, what came back; `hint` says what to 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 NAME_CHARACTERS_MAX = 1_000
 """A longer name is not a typing error, and comparing it takes time."""
@@ -48,6 +49,15 @@ class ConfigError(TidemillError):
     exit_code = 2
 
 
+@contextmanager
+def blaming(key: str) -> Iterator[None]:
+    """Begin a ConfigError from inside with the key of a file that it is about, such as ``server.toml: `tls.ca` ``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error.message}", hint=error.hint) from error
+
+
 class SiteError(TidemillError):
     """A batch system, file system, network or service did not do its part; `transient` = trying again may help."""
 
@@ -74,11 +84,11 @@ UNDECODABLE = (ValueError, RecursionError)
 ValueError), numbers that are too long, and values that are nested too deeply."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely stands for, or None."""
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
+    """The known name that `name` most likely stands for, or None where none is as like it (1: the same name)."""
     if len(name) > NAME_CHARACTERS_MAX:
         return None
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
     return matches[0] if matches else None
 
 

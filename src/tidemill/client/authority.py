@@ -243,8 +243,10 @@ def describe(path: Path) -> Described:
     x509, _, _ = _libraries()
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"`{path}` holds no certificate that can be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"failed to read certificate `{path}`: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"`{path}` holds no certificate in PEM") from error
     units = [
         each.value for each in found.subject.get_attributes_for_oid(x509.oid.NameOID.ORGANIZATIONAL_UNIT_NAME)
     ]

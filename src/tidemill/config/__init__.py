@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import msgspec.inspect as inspect
 from tidemill import clock
 from tidemill.config.keys import DISCOVER, url_in
 from tidemill.config.removed import REMOVED, REPLACED
-from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
+from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -35,6 +35,8 @@ CREDENTIALS = {
 """Keys that mean the same in every table (recognised by the last part of their name), and what they mean."""
 
 KEY_PARTS_MAX = 1000
+KEY_LIKENESS_MIN = 0.6  #: `spill` and `stop_file`, alike by 0.57, have nothing to do with each other
+KEYS_LISTED_MAX = 8  #: a hint that names more of them is no help
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
 _KEY_START = re.compile(r"[{,\[]")
 _LIST_INDEX = re.compile(r"\[\d+\]")
@@ -95,8 +97,21 @@ def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
         return msgspec.convert(checked, record)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        key = where.rstrip("`").lstrip(".") or "the file"
+        key = _named(where.rstrip("`").lstrip("."), str(error), checked, record) or "the file"
         raise ConfigError(f"{source}: `{key}`: {message[:1].lower() + message[1:]}") from error
+
+
+def _named(key: str, said: str, checked: dict[str, Any], record: type[msgspec.Struct]) -> str:
+    """The key with the name of the wrong table: msgspec writes `containers[...]` for each of `[containers.NAME]`."""
+    head, found, rest = key.partition("[...]")
+    tables = checked.get(head) if found else None
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        try:
+            msgspec.convert({**checked, head: {name: table}}, record)
+        except msgspec.ValidationError as error:
+            if str(error) == said:
+                return f"{head}.{name}{rest}"
+    return key
 
 
 def _checked(data: dict[str, Any], record: type[msgspec.Struct], source: Path) -> Any:
@@ -174,11 +189,21 @@ class _Checker:
         dot = f"{key}." if key else ""
         for name in value:
             if name not in known:
-                raise self._unknown(dot + name, did_you_mean(name, known))
+                raise self._unknown(dot + name, self._meant(name, known))
         for name, field in known.items():
             if field.required and name not in value and not self._tuning:
                 raise ConfigError(f"{self._source}: key `{dot}{name}` is missing", hint=_wanted(field.type))
         return {name: self.check(each, known[name].type, dot + name) for name, each in value.items()}
+
+    def _meant(self, name: str, known: Collection[str]) -> str:
+        """A hint for an unknown key: one that is much like it, else all of a small table, else the page of all."""
+        best = nearest(name, known, likeness=KEY_LIKENESS_MIN)
+        if best is not None:
+            return f"did you mean `{best}`?"
+        is_on_page = self._record.__name__.endswith("Config")
+        if is_on_page and not 0 < len(known) <= KEYS_LISTED_MAX:
+            return "docs/configuration.md lists the keys of this file"
+        return did_you_mean(name, known)
 
     def _unknown(self, key: str, hint: str | None) -> ConfigError:
         former, plain = removed(self._record), _LIST_INDEX.sub("[]", key)
@@ -186,7 +211,7 @@ class _Checker:
         if form is None:
             return ConfigError(f"{self._source}: unknown key `{key}`", hint=hint)
         is_replaced = form in REPLACED.get(self._record.__name__, {})
-        hint = "remove the key" + (" once what replaces it is in place" if is_replaced else "")
+        hint = "write what replaces it, then remove this key" if is_replaced else "remove the key"
         return ConfigError(f"{self._source}: `{key}` is not a setting any more: {former[form]}", hint=hint)
 
     def _check_union(self, value: Any, info: inspect.UnionType, key: str, kind: str | None) -> Any:
@@ -215,10 +240,10 @@ class _Checker:
         if isinstance(info, inspect.LiteralType | inspect.EnumType):
             legal = [str(each) for each in _choices(info)]
             if value not in legal:
-                hint = did_you_mean(value, legal) if isinstance(value, str) else None
+                best = nearest(value, legal) if isinstance(value, str) else None
                 raise ConfigError(
                     f"{self._source}: `{key}` is {_found(value)}, expected {_type_name(info)}",
-                    hint=hint,
+                    hint=f"did you mean `{best}`?" if best else None,
                 )
             return value
         if not _scalar_matches(value, info):
@@ -490,7 +515,7 @@ def _type_name(info: inspect.Type) -> str:
     if isinstance(bare, inspect.UnionType):
         return " or ".join(_type_name(each) for each in bare.types if not isinstance(each, inspect.NoneType))
     if isinstance(bare, inspect.LiteralType | inspect.EnumType):
-        return "one of " + ", ".join(f"`{each}`" for each in _choices(bare))
+        return "one of " + ", ".join(f"`{each}`" if each else "empty" for each in _choices(bare))
     if isinstance(bare, inspect.ListType):
         return f"list of {_type_name(bare.item_type)}"
     if isinstance(bare, inspect.DictType):

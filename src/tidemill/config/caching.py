@@ -38,8 +38,9 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     directory: Annotated[
         Path | None,
         doc(
-            "Directory of the cache (`tidemill cache init`) where this site runs it; none = others run it. With "
-            "`memory`: its `cache.toml` says what nodes' caches may read, with which credential, blocks and prefetch"
+            "Directory of the cache (`tidemill cache init`) where this site runs it; none = others run it. Required "
+            "with `memory`: its `cache.toml` says what nodes' caches may read, with which credential, blocks and "
+            "prefetch"
         ),
     ] = None
     memory: Annotated[

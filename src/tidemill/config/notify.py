@@ -22,12 +22,18 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How mail goes out."""
 
-    server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""
+    server: Annotated[
+        str,
+        doc(
+            "SMTP server, `host` or `host:port`; without a port 587 (`starttls`), 465 (`tls`) or 25 (`none`); empty = "
+            "no mail"
+        ),
+    ] = ""
     security: Annotated[
         Literal["starttls", "tls", "none"],
         doc(
-            "`starttls` (usually port 587), `tls` from the first byte (usually 465), or `none`. What is asked for is "
-            "never left out because the server does not offer it"
+            "`starttls`, `tls` from the first byte, or `none`. What is asked for is never left out because the server "
+            "does not offer it"
         ),
     ] = "starttls"
     ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None

@@ -23,7 +23,8 @@ REPLACED: dict[str, dict[str, str]] = {
         "with_credentials": "`show` of your own site names credentials, too",
         "spill_dir": "it is `fast_dir` now, which inputs of 1 GB and more use, too",
         "cluster.fast_dir": "it is `fast_dir` of the file itself now, which large work directories use, too",
-        "harvest.lead": '`harvest.tcp` says what pilots reach: `tcp = "nodes"` in place of `lead = "none"`',
+        "harvest.lead": '`harvest.tcp` says what pilots reach: `tcp = "nodes"` in place of `lead = "none"`; '
+        '`lead = "beside"` is what `tcp = "open"`, the default, does',
         "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of '
         '`node_to_node = false`, or `tcp = "closed"` where they reach no lead either',
         "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",

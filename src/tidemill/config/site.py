@@ -492,8 +492,9 @@ class SiteConfig(
         str,
         doc(
             "A fast directory of each node, such as `/local/scratch`, or by a variable (`$DW_JOB_STRIPED`) the burst "
-            "buffer of the allocation: inputs of 1 GB and more are held there instead of in memory, and work "
-            "directories that do not fit into memory; empty = none, and jobs with such directories are refused"
+            "buffer of the allocation, which a line `#DW ...` or `#BB ...` in `cluster.directives` asks for: inputs of "
+            "1 GB and more are held there instead of in memory, and work directories that do not fit into memory; "
+            "empty = none, and jobs with such directories are refused"
         ),
     ] = ""
     output_flush_s: Annotated[

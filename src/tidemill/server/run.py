@@ -23,7 +23,7 @@ from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Bearer
 from tidemill.config.web import Web as WebConfig
-from tidemill.errors import ConfigError, SiteError, did_you_mean
+from tidemill.errors import ConfigError, SiteError, blaming, did_you_mean
 from tidemill.model.failure import FailureClass
 from tidemill.model.identity import Identity
 from tidemill.server.api.app import Api, make_app
@@ -178,19 +178,24 @@ def wards_of(config: ServerConfig) -> tuple[Ward, ...]:
         raise ConfigError(
             f"`wards` names {len(names)} wards", hint=f"at most {WARDS_MAX}, each with a name of its own"
         )
-    for ward in config.wards:
-        for each in ward.failures:
-            if each not in list(FailureClass):
-                raise ConfigError(
-                    f"ward `{ward.name}` admits `{each}`, which is not a class of failures",
-                    hint=did_you_mean(each, list(FailureClass)),
-                )
-        if ward.waited_s is None and not ward.failures and not ward.home_down:
-            raise ConfigError(
-                f"ward `{ward.name}` admits no job", hint="set `waited_s`, `failures` or `home_down`"
-            )
+    for index, ward in enumerate(config.wards):
+        with blaming(f"server.toml: `wards[{index}]`"):
+            _check_ward(ward)
     downtimes.check(config.downtimes)
     return tuple(config.wards)
+
+
+def _check_ward(ward: Ward) -> None:
+    for each in ward.failures:
+        if each not in list(FailureClass):
+            raise ConfigError(
+                f"ward `{ward.name}` admits `{each}`, which is not a class of failures",
+                hint=did_you_mean(each, list(FailureClass)),
+            )
+    if ward.waited_s is None and not ward.failures and not ward.home_down:
+        raise ConfigError(
+            f"ward `{ward.name}` admits no job", hint="set `waited_s`, `failures` or `home_down`"
+        )
 
 
 def read_authenticator(config: ServerConfig) -> access.Authenticator:
@@ -198,8 +203,10 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
     tls, members = config.tls, config.roles.members
     _check_members(config)
     secured = tls.certificate is not None or tls.key is not None
+    with blaming("server.toml: `secret_file`"):
+        secret = None if config.secret_file is None else read_key(config.secret_file)
     authenticator = access.Authenticator(
-        secret=None if config.secret_file is None else read_key(config.secret_file),
+        secret=secret,
         certificates=Certificates(tls, members) if secured else None,
         tokens=TokenVerifier(config.tokens, members) if config.tokens.issuers else None,
         revoked=Revoked(config.roles.revoked_file),
@@ -260,7 +267,8 @@ def application(api: Api, authenticator: access.Authenticator, pages: WebConfig)
     quotas = api.dispatcher.rules.quotas
     if not pages.pages:
         return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
-    secret = None if pages.secret_file is None else read_key(pages.secret_file)
+    with blaming("server.toml: `web.secret_file`"):
+        secret = None if pages.secret_file is None else read_key(pages.secret_file)
     web = Website(api, Sessions(SESSION_S, secret), authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))

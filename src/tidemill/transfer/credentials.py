@@ -206,4 +206,10 @@ def _token_in(place: RemoteFile, path: Path) -> str:
     try:
         return read_secret(path)
     except ConfigError as error:
+        if isinstance(error.__cause__, FileNotFoundError):  # nobody was asked yet
+            kind = "`token_file`" if path == place.endpoint.token_path else "bearer token file"
+            raise TransferError(
+                f"`{place.shown}`: its {kind} `{path}` does not exist", hint=_renewal(place.endpoint),
+                transient=False, failure=FailureClass.CREDENTIAL,
+            ) from error  # fmt: skip
         raise credential_error(place, error.message, error.hint) from error

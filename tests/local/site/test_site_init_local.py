@@ -106,13 +106,20 @@ def test_check_tells_what_is_missing_and_where_values_come_from(person: Person) 
     person.done("site", "init", "--batch", "local")
     rows = {row["key"]: row for row in person.data("site", "check", "--effective")}
     assert rows["nodes_max"] == {"key": "nodes_max", "value": 100, "origin": "default"}
+    assert rows["containers"]["origin"] == "default"
     line = int(re.fullmatch(r"site\.toml:(\d+)", rows["name"]["origin"])[1])  # type: ignore[index]
     path = person.site / "site.toml"
-    assert path.read_text().splitlines()[line - 1] == 'name = "local"'
+    lines = path.read_text().splitlines()
+    assert lines[line - 1] == 'name = "local"'
+    path.write_text("\n".join([*lines, "[containers.podman]", 'command = ["/usr/bin/podman"]', ""]))
+    rows = {row["key"]: row for row in person.data("site", "check", "--effective")}
+    assert rows["containers"]["origin"] == f"site.toml:{len(lines) + 2}"
     path.write_text(path.read_text().replace('data_roots = ["/"]', 'data_roots = ["/no/such/place"]'))
     answer = person.run("site", "check")
     assert answer.returncode == 2
     assert "`/no/such/place` does not exist" in answer.stdout
+    path.write_text('ca = "no.pem"\n' + path.read_text())
+    assert "copy it from the server's operator" in person.run("site", "check").stdout
     path.write_text(path.read_text().replace("data_roots", "data_rots"))
     answer = person.run("site", "check")
     assert answer.returncode == 2

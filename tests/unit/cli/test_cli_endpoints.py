@@ -21,7 +21,11 @@ from tidemill.config.transfer import Endpoint
         (Endpoint(url="http://h.example.org/"), "warn", "without encryption"),
         (Endpoint(url="https://h.example.org/", access="write"), "ok", "may be written"),
         (Endpoint(url="https://h.example.org/", certificate=Path("/none")), "fail", "cannot be read"),
-        (Endpoint(url="https://h.example.org/", token_file=Path("/none")), "fail", "secret file"),
+        (
+            Endpoint(url="https://h.example.org/", token_file=Path("/none")),
+            "fail",
+            "its `token_file` `/none` does not exist",
+        ),
         (Endpoint(url="https://me@h.example.org/"), "fail", "user name"),
         (Endpoint(url="s3://bucket/", credentials_file=Path("/none")), "fail", "no file `/none`"),
     ],

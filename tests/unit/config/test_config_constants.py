@@ -62,9 +62,7 @@ def test_a_former_key_is_refused_with_what_applies_instead(file: str, key: str) 
     shown = re.escape(key).replace(re.escape("[]"), r"\[0\]")
     assert re.match(rf"/etc/x.toml: `{shown}` is not a setting any more: [\w`].{{15,}}", error.message), error
     is_replaced = key in REPLACED.get(RECORDS[file].__name__, {})
-    assert error.hint == (
-        "remove the key once what replaces it is in place" if is_replaced else "remove the key"
-    )
+    assert error.hint == ("write what replaces it, then remove this key" if is_replaced else "remove the key")
 
 
 def test_a_key_that_another_one_replaces_is_not_told_to_be_removed_alone() -> None:
@@ -77,10 +75,10 @@ def test_a_key_that_another_one_replaces_is_not_told_to_be_removed_alone() -> No
         given = setting(key, 1)
         base = {name: value for name, value in REQUIRED[file].items() if name not in given}
         hint = refusal(base | given, RECORDS[file]).hint
-        assert hint == "remove the key once what replaces it is in place", key
+        assert hint == "write what replaces it, then remove this key", key
     with pytest.raises(ConfigError) as caught:
         site('[containers.podman]\npath = "/usr/bin/podman"\n')
-    assert caught.value.hint == "remove the key once what replaces it is in place"
+    assert caught.value.hint == "write what replaces it, then remove this key"
 
 
 def test_a_sentence_about_a_replaced_key_names_what_to_write() -> None:

@@ -37,6 +37,31 @@ def test_unknown_key_of_a_table_is_named_with_its_dotted_path() -> None:
     assert error.hint == "did you mean `max`?"
 
 
+def test_an_unknown_key_that_is_like_no_other_names_the_page_or_a_short_list() -> None:
+    page = "docs/configuration.md lists the keys of this file"
+    assert refusal(BASE + 'spill = "/scratch"').hint == page  # not `stop_file`, whose letters are alike
+    assert refusal(BASE + 'burst_buffer = "x"').hint == page
+    assert refusal(BASE + "[limits]\nbytes = 3").hint == page  # the table has no settings
+    assert refusal(BASE + '[containers.podman]\nimage = "x"').hint == "known: `command`, `options`"
+    assert (refusal('name = "x"\nexecutable = "/bin/true"\nzzz = 2', Application).hint or "").startswith(
+        "known: "
+    )
+
+
+def test_a_value_that_is_none_of_those_offered_is_told_once() -> None:
+    error = refusal(BASE + 'isolation = "zzz"')
+    assert (error.hint, error.message.count("`auto`")) == (None, 1)
+    assert refusal(BASE + 'isolation = "atuo"').hint == "did you mean `auto`?"
+    ward = '[[wards]]\nname = "a"\nfailures = ["memory"]\n[wards.cure]\nread = "zzz"'
+    assert refusal(ward, ServerConfig).message.endswith("expected one of empty, `cache`, `file`")
+
+
+def test_the_table_whose_program_is_wrong_is_named() -> None:
+    good, bad = '[containers.a]\ncommand = ["/bin/a"]\n', '[containers.podman]\ncommand = ["podman"]\n'
+    message = refusal(BASE + good + bad).message
+    assert "`containers.podman`: `command` is `podman`, expected a program's absolute path" in message
+
+
 def test_wrong_type_names_key_found_and_expected() -> None:
     error = refusal(BASE + 'nodes_max = "many"')
     assert '`nodes_max` is the text "many", expected integer' in error.message

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.client.authority import Authority, Wanted
+from tidemill.client.authority import Authority, Wanted, describe
 from tidemill.config.tls import Tls
 from tidemill.errors import ConfigError
 from tidemill.server.identity.certificates import Certificates
@@ -82,5 +82,24 @@ def test_a_key_may_be_in_the_file_of_its_certificate_and_not_without_one(tmp_pat
     assert Certificates(Tls(certificate=both), []).context is not None
     with pytest.raises(ConfigError, match=r"`tls\.certificate` is not"):
         Certificates(Tls(key=made.key), [])
-    with pytest.raises(ConfigError, match=r"mode|private"):
+    with pytest.raises(ConfigError, match=r"^server\.toml: `tls\.certificate`: .*(mode|private)"):
         Certificates(Tls(certificate=made.certificate), [])  # it may be read by all, and a key may not
+
+
+def test_an_error_names_the_key_of_the_file_that_is_wrong(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca", name="CA", days=9)
+    made = authority.issue(Wanted(role="server", name="localhost", days=9), tmp_path)
+    empty, own = tmp_path / "empty", authority.certificate_path
+    empty.touch()
+    for ca, other, key in [(empty, None, "ca"), (own, empty, "other_ca"), (own, tmp_path / "no", "other_ca")]:
+        tls = Tls(certificate=made.certificate, key=made.key, ca=ca, other_ca=other)
+        with pytest.raises(ConfigError, match=rf"^server\.toml: `tls\.{key}`: "):
+            Certificates(tls, [])
+
+
+def test_a_file_without_a_certificate_is_told_in_plain_words(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    with pytest.raises(ConfigError) as caught:
+        describe(empty)
+    assert caught.value.message == f"`{empty}` holds no certificate in PEM"

@@ -26,7 +26,8 @@ from tidemill.server.identity import issuers
 from tidemill.server.identity.issuers import IssuerKeys, parse
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.revocations import parse as parse_revoked
-from tidemill.server.run import read_authenticator
+from tidemill.server.notify.start import senders_of
+from tidemill.server.run import read_authenticator, wards_of
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
 
@@ -359,3 +360,21 @@ def test_tokens_and_ports_are_refused_without_https() -> None:
     for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "needs a secret, or https")):
         with pytest.raises(ConfigError, match=error):
             read_authenticator(loads(text, ServerConfig, source=Path("server.toml")))
+
+
+def test_an_error_names_the_key_whose_file_or_table_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("a-secret-of-16-characters")
+    (tmp_path / "good").chmod(0o600)
+
+    def read(text: str) -> ServerConfig:
+        return loads(text, ServerConfig, source=tmp_path / "server.toml")
+
+    with pytest.raises(ConfigError, match=r"^server\.toml: `secret_file`: failed to read the secret file"):
+        read_authenticator(read('secret_file = "none"'))
+    hook = '[[notify.hooks]]\nname = "{0}"\nurl = "https://h.example/"\nsecret_file = "{0}"\n'
+    with pytest.raises(
+        ConfigError, match=r"^server\.toml: `notify\.hooks\[1\]\.secret_file`: failed to read"
+    ):
+        senders_of(read(hook.format("good") + hook.format("none")))
+    with pytest.raises(ConfigError, match=r"^server\.toml: `wards\[0\]`: ward `down` admits no job"):
+        wards_of(read('[[wards]]\nname = "down"'))

@@ -61,6 +61,11 @@ def test_opens_that_are_not_known_are_told_apart_from_none() -> None:
     assert not any(title.startswith("Lustre") for title in drawn)  # nobody uses it
     assert uncounted(none) == []
 
+    local = one_node(cpu_user=0.5, nfs_ops=0, lustre_ops=0)
+    assert [text.split(" (")[0] for text in uncounted(local)] == [
+        "opens of files: the nodes used no NFS or Lustre"
+    ]
+
     unknown = one_node(nfs_ops=90, lustre_ops=7, lustre_closes=2)
     titles = {each.panel.title for each in charts(unknown, _span(unknown))}
     assert titles == {"NFS requests", "Lustre requests", "Lustre closes"}

@@ -113,6 +113,17 @@ def test_compare_prints_what_differs(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert found["differ"]
 
 
+def test_compare_judges_only_what_both_runs_have(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = run("a", 0.8)
+    more = msgspec.structs.replace(one.steps[0], step=StressStep(2, "", 8))
+    store.save(tmp_path / "a", msgspec.structs.replace(one, steps=[*one.steps, more]))
+    for name, told in (("b", "do not differ"), ("c", "differ")):
+        store.save(tmp_path / name, msgspec.structs.replace(run("a", 0.8 if name == "b" else 0.6), id=name))
+        assert main(["stress", "compare", str(tmp_path / "a"), str(tmp_path / name)]) == 0
+        printed = capfd.readouterr()
+        assert f"the steps that both runs have {told} beyond chance" in printed.out + printed.err
+
+
 TEST = 'name = "x"\nlevels = [4]\nhold_s = 60\n[payload]\ncommand = ["x"]\nevent_s = 3\n'
 
 

@@ -179,7 +179,10 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
     values = msgspec.to_builtins(read, enc_hook=str)
     rows: list[tuple[str, Any, str]] = []
     for key in [*config.describe(type(read)), *config.repeated(type(read))]:
-        line = lines.get(key.key)
+        inside = [
+            at for name, at in lines.items() if name.startswith(f"{key.key}.")
+        ]  # as `containers.NAME.command`
+        line = lines.get(key.key, min(inside, default=None))
         rows.append((key.key, _at(values, key.key), "default" if line is None else f"{path.name}:{line}"))
     return rows + [(key, _at(values, key), f"{path.name}: [tuning]") for key in _tuned(path)]
 
@@ -288,7 +291,7 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         ("token_file", read.token_file),
     ]:
         if path is not None and not path.exists():
-            yield Finding(key, "fail", f"`{path}` does not exist", f"make it, or change `{key}`")
+            yield Finding(key, "fail", f"`{path}` does not exist", _source(key, read.name))
     private = (("secret_file", read.secret_file), ("key", read.key), ("token_file", read.token_file))
     for key, path in private:
         if path is not None and path.exists() and path.stat().st_mode & 0o077:
@@ -297,6 +300,18 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         yield Finding(
             "output_dir", "fail", f"`{read.output_dir}` cannot be written by you", "chmod, or name another"
         )
+
+
+def _source(key: str, site: str) -> str:
+    """Where what a key names comes from, for who has not got it."""
+    return {
+        "certificate": f"`tidemill certs issue site {site}` makes one, or copy yours from who issued it",
+        "key": f"`tidemill certs issue site {site}` makes one, or copy yours from where you made it",
+        "ca": "copy it from the server's operator: `tidemill certs init` made it there, or name the CA that issued the "
+        "server's certificate",
+        "token_file": "what renews your token writes it, such as htgettoken or oidc-agent",
+        "secret_file": "copy it from the server's operator, mode 0600",
+    }.get(key, f"make it, or change `{key}`")
 
 
 def _certificate(read: SiteConfig) -> Iterator[Finding]:

@@ -40,10 +40,9 @@ def run(args: Namespace) -> int:
         hint("the two runs are of different tests: what differs may be the test")
     if not found.rows:
         say("the runs have no measured step in common")
-    elif found.differ:
-        say("the runs differ beyond chance")
     else:
-        say("the runs do not differ beyond chance")
+        what = "the steps that both runs have" if found.only_a or found.only_b else "the runs"
+        say(f"{what} {'differ' if found.differ else 'do not differ'} beyond chance")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemill import clock, log
 from tidemill.config.tls import RoleMember, Tls
-from tidemill.errors import ConfigError, install_hint
+from tidemill.errors import ConfigError, blaming, install_hint
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.errors import StrangerError
 from tidemill.wire.credentials import check_private
@@ -102,7 +102,8 @@ class Certificates:
         tls = self._tls
         assert tls.certificate is not None
         key = tls.key or tls.certificate
-        check_private(key)
+        with blaming(f"server.toml: `{'tls.key' if tls.key else 'tls.certificate'}`"):
+            check_private(key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.sslobject_class = Handshake
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -112,14 +113,17 @@ class Certificates:
             context.load_cert_chain(tls.certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"certificate `{tls.certificate}` with key `{key}` cannot be used: {error}",
+                f"server.toml: `tls.certificate`: certificate `{tls.certificate}` with key `{key}` cannot be used: "
+                f"{error}",
                 hint="both are PEM, and the key is that of the first certificate",
             ) from error
-        for path in (tls.ca, tls.other_ca):
+        for name, path in (("ca", tls.ca), ("other_ca", tls.other_ca)):
             if path is not None:
-                _trust(context, path)
+                with blaming(f"server.toml: `tls.{name}`"):
+                    _trust(context, path)
         if tls.ca is not None:
-            self._ca = _load_one(tls.ca)
+            with blaming("server.toml: `tls.ca`"):
+                self._ca = _load_one(tls.ca)
         if tls.ca is not None or tls.other_ca is not None:
             context.verify_mode = ssl.CERT_OPTIONAL  # who has none may have a token
             context.verify_flags |= _CRL[tls.crl]
@@ -217,8 +221,12 @@ def _load_one(path: Path) -> Any:
     x509 = _library()
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"CA `{path}` holds no certificate: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(
+            f"`{path}` holds no certificate in PEM", hint="its first line is `-----BEGIN CERTIFICATE-----`"
+        ) from error
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -22,7 +22,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, blaming
 from tidemill.net.addresses import PrivateAddressError, socket_to
 from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
@@ -72,10 +72,13 @@ class Poster:
     ) -> None:
         self._now_s, self._post_s = now_s, post_s
         self._config = config
-        self._hooks: dict[str, HookTarget] = {hook.name: _place(hook) for hook in config.hooks}
+        self._hooks: dict[str, HookTarget] = {
+            hook.name: _place(hook, f"notify.hooks[{index}]") for index, hook in enumerate(config.hooks)
+        }
         self._given: tuple[bytes, ssl.SSLContext] | None = None
         if config.secret_file is not None:
-            secret = key_of(read_key(config.secret_file))
+            with blaming("server.toml: `notify.secret_file`"):
+                secret = key_of(read_key(config.secret_file))
             self._given = secret, ssl.create_default_context()
 
     def send(self, parcel: Parcel) -> None:
@@ -121,9 +124,12 @@ class Poster:
         return HookTarget(where, *self._given, private=False)
 
 
-def _place(hook: Hook) -> HookTarget:
-    tls = Credentials(ca=hook.ca).context()
-    return HookTarget(hook.url, key_of(read_key(hook.secret_file)), tls, hook.may_be_private)
+def _place(hook: Hook, table: str) -> HookTarget:
+    with blaming(f"server.toml: `{table}.ca`"):
+        tls = Credentials(ca=hook.ca).context()
+    with blaming(f"server.toml: `{table}.secret_file`"):
+        secret = key_of(read_key(hook.secret_file))
+    return HookTarget(hook.url, secret, tls, hook.may_be_private)
 
 
 def _followed(url: str, location: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tidemill import clock
 from tidemill.config.notify import Mail
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, blaming
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
@@ -55,8 +55,10 @@ class Mailer:
     def __init__(self, config: Mail, *, monotonic_s: Callable[[], float] = clock.monotonic_s) -> None:
         self._config = config
         self._monotonic_s = monotonic_s
-        self._login = None if config.secret_file is None else read_login(config.secret_file)
-        self._tls = Credentials(ca=config.ca).context()
+        with blaming("server.toml: `mail.secret_file`"):
+            self._login = None if config.secret_file is None else read_login(config.secret_file)
+        with blaming("server.toml: `mail.ca`"):
+            self._tls = Credentials(ca=config.ca).context()
         self._server: smtplib.SMTP | None = None
         self._sent_s: deque[float] = deque(maxlen=config.per_min_max)
 

@@ -136,7 +136,11 @@ def charts(found: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
 
 
 def uncounted(found: SampleReply) -> list[str]:
-    """What is unknown of the shared file systems that the nodes use."""
+    """What is unknown of the file systems that the nodes use."""
+    if not any(_used(found, f"{system}_ops") for system in _UNCOUNTED):
+        return [
+            "opens of files: the nodes used no NFS or Lustre (`tidemill trace` counts them for one payload)"
+        ]
     return [
         text
         for system, text in _UNCOUNTED.items()
