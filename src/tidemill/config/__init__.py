@@ -36,7 +36,7 @@ CREDENTIALS = {
 
 KEY_PARTS_MAX = 1000
 KEY_LIKENESS_MIN = 0.6  #: `spill` and `stop_file`, alike by 0.57, have nothing to do with each other
-KEYS_LISTED_MAX = 8  #: a hint that names more of them is no help
+KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
 _KEY_START = re.compile(r"[{,\[]")
 _LIST_INDEX = re.compile(r"\[\d+\]")
