@@ -105,7 +105,9 @@ def _named(key: str, said: str, checked: dict[str, Any], record: type[msgspec.St
     """The key with the name of the wrong table: msgspec writes `containers[...]` for each of `[containers.NAME]`."""
     head, found, rest = key.partition("[...]")
     tables = checked.get(head) if found else None
-    for name, table in tables.items() if isinstance(tables, dict) else ():
+    if not isinstance(tables, dict):
+        return key
+    for name, table in tables.items():
         try:
             msgspec.convert({**checked, head: {name: table}}, record)
         except msgspec.ValidationError as error:
