@@ -36,7 +36,7 @@ CREDENTIALS = {
 
 KEY_PARTS_MAX = 1000
 KEY_LIKENESS_MIN = 0.6  #: `spill` and `stop_file`, alike by 0.57, have nothing to do with each other
-KEYS_LISTED_MAX = 8  #: a hint that names more of them is no help
+KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
 _KEY_START = re.compile(r"[{,\[]")
 _LIST_INDEX = re.compile(r"\[\d+\]")
@@ -105,7 +105,9 @@ def _named(key: str, said: str, checked: dict[str, Any], record: type[msgspec.St
     """The key with the name of the wrong table: msgspec writes `containers[...]` for each of `[containers.NAME]`."""
     head, found, rest = key.partition("[...]")
     tables = checked.get(head) if found else None
-    for name, table in tables.items() if isinstance(tables, dict) else ():
+    if not isinstance(tables, dict):
+        return key
+    for name, table in tables.items():
         try:
             msgspec.convert({**checked, head: {name: table}}, record)
         except msgspec.ValidationError as error:

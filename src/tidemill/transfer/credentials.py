@@ -206,7 +206,7 @@ def _token_in(place: RemoteFile, path: Path) -> str:
     try:
         return read_secret(path)
     except ConfigError as error:
-        if isinstance(error.__cause__, FileNotFoundError):  # nobody was asked yet
+        if isinstance(error.__cause__, FileNotFoundError):  # the server was not asked yet
             kind = "`token_file`" if path == place.endpoint.token_path else "bearer token file"
             raise TransferError(
                 f"`{place.shown}`: its {kind} `{path}` does not exist", hint=_renewal(place.endpoint),
