@@ -120,7 +120,7 @@ def test_kinds_campaigns_and_unknown_sites_are_bounded_and_a_bound_says_which(wo
     status, told = world.call("eve", "POST", "/v1/jobs", {"key": "kinds", "campaign": "kinds", "jobs": many})
     assert status == 403
     assert "`quotas.open_kinds_max` is 50" in told["error"]
-    assert "operator" in told["hint"]
+    assert "round cores and memory" in told["hint"]
     refused = 0
     for each in range(60):
         status, told = world.call("eve", "POST", "/v1/jobs", submission(f"many-{each}", f"many-{each}"))
