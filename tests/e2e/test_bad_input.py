@@ -234,7 +234,7 @@ def test_a_wrong_server_file_starts_no_server(it: World) -> None:
             "remove the key",
         ),
         (f'dir = "{directory}"\npair = 1\n', "`pair` is `1`, expected true or false", ""),
-        (f'dir = "{directory}"\nupgrade = true\n', "`tidemill server run --upgrade`", "remove the key"),
+        (f'dir = "{directory}"\nupgrade = true\n', "`tidemill server run --upgrade`", "remove this key"),
     ):
         path.write_text(wrong)
         answer = refused(it, "server", "run", "--config", str(path), code=2)
