@@ -331,7 +331,7 @@ def test_waiting_for_a_job_that_does_not_exist_ends_with_its_number(home: Home) 
     assert home.run("run", "--", "true").returncode == 0
     (row,) = home.data("jobs", "--limit", "1")
     done = home.run("wait", f"{row['id']}-{row['id'] + 30}")
-    assert (done.returncode, f"job {row['id'] + 1}" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, f"job {row['id'] + 30}" in done.stderr) == (2, True), done.stderr
 
 
 def test_clean_removes_old_inputs_of_what_has_ended_and_keeps_those_of_what_runs(home: Home) -> None:

@@ -33,7 +33,7 @@ PAGES = [
     "stress",
 ]
 #: what a test makes shorter in the files of a page
-SHORTER = {"stress": {"levels = [1, 2, 4]": "levels = [2]", 'hold_s = "15s"': 'hold_s = "3s"'}}
+SHORTER = {"stress": {"levels = [1, 2, 4]": "levels = [2]", 'hold_s = "15s"': 'hold_s = "8s"'}}
 #: pages whose blocks other tests run
 ELSEWHERE = {
     "first-campaign-slurm": "tests/slurm/test_first_use_slurm.py",
