@@ -33,7 +33,8 @@ TAIL = """
 ## What to watch
 
 - `tidemill_server_health` is 1 for a `problem`: `/v1/health` describes it.
-- `tidemill_server_site_state{state="LOST"}` or `"SILENT"`: an agent does not report; run `tidemill site status` at the site.
+- `tidemill_server_site_state{state="LOST"}` or `"SILENT"`: an agent does not report; run `tidemill site status`
+  at the site.
 - `tidemill_server_notification_oldest_seconds` grows: a mail server or hook is unreachable; the log has
   `message.delayed`.
 - `tidemill_server_transaction_seconds`: the database is slow when most take longer than 0.1 s.
