@@ -61,8 +61,8 @@ is at fault: the breaker of the application opens, and one event tries it.
 
 If a site returns a job for a cause of the site, the job waits for other sites. The server offers it to the same site
 again after 10 s, then after twice that, up to an hour. The job does not fail, however many sites return it; `tidemill
-job explain` names each with its reason. A job that is returned for its own fault goes to a site that has not refused it, if
-there is one.
+job explain` names each with its reason. A job that is returned for its own fault goes to a site that has not
+refused it, if there is one.
 """
 
 
