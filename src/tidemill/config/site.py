@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,9 +21,6 @@ STAGE_FILE_BYTES = 20_000_000_000
 
 STAGE_FILE_PART = 5
 """... and the part of a larger stage that one may take."""
-
-_UNITS = re.compile(r"(?P<number>(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?)\s+(?P<name>\S.{0,99})")
-"""Of an account: a number above 0, and a name."""
 
 
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,29 +148,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     node_hours: Annotated[
         float,
         msgspec.Meta(gt=0),
-        doc("Node-hours of it that Tidemill may use: what was left when the site began"),
-    ]
-    units: Annotated[
-        str,
         doc(
-            "What one node-hour is in the centre's own units, for messages, such as `16 core-hours`; empty = messages "
-            "count node-hours"
+            "Node-hours of it that Tidemill may use: what was left when the site began; a grant of core-hours divided "
+            "by the cores of a node"
         ),
-    ] = ""
-
-    def __post_init__(self) -> None:
-        """Refuse units without a number or a name."""
-        if self.units and _UNITS.fullmatch(self.units) is None:
-            raise ValueError(
-                f"`units` of account `{self.name}` is `{self.units}`: expected a number above 0 and a name, such as "
-                "`16 core-hours`"
-            )
-
-    @property
-    def unit(self) -> tuple[float, str]:
-        """How many of the centre's units a node-hour is, and their name."""
-        found = _UNITS.fullmatch(self.units)
-        return (float(found["number"]), found["name"]) if found else (1.0, "node-hours")
+    ]
 
 
 class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
