@@ -170,22 +170,22 @@ class HttpAdapter:
                         place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file
                     ).answer
                 except TransferError:
-                    if file.tell():  # something was sent
-                        self._clear(place)
+                    self._clear(place, file.tell())
                     raise
+                sent_bytes = file.tell()
             with closing(answer):
                 if answer.status in (200, 201, 204):
                     return {}
                 if attempt or answer.status not in (404, 409) or place.query:
                     if answer.status >= 500:
-                        self._clear(place)
+                        self._clear(place, sent_bytes)
                     raise _refusal(place, answer, "write")
             self._make_directories(place, watch)
         raise AssertionError("the second attempt ends above")
 
-    def _clear(self, place: RemoteFile) -> None:
+    def _clear(self, place: RemoteFile, sent_bytes: int) -> None:
         """Remove what a broken attempt may have left under the final name, if the server can be reached."""
-        if place.query or self.renames(place):
+        if not sent_bytes or place.query or self.renames(place):
             return
         with suppress(TransferError):
             self.remove(place, Watch(deadline_s=WAIT_S, stall_s=WAIT_S))  # the move's own may be canceled
