@@ -70,13 +70,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     directives: Annotated[
         list[str],
         doc(
-            "Further options of the submit command, such as `--gres=gpu:4`. Slurm: those that begin with `#` are lines "
+            "Further options of the submit command, such as `--gres=gpu:4`, which win over Tidemill's. Slurm: those that begin with `#` are lines "
             "for the head of the batch script, such as `#BB create_persistent ...` or `#DW jobdw ...`"
         ),
     ] = []
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
-        doc("Slurm: the `--nice` value of Tidemill's jobs, which puts them behind regular jobs; none = 0"),
+        constant(
+            "The `--nice` value of Tidemill's jobs, on Grid Engine the least priority (`-p`): behind regular jobs, "
+            "whose priorities rarely differ by so much"
+        ),
     ] = 1_000_000
     launcher: Annotated[
         Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
