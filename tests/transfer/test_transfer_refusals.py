@@ -247,7 +247,7 @@ def test_a_server_without_move_gets_outputs_under_their_names_at_once(https: Ser
 def test_a_storage_that_refuses_the_rename_gets_no_output(
     https: Server, root: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A WebDAV server that forbids MOVE, an XRootD whose rights hold no rename, a GridFTP server without the command."""
+    """WebDAV that forbids MOVE, XRootD rights without renaming, a GridFTP server without the command."""
     monkeypatch.setenv("GRIDFTP_OPTIONS", "-disable-command-list RNFR,RNTO")
     (folder / "fixed").mkdir(mode=0o711)
     gsiftp = Server("gsiftp", folder / "fixed")
