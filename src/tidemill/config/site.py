@@ -70,9 +70,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     directives: Annotated[
         list[str],
         doc(
-            "Further options of the submit command, such as `--gres=gpu:4`, which win over Tidemill's. Slurm: those that "
-            "begin with `#` are lines for the head of the batch script, such as `#BB create_persistent ...` or `#DW "
-            "jobdw ...`"
+            "Further options of the submit command, such as `--gres=gpu:4`, which win over Tidemill's. Slurm: those "
+            "that begin with `#` are lines for the head of the batch script, such as `#BB create_persistent ...` or "
+            "`#DW jobdw ...`"
         ),
     ] = []
     nice: Annotated[
