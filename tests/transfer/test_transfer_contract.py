@@ -95,7 +95,7 @@ def test_an_empty_file_comes_and_goes(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a b", "a+b%20c", "ä-é-漢", "-rf", "[x]*{y}", "a'b\"c;d$(e)`f`&g", "x=1,y:2@3"]
+    "name", ["a b", "a+b%20c", "ä-é-漢", "-rf", "[x]*{y}", "a'b\"c;d$(e)`f`&g", "x=1,y:2@3", "a%"]
 )
 def test_odd_names_are_names(server: Server, tmp_path: Path, name: str) -> None:
     if server.scheme == "ftp" and not name.isascii():

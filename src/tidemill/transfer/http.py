@@ -203,9 +203,10 @@ class HttpAdapter:
             return
         misnamed = _with_path(final, _target(final))  # XRootD 5.5.3 takes a destination as it stands
         try:
-            self._move(misnamed, final, _undecoded(final), watch)
-            if self._is_there(final, was, watch):
-                return
+            if not {"?", "#"} & set(final.path):  # it would end there, and perhaps be another file's name
+                self._move(misnamed, final, _undecoded(final), watch)
+                if self._is_there(final, was, watch):
+                    return
         except TransferError:
             with suppress(TransferError):
                 self.remove(misnamed, watch)
@@ -456,8 +457,9 @@ def _absolute(place: RemoteFile) -> str:
 
 
 def _undecoded(place: RemoteFile) -> str:
-    """The absolute URL with the path as it stands: UTF-8, in characters that a header may have."""
-    return _absolute(place).removesuffix(_target(place)) + place.path.encode().decode("latin-1")
+    """The absolute URL with the path as it stands: UTF-8, in characters that a header may have. The empty query is for
+    XRootD 5.5.3, which cuts blanks and bytes beyond ASCII off the end of a header."""
+    return _absolute(place).removesuffix(_target(place)) + place.path.encode().decode("latin-1") + "?"
 
 
 def _joined(place: RemoteFile, location: str) -> str:
