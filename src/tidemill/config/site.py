@@ -79,7 +79,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[int, msgspec.Meta(ge=0)] | None,
         constant(
             "The `--nice` value of Tidemill's jobs, on Grid Engine the least priority (`-p`): behind regular jobs, "
-            "whose priorities rarely differ by so much"
+            "whose priorities rarely differ by as much"
         ),
     ] = 1_000_000
     launcher: Annotated[
