@@ -20,6 +20,7 @@ from tidemill import clock
 from tidemill.config import loads
 from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Bearer, Issuer, Roles
+from tidemill.config.web import Web
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.identity import issuers
@@ -27,7 +28,8 @@ from tidemill.server.identity.issuers import IssuerKeys, parse
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.revocations import parse as parse_revoked
 from tidemill.server.notify.start import senders_of
-from tidemill.server.run import read_authenticator, wards_of
+from tidemill.server.run import read_authenticator, sessions_of, wards_of
+from tidemill.server.web.visits.sessions import Sessions
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
 
@@ -424,3 +426,30 @@ def test_an_error_names_the_key_whose_file_or_table_is_wrong(tmp_path: Path) -> 
         senders_of(read(hook.format("good") + hook.format("none")))
     with pytest.raises(ConfigError, match=r"^server\.toml: `wards\[0\]`: ward `down` admits no job"):
         wards_of(read('[[wards]]\nname = "down"'))
+
+
+def test_servers_with_one_session_key_know_each_others_logins(tmp_path: Path) -> None:
+    def believes(config: ServerConfig, cookie: str) -> bool:
+        return made(config).read(cookie, 2) is not None
+
+    def made(config: ServerConfig) -> Sessions:
+        found = sessions_of(config)
+        assert found is not None
+        return found
+
+    config, key = ServerConfig(dir=tmp_path), tmp_path / "session.key"
+    own = made(config)
+    cookie = own.write(own.begin(ADA, 1))
+    assert not believes(config, cookie), "without the file the key is of one process"
+    key.write_text("k" * 32)
+    key.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"session\.key` has mode 0640"):
+        sessions_of(config)
+    key.chmod(0o600)
+    shared = made(config)
+    assert believes(config, shared.write(shared.begin(ADA, 1)))
+    key.rename(tmp_path / "elsewhere")
+    key.symlink_to("not mounted")
+    with pytest.raises(ConfigError, match="failed to read the secret file"):
+        sessions_of(config)
+    assert sessions_of(ServerConfig(dir=tmp_path, web=Web(pages=False))) is None

@@ -1,7 +1,7 @@
 """State changes out: each submitter gets those of its own jobs, at least once, and in order per job.
 
-How many events of a running job are done is not sent: it changes with every exchange of a site, no program that took
-messages has asked for it, and whoever watches a job reads it by HTTP (`GET /v1/changes`).
+How many events of a running job are done is not sent: it changes with every exchange of a site, and no experiment that
+takes messages has asked for it. `GET /v1/changes` has it.
 
 They come from the server's feed of changes. The number of the last change that a submitter received is written to the
 database after the broker's confirmation, so neither a restart of the server nor one of the broker skips anything. What
