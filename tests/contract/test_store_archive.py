@@ -384,7 +384,7 @@ def test_the_archive_may_be_a_link_to_a_directory_that_is_shared(kept: Kept, tmp
     every = kept.finish("a")
     (tmp_path / "archive").symlink_to(tmp_path / "share" / "archive")
 
-    with pytest.raises(FileNotFoundError, match="the link leads to no directory: '.*/archive'"):
+    with pytest.raises(FileNotFoundError, match="the link leads to no directory"):
         kept.run()  # what it leads to is not mounted
     assert kept.live() == every
     assert not (tmp_path / "share").exists()

@@ -19,7 +19,9 @@ _HOST = re.compile(r"[A-Za-z0-9.*?-]+")
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 PLAIN = "smtp+plain"
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([\w.-]+))(?::([0-9]{1,5}))?")
-_EXPECTED = f"expected `HOST:PORT` (STARTTLS), `smtps://HOST:PORT` (TLS) or `{PLAIN}://HOST:PORT` (no encryption)"
+_EXPECTED = (
+    f"expected `HOST:PORT` (STARTTLS), `smtps://HOST:PORT` (TLS) or `{PLAIN}://HOST:PORT` (no encryption)"
+)
 
 
 class SmtpServer(NamedTuple):
@@ -63,8 +65,8 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         str,
         doc(
             "SMTP server: `HOST` or `HOST:PORT` (STARTTLS, port 587), `smtps://HOST:PORT` (TLS from the first byte, "
-            "port 465) or `smtp+plain://HOST:PORT` (no encryption, port 25; without a login only). What is asked for is "
-            "never left out because the server does not offer it; empty = no mail"
+            "port 465) or `smtp+plain://HOST:PORT` (no encryption, port 25; without a login only). What is asked for "
+            "is never left out because the server does not offer it; empty = no mail"
         ),
     ] = ""
     ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None

@@ -87,8 +87,8 @@ REPLACED: dict[str, dict[str, str]] = {
         "amqp.queue_type": "`tidemill server broker-setup --queue-type quorum` declares such queues",
         "downtimes.sources[].path": "`from` names a file or an https URL",
         "downtimes.sources[].url": "`from` names a file or an https URL",
-        "mail.security": '`mail.server` says it: `smtps://HOST` for "tls", `smtp+plain://HOST` for "none"; `HOST` alone '
-        'is "starttls"',
+        "mail.security": '`mail.server` says it: `smtps://HOST` for "tls", `smtp+plain://HOST` for "none"; `HOST` '
+        'alone is "starttls"',
         "mail.ca_file": "it is `mail.ca`, as in every other table",
         "mail.login_file": "it is `mail.secret_file`, as in every other table",
         "mail.recipients": "`notify.allowed` lists what submitters may have notified: `mail:*@example.org`",

@@ -140,9 +140,10 @@ class RoleMember(NamedTuple):
         """Raises ValueError for a `who` that names no credential, or a value that is not `ROLE NAME`."""
         role, _, name = said.strip().partition(" ")
         name = name.strip()
-        if role not in get_args(RoleName) or not 0 < len(name) <= MEMBER_NAME_MAX or not name.isprintable():
+        roles = get_args(RoleName)
+        if role not in roles or not 0 < len(name) <= MEMBER_NAME_MAX or not name.isprintable():
             raise ValueError(
-                f'`{who[:100]}` is `{said[:120]}`, expected `"ROLE NAME"` with a role of {", ".join(get_args(RoleName))} '
+                f'`{who[:100]}` is `{said[:120]}`, expected `"ROLE NAME"` with a role of {", ".join(roles)} '
                 f"and a name of at most {MEMBER_NAME_MAX} characters"
             )
         return cls(cast(RoleName, role), name, who, Bearer.parse(who))

@@ -236,8 +236,8 @@ def test_only_one_word_leaves_encryption_out(server: str, place: tuple[str, str,
 @pytest.mark.parametrize(
     "server",
     [
-        "smpts://m", "http://m", "plain://m", "://m", "m:", "m:0", "m:65536", "m:x", ":25", "::1", "m/x", "m m", "m:25\n",
-        "smtps://", "smtps://m/", "smtp+plain:m", "[::1", "m,n",
+        "smpts://m", "http://m", "plain://m", "://m", "m:", "m:0", "m:65536", "m:x", ":25", "::1", "m/x", "m m",
+        "m:25\n", "smtps://", "smtps://m/", "smtp+plain:m", "[::1", "m,n",
     ],
 )  # fmt: skip
 def test_a_server_that_cannot_be_meant_is_refused(server: str) -> None:

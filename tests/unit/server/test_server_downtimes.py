@@ -240,7 +240,7 @@ def test_answers_of_cric_in_the_shapes_that_its_users_read(text: str) -> None:
 
 
 def test_answers_that_are_none_of_crics_are_named_or_refused() -> None:
-    assert len(cric('[3, {"site": "a"}, {"start_time": "x", "site": "a"}]').problems) == 3
+    assert len(cric('[{"site": "a"}, 3, {"start_time": "x", "site": "a"}]').problems) == 3
     assert "is not a time" in cric('[{"start_time": 17, "site": "a"}]').problems[0]
     for bad in ("{", '[{"site"', "{]"):
         with pytest.raises(ConfigError, match="is not JSON"):

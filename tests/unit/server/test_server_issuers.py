@@ -366,7 +366,10 @@ def test_a_member_that_could_never_be_met_is_refused_at_the_start(
 
 def test_members_are_read_in_the_order_of_the_file() -> None:
     roles = Roles(members={"group:/b@iam": "site  lrz", "group:/a@iam": "operator Ada Lovelace"})
-    assert [(each.role, each.name) for each in roles.listed] == [("site", "lrz"), ("operator", "Ada Lovelace")]
+    assert [(each.role, each.name) for each in roles.listed] == [
+        ("site", "lrz"),
+        ("operator", "Ada Lovelace"),
+    ]
 
 
 @pytest.mark.parametrize(

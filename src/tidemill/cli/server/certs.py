@@ -186,7 +186,9 @@ def revoke(args: Namespace) -> int:
         return 0
     for line in lines:
         show(line)
-    hint(f"the server reads `revoked.txt` in its own directory: copy `{listed}` there, or name that file with --list")
+    hint(
+        f"the server reads `revoked.txt` in its own directory: copy `{listed}` there, or name that file with --list"
+    )
     return 0
 
 

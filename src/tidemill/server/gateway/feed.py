@@ -202,11 +202,7 @@ class Feed:
                 self._owners.clear()
                 unknown = {each.campaign for each in changes}
             self._owners.update(session.rows("owners_by_name", names=sorted(unknown)))
-        return [
-            each
-            for each in changes
-            if self._owners.get(each.campaign) == name and not each.progress
-        ]
+        return [each for each in changes if self._owners.get(each.campaign) == name and not each.progress]
 
     def _send(self, follower: Follower, window: list[Change]) -> None:
         """Publish, and wait until the broker has all. Raises SiteError, the position before the first that failed."""

@@ -85,14 +85,16 @@ def parse(text: str, source: DowntimeSource, *, now_us: int) -> Calendar:
 
 
 def format_of(text: str) -> Format:
-    """What a source's text is, by its first characters: what is neither calendar nor JSON can only be ours.
+    """What a source's text is, by its first characters: what is neither a calendar nor JSON is taken for TOML.
 
     A calendar begins with `BEGIN:VCALENDAR` (RFC 5545 3.4), JSON with `{`, or with `[` and then a record or nothing,
     which TOML never does. Raises ConfigError for an empty text, which is rather a failed download than no downtimes.
     """
     begin = text.lstrip()
     if not begin:
-        raise ConfigError("it is empty: one without downtimes has no event, is `{}`, or a line `# no downtimes`")
+        raise ConfigError(
+            "it is empty: one without downtimes has no event, is `{}`, or a line `# no downtimes`"
+        )
     if begin[:15].upper() == "BEGIN:VCALENDAR":
         return "calendar"
     return "cric" if begin.startswith("{") or _LIST.match(begin) else "own"

@@ -21,13 +21,13 @@ _LOG = log.Log("server")
 class Revoked:
     """The list. `why` costs one `stat` while the file does not change. Shared by threads.
 
-    A server may have none, and one that appears later counts at once. One that was there and is gone is an error: what it
-    revoked stays revoked while the server runs, and without it the server does not start again. That it was there
-    stands in a file beside it, whose name ends with `.read`.
+    A server may have none, and one that appears later counts at once. One that had entries and is gone is an error:
+    what it revoked stays revoked while the server runs, and without it the server does not start again. A file beside
+    it, whose name ends with `.read`, keeps in mind that there was one.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError if the file cannot be read or is gone: without it revoked credentials would be accepted."""
+        """Raises ConfigError if the file is damaged or gone: without it revoked credentials would be accepted."""
         self._path = path
         self._lock = threading.Lock()
         self._seen = _NONE
