@@ -20,10 +20,11 @@ pytestmark = pytest.mark.postgresql
 def pair(postgresql_store: Store, short_path: Path) -> Iterator[list[Server]]:
     """The active server and the standby."""
     postgresql_store.init()
-    key = short_path / "key"
-    key.write_text("k" * 32)
-    key.chmod(0o600)
-    config = {"database": postgresql_store.url, "pair": True, "web": {"secret_file": str(key)}}
+    for folder in (short_path / "a", short_path / "b"):
+        folder.mkdir(mode=0o700)
+        (folder / "session.key").write_text("k" * 32)
+        (folder / "session.key").chmod(0o600)
+    config = {"database": postgresql_store.url, "pair": True}
     running = [Server(short_path / "a", **config).ready()]
     until(lambda: role(running[0]) == "active")
     running.append(Server(short_path / "b", **config).ready())

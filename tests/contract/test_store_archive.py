@@ -380,6 +380,25 @@ def test_a_disk_that_is_full_leaves_everything_in_the_database(kept: Kept, tmp_p
     assert kept.archived() == every
 
 
+def test_the_archive_may_be_a_link_to_a_directory_that_is_shared(kept: Kept, tmp_path: Path) -> None:
+    every = kept.finish("a")
+    (tmp_path / "archive").symlink_to(tmp_path / "share" / "archive")
+
+    with pytest.raises(FileNotFoundError, match="the link leads to no directory"):
+        kept.run()  # what it leads to is not mounted
+    assert kept.live() == every
+    assert not (tmp_path / "share").exists()
+    (tmp_path / "share" / "archive").mkdir(parents=True)
+    kept.run()
+
+    assert (kept.live(), kept.archived()) == ([], every)
+    assert (tmp_path / "archive").is_symlink()
+    other = Archive(tmp_path / "other")  # of the other server of a pair
+    (tmp_path / "other").symlink_to("share/archive")
+    page = archived.jobs(kept.world.reader, other, Filter(), before=None, limit=1000)
+    assert sorted(row.id for row in page.jobs) == every
+
+
 def test_a_campaign_that_is_retried_before_it_is_closed_stays(kept: Kept) -> None:
     every = kept.finish("a")
     write = kept.world.dispatcher.writer.write

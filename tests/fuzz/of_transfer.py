@@ -136,7 +136,7 @@ def _checked(message: str) -> str:
 def _mailer(login: bool) -> Mailer:
     """One without login, and one with it, which no configuration lets go without TLS."""
     mail = Mail(
-        server=f"127.0.0.1:{_server(False).server_address[1]}", security="none", sender="tide@example.org",
+        server=f"smtp+plain://127.0.0.1:{_server(False).server_address[1]}", sender="tide@example.org",
         per_min_max=10_000, timeout_s=5,
     )  # fmt: skip
     made = Mailer(mail)

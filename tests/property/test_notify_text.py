@@ -40,7 +40,7 @@ NASTY = st.text(max_size=200) | st.sampled_from(
 COUNTS = st.dictionaries(
     st.sampled_from(["COMPLETED", "FAILED", "RUNNING"]), st.integers(0, 10**9), max_size=3
 )
-MAILER = Mailer(Mail(server="localhost:25", security="none", sender="tm@example.org"))
+MAILER = Mailer(Mail(server="smtp+plain://localhost:25", sender="tm@example.org"))
 
 
 @st.composite

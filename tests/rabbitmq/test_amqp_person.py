@@ -143,17 +143,16 @@ def test_a_server_notes_who_sent_a_message_and_refuses_who_is_revoked_meanwhile(
     rabbitmq: BrokerWorld, tmp_path: Path
 ) -> None:
     rabbitmq.vhost()
-    revoked, place = tmp_path / "revoked.txt", tmp_path / "server"
-    revoked.write_text("")
+    place = tmp_path / "server"
     amqp = msgspec.to_builtins(rabbitmq.amqp(VHOST), enc_hook=str)
-    told = {"dir": str(place), "roles": {"revoked_file": str(revoked)}, "amqp": amqp}
+    told = {"dir": str(place), "amqp": amqp}
     command = [sys.executable, "-c", START, json.dumps(told)]
     cms = Person(rabbitmq, "cms", VHOST)
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log, cwd=ROOT) as server:
         try:
             cms.send({"key": "k", "campaign": "c", "jobs": [{"app": "sim", "events": 3}]})
             assert cms.get("tidemill.replies.cms")[0][1]["first_job"] == 1
-            revoked.write_text("name cms\n")
+            (place / "revoked.txt").write_text("name cms\n")
             cms.send({"jobs": [1]}, type="cancel")
             ((properties, reply),) = cms.get("tidemill.replies.cms")
             assert (properties.headers["status"], reply["error"]) == (

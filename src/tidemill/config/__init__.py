@@ -169,6 +169,7 @@ class _Checker:
         if isinstance(info, inspect.StructType):
             return self._check_struct(value, info, key)
         if isinstance(info, inspect.DictType):
+            self._refuse_former_list(value, key)
             self._expect(value, dict, "a table", key)
             return {name: self.check(each, info.value_type, f"{key}.{name}") for name, each in value.items()}
         if isinstance(info, inspect.ListType):
@@ -179,6 +180,13 @@ class _Checker:
         if kind == "place" and isinstance(value, str):
             return url_in(value) or (str(self._path(value, key)) if value else "")
         return self._check_scalar(value, info, key, kind)
+
+    def _refuse_former_list(self, value: Any, key: str) -> None:
+        """Say what became of the tables `[[NAME]]` where there is one table now."""
+        for index, each in enumerate(value if isinstance(value, list) else []):
+            for name in each if isinstance(each, dict) else ():
+                if f"{key}[].{name}" in removed(self._record):
+                    raise self._unknown(f"{key}[{index}].{name}", None)
 
     def _addresses(self, value: list[Any], key: str) -> str:
         if not value or not all(isinstance(each, str) and each for each in value):

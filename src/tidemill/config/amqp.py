@@ -37,10 +37,6 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             '`"site"`, it is the user\'s. A `submitter` submits jobs, a `site` syncs, an `operator` reads dead letters'
         ),
     ] = {}
-    progress: Annotated[
-        bool,
-        doc("Tell submitters also how many events of a running job are done, not only changes of its state"),
-    ] = False
     messages_max: Annotated[
         int,
         msgspec.Meta(ge=100),

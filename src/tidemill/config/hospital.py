@@ -75,16 +75,16 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class DowntimeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[downtimes.sources]]`: a file or an https address with downtimes."""
 
-    place: Annotated[Place, doc("File or `https` URL to read. No redirect is followed")] = msgspec.field(
-        name="from"
-    )
-    format: Annotated[
-        Literal["toml", "ical", "cric"],
-        doc("`toml` = Tidemill's own (docs/hospital.md), `ical` = RFC 5545, `cric` = JSON as CRIC answers"),
-    ] = "toml"
-    site: Annotated[str, doc("Every entry concerns this site; empty = entries name it (`ical` needs it)")] = (
-        ""
-    )
+    place: Annotated[
+        Place,
+        doc(
+            "File or `https` URL to read: a calendar (RFC 5545), JSON as CRIC answers, or Tidemill's own TOML "
+            "(docs/hospital.md), which its content shows. No redirect is followed"
+        ),
+    ] = msgspec.field(name="from")
+    site: Annotated[
+        str, doc("Every entry concerns this site; empty = entries name it (a calendar needs it)")
+    ] = ""
     names: Annotated[
         dict[str, str],
         doc("What the source calls a site -> what it is called here, such as `LRZ-LMU = 'lmu'`"),
@@ -92,8 +92,8 @@ class DowntimeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     services: Annotated[
         list[str],
         doc(
-            "Of `cric` only entries that affect one of these services count, such as `CE`; entries that name none "
-            "always do; empty = all count"
+            "Of JSON of CRIC only entries that affect one of these services count, such as `CE`; entries that name "
+            "none always do; empty = all count"
         ),
     ] = []
     ca: Annotated[Path | None, doc(CREDENTIALS["ca"])] = None

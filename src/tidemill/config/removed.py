@@ -69,10 +69,17 @@ REPLACED: dict[str, dict[str, str]] = {
         "SQLite database first",
         "tokens.issuers[].jwks_file": "`jwks` names a file or an https URL",
         "tokens.issuers[].jwks_url": "`jwks` names a file or an https URL",
-        "roles.members[].subject": 'write `who = "/DC=org/..."`',
-        "roles.members[].issuer": 'write `who = "SUB@ISSUER"` or `who = "group:GROUP@ISSUER"`',
-        "roles.members[].token": 'write `who = "SUB@ISSUER"`',
-        "roles.members[].group": 'write `who = "group:GROUP@ISSUER"`',
+        "roles.members[].role": '`[roles.members]` is one table with a line for each, `"WHO" = "ROLE NAME"`',
+        "roles.members[].name": '`[roles.members]` is one table with a line for each, `"WHO" = "ROLE NAME"`',
+        "roles.members[].who": '`[roles.members]` is one table with a line for each, `"WHO" = "ROLE NAME"`',
+        "roles.members[].subject": '`[roles.members]` has a line for each, `"/DC=org/..." = "ROLE NAME"`',
+        "roles.members[].issuer": '`[roles.members]` has a line for each, `"SUB@ISSUER" = "ROLE NAME"` or '
+        '`"group:GROUP@ISSUER" = "ROLE NAME"`',
+        "roles.members[].token": '`[roles.members]` has a line for each, `"SUB@ISSUER" = "ROLE NAME"`',
+        "roles.members[].group": '`[roles.members]` has a line for each, `"group:GROUP@ISSUER" = "ROLE NAME"`',
+        "roles.revoked_file": "the file `revoked.txt` in the server's directory is the list, or a link there to it",
+        "archive.dir": "`archive` in the server's directory is the archive: move it there, or make a link there to it "
+        "(`ln -s`)",
         "amqp.user": "the broker's user is in its URL: `amqps://USER@HOST/VHOST`",
         "amqp.submitters": '`[amqp.users]` says what each user of the broker is: `USER = "submitter NAME"`',
         "amqp.sites": '`[amqp.users]` says what each user of the broker is: `USER = "site NAME"`',
@@ -80,6 +87,8 @@ REPLACED: dict[str, dict[str, str]] = {
         "amqp.queue_type": "`tidemill server broker-setup --queue-type quorum` declares such queues",
         "downtimes.sources[].path": "`from` names a file or an https URL",
         "downtimes.sources[].url": "`from` names a file or an https URL",
+        "mail.security": '`mail.server` says it: `smtps://HOST` for "tls", `smtp+plain://HOST` for "none"; `HOST` '
+        'alone is "starttls"',
         "mail.ca_file": "it is `mail.ca`, as in every other table",
         "mail.login_file": "it is `mail.secret_file`, as in every other table",
         "mail.recipients": "`notify.allowed` lists what submitters may have notified: `mail:*@example.org`",
@@ -89,7 +98,8 @@ REPLACED: dict[str, dict[str, str]] = {
         "notify.hooks[].submitters": "`notify.allowed` lists what submitters may have notified: `hook:NAME`",
         "notify.hook_hosts": "`notify.allowed` lists what submitters may have notified: `https://*.example.org`",
         "notify.hook_secret_file": "it is `notify.secret_file`, as in every other table",
-        "web.session_key_file": "it is `web.secret_file`, as in every other table",
+        "web.secret_file": "the file `session.key` in the server's directory is the secret, or a link there to it",
+        "web.session_key_file": "the file `session.key` in the server's directory is the secret, or a link there to it",
     },
     "CacheConfig": {
         "one_namespace": "`federation = true` says that all origins serve the same file under the same path; they may "
@@ -160,6 +170,9 @@ REMOVED: dict[str, dict[str, str]] = {
         "notify.give_up_s": "a message that cannot be sent is given up after 5 days "
         "(GIVE_UP_S in server/notify/notifier.py)",
         "notify.keep_s": "sent and abandoned messages are kept for 7 days (KEPT_S in server/notify/notifier.py)",
+        "downtimes.sources[].format": "the content of a source shows whether it is a calendar, JSON of CRIC or TOML",
+        "amqp.progress": "messages report changes of state only; how many events of a running job are done is in "
+        "`GET /v1/changes`",
         "downtimes.hosts": "only the URLs of `downtimes.sources` are read, and no redirect is followed",
         "notify.hooks[].plain": "a URL of `http` is posted to as it is written",
         "web.session_s": "a login to the pages ends after an hour (SESSION_S in server/run.py)",

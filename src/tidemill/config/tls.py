@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -11,6 +11,7 @@ from tidemill.config import CREDENTIALS
 from tidemill.config.keys import Duration, Place, constant, doc
 
 RoleName = Literal["submitter", "site", "operator"]
+MEMBER_NAME_MAX = 100  #: characters of the name of a person or site
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,42 +127,41 @@ class Bearer(NamedTuple):
         return cls(group=claim, issuer=issuer) if kind == "group" else cls(token=claim, issuer=issuer)
 
 
-class RoleMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[roles.members]]`: a role for one certificate or token of others."""
+class RoleMember(NamedTuple):
+    """A line of `[roles.members]`: a role for one certificate or token of others."""
 
-    role: Annotated[RoleName, doc("`submitter`, `site` or `operator`")]
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100), doc("Name of the person or of the site")]
-    who: Annotated[
-        str,
-        doc(
-            "Who comes: the subject of a certificate of `tls.other_ca`, as `/DC=org/DC=example/CN=Ada Lovelace`; "
-            "`SUB@ISSUER`, the `sub` of a token and the `name` of its issuer; or `group:/atlas/production@ISSUER`, a "
-            "group in its `wlcg.groups`. A `sub` that begins with `/`, `group:`, `subject:` or `token:` is written "
-            "`token:SUB@ISSUER`"
-        ),
-    ]
+    role: RoleName
+    name: str  #: of the person or of the site
+    who: str
+    bearer: Bearer
 
-    def __post_init__(self) -> None:
-        """Refuse a text that names no credential."""
-        Bearer.parse(self.who)
-
-    @property
-    def bearer(self) -> Bearer:
-        """Whom it means."""
-        return Bearer.parse(self.who)
+    @classmethod
+    def parse(cls, who: str, said: str) -> RoleMember:
+        """Raises ValueError for a `who` that names no credential, or a value that is not `ROLE NAME`."""
+        role, _, name = said.strip().partition(" ")
+        name = name.strip()
+        roles = get_args(RoleName)
+        if role not in roles or not 0 < len(name) <= MEMBER_NAME_MAX or not name.isprintable():
+            raise ValueError(
+                f'`{who[:100]}` is `{said[:120]}`, expected `"ROLE NAME"` with a role of {", ".join(roles)} '
+                f"and a name of at most {MEMBER_NAME_MAX} characters"
+            )
+        return cls(cast(RoleName, role), name, who, Bearer.parse(who))
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[roles]`: who holds which role, and who no longer."""
+    """`[roles]`: who holds which role; `revoked.txt` in the server's directory says who no longer."""
 
-    members: Annotated[list[RoleMember], doc("Roles of certificates and tokens that others issue")] = []
-    revoked_file: Annotated[
-        Path | None,
+    members: Annotated[
+        dict[str, str],
         doc(
-            "File of what is no longer believed, one a line: `serial HEX`, `subject /DC=...`, `name NAME` or "
-            "`token JTI`; read again whenever it changes"
+            'Roles of certificates and tokens that others issue: `"WHO" = "ROLE NAME"`, such as '
+            '`"/DC=org/DC=example/CN=Ada Lovelace" = "submitter ada"`. WHO is the subject of a certificate of '
+            "`tls.other_ca`; `SUB@ISSUER`, the `sub` of a token and the `name` of its issuer; or "
+            "`group:/atlas/production@ISSUER`, a group in its `wlcg.groups`. A `sub` that begins with `/`, `group:`, "
+            "`subject:` or `token:` is written `token:SUB@ISSUER`. ROLE is `submitter`, `site` or `operator`"
         ),
-    ] = None
+    ] = {}
     audit_kept_s: Annotated[
         Duration,
         msgspec.Meta(ge=86400),
@@ -170,3 +170,15 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "team that looks back over a year finds whole months"
         ),
     ] = 34560000.0
+
+    def __post_init__(self) -> None:
+        """Refuse a member without a credential, a role or a name."""
+        try:
+            _ = self.listed
+        except ValueError as error:
+            raise ValueError(f"`members`: {error}") from None
+
+    @property
+    def listed(self) -> tuple[RoleMember, ...]:
+        """The members, in the order of the file."""
+        return tuple(RoleMember.parse(who, said) for who, said in self.members.items())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import constant, doc
+from tidemill.config.keys import constant
 
 
 class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,10 +19,3 @@ class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the same people"
         ),
     ] = True
-    secret_file: Annotated[
-        Path | None,
-        doc(
-            "File (mode 0600) with a secret that signs sessions, the same at both servers of a pair; none = a new "
-            "secret at each start, which ends all sessions"
-        ),
-    ] = None

@@ -22,7 +22,6 @@ from tidemill import __version__, log
 from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Bearer
-from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, blaming, did_you_mean
 from tidemill.model.failure import FailureClass
 from tidemill.model.identity import Identity
@@ -50,6 +49,8 @@ from tidemill.wire.credentials import read_key
 DATABASE = "tidemill.db"
 SOCKET = "api.sock"
 ARCHIVE = "archive"
+REVOKED = "revoked.txt"
+SESSION_KEY = "session.key"
 LOCK = "server.lock"
 CHECK_SITES_S = 5.0
 ROUNDS_MAX = 10  #: transactions of the hospital between two checks of sites
@@ -68,8 +69,8 @@ def store_of(config: ServerConfig) -> Store:
 
 
 def archive_of(config: ServerConfig) -> Path:
-    """The directory of its archive, which need not exist yet."""
-    return config.archive.dir or config.place / ARCHIVE
+    """The directory of its archive, or a link to it; it need not exist yet."""
+    return config.place / ARCHIVE
 
 
 def init_server(config: ServerConfig) -> tuple[int, int]:
@@ -120,7 +121,7 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
     Raises ConfigError when the directory, lock, secret or database refuse.
     """
     private_dir(config.place)
-    authenticator = read_authenticator(config)
+    authenticator, sessions = read_authenticator(config), sessions_of(config)
     sys.setswitchinterval(SWITCH_S)
     _raise_open_files()
     with locked(config.place):
@@ -147,7 +148,7 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
                     is_active=lambda: dispatcher.writer.is_active,
                 )  # fmt: skip
                 asyncio.run(
-                    _serve(api, listeners, authenticator=authenticator, keeper=keeper, web=config.web)
+                    _serve(api, listeners, authenticator=authenticator, keeper=keeper, sessions=sessions)
                 )
         finally:
             dispatcher.close()
@@ -200,7 +201,7 @@ def _check_ward(ward: Ward) -> None:
 
 def read_authenticator(config: ServerConfig) -> access.Authenticator:
     """Judges credentials. Raises ConfigError for files that cannot be read, or settings that would admit any client."""
-    tls, members = config.tls, config.roles.members
+    tls, members = config.tls, config.roles.listed
     _check_members(config)
     secured = tls.certificate is not None or tls.key is not None
     with blaming("server.toml: `secret_file`"):
@@ -209,7 +210,7 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
         secret=secret,
         certificates=Certificates(tls, members) if secured else None,
         tokens=TokenVerifier(config.tokens, members) if config.tokens.issuers else None,
-        revoked=Revoked(config.roles.revoked_file),
+        revoked=Revoked(config.place / REVOKED),
     )
     if config.listen is not None and not secured and authenticator.secret is None:
         raise ConfigError(
@@ -226,12 +227,12 @@ def _check_members(config: ServerConfig) -> None:
     """Raises ConfigError for a member that no credential could ever match, or that might mean another."""
     issuers = [each.name for each in config.tokens.issuers]
     known: dict[Bearer, str] = {}
-    for each in config.roles.members:
+    for each in config.roles.listed:
         bearer, what = each.bearer, f"`roles.members` of `{each.name}`"
         if bearer in known:
             raise ConfigError(
                 f"{what} names `{each.who}`, as that of `{known[bearer]}` does",
-                hint="give each `who` one role",
+                hint="give each credential one role",
             )
         known[bearer] = each.name
         if bearer.issuer and bearer.issuer not in issuers:
@@ -262,14 +263,20 @@ def lines_told(place: Path) -> int:
         session.close()
 
 
-def application(api: Api, authenticator: access.Authenticator, pages: WebConfig) -> Any:
-    """What is served: the API behind its guard and, unless they are switched off, the pages before it."""
+def sessions_of(config: ServerConfig) -> Sessions | None:
+    """What signs the logins to the pages; None where there are no pages. Raises ConfigError."""
+    if not config.web.pages:
+        return None
+    key = config.place / SESSION_KEY
+    return Sessions(SESSION_S, read_key(key) if os.path.lexists(key) else None)
+
+
+def application(api: Api, authenticator: access.Authenticator, sessions: Sessions | None) -> Any:
+    """What is served: the API behind its guard and, if there are `sessions`, the pages before it."""
     quotas = api.dispatcher.rules.quotas
-    if not pages.pages:
+    if sessions is None:
         return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
-    with blaming("server.toml: `web.secret_file`"):
-        secret = None if pages.secret_file is None else read_key(pages.secret_file)
-    web = Website(api, Sessions(SESSION_S, secret), authenticator)
+    web = Website(api, sessions, authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))
 
@@ -288,9 +295,9 @@ async def _serve(
     *,
     authenticator: access.Authenticator,
     keeper: Keeper,
-    web: WebConfig,
+    sessions: Sessions | None,
 ) -> None:
-    app = application(api, authenticator, web)
+    app = application(api, authenticator, sessions)
     config = uvicorn.Config(
         app, http=PeerProtocol, loop="asyncio", ws="none", proxy_headers=False,
         lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,

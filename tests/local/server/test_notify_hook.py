@@ -352,7 +352,9 @@ def test_a_url_of_a_submitter_must_still_be_allowed_when_it_is_sent(secret_file:
         ('[[notify.rules]]\nto="mail:a@b\\nBcc: c@d"\nwhen=["job"]', "is not a valid addressee"),
         ('[[notify.rules]]\nto="mail:a@b.org"\nwhen=["never"]', "never"),
         ('[mail]\nserver="m:25"', "sender"),
-        ('[mail]\nserver="m:25"\nsender="a@b.org"\nsecurity="none"\nsecret_file="x"', "in the clear"),
+        ('[mail]\nserver="smtp+plain://m"\nsender="a@b.org"\nsecret_file="x"', "in the clear"),
+        ('[mail]\nserver="mail://m"\nsender="a@b.org"', "is `mail://m`, expected `HOST:PORT`"),
+        ('[mail]\nserver="m:x"\nsender="a@b.org"', "is `m:x`, expected"),
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(text: str, why: str, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_tls_from_the_first_byte_works_too(
     server = start("--cert", certificate[0], "--key", certificate[1], "--implicit", "--login", login_file)
     mailer = Mailer(
         Mail(
-            server=f"localhost:{server.port}", security="tls", sender="tm@example.org", ca=certificate[0],
+            server=f"smtps://localhost:{server.port}", sender="tm@example.org", ca=certificate[0],
             secret_file=login_file,
         )
     )  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_wrong_password_is_told_without_repeating_it(
 def test_a_server_that_takes_its_time_for_a_mail_gets_it_once(start: Start) -> None:
     server = start("--slow", "2")
     mailer = Mailer(
-        Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org", timeout_s=1)
+        Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org", timeout_s=1)
     )
 
     mailer.send(Parcel("me@example.org", digest()))
@@ -187,7 +187,7 @@ def test_a_refused_recipient_does_not_cost_the_connection(
     start: Start, code: str, error: type[Exception]
 ) -> None:
     server = start("--refuse", f"nobody={code}")
-    mailer = Mailer(Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org"))
+    mailer = Mailer(Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org"))
 
     with pytest.raises(error, match=code):
         mailer.send(Parcel("nobody@example.org", digest()))
@@ -199,7 +199,7 @@ def test_a_refused_recipient_does_not_cost_the_connection(
 
 def test_no_more_mails_a_minute_than_the_limit(start: Start) -> None:
     server, now = start(), [100.0]
-    config = Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org", per_min_max=2)
+    config = Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org", per_min_max=2)
     mailer = Mailer(config, monotonic_s=lambda: now[0])
     for number in range(2):
         mailer.send(Parcel("me@example.org", digest(number=number)))
@@ -213,6 +213,45 @@ def test_no_more_mails_a_minute_than_the_limit(start: Start) -> None:
     assert len(server.mails()) == 3
 
 
+@pytest.mark.parametrize(
+    ("server", "place"),
+    [
+        ("m.example.org", ("starttls", "m.example.org", 587)),
+        ("m.example.org:25", ("starttls", "m.example.org", 25)),
+        ("m.example.org:465", ("starttls", "m.example.org", 465)),
+        ("smtp://m.example.org:25", ("starttls", "m.example.org", 25)),
+        ("SMTPS://m.example.org", ("tls", "m.example.org", 465)),
+        ("smtps://[2001:db8::1]:25", ("tls", "2001:db8::1", 25)),
+        ("[::1]:2525", ("starttls", "::1", 2525)),
+        ("[::1]", ("starttls", "::1", 587)),
+        ("smtp+plain://localhost", ("none", "localhost", 25)),
+    ],
+)
+def test_only_one_word_leaves_encryption_out(server: str, place: tuple[str, str, int]) -> None:
+    assert Mail(server=server, sender="tm@example.org").place == place
+    security, _, _ = place
+    assert (security == "none") == server.startswith("smtp+plain:")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "smpts://m", "http://m", "plain://m", "://m", "m:", "m:0", "m:65536", "m:x", ":25", "::1", "m/x", "m m",
+        "m:25\n", "smtps://", "smtps://m/", "smtp+plain:m", "[::1", "m,n",
+    ],
+)  # fmt: skip
+def test_a_server_that_cannot_be_meant_is_refused(server: str) -> None:
+    with pytest.raises(ValueError, match=r"expected `HOST:PORT` \(STARTTLS\), `smtps:"):
+        Mail(server=server, sender="tm@example.org")
+
+
+def test_a_password_in_the_address_is_not_repeated() -> None:
+    for server in ("smtps://tm:geheim@m.example.org", "tm:geheim@m", "x://geheim@m"):
+        with pytest.raises(ValueError, match="`secret_file` holds user and password") as caught:
+            Mail(server=server, sender="tm@example.org")
+        assert "geheim" not in str(caught.value)
+
+
 def test_a_login_file_that_others_can_read_is_refused(tmp_path: Path, login_file: Path) -> None:
     login_file.chmod(0o640)
 
@@ -222,7 +261,7 @@ def test_a_login_file_that_others_can_read_is_refused(tmp_path: Path, login_file
 
 def test_every_occasion_reads_well(start: Start) -> None:
     server = start()
-    mailer = Mailer(Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org"))
+    mailer = Mailer(Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org"))
     ended = [
         EndedJob(job=7, state="COMPLETED", name="gen"),
         EndedJob(job=9, state="FAILED", reason="3 events failed"),

@@ -98,7 +98,7 @@ LINES = st.lists(
 @settings(max_examples=300, deadline=2000)
 @given(LINES)
 def test_any_text_is_a_calendar_or_refused(lines: list[str]) -> None:
-    source = DowntimeSource(format="ical", site="x", place="x")
+    source = DowntimeSource(site="x", place="x")
     text = "\r\n".join(["BEGIN:VCALENDAR", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR"])
     try:
         found = downtimes.parse(

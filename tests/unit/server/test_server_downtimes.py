@@ -28,7 +28,7 @@ HOUR_US = 3_600_000_000
 def ical(*events: str, head: str = "BEGIN:VCALENDAR") -> Calendar:
     blocks = "".join(f"BEGIN:VEVENT\r\n{each}\r\nEND:VEVENT\r\n" for each in events)
     text = f"{head}\r\nVERSION:2.0\r\n{blocks}END:VCALENDAR\r\n"
-    return downtimes.parse(text, DowntimeSource(format="ical", site="lmu", place="x"), now_us=NOW_US)
+    return downtimes.parse(text, DowntimeSource(site="lmu", place="x"), now_us=NOW_US)
 
 
 def own(text: str, site: str = "") -> Calendar:
@@ -36,7 +36,7 @@ def own(text: str, site: str = "") -> Calendar:
 
 
 def cric(text: str, **names: str) -> Calendar:
-    source = DowntimeSource(format="cric", names=names, place="x")
+    source = DowntimeSource(names=names, place="x")
     return downtimes.parse(text, source, now_us=NOW_US)
 
 
@@ -134,9 +134,62 @@ def test_what_is_not_understood_is_named_and_the_others_count(event: str, why: s
     ],
 )
 def test_what_is_no_calendar_is_refused_as_a_whole(text: str) -> None:
-    source = DowntimeSource(format="ical", site="lmu", place="x")
+    source = DowntimeSource(site="lmu", place="x")
     with pytest.raises(ConfigError):
         downtimes.parse(text, source, now_us=NOW_US)
+
+
+LOGIN = "\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (LOGIN, "begins with `<!DOCTYPE html> <html><head><title>Sign in"),
+        ("502 Bad Gateway", "begins with `502 Bad Gateway`"),
+        ("3", "begins with `3`"),
+        ('"x"', "begins with"),
+        ("\x1b[31m", "begins with `[31m`"),
+        ("", "it is empty"),
+        (" \r\n\t\n", "it is empty"),
+    ],
+)
+def test_what_is_in_none_of_the_formats_is_quoted(text: str, found: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        downtimes.parse(text, DowntimeSource(place="x"), now_us=NOW_US)
+    assert found in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read_as"),
+    [
+        ("\r\n BEGIN:VCALENDAR\r\nEND:VCALENDAR", "calendar"),
+        ("begin:vcalendar\nend:vcalendar", "calendar"),
+        ("\n{}", "cric"),
+        ("[]", "cric"),
+        ("[\n {", "cric"),
+        ("[[downtime]]", "own"),
+        ("[ [ downtime ] ]", "own"),
+        ("# no downtimes", "own"),
+        ("zone = 'UTC'", "own"),
+    ],
+)
+def test_the_content_shows_the_format(text: str, is_read_as: str) -> None:
+    assert downtimes.format_of(text) == is_read_as
+
+
+def test_a_source_without_downtimes_is_not_an_error() -> None:
+    for text in ("BEGIN:VCALENDAR\r\nEND:VCALENDAR", "{}", "[]", "# no downtimes"):
+        assert downtimes.parse(text, DowntimeSource(site="lmu", place="x"), now_us=NOW_US).downtimes == []
+
+
+def test_a_calendar_without_a_site_names_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "lmu.ics"
+    path.write_text("BEGIN:VCALENDAR\r\nEND:VCALENDAR")
+    (reading,) = downtimes.read_all(Downtimes(sources=[DowntimeSource(place=str(path))]), now_us=NOW_US)
+    assert (reading.source, reading.calendar) == (str(path), None)
+    assert reading.error == "it is a calendar, which names no site: set `site`"
 
 
 def test_overlaps_are_one_downtime_and_one_without_an_end_counts_for_a_bounded_time() -> None:
@@ -187,10 +240,10 @@ def test_answers_of_cric_in_the_shapes_that_its_users_read(text: str) -> None:
 
 
 def test_answers_that_are_none_of_crics_are_named_or_refused() -> None:
-    assert len(cric('[3, {"site": "a"}, {"start_time": "x", "site": "a"}]').problems) == 3
+    assert len(cric('[{"site": "a"}, 3, {"start_time": "x", "site": "a"}]').problems) == 3
     assert "is not a time" in cric('[{"start_time": 17, "site": "a"}]').problems[0]
-    for bad in ("3", "{", '"x"'):
-        with pytest.raises(ConfigError):
+    for bad in ("{", '[{"site"', "{]"):
+        with pytest.raises(ConfigError, match="is not JSON"):
             cric(bad)
 
 
@@ -202,12 +255,12 @@ def test_answers_that_are_none_of_crics_are_named_or_refused() -> None:
 def test_an_outage_of_services_that_jobs_do_not_need_moves_no_queue(told: str) -> None:
     text = f"[{RECORD}]".replace('"XRootD, webdav"', told)
     found = [
-        downtimes.parse(text, DowntimeSource(format="cric", place="x", services=services), now_us=NOW_US)
+        downtimes.parse(text, DowntimeSource(place="x", services=services), now_us=NOW_US)
         for services in ([], ["ce"], ["perfSONAR"])
     ]
     assert [len(each.downtimes) for each in found] == [1, 1, 0]
     silent = f"[{RECORD}]".replace('"XRootD, webdav"', "null")
-    source = DowntimeSource(format="cric", place="x", services=["CE"])
+    source = DowntimeSource(place="x", services=["CE"])
     assert len(downtimes.parse(silent, source, now_us=NOW_US).downtimes) == 1, "it may concern all"
 
 
@@ -289,6 +342,11 @@ def test_a_file_is_checked_before_the_server_reads_it(
     assert day in capsys.readouterr().out
     assert main(["downtimes", "check", "none.toml"]) == 2
     assert "cannot be read" in capsys.readouterr().err
+    Path("calendar").write_text("BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n")
+    assert main(["downtimes", "check", "calendar"]) == 0
+    Path("login.json").write_text(LOGIN)
+    assert main(["downtimes", "check", "login.json"]) == 2
+    assert "`login.json`: it is neither a calendar" in capsys.readouterr().err
 
 
 def test_a_source_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
@@ -331,7 +389,7 @@ def test_a_calendar_of_ten_megabytes_is_refused_by_its_size_alone(tmp_path: Path
     path = tmp_path / "big.ics"
     path.write_bytes(b"BEGIN:VCALENDAR\n" + b"X-FILL:" + b"x" * 10_000_000 + b"\nEND:VCALENDAR\n")
     (reading,) = downtimes.read_all(
-        Downtimes(sources=[DowntimeSource(place=str(path), format="ical", site="a")]), now_us=NOW_US
+        Downtimes(sources=[DowntimeSource(place=str(path), site="a")]), now_us=NOW_US
     )
     assert reading.calendar is None
     assert "longer than 5000000 bytes" in reading.error
@@ -357,7 +415,7 @@ def test_texts_with_separators_of_unicode_and_parameters_with_several_values_are
     assert (found.downtimes[0].reason, found.problems) == ("power and cooling", [])
     path = tmp_path / "marked.ics"
     path.write_bytes("\ufeffBEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n".encode())
-    source = DowntimeSource(format="ical", site="lmu", place=str(path))
+    source = DowntimeSource(site="lmu", place=str(path))
     assert downtimes.read(source).startswith("BEGIN:VCALENDAR")
 
 
@@ -365,7 +423,7 @@ def test_a_line_of_one_calendar_cannot_hide_the_sources_that_follow(tmp_path: Pa
     (tmp_path / "odd.ics").write_text('BEGIN:VCALENDAR\nX-P;A="x;y":v\nEND:VCALENDAR\n')
     (tmp_path / "own.toml").write_text('[[downtime]]\nsite = "a"\nstart = 2026-11-25T08:00:00Z\n')
     sources = [
-        DowntimeSource(format="ical", site="lmu", place=str(tmp_path / "odd.ics")),
+        DowntimeSource(site="lmu", place=str(tmp_path / "odd.ics")),
         DowntimeSource(place=str(tmp_path / "own.toml")),
     ]
     found = list(downtimes.read_all(Downtimes(sources=sources), now_us=NOW_US))
@@ -374,10 +432,9 @@ def test_a_line_of_one_calendar_cannot_hide_the_sources_that_follow(tmp_path: Pa
 
 @given(st.text(alphabet=st.sampled_from(list('BEGIN:VT;=",X-\r\n \t\u2028\ufeff0129Z'))), st.text())
 def test_no_content_ends_the_reading_with_anything_but_a_sentence(text: str, other: str) -> None:
-    for content in (f"BEGIN:VCALENDAR\n{text}\nEND:VCALENDAR\n", text, other):
+    for content in (f"BEGIN:VCALENDAR\n{text}\nEND:VCALENDAR\n", text, other, "{" + other, "[{" + other):
         for source in (
-            DowntimeSource(format="ical", site="s", place="x"),
-            DowntimeSource(format="cric", place="x"),
+            DowntimeSource(site="s", place="x"),
             DowntimeSource(place="x"),
         ):
             with suppress(ConfigError):

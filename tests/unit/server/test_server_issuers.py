@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tidemill import clock
 from tidemill.config import loads
 from tidemill.config.server import ServerConfig
-from tidemill.config.tls import Bearer, Issuer
+from tidemill.config.tls import Bearer, Issuer, Roles
+from tidemill.config.web import Web
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.identity import issuers
@@ -27,7 +28,8 @@ from tidemill.server.identity.issuers import IssuerKeys, parse
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.revocations import parse as parse_revoked
 from tidemill.server.notify.start import senders_of
-from tidemill.server.run import read_authenticator, wards_of
+from tidemill.server.run import read_authenticator, sessions_of, wards_of
+from tidemill.server.web.visits.sessions import Sessions
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
 
@@ -281,8 +283,10 @@ def test_a_certificates_serial_is_no_tokens_number() -> None:
 
 def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) -> None:
     path = tmp_path / "revoked"
+    path.symlink_to(tmp_path / "not mounted")
     with pytest.raises(ConfigError, match="cannot be read"):
         Revoked(path)
+    path.unlink()
     path.write_text("name ada\n")
     revoked = Revoked(path)
     path.write_text("name\n")
@@ -293,32 +297,79 @@ def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) 
     assert revoked.why(ADA) is None
 
 
+def test_a_list_counts_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "revoked.txt"
+    revoked = Revoked(path)
+    assert revoked.why(ADA) is None
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("name ada\n")
+    assert revoked.why(ADA) == "name ada"
+
+
+def test_a_server_whose_list_was_lost_does_not_start_again(tmp_path: Path) -> None:
+    path = tmp_path / "revoked.txt"
+    path.write_text("# nobody yet\n")
+    revoked = Revoked(path)
+    path.unlink()
+    assert Revoked(path).why(ADA) is None  # a list of nothing is as good as none
+    path.write_text("name ada\n")
+    assert revoked.why(ADA) is not None
+    path.unlink()
+    with pytest.raises(ConfigError, match="No such file") as caught:
+        Revoked(path)
+    assert "write an empty file" in (caught.value.hint or "")
+    path.touch()
+    assert Revoked(path).why(ADA) is None
+
+
+def test_a_link_that_leads_nowhere_lets_nobody_back_in(tmp_path: Path) -> None:
+    path, there = tmp_path / "revoked.txt", tmp_path / "list"
+    there.write_text("name ada\n")
+    path.symlink_to(there)
+    revoked = Revoked(path)
+    there.rename(tmp_path / "not mounted")
+    assert revoked.why(ADA) is not None
+    (tmp_path / "not mounted").rename(there)
+    there.write_text("name bob\n")
+    assert revoked.why(ADA) is None
+
+
 # ---- configuration -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('role = "site"\nname = "x"', "`roles.members\\[0\\].who` is missing"),
-        ('role = "site"\nname = "x"\nwho = "x"', "names no credential"),
-        ('role = "site"\nname = "x"\nwho = "x@ian"', "there is no issuer `ian`"),
-        ('role = "site"\nname = "x"\nwho = "ada@cern.ch"', "there is no issuer `cern.ch`"),
-        ('role = "site"\nname = "x"\nwho = "/CN=x"', "needs `tls.other_ca`"),
-        ('role = "site"\nname = "x"\nwho = "/CN=x@iam"', "may mean a certificate or a token"),
-        ('role = "root"\nname = "x"\nwho = "/CN=x"', "role"),
-        (
-            'role = "site"\nname = "x"\nwho = "x@iam"\n[[roles.members]]\nrole = "operator"\nname = "y"\n'
-            'who = "token:x@iam"',
-            "as that of `x` does",
-        ),
+        ('"x" = "site x"', "`members`: `x` names no credential"),
+        ('"x@ian" = "site x"', "there is no issuer `ian`"),
+        ('"ada@cern.ch" = "site x"', "there is no issuer `cern.ch`"),
+        ('"/CN=x" = "site x"', "needs `tls.other_ca`"),
+        ('"/CN=x@iam" = "site x"', "may mean a certificate or a token"),
+        ('"/CN=x" = "root x"', '`/CN=x` is `root x`, expected `"ROLE NAME"`'),
+        ('"x@iam" = "site"', "`x@iam` is `site`, expected"),
+        ('"x@iam" = ""', "expected"),
+        (f'"x@iam" = "site {"x" * 101}"', "at most 100 characters"),
+        ('"x@iam" = ["site", "x"]', "expected text"),
+        ('"x@iam" = "site x"\n"x@iam" = "operator y"', "is not TOML"),
+        ('"x@iam" = "site x"\n"token:x@iam" = "operator y"', "as that of `x` does"),
     ],
 )
-def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, error: str) -> None:
-    issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
+def test_a_member_that_could_never_be_met_is_refused_at_the_start(
+    text: str, error: str, tmp_path: Path
+) -> None:
+    issuer = 'dir = "s"\n[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
     with pytest.raises(ConfigError, match=error):
         read_authenticator(
-            loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml"))
+            loads(f"{issuer}[roles.members]\n{text}\n", ServerConfig, source=tmp_path / "server.toml")
         )
+
+
+def test_members_are_read_in_the_order_of_the_file() -> None:
+    roles = Roles(members={"group:/b@iam": "site  lrz", "group:/a@iam": "operator Ada Lovelace"})
+    assert [(each.role, each.name) for each in roles.listed] == [
+        ("site", "lrz"),
+        ("operator", "Ada Lovelace"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -355,11 +406,11 @@ def test_every_sub_can_be_written_and_never_means_a_certificate(sub: str, issuer
         assert Bearer.parse(f"token:{sub}@{issuer}") == Bearer(token=sub, issuer=issuer)
 
 
-def test_tokens_and_ports_are_refused_without_https() -> None:
+def test_tokens_and_ports_are_refused_without_https(tmp_path: Path) -> None:
     issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
     for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "needs a secret, or https")):
         with pytest.raises(ConfigError, match=error):
-            read_authenticator(loads(text, ServerConfig, source=Path("server.toml")))
+            read_authenticator(loads(f'dir = "s"\n{text}', ServerConfig, source=tmp_path / "server.toml"))
 
 
 def test_an_error_names_the_key_whose_file_or_table_is_wrong(tmp_path: Path) -> None:
@@ -378,3 +429,30 @@ def test_an_error_names_the_key_whose_file_or_table_is_wrong(tmp_path: Path) -> 
         senders_of(read(hook.format("good") + hook.format("none")))
     with pytest.raises(ConfigError, match=r"^server\.toml: `wards\[0\]`: ward `down` admits no job"):
         wards_of(read('[[wards]]\nname = "down"'))
+
+
+def test_servers_with_one_session_key_know_each_others_logins(tmp_path: Path) -> None:
+    def believes(config: ServerConfig, cookie: str) -> bool:
+        return made(config).read(cookie, 2) is not None
+
+    def made(config: ServerConfig) -> Sessions:
+        found = sessions_of(config)
+        assert found is not None
+        return found
+
+    config, key = ServerConfig(dir=tmp_path), tmp_path / "session.key"
+    own = made(config)
+    cookie = own.write(own.begin(ADA, 1))
+    assert not believes(config, cookie), "without the file the key is of one process"
+    key.write_text("k" * 32)
+    key.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"session\.key` has mode 0640"):
+        sessions_of(config)
+    key.chmod(0o600)
+    shared = made(config)
+    assert believes(config, shared.write(shared.begin(ADA, 1)))
+    key.rename(tmp_path / "elsewhere")
+    key.symlink_to("not mounted")
+    with pytest.raises(ConfigError, match="failed to read the secret file"):
+        sessions_of(config)
+    assert sessions_of(ServerConfig(dir=tmp_path, web=Web(pages=False))) is None

@@ -201,8 +201,7 @@ class World:
 
     def __init__(self, folder: Path, certs: Certs, issuer: Issuer, **more: Any) -> None:
         self.folder, self.certs, self.issuer = folder, certs, issuer
-        self.revoked = folder / "revoked.txt"
-        self.revoked.write_text("# nobody yet\n")
+        self.revoked = folder / "server" / "revoked.txt"  #: which is not there at the start
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         certificate, key = certs.server
@@ -219,12 +218,11 @@ class World:
                 ],
             },
             "roles": {
-                "revoked_file": str(self.revoked),
-                "members": [
-                    {"role": "submitter", "name": "grace", "who": "/DC=org/CN=Grace Hopper"},
-                    {"role": "operator", "name": "oscar", "who": "group:/tide/operators@iam"},
-                    {"role": "site", "name": "cori", "who": "robot-cori@iam"},
-                ],
+                "members": {
+                    "/DC=org/CN=Grace Hopper": "submitter grace",
+                    "group:/tide/operators@iam": "operator oscar",
+                    "robot-cori@iam": "site cori",
+                },
             },
             **more,
         }  # fmt: skip

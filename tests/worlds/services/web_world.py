@@ -53,12 +53,11 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         port = free.getsockname()[1]
     ca = folder / "ca"
     tls = {"certificate": f"{ca}/localhost.pem", "key": f"{ca}/localhost.key", "ca": f"{ca}/ca.pem"}
-    issuer, revoked = Issuer(folder), folder / "revoked"
-    revoked.touch()
+    issuer, revoked = Issuer(folder), folder / "s" / "revoked.txt"
     believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
     server = Server(
         folder / "s", listen=f"127.0.0.1:{port}", secret_file=str(secret), tls=tls,
-        tokens={"issuers": [believed], "leeway_s": 0}, roles={"revoked_file": str(revoked)}, **hospital(folder),
+        tokens={"issuers": [believed], "leeway_s": 0}, **hospital(folder),
     )  # fmt: skip
     try:
         made = World(server.ready())

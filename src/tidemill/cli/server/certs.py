@@ -79,7 +79,7 @@ def define_revoke(parser: Parser) -> None:
         "--list",
         type=Path,
         metavar="FILE",
-        help="the server's `roles.revoked_file` (default: revoked.txt of the CA)",
+        help="the list to add to; a server reads revoked.txt in its directory (default: revoked.txt of the CA)",
     )
     _dir(parser)
 
@@ -186,7 +186,9 @@ def revoke(args: Namespace) -> int:
         return 0
     for line in lines:
         show(line)
-    hint(f"the server reads it from `{listed}` if `roles.revoked_file` names that file")
+    hint(
+        f"the server reads `revoked.txt` in its own directory: copy `{listed}` there, or name that file with --list"
+    )
     return 0
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Literal
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import hint, say, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import counted_text
-
-Format = Literal["toml", "ical", "cric"]
-SUFFIXES: dict[str, Format] = {".ics": "ical", ".ical": "ical", ".json": "cric"}
 
 
 def define_list(parser: Parser) -> None:
@@ -22,11 +18,8 @@ def define_list(parser: Parser) -> None:
 
 def define_check(parser: Parser) -> None:
     """Options of `downtimes check`."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="file with downtimes")
     parser.add_argument(
-        "--format",
-        choices=["toml", "ical", "cric"],
-        help="format of the file (default: by its name: `.ics` = ical, `.json` = cric, else toml)",
+        "file", type=Path, metavar="FILE", help="file with downtimes: a calendar, JSON of CRIC, or TOML"
     )
     parser.add_argument(
         "--site", default="", metavar="NAME", help="site that all entries concern (default: entries name it)"
@@ -64,15 +57,18 @@ def list_downtimes(args: Namespace) -> int:
 
 def check(args: Namespace) -> int:
     """Print what a file of downtimes says, and what of it is left out."""
+    import msgspec
+
     from tidemill.config.hospital import DowntimeSource
     from tidemill.server.hospital import downtimes
 
-    kind: Format = args.format or SUFFIXES.get(args.file.suffix.lower(), "toml")
-    site = args.site or ("(the site)" if kind == "ical" else "")
-    source = DowntimeSource(place=str(args.file.absolute()), format=kind, site=site)
+    source = DowntimeSource(place=str(args.file.absolute()), site=args.site)
     now_us = clock.now_us()
     try:
-        calendar = downtimes.parse(downtimes.read(source), source, now_us=now_us)
+        text = downtimes.read(source)
+        if not args.site and downtimes.format_of(text) == "calendar":
+            source = msgspec.structs.replace(source, site="(the site)")
+        calendar = downtimes.parse(text, source, now_us=now_us)
     except ConfigError as error:
         raise ConfigError(f"`{args.file}`: {error.message}", hint=error.hint) from error
     rows = downtimes.rows_of(calendar.downtimes, str(args.file), now_us=now_us, lead_s=0)

@@ -74,7 +74,7 @@ class ReportFiles:
 
 def _check(directory: Path) -> None:
     """Raise SiteError for what is not an archive of a server."""
-    hint = "name a server's archive, or a copy of it: `SERVER/archive`, or `archive.dir` of its server.toml"
+    hint = "name a server's archive, or a copy of it: `archive` in the server's directory"
     if not directory.is_dir():
         found = "is not a directory" if directory.exists() else "does not exist"
         raise SiteError(f"there is nothing to report on: `{directory}` {found}", hint=hint, transient=False)

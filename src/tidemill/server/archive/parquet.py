@@ -9,6 +9,7 @@ reported about themselves is kept by month, and rewritten while the month lasts 
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +78,7 @@ class Archive:
     def path(self, month: str, batch: int, table: str) -> Path:
         """Where a table of a batch is."""
         if self.directory is None:
-            raise SiteError("this server has no archive directory", hint="set `archive.dir` in server.toml")
+            raise SiteError("this server has no archive directory", hint="ask the server that wrote it")
         return self.directory / month / f"{batch:08d}-{table}.parquet"
 
     def rows(
@@ -158,8 +159,13 @@ def operation_path(directory: Path, month: str, table: str) -> Path:
 
 
 def make_durable(folder: Path) -> None:
-    """Make a directory and those above it; on return all of them survive a crash. Raises OSError."""
+    """Make a directory and those above it; on return all of them survive a crash. Raises OSError.
+
+    A link to a directory is one; what a broken link leads to is not made: a file system may not be mounted there.
+    """
     if not folder.is_dir():
+        if folder.is_symlink():
+            raise FileNotFoundError(errno.ENOENT, "the link leads to no directory", str(folder))
         make_durable(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
     sync_directory(folder.parent)

@@ -1,5 +1,8 @@
 """State changes out: each submitter gets those of its own jobs, at least once, and in order per job.
 
+How many events of a running job are done is not sent: it changes with every exchange of a site, and no experiment that
+takes messages has asked for it. `GET /v1/changes` has it.
+
 They come from the server's feed of changes. The number of the last change that a submitter received is written to the
 database after the broker's confirmation, so neither a restart of the server nor one of the broker skips anything. What
 waits for the broker stays in the feed. A submitter whose queue is full delays no other submitter.
@@ -85,10 +88,9 @@ class Feed:
         *,
         link: Link,
         names: Mapping[str, Callable[[], bool]],
-        progress: bool = False,
     ) -> None:
         """`names`: submitters, and whether they are revoked by now."""
-        self._store, self._dispatcher, self._link, self._progress = store, dispatcher, link, progress
+        self._store, self._dispatcher, self._link = store, dispatcher, link
         self._names = dict(sorted(names.items()))
         self._owners: dict[str, str] = {}
         self._woken = threading.Event()
@@ -200,11 +202,7 @@ class Feed:
                 self._owners.clear()
                 unknown = {each.campaign for each in changes}
             self._owners.update(session.rows("owners_by_name", names=sorted(unknown)))
-        return [
-            each
-            for each in changes
-            if self._owners.get(each.campaign) == name and (self._progress or not each.progress)
-        ]
+        return [each for each in changes if self._owners.get(each.campaign) == name and not each.progress]
 
     def _send(self, follower: Follower, window: list[Change]) -> None:
         """Publish, and wait until the broker has all. Raises SiteError, the position before the first that failed."""

@@ -101,7 +101,7 @@ class Gateway:
         self._feed: Feed | None = None
         self.link = Link(broker, sources, name="gateway", on_up=self._wake)
         self._feed = Feed(
-            store, dispatcher, link=self.link, progress=config.progress,
+            store, dispatcher, link=self.link,
             names={name: partial(_is_revoked, judge, name, user) for name, user in config.submitters.items()},
         )  # fmt: skip
         self.courier = Courier(self.link, frozenset(config.submitters))

@@ -1,4 +1,4 @@
-"""Downtimes in three formats, where they are read from, and what the database keeps of them.
+"""Downtimes in three formats, known by their content, where they are read from, and what the database keeps of them.
 
 A source that cannot be read changes nothing: what it said last holds on, and listings say since when.
 """
@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -44,7 +44,12 @@ READ_S = 30.0
 AT_ONCE = 10  #: servers that are asked at the same time
 ROWS_MAX = 100_000  #: of a CRIC answer or a file of our own
 OUT_OF_SERVICE = {"OUTAGE", ""}  #: severities of CRIC with which a site takes no work
+Format = Literal["calendar", "cric", "own"]
+BEGIN_CHARACTERS = 60  #: of a text that is in no format, in its error
+_LIST = re.compile(r"\[\s*[{\]]")
+"""How a list of JSON begins; in TOML what follows `[` is a name."""
 _NAMES = ("site", "rcsite", "rc_site", "atlas_site", "name")
+_OWN = "Tidemill's own format has tables `[[downtime]]` with `site`, `start`, `end` and `reason`; `zone` before them"
 _LOG = log.Log("server")
 _BODY = msgspec.json.Decoder(list[Downtime])
 
@@ -66,12 +71,12 @@ class _OwnFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def parse(text: str, source: DowntimeSource, *, now_us: int) -> Calendar:
     """What a source's text says. Raises ConfigError for what cannot be read as a whole."""
-    now = datetime.fromtimestamp(now_us / 1e6, UTC)
-    if source.format == "ical":
+    found = format_of(text)
+    if found == "calendar":
         if not source.site:
-            raise ConfigError("an `ical` source names no sites", hint="say with `site` whose calendar it is")
-        parsed = ical.parse(text, site=source.site, now=now)
-    elif source.format == "cric":
+            raise ConfigError("it is a calendar, which names no site: set `site`")
+        parsed = ical.parse(text, site=source.site, now=datetime.fromtimestamp(now_us / 1e6, UTC))
+    elif found == "cric":
         parsed = _cric(text, source)
     else:
         parsed = _own(text, source.site)
@@ -79,14 +84,38 @@ def parse(text: str, source: DowntimeSource, *, now_us: int) -> Calendar:
     return settled(Parsed(entries, parsed.problems), now_us=now_us)
 
 
+def format_of(text: str) -> Format:
+    """What a source's text is, by its first characters: what is neither a calendar nor JSON is taken for TOML.
+
+    A calendar begins with `BEGIN:VCALENDAR` (RFC 5545 3.4), JSON with `{`, or with `[` and then a record or nothing,
+    which TOML never does. Raises ConfigError for an empty text, which is rather a failed download than no downtimes.
+    """
+    begin = text.lstrip()
+    if not begin:
+        raise ConfigError(
+            "it is empty: one without downtimes has no event, is `{}`, or a line `# no downtimes`"
+        )
+    if begin[:15].upper() == "BEGIN:VCALENDAR":
+        return "calendar"
+    return "cric" if begin.startswith("{") or _LIST.match(begin) else "own"
+
+
 def _own(text: str, site: str) -> Parsed:
     try:
-        told = msgspec.convert(config_files.parse_toml(text), _OwnFile)
+        table = config_files.parse_toml(text)
+    except UNDECODABLE as error:
+        raise ConfigError(
+            "it is neither a calendar (`BEGIN:VCALENDAR`), nor JSON of CRIC (`{`), nor a TOML file: "
+            f"it begins with `{shown(text.lstrip()[:BEGIN_CHARACTERS])}`; as TOML: {error}",
+            hint=_OWN,
+        ) from error
+    try:
+        told = msgspec.convert(table, _OwnFile)
         zone: tzinfo | None = zone_of(told.zone) if told.zone else None
     except UNDECODABLE as error:
         raise ConfigError(
             f"it is not a file of downtimes: {error}",
-            hint="tables `[[downtime]]` with `site`, `start`, `end` and `reason`; `zone` before them",
+            hint=_OWN,
         ) from error
     found = Parsed([], [])
     for row in told.downtime[:ROWS_MAX]:
@@ -203,8 +232,6 @@ def check(rules: Downtimes) -> None:
             raise ConfigError("a source of downtimes has no `from`", hint="name a file or an https URL")
         if each.path is None:
             check_url(each.place)
-        if each.format == "ical" and not each.site:
-            raise ConfigError(f"`{each.place}` is a calendar of no site", hint="set `site`")
 
 
 def check_url(url: str) -> None:

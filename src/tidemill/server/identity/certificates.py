@@ -2,7 +2,7 @@
 
 OpenSSL has verified the chain, the dates and the purpose before anything here sees a certificate. The role is in the
 certificate (OU) only if our own CA signed it, which is checked by its key and not by its name; certificates of other
-CAs get the role that `[[roles.members]]` gives their subject.
+CAs get the role that `[roles.members]` gives their subject.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Revoked credentials: a file with one line each, read again whenever it changes."""
+"""Revoked credentials: a file with one line each, read again whenever it appears or changes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ import threading
 from pathlib import Path
 
 from tidemill import log
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, SiteError
+from tidemill.files import write_durable
 from tidemill.model.identity import Identity
 
 LINES_MAX = 100_000
 KINDS = ("serial", "subject", "name", "token")
+_NONE = (0, 0, 0)
+_DAMAGED = (-1, -1, -1)
 _LOG = log.Log("server")
 
 
 class Revoked:
-    """The list. `why` costs one `stat` while the file does not change. Shared by threads."""
+    """The list. `why` costs one `stat` while the file does not change. Shared by threads.
+
+    A server may have none, and one that appears later counts at once. One that had entries and is gone is an error:
+    what it revoked stays revoked while the server runs, and without it the server does not start again. A file beside
+    it, whose name ends with `.read`, keeps in mind that there was one.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError if the file cannot be read: without it revoked credentials would be accepted."""
+        """Raises ConfigError if the file is damaged or gone: without it revoked credentials would be accepted."""
         self._path = path
         self._lock = threading.Lock()
-        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._seen = _NONE
         self._entries: frozenset[tuple[str, str]] = frozenset()
-        if path is not None:
+        if path is not None and (os.path.lexists(path) or _mark_of(path).exists()):
             self._read(path)
 
     def why(self, identity: Identity) -> str | None:
@@ -40,38 +48,50 @@ class Revoked:
 
     def _again(self, path: Path) -> None:
         with self._lock:
-            try:
-                found = path.stat()
-            except OSError:
-                found = None
-            if found is not None and _mark(found) == self._seen:
+            if _state(path) == self._seen:
                 return
             try:
                 self._read(path)
             except ConfigError as error:
-                if self._seen != (
-                    -1,
-                    -1,
-                    -1,
-                ):  # what was known remains in force: a damaged file lets no one in
+                if self._seen != _DAMAGED:  # what was known remains in force: a damaged file lets no one in
                     _LOG.error("revoked.unread", error=error.message)
-                self._seen = (-1, -1, -1)
+                self._seen = _DAMAGED
 
     def _read(self, path: Path) -> None:
         try:
             with path.open("rb") as file:
-                seen = _mark(os.fstat(file.fileno()))
+                seen = _signature(os.fstat(file.fileno()))
                 text = file.read().decode()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"list of what is revoked, `{path}`, cannot be read: {error}", hint="an empty file is fine"
+                f"list of what is revoked, `{path}`, cannot be read: {error}",
+                hint="bring it back; if nothing is revoked any more, write an empty file",
             ) from error
         self._entries = parse(text, path)
         self._seen = seen
         _LOG.info("revoked.read", path=str(path), entries=len(self._entries))
+        mark = _mark_of(path)
+        if self._entries and not mark.exists():
+            try:
+                write_durable(mark, b"")
+            except SiteError as error:  # the list counts all the same
+                _LOG.error("revoked.unmarked", error=error.message)
 
 
-def _mark(found: os.stat_result) -> tuple[int, int, int]:
+def _mark_of(path: Path) -> Path:
+    """The file that says that the list has had entries."""
+    return path.with_name(f"{path.name}.read")
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    """Changes with the file. A link that leads nowhere is not a list that is not there."""
+    try:
+        return _signature(path.stat())
+    except OSError:
+        return _DAMAGED if os.path.lexists(path) else _NONE
+
+
+def _signature(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

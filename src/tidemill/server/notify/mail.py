@@ -14,14 +14,13 @@ from typing import Any, cast
 
 from tidemill import clock
 from tidemill.config.notify import Mail
-from tidemill.errors import ConfigError, SiteError, blaming
+from tidemill.errors import SiteError, blaming
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
 from tidemill.wire.credentials import Credentials, read_login
 
 END_S = 600.0  #: for the answer to the end of a mail
-PORTS = {"starttls": 587, "tls": 465, "none": 25}  #: RFC 8314 3.3, RFC 6409; 25 for a relay nearby
 _HINT = "check `[mail]` in server.toml; `tidemill server notify mail:ADDRESS` tries it"
 
 
@@ -126,14 +125,13 @@ class Mailer:
         return self._server
 
     def _connect(self) -> smtplib.SMTP:
-        config = self._config
-        host, port = _place(config)
-        if config.security == "tls":
-            server: smtplib.SMTP = _SmtpTls(host, port, timeout=config.timeout_s, context=self._tls)
+        timeout_s, (security, host, port) = self._config.timeout_s, self._config.place
+        if security == "tls":
+            server: smtplib.SMTP = _SmtpTls(host, port, timeout=timeout_s, context=self._tls)
         else:
-            server = _Smtp(host, port, timeout=config.timeout_s)
+            server = _Smtp(host, port, timeout=timeout_s)
         try:
-            if config.security == "starttls":
+            if security == "starttls":
                 server.starttls(context=self._tls)
             if self._login is not None:
                 server.login(*self._login)
@@ -154,15 +152,6 @@ class Mailer:
         else:
             why = f"is unreachable: {error}"
         return AwayError(f"mail server `{self._config.server}` {why}", hint=_HINT)
-
-
-def _place(config: Mail) -> tuple[str, int]:
-    host, colon, port = config.server.rpartition(":")
-    if not colon or config.server.endswith("]"):
-        return config.server.strip("[]"), PORTS[config.security]
-    if not port.isdecimal():
-        raise ConfigError(f"`mail.server` is `{config.server}`, expected `host:port`")
-    return host.strip("[]"), int(port)
 
 
 def _refusal(parcel: Parcel, code: int, said: bytes | str) -> SiteError:

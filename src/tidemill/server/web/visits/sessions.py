@@ -1,7 +1,7 @@
 """Sessions of the pages: signed cookies that hold an identity for a limited time, and tokens against forged forms.
 
-Without a key file the key exists in this process alone: a restart ends every session. A cookie is signed but readable,
-so it holds no secret.
+Without a file `session.key` the key exists in this process alone: a restart ends every session. A cookie is signed but
+readable, so it holds no secret.
 """
 
 from __future__ import annotations
