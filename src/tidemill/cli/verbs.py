@@ -47,7 +47,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "applications": {
         "app list": ("software.applications", "the applications that sites offer"),
         "app show": ("software.applications", "one application with its parameters"),
-        "app check": ("software.applications", "check an application file before you put it into SITE/apps, which approves it"),
+        "app check": (
+            "software.applications",
+            "check an application file before you put it into SITE/apps, which approves it",
+        ),
         "app approve": ("software.applications", "approve a program as it is now, after it has changed"),
     },
     "shared file systems": {

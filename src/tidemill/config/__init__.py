@@ -203,8 +203,8 @@ def parse_size(text: str) -> int:
 
 
 class _Checker:
-    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths. What is wrong is left
-    out and noted in `problems`. `tuning`: the table holds constants, and tables of them, instead of settings."""
+    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths. What is wrong is
+    left out and noted in `problems`. `tuning`: the table holds constants, and tables of them, instead of settings."""
 
     def __init__(
         self, source: Path, record: type[msgspec.Struct], problems: _Problems, *, tuning: bool = False

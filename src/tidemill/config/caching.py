@@ -55,8 +55,8 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse what cannot be run, or reached."""
         if self.url and re.fullmatch(_ADDRESS, self.url) is None:
             raise ValueError(
-                f"cache `{self.name}`: `url` is `{_shown(self.url)}`, expected scheme, host and port of the cache, such as "
-                "`root://dtn01:21094`, or `root://dtn01:21094//https:` for one that fetches `https`"
+                f"cache `{self.name}`: `url` is `{_shown(self.url)}`, expected scheme, host and port of the cache, "
+                "such as `root://dtn01:21094`, or `root://dtn01:21094//https:` for one that fetches `https`"
             )
         _ = urlsplit(self.url).port  # raises ValueError, as for `root://[::1` and `root://dtn01:port`
         if self.memory is None:

@@ -92,9 +92,8 @@ LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
 
 
 class AllocationState(StrEnum):
-    """Nodes granted by the batch system; names as in PSI/J, plus LOST. Pages, metrics and `site status` show RELEASED in
-    place of CANCELED where Tidemill itself ended an allocation: it released the nodes, or withdrew what still waited.
-    """
+    """Nodes granted by the batch system; names as in PSI/J, plus LOST. Pages, metrics and `site status` show RELEASED
+    in place of CANCELED where Tidemill itself ended an allocation: it released nodes, or withdrew what still waited."""
 
     INTENDED = "INTENDED"
     QUEUED = "QUEUED"
@@ -144,8 +143,8 @@ ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
     (AllocationState.LOST, AllocationState.CANCELED): "the accounting knows of it, late",
 }
 RELEASED = "RELEASED"
-"""What sites report instead of CANCELED where Tidemill itself ended an allocation. The batch system knows no difference,
-the site's log does."""
+"""What sites report instead of CANCELED where Tidemill itself ended an allocation. The batch system does not tell these
+apart, the site's log does."""
 
 REPORTED_STATES = (*(str(each) for each in AllocationState), RELEASED)
 """The states of allocations at the server."""

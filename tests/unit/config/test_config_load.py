@@ -88,8 +88,8 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
         '`nodes_max` is the text "many", expected integer',
         '`harvest.policy` is the text "yeild", expected one of `capped`, `demand`, `preempt`, `windows`, `yield` '
         "(did you mean `yield`?)",
-        "key `accounts[0].node_hours` is missing (number: Node-hours of it that Tidemill may use: what was left when the "
-        "site began)",
+        "key `accounts[0].node_hours` is missing (number: Node-hours of it that Tidemill may use: what was left when "
+        "the site began)",
         "unknown key `caches[0].nam` (did you mean `name`?)",
     ]
     assert error.hint is None
@@ -116,7 +116,7 @@ def test_each_wrong_key_of_a_job_is_told_with_the_number_of_its_job(tmp_path: Pa
 
 def test_a_wrong_name_is_refused_in_words_and_not_by_a_regular_expression() -> None:
     names = (
-        ("name = \"a b\"\nserver = 'x'", "`name`: expected a name of at most 31 characters: letters, digits and `_.-`"),
+        ('name = "a b"\nserver = "x"', "`name`: expected a name of at most 31 characters: letters, digits and `_.-`"),
         (BASE + '[[caches]]\nname = "-"\nurl = "root://h:1"', "`caches[...].name`: expected a name of at most 61"),
         (BASE + '[[io]]\nname = "."\nprefixes = ["/a"]', "expected a name of at most 31 characters"),
     )
@@ -197,7 +197,7 @@ def test_what_an_endpoint_is_for_is_one_choice() -> None:
         ('url = "https://r.example.org"\nsecret_file = "login"', "names no account"),
         ('url = "https://me@r.example.org"\nsecret_file = "login"\ntoken_file = "jwt"', "give one of"),
         ('url = "http://me@r.example.org"\nsecret_file = "login"', "is not encrypted"),
-        ('url = "https://me:secret@r.example.org"', "or with the account that logs in `https://ACCOUNT@rucio.example.org`"),
+        ('url = "https://me:secret@r.example.org"', "the account that logs in `https://ACCOUNT@rucio.example.org`"),
         ('url = "rucio.example.org"', "expected a server such as `https://rucio.example.org`"),
     ],
 )
@@ -250,12 +250,9 @@ def test_credentials_are_recognised_by_the_last_part_of_their_key() -> None:
     assert not keys["listen"]
 
 
-@pytest.mark.parametrize("url", ["dtn01:1094", "root://dtn01", "root:/dtn01:1094", "xrd://h:1", "root://me:geheim@h:1094"])
+@pytest.mark.parametrize("url", ["dtn01:1094", "root:/dtn01:1094", "xrd://h:1", "root://me:geheim@h:1094"])
 def test_a_caches_url_is_refused_in_words_with_an_example(url: str) -> None:
     text = f'{BASE}[[caches]]\nname = "c"\nurl = "{url}"'
-    if url == "root://dtn01":  # the port may be left out
-        assert loads(text, SiteConfig, source=SOURCE).caches[0].address == url
-        return
     message = refusal(text).message
     assert "cache `c`: `url` is `" in message
     assert "such as `root://dtn01:21094`" in message

@@ -138,8 +138,8 @@ def _define_files(parser: Parser) -> None:
     )
     parser.add_argument(
         "--dir", type=Path, metavar="DIR",
-        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out; with a server by http or https, where the site keeps "
-        "outputs)",
+        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out; with a server by http or https, where the site "
+        "keeps outputs)",
     )  # fmt: skip
 
 

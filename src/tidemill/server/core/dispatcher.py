@@ -178,13 +178,13 @@ class Dispatcher:
         return reply
 
     def handle_cancel(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
-        """Cancel jobs, or all of a campaign, in several transactions if they are many. Only their owner can say that they
-        are not needed: that ends them as COMPLETED."""
+        """Cancel jobs, or all of a campaign, in several transactions if they are many. Only their owner can say that
+        they are not needed: that ends them as COMPLETED."""
         self._check_action(request, identity, Act.CANCEL)
         if request.unneeded and identity.role is not Role.SUBMITTER and not identity.is_everybody:
             raise ForbiddenError(
-                f"{identity.role} `{identity.name}` may not end jobs as COMPLETED: only their owner knows that they are "
-                "not needed",
+                f"{identity.role} `{identity.name}` may not end jobs as COMPLETED: only their owner knows that they "
+                "are not needed",
                 hint="cancel them without `unneeded`",
             )
         return actions.act_in_pieces(

@@ -78,7 +78,7 @@ def check_bytes(image: ApprovedImage, digest_of: Callable[[str], str]) -> None:
         found = digest_of(path)
         if found != wanted:
             raise SiteError(
-                f"image `{_name(image)}`: pack `{path}` has digest {digest_text(found)}, the one of its name is expected",
+                f"image `{_name(image)}`: pack `{path}` has digest {digest_text(found)}, its name says another one",
                 hint="it was changed or cut: build the image again",
                 transient=False,
             )

@@ -13,7 +13,7 @@ from tidemill.wire.api import AppOffer
 
 REFRESH_S = 2.0
 LOOK_S = 30.0
-"""Pause between two look-ups of all files of programs, so that people see which ones changed before a job meets them."""
+"""Pause between two look-ups of the files of all programs: people see which ones changed before a job meets them."""
 
 
 class Offers:
