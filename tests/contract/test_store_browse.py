@@ -164,9 +164,7 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
         node="n17", since_us=1, until_us=2, why="starts failed fast", evidence=["after 0.2 s: exit 1"]
     )
     refused = RefusedApplication(name="old", file="old.toml", why="changed")
-    site.sync(
-        view=SiteView(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run", refused=[refused])
-    )
+    site.sync(view=SiteView(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run", refused=[refused]))
     (row,) = api_pages.site_rows(world.reader, set())
     assert row.refused == [refused]
     site.sync()  # says nothing new

@@ -128,7 +128,10 @@ ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
     (AllocationState.ACTIVE, AllocationState.QUEUED): "the batch system requeued it",
     (AllocationState.ACTIVE, AllocationState.COMPLETED): "its pilots left",
     (AllocationState.ACTIVE, AllocationState.FAILED): "node failure, or a pilot that could not work",
-    (AllocationState.ACTIVE, AllocationState.CANCELED): "it was canceled, by Tidemill (RELEASED) or by others",
+    (
+        AllocationState.ACTIVE,
+        AllocationState.CANCELED,
+    ): "it was canceled, by Tidemill (RELEASED) or by others",
     (
         AllocationState.ACTIVE,
         AllocationState.LOST,

@@ -61,7 +61,9 @@ def write_token(path: Path, ends_s: float) -> Path:
     return path
 
 
-def test_an_endpoint_that_finds_its_token_is_not_ok_without_one(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_finds_its_token_is_not_ok_without_one(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = SiteConfig(
         name="s", server="unix:/x", endpoints=[Endpoint(url="https://h.example.org/", token_file=DISCOVER)]
     )

@@ -79,7 +79,11 @@ def test_a_cache_is_asked_whether_it_answers() -> None:
         (offline,) = caches(SiteCache(name="wrong", url=f"root://127.0.0.1:{other}"), offline=True)
     assert (well.state, well.found) == ("ok", f"`well`: at root://127.0.0.1:{port}, which answers")
     assert (wrong.state, "is not an XRootD server" in wrong.found) == ("warn", True)
-    assert (gone.state, "does not answer from this host" in gone.found, "`url`" in gone.hint) == ("warn", True, True)
+    assert (gone.state, "does not answer from this host" in gone.found, "`url`" in gone.hint) == (
+        "warn",
+        True,
+        True,
+    )
     assert (offline.state, "answers" in offline.found) == ("ok", False)
 
 
@@ -96,7 +100,12 @@ def test_a_directory_of_a_cache_needs_a_legal_cache_toml_and_its_credential(tmp_
     named = directory(tmp_path / "named", f'[credential]\ncertificate = "{key}"\n')
     findings = [
         caches(SiteCache(name="c", url=url, directory=path))[0]
-        for path in (tmp_path / "empty", named, directory(tmp_path / "good"), directory(tmp_path / "odd", "x = 1\n"))
+        for path in (
+            tmp_path / "empty",
+            named,
+            directory(tmp_path / "good"),
+            directory(tmp_path / "odd", "x = 1\n"),
+        )
     ]
     assert [each.state for each in findings] == ["fail", "fail", "ok", "fail"]
     told = [each.found for each in findings]

@@ -116,8 +116,14 @@ def test_each_wrong_key_of_a_job_is_told_with_the_number_of_its_job(tmp_path: Pa
 
 def test_a_wrong_name_is_refused_in_words_and_not_by_a_regular_expression() -> None:
     names = (
-        ('name = "a b"\nserver = "x"', "`name`: expected a name of at most 31 characters: letters, digits and `_.-`"),
-        (BASE + '[[caches]]\nname = "-"\nurl = "root://h:1"', "`caches[...].name`: expected a name of at most 61"),
+        (
+            'name = "a b"\nserver = "x"',
+            "`name`: expected a name of at most 31 characters: letters, digits and `_.-`",
+        ),
+        (
+            BASE + '[[caches]]\nname = "-"\nurl = "root://h:1"',
+            "`caches[0].name`: expected a name of at most 61",
+        ),
         (BASE + '[[io]]\nname = "."\nprefixes = ["/a"]', "expected a name of at most 31 characters"),
     )
     for text, why in names:
@@ -197,7 +203,10 @@ def test_what_an_endpoint_is_for_is_one_choice() -> None:
         ('url = "https://r.example.org"\nsecret_file = "login"', "names no account"),
         ('url = "https://me@r.example.org"\nsecret_file = "login"\ntoken_file = "jwt"', "give one of"),
         ('url = "http://me@r.example.org"\nsecret_file = "login"', "is not encrypted"),
-        ('url = "https://me:secret@r.example.org"', "the account that logs in `https://ACCOUNT@rucio.example.org`"),
+        (
+            'url = "https://me:secret@r.example.org"',
+            "the account that logs in `https://ACCOUNT@rucio.example.org`",
+        ),
         ('url = "rucio.example.org"', "expected a server such as `https://rucio.example.org`"),
     ],
 )
@@ -263,7 +272,7 @@ def test_a_caches_url_is_refused_in_words_with_an_example(url: str) -> None:
 @pytest.mark.parametrize("record", [SiteConfig, ClientConfig])
 def test_a_password_in_the_address_of_a_broker_is_refused_when_the_file_is_read(record: type) -> None:
     name = 'name = "x"\n'
-    with pytest.raises(ConfigError, match="`server`: the URL of the broker `b.example.org` holds a password") as caught:
+    with pytest.raises(ConfigError, match=r"`server`: the URL of the broker .* holds a password") as caught:
         loads(f'{name}server = "amqps://lrz:geheim@b.example.org/tidemill"', record, source=SOURCE)
     assert "geheim" not in str(caught.value)
     assert loads(f'{name}server = "amqps://lrz@b.example.org/tidemill"', record, source=SOURCE)

@@ -131,27 +131,31 @@ def show_app(args: Namespace) -> int:
         return 0
     measured = {row.name: row.capacity.get("event_s") or {} for row in client_of(args).sites()}
     for offer in chosen:
-        app = offer.app
-        show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
-        if offer.site in refused:
-            show(f"    refused: {refused[offer.site]}")
-        size = f"{counted_text(app.cores, 'core')}, {app.memory_mb} MB"
-        show(f"    {app.mode} mode, {size}, {_event_text(app, measured.get(offer.site, {}).get(app.name))}")
-        if app.ranks_max:
-            show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
-        show(f"    {app.digest}")
-        for image in app.images:
-            show(f"    image {image}")
-        if app.container:
-            show(f"    container {app.container}")
-        for line in app.setup:
-            show(f"    setup {line}")
-        show(f"    outputs: {', '.join(app.outputs) or 'none'}")
-        if app.start is not None:
-            show(f"    {_start(app.start)}")
-        for name, parameter in sorted(app.parameters.items()):
-            show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
+        _show_offer(offer, measured.get(offer.site, {}).get(args.name), refused.get(offer.site))
     return 0
+
+
+def _show_offer(offer: Any, measured_s: float | None, refused: str | None) -> None:
+    app = offer.app
+    show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
+    if refused:
+        show(f"    refused: {refused}")
+    size = f"{counted_text(app.cores, 'core')}, {app.memory_mb} MB"
+    show(f"    {app.mode} mode, {size}, {_event_text(app, measured_s)}")
+    if app.ranks_max:
+        show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
+    show(f"    {app.digest}")
+    for image in app.images:
+        show(f"    image {image}")
+    if app.container:
+        show(f"    container {app.container}")
+    for line in app.setup:
+        show(f"    setup {line}")
+    show(f"    outputs: {', '.join(app.outputs) or 'none'}")
+    if app.start is not None:
+        show(f"    {_start(app.start)}")
+    for name, parameter in sorted(app.parameters.items()):
+        show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
 
 
 def _event_text(app: Any, measured_s: float | None) -> str:

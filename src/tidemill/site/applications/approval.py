@@ -157,7 +157,9 @@ def _of_file(
             raise
         raise ConfigError(f"{path}: `container.image`: {error}") from error
     if found != image.digest:
-        approved = digest_text(image.digest) if image.digest else "none: an image that is not a directory needs one"
+        approved = (
+            digest_text(image.digest) if image.digest else "none: an image that is not a directory needs one"
+        )
         raise ConfigError(
             f"{path}: `container.image` `{image.path}` has digest {digest_text(found)}, approved is {approved}",
             hint=f'image = "{image.path}@{found}"',

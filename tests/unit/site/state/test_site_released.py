@@ -15,7 +15,9 @@ def test_an_allocation_that_tidemill_canceled_is_reported_as_released() -> None:
     pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
     for number, name in enumerate(("ours", "theirs"), 1):
         pool.apply(
-            s.Intended(allocation=name, fleet="e1-1", nodes=1, cores=4, at_us=number, walltime_s=60.0, count=1)
+            s.Intended(
+                allocation=name, fleet="e1-1", nodes=1, cores=4, at_us=number, walltime_s=60.0, count=1
+            )
         )
         pool.apply(observed(name, AllocationState.ACTIVE))
     pool.apply(s.Ordered(cancel=["ours"], at_us=5))
