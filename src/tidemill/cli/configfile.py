@@ -7,7 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,16 +16,7 @@ from tidemill.errors import UNDECODABLE, ConfigError
 
 WRAP = 100
 EXAMPLE = "   # an example"
-
-
-class Examples(NamedTuple):
-    """Values that a new file shows as comments: of keys (dotted key -> TOML text), and of tables that a file may have
-    several of (dotted name -> TOML lines)."""
-
-    keys: Mapping[str, str]
-    tables: Mapping[str, str]
-
-
+DEFAULTS = "Keys that are commented out show their defaults"
 _KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
 _TABLE = re.compile(r"^\[(?P<table>[A-Za-z0-9_.-]+)\]\s*(#.*)?$")
 _LIST_TABLE = re.compile(r"^\[\[(?P<table>[A-Za-z0-9_.-]+)\]\]\s*(#.*)?$")
@@ -38,51 +29,58 @@ def commented(
     values: Mapping[str, str],
     origins: Mapping[str, str] | None = None,
     tail: str = "",
-    examples: Examples | None = None,
 ) -> str:
     """A TOML file with every key of a record: those in `values` (dotted key -> TOML text) set, the others commented.
 
     `origins` names the source of a value (dotted key -> text), also of keys that stay as they are; `tail` is TOML
-    that ends the file, such as lists of tables. Commented out, `examples` stand in place of defaults.
+    that ends the file, such as lists of tables.
     """
-    told, shown = origins or {}, examples or Examples({}, {})
+    told = origins or {}
     plain = [key for key in config.describe(record) if "." not in key.key]
     tables: dict[str, list[config.Key]] = {}
     for key in config.describe(record):
         if "." in key.key:
             tables.setdefault(key.key.partition(".")[0], []).append(key)
-    what = "their defaults" if examples is None else "their defaults, or examples where it says so"
-    lines = [f"# {title}. Keys that are commented out show {what}.", ""]
+    lines = [f"# {title}. {DEFAULTS}.", ""]
     for key in plain:
-        lines += _entry(key, key.key, values, told, shown)
+        lines += _entry(key, key.key, values, told)
     for table, keys in tables.items():
         lines += [f"[{table}]", ""]
         for key in keys:
-            lines += _entry(key, key.key.partition(".")[2], values, told, shown)
+            lines += _entry(key, key.key.partition(".")[2], values, told)
     for key in config.repeated(record):
         form = f"[[{key.key}]]" if key.type.startswith("list") else f"[{key.key}.NAME]"
-        if key.key in shown.tables:
-            example = [f"# {line}" for line in [form, *shown.tables[key.key].splitlines()]]
-            lines += [f"# {key.doc}; an example of one:", *example, ""]
-        else:
-            lines += [f"# {form}: {key.doc}", ""]
+        lines += [f"# {form}: {key.doc}", ""]
     return "\n".join(lines).rstrip() + "\n" + (f"\n{tail.strip()}\n" if tail else "")
 
 
-def _entry(
-    key: config.Key, name: str, values: Mapping[str, str], origins: Mapping[str, str], examples: Examples
-) -> list[str]:
+def _entry(key: config.Key, name: str, values: Mapping[str, str], origins: Mapping[str, str]) -> list[str]:
     unit = f" ({key.unit})" if key.unit else ""
     about = [f"# {key.doc or name}{unit}; {key.type}"]
     if key.key in origins:
         about += [f"# {line}" for line in textwrap.wrap(f"-> {origins[key.key]}", WRAP)]
     if key.key in values:
         return [*about, f"{name} = {values[key.key]}", ""]
-    if key.key in examples.keys:
-        return [*about, f"# {name} = {examples.keys[key.key]}{EXAMPLE}", ""]
     if key.default is None:
         return [*about, f"{name} =   # required", ""]
     return [*about, f"# {name} = {key.default}" if key.default != "none" else f"# {name} =", ""]
+
+
+def with_examples(text: str, keys: Mapping[str, str], tables: Mapping[str, str]) -> str:
+    """A file of `commented` with examples as comments: of `keys` (dotted key -> TOML text) in place of the defaults,
+    and of `tables` that a file may have several of (dotted name -> TOML lines)."""
+    lines = text.replace(DEFAULTS, f"{DEFAULTS}, or examples where it says so", 1).splitlines()
+    for index, table, match in list(_keys(lines)):
+        name = "" if match is None else match["key"]
+        key = f"{table}.{name}" if table else name
+        if match is not None and match["off"] and key in keys:
+            lines[index] = f"# {name} = {keys[key]}{EXAMPLE}"
+    for name, example in tables.items():
+        head = f"# [[{name}]]: "
+        index = next(at for at, line in enumerate(lines) if line.startswith(head))
+        about = f"# {lines[index].removeprefix(head)}; an example of one:"
+        lines[index : index + 1] = [about, *(f"# {line}" for line in [f"[[{name}]]", *example.splitlines()])]
+    return "\n".join(lines) + "\n"
 
 
 def set_keys(text: str, values: Mapping[str, str], *, source: Path) -> str:
