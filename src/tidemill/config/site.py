@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.amqp import AtBroker
+from tidemill.config.amqp import AtBroker, refuse_password
 from tidemill.config.caching import Replicas, Routing, SiteCache
 from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
@@ -645,7 +645,8 @@ class SiteConfig(
     ] = 86400.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work together."""
+        """Refuse what cannot work together, and a password."""
+        refuse_password(self.server)
         if self.cluster.script_head and self.batch not in ("slurm", "local"):
             raise ValueError(
                 f"`cluster.directives` holds `{self.cluster.script_head[0][:80]}`: only Slurm reads lines of the batch "
