@@ -80,6 +80,8 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
         '[[accounts]]\nname = "a"\n[[caches]]\nnam = "c"\n'
     )
     error = refusal(text)
+    keys = {each.key: each for each in config.describe(Account)}
+    node_hours = keys["node_hours"].doc
     assert error.message.split("\n") == [
         f"{SOURCE}: 6 errors",
         "unknown key `waltime_s` (did you mean `walltime_s`?)",
@@ -88,8 +90,7 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
         '`nodes_max` is the text "many", expected integer',
         '`harvest.policy` is the text "yeild", expected one of `capped`, `demand`, `preempt`, `windows`, `yield` '
         "(did you mean `yield`?)",
-        "key `accounts[0].node_hours` is missing (number: Node-hours of it that Tidemill may use: what was left when "
-        "the site began)",
+        f"key `accounts[0].node_hours` is missing (number: {node_hours})",
         "unknown key `caches[0].nam` (did you mean `name`?)",
     ]
     assert error.hint is None

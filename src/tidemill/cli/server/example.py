@@ -8,6 +8,7 @@ KEYS = {
     "tls.certificate": '"../ca/tidemill.example.org.pem"',
     "tls.key": '"../ca/tidemill.example.org.key"',
     "tls.ca": '"../ca/ca.pem"',
+    "roles.members": '{ "/DC=org/DC=example/CN=Ada Lovelace" = "operator ada" }',
     "amqp.url": '"amqps://tidemill.example.org@broker.example.org/tidemill"',
     "amqp.certificate": '"../ca/tidemill.example.org.pem"',
     "amqp.key": '"../ca/tidemill.example.org.key"',
@@ -29,10 +30,6 @@ cure = { memory_factor = 2, whole_node = true }""",
 name = "cms"
 issuer = "https://cms-auth.example.org/"
 audience = ["https://tidemill.example.org:8443"]""",
-    "roles.members": """\
-role = "operator"
-name = "ada"
-who = "/DC=org/DC=example/CN=Ada Lovelace\"""",
     "downtimes.sources": """\
 from = "downtimes.toml\"""",
     "notify.rules": """\
