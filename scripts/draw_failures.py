@@ -16,27 +16,29 @@ This reference lists the classes of failures, what each means and what to do nex
 
 The server, sites and web pages decide by this table.
 
-Only a job's own fault (`application`, `input`) fails a job. Everything else waits, goes to another site, or both.
+Only a job's own fault (`application`, `input`) fails a job. After any other failure the job waits, goes to another
+site, or both.
 
 | class | means | whose fault | uses up a retry | against the job | also against | tried again at the site | next step |
 |---|---|---|---|---|---|---|---|
 """
 TAIL = """
-*Whose fault* is that of the class; the evidence of a failure may name another one. An input that a site does not permit
-is `stage_in`, but the site's fault. `ours` means Tidemill itself, such as a full database; no class has it by itself.
-*Against the job*: a job that sites return three times with it fails.
+*Whose fault* is that of the class; the evidence of a failure may name another one. For example, an input that a site
+does not permit is `stage_in`, but the site's fault. `ours` means Tidemill itself, such as a full database; no class
+has it.
+*Against the job*: if sites return a job three times with this class, the job fails.
 
 ## What a site can wait out
 
-A disk that is full, a file system that stalls, an unreachable data server, a proxy or token that has expired: jobs wait
-at the site. A job is tried again at once, then after the pause above, then after twice that, up to an hour. It asks for
-no nodes meanwhile. After three days it goes back to the server with the reason,
+While a disk is full, a file system stalls, a data server is unreachable, or a proxy or token has expired, jobs wait
+at the site. The site tries a job again at once, then after the pause above, then after twice that, up to an hour. It
+asks for no nodes for the job meanwhile. After three days the job goes back to the server with the reason,
 and other sites may take it.
 
 - `tidemill job explain` names the trouble, what would end it, and when it is tried again.
 - `tidemill site status` and the site's page list all troubles. `SITE/troubles.json` keeps them over restarts.
-- A renewed certificate, proxy or token file of an endpoint is noticed within seconds. A restart of the agent tries each
-  trouble at once.
+- The agent notices a renewed certificate, proxy or token file of an endpoint within seconds. A restart of the agent
+  tries each trouble at once.
 
 ## Breakers
 
@@ -45,21 +47,22 @@ directory of a file system, or all inputs.
 
 | state | when | what happens |
 |---|---|---|
-| closed | at first | each job that fails for the cause waits by itself |
-| open | three jobs in a row failed for it, with no success between | no job that would meet it is tried, nor sent |
+| closed | at first | each job that fails for the cause waits on its own |
+| open | three jobs in a row failed for it, with no success between | no job that would meet it is tried or sent |
 | trying | its pause is over | one job is tried; if it succeeds, the breaker closes, else the pause doubles |
 
-The job that was tried least is tried next. Where every waiting job was tried before, the server sends one more, so that
+The site tries the job that was tried least. If every waiting job was tried before, the server sends one more, so that
 a few jobs that can never succeed do not keep a breaker open. A site has at most 32 breakers.
 
-An image that cannot be used on a node counts against that node. On three nodes in a row, or ten times, it is the site's
-image: the breaker of the application opens, and one event tries it.
+If a node cannot use an image, that counts against the node. After three nodes in a row, or ten times, the image itself
+is at fault: the breaker of the application opens, and one event tries it.
 
 ## What a site returns
 
-A job that a site returns for a cause of its own waits for other sites; the same site is offered it again after 10 s,
-then after twice that, up to an hour. It does not fail, however many sites do so: `tidemill job explain` names each with
-its reason. A job that is returned for its own fault goes to a site that has not refused it, if there is one.
+If a site returns a job for a cause of the site, the job waits for other sites. The server offers it to the same site
+again after 10 s, then after twice that, up to an hour. The job does not fail, however many sites return it; `tidemill
+job explain` names each with its reason. A job that is returned for its own fault goes to a site that has not
+refused it, if there is one.
 """
 
 

@@ -15,40 +15,40 @@ This reference lists the metrics for Prometheus.
 
 <!-- Drawn by `make gen` from `src/tidemill/model/metrics`: edit that. -->
 
-The page is a contract: names, types,
-labels and units stay, the changelog announces the removal of a metric one release before. Times are in seconds,
-sizes in bytes.
+Names, types, labels and units are stable; the changelog announces the removal of a metric one release before. Times
+are in seconds, sizes in bytes.
 
-| of | where | for whom |
+| metrics of | where | who can read them |
 |---|---|---|
-| the server | `GET /metrics` | operators: [who may](operations.md#metrics) |
-| a site's agent, its pilots | `SITE/metrics.prom`, whole, every three heartbeats (15 s) | who may read the file |
-| the same | `[metrics] textfile` in `site.toml`: a copy for node_exporter's collector | who may read it |
-| the same | `[metrics] listen` and `secret_file`: `GET /metrics` on the login node | who knows the secret |
+| the server | `GET /metrics` | [operators](operations.md#metrics) |
+| a site's agent, its pilots | `SITE/metrics.prom`, whole, every three heartbeats (15 s) | users who may read the file |
+| the same | `[metrics] textfile` in `site.toml`: a copy for node_exporter's collector | users who may read the copy |
+| the same | `[metrics] listen` and `secret_file`: `GET /metrics` on the login node | clients that send the secret |
 
-[deploy/grafana-dashboard.json](../deploy/grafana-dashboard.json) shows them, [operations](operations.md) says how to
-scrape them. Counters count since the start of the process. Metrics without data are omitted,
-such as nodes on the embedded batch system.
+[Operations](operations.md#metrics) describes how to scrape them, and the
+[dashboard](../deploy/grafana-dashboard.json) for Grafana. Counters count since the start of the process. Metrics
+without data are omitted, such as nodes on the embedded batch system.
 """
 TAIL = """
 ## What to watch
 
-- `tidemill_server_health` is there for any `problem`: the server says what is wrong; `/v1/health` has the words.
-- `tidemill_server_site_state{state="LOST"}` or `"SILENT"`: an agent does not report; `tidemill site status` there.
-- `tidemill_server_notification_oldest_seconds` grows: mail or a hook cannot be reached; the log has
+- `tidemill_server_health` is 1 for a `problem`: `/v1/health` describes it.
+- `tidemill_server_site_state{state="LOST"}` or `"SILENT"`: an agent does not report; run `tidemill site status`
+  at the site.
+- `tidemill_server_notification_oldest_seconds` grows: a mail server or hook is unreachable; the log has
   `message.delayed`.
 - `tidemill_server_transaction_seconds`: the database is slow when most take longer than 0.1 s.
-- `tidemill_drained` is 1: staff have stopped the site. `tidemill site status` says who and why.
-- `tidemill_cancels_total{by="others"}` grows: the centre's staff, or a script of theirs, ends Tidemill's allocations.
-- `tidemill_batch_interval_factor` is above 1: the batch system is slow, and we ask it less often.
-- `tidemill_harm_today_seconds`: what regular jobs waited because of us; `tidemill site harm` names them.
+- `tidemill_drained` is 1: staff have stopped the site. `tidemill site status` shows who and why.
+- `tidemill_cancels_total{by="others"}` grows: the centre's staff, or one of their scripts, ends Tidemill's allocations.
+- `tidemill_batch_interval_factor` is above 1: the batch system is slow, and the agent polls it less often.
+- `tidemill_harm_today_seconds`: how long regular jobs waited because of Tidemill; `tidemill site harm` names them.
 - `tidemill_waits_for{cause="..."}`: `idle` (no node is idle), `regular` (regular jobs are about to use what is idle),
   `ours` (allocations of Tidemill wait for what is idle), `headroom` (kept for small jobs to come),
   `payback` (the gaps are too short), `backlog` (no work for more), `nodes`, `allocations`, `waiting`, `starts`,
   `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the batch
   system's scheduler does not run), `closed` (the partition is closed), `failed_starts`, `wide`
   (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's).
-  `tidemill site status` says it in words.
+  `tidemill site status` describes the cause.
 - `tidemill_io_over_total` grows: nodes counted more operations or bytes on an area than the [I/O
   budget](io-budget.md) allows; starts are slowed.
 - `tidemill_quarantined_nodes`: nodes on which starts fail; the agent's log has the evidence.

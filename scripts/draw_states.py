@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
+from inspect import cleandoc
 
 from page import settle
 
@@ -45,7 +46,7 @@ def drawn() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, states, transitions in TABLES:
-        meaning = (states.__doc__ or "").strip()
+        meaning = cleandoc(states.__doc__ or "")
         parts.append(f"## {title}\n\n{meaning}\n\n{diagram(states, transitions)}\n\n{table(transitions)}\n")
     return "\n".join(parts)
 

@@ -127,6 +127,20 @@ def test_a_redirect_to_a_host_that_is_not_on_the_list_is_not_followed() -> None:
             assert world.read("here/f") == CONTENT
 
 
+def test_a_redirector_of_a_federation_may_send_the_cache_on() -> None:
+    with cache_world() as target:
+        target.make("there/f", CONTENT)
+        options = {"XROOTD_OPTIONS": f"xrootd.redirect 127.0.0.1:{target.line.port} /there"}
+        with cache_world(options=options) as world:
+            world.make("here/f", CONTENT)
+            world.init("--federation")
+            world.start()
+
+            assert world.read("there/f") == CONTENT
+            assert world.read("here/f") == CONTENT
+            assert target.sent()["connections"] > 0
+
+
 def test_an_origin_that_redirects_in_a_circle_is_given_up() -> None:
     with cache_world() as world:
         options = {"XROOTD_OPTIONS": f"xrootd.redirect 127.0.0.1:{world.line.port} /circle"}
@@ -134,7 +148,7 @@ def test_an_origin_that_redirects_in_a_circle_is_given_up() -> None:
         world.origin = Origin(world.folder / "o", options)
         world.make("f", CONTENT)
         world.init()
-        world.set("redirects_max = 5")
+        world.set("federation = true")
         world.start()
 
         done = world.copy(world.url("circle/f"))

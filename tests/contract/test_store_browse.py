@@ -9,6 +9,7 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases
 
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
+from tidemill.model.trouble import RefusedApplication
 from tidemill.server.api.routes import ROUTES, Call, OfCampaignQuery
 from tidemill.server.core import site_views
 from tidemill.server.errors import RequestError
@@ -162,7 +163,10 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
     node = BadNode(
         node="n17", since_us=1, until_us=2, why="starts failed fast", evidence=["after 0.2 s: exit 1"]
     )
-    site.sync(view=SiteView(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run"))
+    refused = RefusedApplication(name="old", file="old.toml", why="changed")
+    site.sync(view=SiteView(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run", refused=[refused]))
+    (row,) = api_pages.site_rows(world.reader, set())
+    assert row.refused == [refused]
     site.sync()  # says nothing new
     found = web_pages.running(world.reader)["s"]
     assert (found.view.bad_nodes, found.view.mode) == ([node], "run")

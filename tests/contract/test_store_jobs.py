@@ -12,13 +12,14 @@ import pytest
 from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, leases, refused
 
 from tidemill.errors import ConfigError, SiteError
+from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import Input, JobSpec, Output, Resources
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.rows import PARTIAL
 from tidemill.server.database.store import Store, row
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.errors import MissingError, RequestError, WrongEdgeError
+from tidemill.server.errors import ForbiddenError, MissingError, RequestError, WrongEdgeError
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
@@ -211,6 +212,22 @@ def test_jobs_that_their_owner_needs_no_more_are_completed_and_nothing_of_them_r
     assert world.state(started) == "COMPLETED", "a result that comes late changes nothing"
     (lease,) = leases(site.sync())
     assert lease.job == after
+
+
+def test_only_the_owner_of_jobs_says_that_they_are_not_needed(world: World) -> None:
+    ada = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE)
+    operator = Identity(role=Role.OPERATOR, name="eve", via=Via.CERTIFICATE)
+    request = SubmitRequest(campaign="ada-1", owner="ada", key="k", jobs=[SIM, SIM])
+    first = world.dispatcher.handle_submit(request, ada).first_job
+    second = first + 1
+    unneeded = ActionRequest(jobs=[first], unneeded=True)
+    with pytest.raises(ForbiddenError, match="only their owner knows") as caught:
+        world.dispatcher.handle_cancel(unneeded, operator)
+    assert caught.value.hint == "cancel them without `unneeded`"
+    assert world.state(first) == "WAITING"
+    assert world.dispatcher.handle_cancel(unneeded, ada).changed == 1
+    assert world.dispatcher.handle_cancel(ActionRequest(jobs=[second]), operator).changed == 1
+    assert (world.state(first), world.state(second)) == ("COMPLETED", "CANCELED")
 
 
 def test_cancel_stops_a_campaign_wherever_it_is(world: World) -> None:

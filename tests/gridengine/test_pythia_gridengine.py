@@ -25,7 +25,7 @@ GRID_ENGINE_SITE = """batch = "gridengine"
 [cluster]
 parallel_environment = "node"
 calls_per_min_max = 1200
-nice = 0
+directives = ["-p 0"]
 [harvest]
 policy = "demand"
 poll_s = 0.5

@@ -73,7 +73,9 @@ def test_an_image_may_be_named_by_its_recipe_and_be_pinned(site: Path) -> None:
     path = write_application(site, f'"{site}/images/rel1.json@sha256:{digest(site)}"')
     assert load_application(path).images[0].use.name == "rel1"
     write_application(site, f'"rel1@sha256:{64 * "0"}"')
-    with pytest.raises(ConfigError, match=rf"has digest sha256:{digest(site)}, approved is sha256:0000"):
+    with pytest.raises(
+        ConfigError, match=rf"has digest sha256:{digest(site)[:12]}, approved is sha256:000000000000"
+    ):
         load_application(path)
     write_application(site, '"rel1@sha256:12"')
     with pytest.raises(ConfigError, match="64 hexadecimal digits"):

@@ -24,7 +24,7 @@ QUICK = Cluster(calls_per_min_max=100_000, unknown_s=1.0, timeout_s=20.0)
 
 @pytest.fixture
 def open_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
-    """`open_bench(cluster, nice=3)`: a bench on this cluster, with settings of the adapter."""
+    """`open_bench(cluster, qos="low")`: a bench on this cluster, with settings of the adapter."""
     opened: list[Bench] = []
 
     def start(cluster: SlurmCluster, **settings: object) -> Bench:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import Cluster, SiteConfig
@@ -25,6 +27,16 @@ def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
         return LocalBatchSystem(directory, config.local, config.node)
     account = config.accounts[0].name if config.accounts else ""
     return open_cluster(config.batch, directory, config.cluster, key=site_key(site_dir), account=account)
+
+
+@contextlib.contextmanager
+def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
+    """The centre's batch system of a site, to be asked only: the site directory stays as it is. Before the site has
+    its key, no allocation counts as Tidemill's."""
+    key = site_key(site_dir) if (site_dir / _KEY_FILE).exists() else ""
+    account = config.accounts[0].name if config.accounts else ""
+    with TemporaryDirectory(prefix="tidemill-") as scratch:
+        yield open_cluster(config.batch, Path(scratch), config.cluster, key=key, account=account)
 
 
 def open_cluster(

@@ -15,6 +15,8 @@ from tidemill import config, files
 from tidemill.errors import UNDECODABLE, ConfigError
 
 WRAP = 100
+EXAMPLE = "   # an example"
+DEFAULTS = "Keys that are commented out show their defaults"
 _KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
 _TABLE = re.compile(r"^\[(?P<table>[A-Za-z0-9_.-]+)\]\s*(#.*)?$")
 _LIST_TABLE = re.compile(r"^\[\[(?P<table>[A-Za-z0-9_.-]+)\]\]\s*(#.*)?$")
@@ -39,7 +41,7 @@ def commented(
     for key in config.describe(record):
         if "." in key.key:
             tables.setdefault(key.key.partition(".")[0], []).append(key)
-    lines = [f"# {title}. Keys that are commented out show their defaults.", ""]
+    lines = [f"# {title}. {DEFAULTS}.", ""]
     for key in plain:
         lines += _entry(key, key.key, values, told)
     for table, keys in tables.items():
@@ -62,6 +64,23 @@ def _entry(key: config.Key, name: str, values: Mapping[str, str], origins: Mappi
     if key.default is None:
         return [*about, f"{name} =   # required", ""]
     return [*about, f"# {name} = {key.default}" if key.default != "none" else f"# {name} =", ""]
+
+
+def with_examples(text: str, keys: Mapping[str, str], tables: Mapping[str, str]) -> str:
+    """A file of `commented` with examples as comments: of `keys` (dotted key -> TOML text) in place of the defaults,
+    and of `tables` that a file may have several of (dotted name -> TOML lines)."""
+    lines = text.replace(DEFAULTS, f"{DEFAULTS}, or examples where it says so", 1).splitlines()
+    for index, table, match in list(_keys(lines)):
+        name = "" if match is None else match["key"]
+        key = f"{table}.{name}" if table else name
+        if match is not None and match["off"] and key in keys:
+            lines[index] = f"# {name} = {keys[key]}{EXAMPLE}"
+    for name, example in tables.items():
+        head = f"# [[{name}]]: "
+        index = next(at for at, line in enumerate(lines) if line.startswith(head))
+        about = f"# {lines[index].removeprefix(head)}; an example of one:"
+        lines[index : index + 1] = [about, *(f"# {line}" for line in [f"[[{name}]]", *example.splitlines()])]
+    return "\n".join(lines) + "\n"
 
 
 def set_keys(text: str, values: Mapping[str, str], *, source: Path) -> str:

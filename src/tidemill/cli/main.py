@@ -89,8 +89,7 @@ def _run(words: list[str]) -> int:
         return EXIT_DONE
     is_family = words[0] not in VERBS and bool(family_of(words[0]))
     if len(words) == 2 and words[1] in ("-h", "--help") and is_family:
-        for verb in family_of(words[0]):
-            show(f"tidemill {verb:<20} {VERBS[verb][1]}")
+        show_lines(_family_help(words[0]))
         return EXIT_DONE
     verb, rest = find_verb(words)
     command = load(verb)
@@ -133,8 +132,27 @@ def overview() -> str:
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += [f"  {verb:<20} {about}" for verb, (_, about) in verbs.items()]
-    lines += ["", "`tidemill VERB --help` explains a verb; `tidemill man VERB` shows its page."]
+    lines += [
+        "",
+        "Begin with `tidemill run -- hostname`: it starts what is needed, and prints what the command prints.",
+        "`tidemill VERB --help` explains a verb; `tidemill man VERB` shows its page.",
+    ]
     return "\n".join(lines)
+
+
+def _family_help(word: str) -> str:
+    """What `tidemill app --help` prints."""
+    verbs = family_of(word)
+    width = max(len(verb) for verb in verbs)
+    return "\n".join(
+        [
+            f"usage: tidemill {word} VERB [OPTIONS]",
+            "",
+            *(f"  tidemill {verb:<{width}}  {VERBS[verb][1]}" for verb in verbs),
+            "",
+            f"`tidemill {verbs[0]} --help` explains that verb.",
+        ]
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

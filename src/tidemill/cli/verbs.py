@@ -47,7 +47,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "applications": {
         "app list": ("software.applications", "the applications that sites offer"),
         "app show": ("software.applications", "one application with its parameters"),
-        "app check": ("software.applications", "check an application file before it is approved"),
+        "app check": (
+            "software.applications",
+            "check an application file before you put it into SITE/apps, which approves it",
+        ),
         "app approve": ("software.applications", "approve a program as it is now, after it has changed"),
     },
     "shared file systems": {
@@ -100,7 +103,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "owner shares": ("server.owners", "give a submitter a weight in the fair share"),
         "downtimes list": ("server.downtimes", "when sites are out of service, as the server knows it"),
         "downtimes check": ("server.downtimes", "what a file of downtimes says, and what of it is left out"),
-        "audit": ("server.audit", "who ran what in an allocation or on a node; is the log of changes whole"),
+        "audit": ("server.audit", "who ran what in an allocation or on a node; verify the log of changes"),
         "certs init": ("server.certs", "make a small CA for a collaboration that has none"),
         "certs issue": ("server.certs", "make a key pair for the server, a submitter, a site or an operator"),
         "certs show": ("server.certs", "what certificates say and when they end"),
@@ -108,7 +111,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "sites": {
         "site init": ("site.init", "inspect the machine and write a commented site.toml"),
-        "site check": ("site.check", "check a site.toml and what it names"),
+        "site check": (
+            "site.check",
+            "check a site.toml, and whether the files, programs, endpoints and caches that it names are there",
+        ),
         "site enable": ("site.check", "let a site that observes submit jobs, and set its bounds"),
         "site run": ("site.agent", "run a site's agent"),
         "site status": ("site.status", "what a site does"),
@@ -116,9 +122,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "site resume": ("site.agent", "let a stopped site work again"),
         "site reset-epoch": (
             "site.epoch",
-            "at the server: let a site's agent come back that a stolen credential has locked out",
+            "at the server: let a site's agent connect again after a stolen credential locked it out",
         ),
-        "site deny": ("site.agent", "let nothing of a submitter run at a site"),
+        "site deny": ("site.agent", "stop a submitter's jobs from running at a site"),
         "site allow": ("site.agent", "let a submitter's jobs run there again"),
         "site harm": (
             "site.harm",

@@ -19,6 +19,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill import config
+from tidemill.config.amqp import refuse_password
 from tidemill.config.keys import Addresses, doc
 from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.wire.credentials import Credentials
@@ -74,6 +75,10 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "order: `$BEARER_TOKEN`, `$BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID`, `/tmp/bt_u$UID`"
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a password."""
+        refuse_password(self.server)
 
 
 class ServerPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,8 +181,9 @@ def _job(table: dict[str, Any], defaults: dict[str, Any], *, number: int, path: 
     try:
         spec = config.convert(merged, JobSpec, source=path)
     except ConfigError as error:
-        where, told = f"{path}: ", error.message.removeprefix(f"{path}: ")
-        raise ConfigError(where + told.replace("`", f"`job[{number}].", 1), hint=error.hint) from error
+        lines = error.message.removeprefix(f"{path}: ").split("\n")  # one for each wrong key
+        told = "\n".join(line.replace("`", f"`job[{number}].", 1) for line in lines)
+        raise ConfigError(f"{path}: {told}", hint=error.hint) from error
     where = f"{path}: job[{number}]" + (f" (`{spec.name}`)" if spec.name else "")
     if (spec.app is None) == (spec.command is None):
         raise ConfigError(f"{where} needs `app` or `command`, and not both")

@@ -37,8 +37,13 @@ CREDENTIALS = {
 KEY_PARTS_MAX = 1000
 KEY_LIKENESS_MIN = 0.6  #: `spill` and `stop_file`, alike by 0.57, have nothing to do with each other
 KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
+PROBLEMS_SHOWN = 20  #: of one file: a screen of them
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
 _KEY_START = re.compile(r"[{,\[]")
+_NAME_PATTERN = re.compile(
+    r"matching regex '\^\[(?P<capitals>A-Z)?a-z0-9\]\[(?:A-Z)?a-z0-9(?P<signs>[^\]]+)\]\{0,(?P<more>\d+)\}\$'"
+)
+"""The form of every pattern of a name."""
 _LIST_INDEX = re.compile(r"\[\d+\]")
 
 _SIZE_UNITS = {
@@ -92,13 +97,42 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
     """As `load`, of a table that was read already."""
-    checked = _checked(data, record, source)
+    checked, problems = _checked(data, record, source)
+    if problems.has_gaps:
+        raise problems.together()
     try:
-        return msgspec.convert(checked, record)
+        found = msgspec.convert(checked, record)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        key = _named(where.rstrip("`").lstrip("."), str(error), checked, record) or "the file"
-        raise ConfigError(f"{source}: `{key}`: {message[:1].lower() + message[1:]}") from error
+        key = _named(where.rstrip("`").lstrip("."), str(error), checked, record)
+        said = _name_in_words(message) or message[:1].lower() + message[1:]
+        problems.errors.append(ConfigError(f"{source}: `{key}`: {said}" if key else f"{source}: {said}"))
+        raise problems.together() from error
+    if problems.errors:
+        raise problems.together()
+    return found
+
+
+class _Problems:
+    """What is wrong in one file, so that its owner corrects all of it at once. `has_gaps`: the value of a known key is
+    wrong or missing, so that the rest cannot be converted."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self.errors: list[ConfigError] = []
+        self.has_gaps = False
+
+    def together(self) -> ConfigError:
+        """One error: the only one, or a line for each with its hint behind it."""
+        if len(self.errors) == 1:
+            return self.errors[0]
+        lines = [
+            each.message.removeprefix(f"{self._source}: ") + (f" ({each.hint})" if each.hint else "")
+            for each in self.errors[:PROBLEMS_SHOWN]
+        ]
+        if len(self.errors) > len(lines):
+            lines.append(f"and {len(self.errors) - len(lines)} more")
+        return ConfigError("\n".join([f"{self._source}: {len(self.errors)} errors", *lines]))
 
 
 def _named(key: str, said: str, checked: dict[str, Any], record: type[msgspec.Struct]) -> str:
@@ -116,14 +150,30 @@ def _named(key: str, said: str, checked: dict[str, Any], record: type[msgspec.St
     return key
 
 
-def _checked(data: dict[str, Any], record: type[msgspec.Struct], source: Path) -> Any:
-    """The table along the record's types; the constants of its table `[tuning]` are where the settings are."""
-    info = _info(record)
+def _name_in_words(message: str) -> str | None:
+    """What msgspec says of a text that is not a name, without the regular expression; None = it says something else."""
+    found = _NAME_PATTERN.search(message)
+    if found is None:
+        return None
+    letters = "letters" if found["capitals"] else "small letters"
+    return (
+        f"expected a name of at most {int(found['more']) + 1} characters: {letters}, digits and `{found['signs']}`, "
+        "the first one a letter or digit"
+    )
+
+
+def _checked(
+    data: dict[str, Any], record: type[msgspec.Struct], source: Path
+) -> tuple[dict[str, Any], _Problems]:
+    """The table along the record's types, without what is wrong in it; the constants of its table `[tuning]` are where
+    the settings are."""
+    info, problems = _info(record), _Problems(source)
     if TUNING not in data or not has_constants(record):
-        return _Checker(source, record).check(data, info, "")
+        return _Checker(source, record, problems).table(data, info, ""), problems
     rest = {name: value for name, value in data.items() if name != TUNING}
-    settings = _Checker(source, record).check(rest, info, "")
-    return _merged(settings, _Checker(source, record, tuning=True).check(data[TUNING], info, TUNING))
+    settings = _Checker(source, record, problems).table(rest, info, "")
+    constants = _Checker(source, record, problems, tuning=True).table(data[TUNING], info, TUNING)
+    return _merged(settings, constants), problems
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -153,13 +203,29 @@ def parse_size(text: str) -> int:
 
 
 class _Checker:
-    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths. `tuning`: the table
-    holds constants, and tables of them, instead of settings."""
+    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths. What is wrong is
+    left out and noted in `problems`. `tuning`: the table holds constants, and tables of them, instead of settings."""
 
-    def __init__(self, source: Path, record: type[msgspec.Struct], *, tuning: bool = False) -> None:
+    def __init__(
+        self, source: Path, record: type[msgspec.Struct], problems: _Problems, *, tuning: bool = False
+    ) -> None:
         self._source = source
         self._record = record
+        self._problems = problems
         self._tuning = tuning
+
+    def table(self, value: Any, info: inspect.Type, key: str) -> dict[str, Any]:
+        """A table that is a whole record."""
+        try:
+            found: dict[str, Any] = self.check(value, info, key)
+        except ConfigError as error:  # it is not a table
+            self._note(error)
+            return {}
+        return found
+
+    def _note(self, error: ConfigError) -> None:
+        self._problems.errors.append(error)
+        self._problems.has_gaps = True
 
     def check(self, value: Any, info: inspect.Type, key: str, kind: str | None = None) -> Any:
         if isinstance(info, inspect.Metadata):
@@ -197,13 +263,22 @@ class _Checker:
         self._expect(value, dict, "a table", key)
         known = _constants(info.cls) if self._tuning else _settings(info.cls)
         dot = f"{key}." if key else ""
-        for name in value:
-            if name not in known:
-                raise self._unknown(dot + name, self._meant(name, known))
-        for name, field in known.items():
-            if field.required and name not in value and not self._tuning:
-                raise ConfigError(f"{self._source}: key `{dot}{name}` is missing", hint=_wanted(field.type))
-        return {name: self.check(each, known[name].type, dot + name) for name, each in value.items()}
+        unknown = [name for name in value if name not in known]
+        self._problems.errors += [self._unknown(dot + name, self._meant(name, known)) for name in unknown]
+        missing = [name for name, field in known.items() if field.required and name not in value]
+        if missing and not self._tuning:
+            self._problems.has_gaps = True
+            for name in missing if not unknown else ():  # one of the unknown keys may stand for it
+                hint = _wanted(known[name].type)
+                self._note(ConfigError(f"{self._source}: key `{dot}{name}` is missing", hint=hint))
+        found = {}
+        for name, each in value.items():
+            if name in known:
+                try:
+                    found[name] = self.check(each, known[name].type, dot + name)
+                except ConfigError as error:
+                    self._note(error)
+        return found
 
     def _meant(self, name: str, known: Collection[str]) -> str:
         """A hint for an unknown key: one that is much like it, else all of a small table, else the page of all."""

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tidemill.config import CREDENTIALS
-from tidemill.config.keys import Duration, constant, doc
+from tidemill.config.keys import Duration, addresses, constant, doc
 
 SERVER_USER = "tidemill-server"
 ROLES = ("submitter", "site", "operator")
@@ -118,6 +118,16 @@ def user_in(url: str) -> str:
             "remove it, and change it where it is used, for it has been in a file"
         )
     return unquote(parts.username or "")
+
+
+def refuse_password(server: str) -> None:
+    """Raise ValueError, which does not quote it, for a password in a `server` that is a broker."""
+    for each in addresses(server):
+        if each.startswith(("amqps:", "amqp:")):
+            try:
+                user_in(each)
+            except ValueError as error:
+                raise ValueError(f"`server`: {error}") from None
 
 
 class AtBroker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

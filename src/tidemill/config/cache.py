@@ -15,6 +15,9 @@ FILES_OPEN_MIN = 10
 """Open files without which a cache is not started."""
 FLUSH_BLOCKS_MIN = 100
 """XrdPfc 5.5.3 refuses less (`pfc.flush`)."""
+REDIRECTS_MAX = 16
+"""Redirections of one read in a federation: as many as XRootD's client follows by default, so that the cache reads what
+its clients could read directly. Redirectors of continents, countries and sites take four. A circle ends here."""
 
 
 class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,21 +127,15 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     data: Annotated[
         Path | None, doc("Directory of the cached files, on a local disk; none = `data` beside this file")
     ] = None
-    one_namespace: Annotated[
+    federation: Annotated[
         bool,
         doc(
-            "All origins serve the same file under the same path, so that a file is cached once, whatever origin it "
-            "came from. XCache knows files by their path alone: without this, paths of two origins must not overlap"
+            "The origins are one federation: all serve the same file under the same path, so that it is cached once, "
+            "and a redirector among them may send the cache on. The cache then reads from servers that `origins` need "
+            "not name, and shows them its credential: set it only for origins that you trust to choose them. `false`: "
+            "paths of two origins must not overlap, and the cache follows no redirect"
         ),
     ] = False
-    redirects_max: Annotated[
-        int,
-        msgspec.Meta(ge=0, le=16),
-        doc(
-            "How often an origin may send the cache on to another server for a file; 0 = never. A redirected cache "
-            "reads from a server that `origins` need not name: allow it for redirectors that you trust"
-        ),
-    ] = 0
     block_bytes: Annotated[
         Size,
         msgspec.Meta(ge=4096, le=512 << 20, multiple_of=4096),
@@ -212,3 +209,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     credential: Annotated[CacheCredential, doc("What the cache shows to origins")] = CacheCredential()
     tls: Annotated[CacheTls, doc("TLS for clients")] = CacheTls()
     tokens: Annotated[CacheTokens, doc("Tokens of clients")] = CacheTokens()
+
+    @property
+    def redirects_max(self) -> int:
+        """How often an origin may send the cache on to another server for one read."""
+        return REDIRECTS_MAX if self.federation else 0

@@ -14,6 +14,7 @@ from tidemill.config.keys import Duration, Size, constant, doc
 _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
 _SCHEME = "roots?|xroots?|https?|davs?"
 _ADDRESS = rf"(?P<address>({_SCHEME})://[A-Za-z0-9.\[\]:_-]+)(//?)?((?<=//)(?P<origins>{_SCHEME}):(//)?)?"
+_RUCIO = re.compile(r"https?://([A-Za-z0-9._-]{1,100}@)?[^/@?#\s]+(/[^@?#\s]*)?")
 ON_NODE = "root://localhost"
 """Where payloads reach a cache that pilots run: the port is chosen on the node."""
 
@@ -28,7 +29,6 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ]
     url: Annotated[
         str,
-        msgspec.Meta(pattern=rf"^({_ADDRESS})?$"),
         doc(
             "Its address, such as `root://dtn01:21094`; a file is read as `root://dtn01:21094//root://ORIGIN//PATH`. "
             "`localhost` = each node runs one. With `memory`: the cache that those of nodes read through in turn; "
@@ -53,6 +53,11 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, or reached."""
+        if self.url and re.fullmatch(_ADDRESS, self.url) is None:
+            raise ValueError(
+                f"cache `{self.name}`: `url` is `{_shown(self.url)}`, expected scheme, host and port of the cache, "
+                "such as `root://dtn01:21094`, or `root://dtn01:21094//https:` for one that fetches `https`"
+            )
         _ = urlsplit(self.url).port  # raises ValueError, as for `root://[::1` and `root://dtn01:port`
         if self.memory is None:
             if not self.url:
@@ -102,8 +107,14 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def _parts(self) -> re.Match[str]:
         found = re.fullmatch(_ADDRESS, self.url)
-        assert found is not None  # msgspec has checked it
+        assert found is not None  # `__post_init__` has checked it
         return found
+
+
+def _shown(url: str) -> str:
+    """A URL for messages, without what stands before an `@`: it may be a password."""
+    head, at, rest = url.rpartition("@")
+    return f"{head.partition('://')[0]}://...@{rest}" if at else url
 
 
 def _is_local(url: str) -> bool:
@@ -115,7 +126,6 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     url: Annotated[
         str,
-        msgspec.Meta(pattern=r"^(https?://([A-Za-z0-9._-]{1,100}@)?[^/@?#\s]+(/[^@?#\s]*)?)?$"),
         doc(
             "The server, such as `https://rucio.example.org`; a login names its account, as "
             "`https://ACCOUNT@rucio.example.org`; empty = Rucio is not asked"
@@ -149,7 +159,13 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = 20.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot log in."""
+        """Refuse what cannot be reached, or cannot log in."""
+        if self.url and _RUCIO.fullmatch(self.url) is None:
+            raise ValueError(
+                f"`replicas.rucio.url` is `{_shown(self.url)}`, expected a server such as `https://rucio.example.org`, "
+                "or with the account that logs in `https://ACCOUNT@rucio.example.org`; a password belongs into "
+                "`secret_file`"
+            )
         _ = urlsplit(self.url).port  # raises ValueError where it is malformed
         ways = [self.token_file, self.certificate, self.secret_file]
         if sum(each is not None for each in ways) > 1:

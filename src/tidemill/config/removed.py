@@ -28,8 +28,6 @@ REPLACED: dict[str, dict[str, str]] = {
         "harvest.node_to_node": '`harvest.tcp` says what pilots reach: `tcp = "lead"` in place of '
         '`node_to_node = false`, or `tcp = "closed"` where they reach no lead either',
         "accounts[].used_node_hours": "`node_hours` is what Tidemill may use: write what was left of the grant there",
-        "accounts[].units_per_node_hour": "`units` says it together with the unit's name, such as `16 core-hours`",
-        "accounts[].unit": "`units` says it together with the number, such as `16 core-hours`",
         "local.cores_per_node": "`node.cores` says it",
         "local.memory_mb_per_node": "`node.memory_mb` says it",
         "local.gpus_per_node": "`node.gpus` says it",
@@ -38,6 +36,8 @@ REPLACED: dict[str, dict[str, str]] = {
         "cluster.gpus_per_node": "`node.gpus` says it",
         "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
         "containers.NAME.global_options": "`command` holds the program, and options before its verb",
+        "cluster.nice": "Tidemill's jobs have `--nice=1000000`, on Grid Engine `-p -1023`; `--nice=N` or `-p N` in "
+        "`cluster.directives` wins over it",
         "cluster.burst_buffer": "`cluster.directives` takes its lines: those that begin with `#` go to the head of the "
         "script",
         "replicas.file": "`replicas.files` names a file, or a directory of such files",
@@ -101,6 +101,12 @@ REPLACED: dict[str, dict[str, str]] = {
         "web.secret_file": "the file `session.key` in the server's directory is the secret, or a link there to it",
         "web.session_key_file": "the file `session.key` in the server's directory is the secret, or a link there to it",
     },
+    "CacheConfig": {
+        "one_namespace": "`federation = true` says that all origins serve the same file under the same path; they may "
+        "redirect the cache then",
+        "redirects_max": "`federation = true` lets origins redirect the cache up to 16 times, and says that all serve "
+        "the same file under the same path (REDIRECTS_MAX in config/cache.py)",
+    },
 }
 """Something else says what they said: a file without both says something else than it did."""
 
@@ -121,6 +127,9 @@ REMOVED: dict[str, dict[str, str]] = {
         "(FOREIGN_CANCELS in site/staff/stopping.py)",
         "yield.foreign_cancels_s": "3 cancellations within 10 minutes that Tidemill did not order drain the site "
         "(FOREIGN_CANCELS_S in site/staff/stopping.py)",
+        "accounts[].units": "messages count node-hours, as `node_hours` does",
+        "accounts[].units_per_node_hour": "messages count node-hours, as `node_hours` does",
+        "accounts[].unit": "messages count node-hours, as `node_hours` does",
         "accounts[].warn_at": "a grant is reported from 90 % on (WARN_AT in harvest/account/ledger.py)",
         "accounts[].stop_at": "nothing is asked for from 98 % of a grant on (STOP_AT in harvest/account/ledger.py)",
         "harvest.stage_readers": "1 node reads a file from the shared file system at a time, or 16 where nodes do not "
@@ -142,6 +151,7 @@ REMOVED: dict[str, dict[str, str]] = {
         "stage_files_max": "a stage has at most 1,000,000 files (STAGE_FILES_MAX in site/data/staging.py)",
         "transfer.cache_age_s": "staged inputs are kept for 7 days after their last use "
         "(IDLE_AGE_S in site/data/staging.py)",
+        "endpoints[].rename": "outputs get a temporary name first, except where an HTTP server does not know MOVE",
         "endpoints[].file_bytes_max": "the site's bound on files that it stages applies to every endpoint",
         "replicas.keep_s": "Rucio's answers are used for 10 minutes (RUCIO_KEPT_S in site/data/routing.py)",
         "log_snapshot_lines": "the site's log is condensed after 50,000 lines "

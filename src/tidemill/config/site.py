@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.amqp import AtBroker
+from tidemill.config.amqp import AtBroker, refuse_password
 from tidemill.config.caching import Replicas, Routing, SiteCache
 from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
@@ -22,9 +21,6 @@ STAGE_FILE_BYTES = 20_000_000_000
 
 STAGE_FILE_PART = 5
 """... and the part of a larger stage that one may take."""
-
-_UNITS = re.compile(r"(?P<number>(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?)\s+(?P<name>\S.{0,99})")
-"""Of an account: a number above 0, and a name."""
 
 
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,13 +70,17 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     directives: Annotated[
         list[str],
         doc(
-            "Further options of the submit command, such as `--gres=gpu:4`. Slurm: those that begin with `#` are lines "
-            "for the head of the batch script, such as `#BB create_persistent ...` or `#DW jobdw ...`"
+            "Further options of the submit command, such as `--gres=gpu:4`, which win over Tidemill's. Slurm: those "
+            "that begin with `#` are lines for the head of the batch script, such as `#BB create_persistent ...` or "
+            "`#DW jobdw ...`"
         ),
     ] = []
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
-        doc("Slurm: the `--nice` value of Tidemill's jobs, which puts them behind regular jobs; none = 0"),
+        constant(
+            "The `--nice` value of Tidemill's jobs, on Grid Engine the least priority (`-p`): behind regular jobs, "
+            "whose priorities rarely differ by as much"
+        ),
     ] = 1_000_000
     launcher: Annotated[
         Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
@@ -152,29 +152,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     node_hours: Annotated[
         float,
         msgspec.Meta(gt=0),
-        doc("Node-hours of it that Tidemill may use: what was left when the site began"),
-    ]
-    units: Annotated[
-        str,
         doc(
-            "What one node-hour is in the centre's own units, for messages, such as `16 core-hours`; empty = messages "
-            "count node-hours"
+            "Node-hours of it that Tidemill may use: what was left when the site began; a grant of core-hours divided "
+            "by the cores of a node"
         ),
-    ] = ""
-
-    def __post_init__(self) -> None:
-        """Refuse units without a number or a name."""
-        if self.units and _UNITS.fullmatch(self.units) is None:
-            raise ValueError(
-                f"`units` of account `{self.name}` is `{self.units}`: expected a number above 0 and a name, such as "
-                "`16 core-hours`"
-            )
-
-    @property
-    def unit(self) -> tuple[float, str]:
-        """How many of the centre's units a node-hour is, and their name."""
-        found = _UNITS.fullmatch(self.units)
-        return (float(found["number"]), found["name"]) if found else (1.0, "node-hours")
+    ]
 
 
 class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -663,7 +645,8 @@ class SiteConfig(
     ] = 86400.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work together."""
+        """Refuse what cannot work together, and a password."""
+        refuse_password(self.server)
         if self.cluster.script_head and self.batch not in ("slurm", "local"):
             raise ValueError(
                 f"`cluster.directives` holds `{self.cluster.script_head[0][:80]}`: only Slurm reads lines of the batch "

@@ -14,6 +14,7 @@ from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 from tidemill.files import names_in, replaced
 from tidemill.image.packs import COPY_BYTES, FOLDER
 from tidemill.image.recipe import SUFFIX, Recipe, read_recipe
+from tidemill.model.quantities import digest_text
 
 DIGEST_DIGITS_MIN = 6
 """The least number of digits of a digest that identify an image."""
@@ -96,7 +97,8 @@ def read_image(recipe: Recipe, store: Path) -> Iterator[bytes]:
             pack.close()
     if whole.hexdigest() != recipe.file.sha256:
         raise SiteError(
-            f"image `{recipe.name}` has digest {whole.hexdigest()}, its recipe says {recipe.file.sha256}",
+            f"image `{recipe.name}` has digest {digest_text(whole.hexdigest())}, its recipe says "
+            f"{digest_text(recipe.file.sha256)}",
             hint="a pack was changed: build the image again",
             transient=False,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tidemill.errors import ConfigError
 from tidemill.image.recipe import SUFFIX, Recipe, check_name, read_recipe
+from tidemill.model.quantities import digest_text
 
 PINNED = "@sha256:"
 
@@ -27,7 +28,7 @@ def resolve(text: str, store: Path) -> tuple[Path, Recipe]:
     recipe = read_recipe(path)
     if wanted is not None and recipe.file.sha256 != wanted:
         raise ConfigError(
-            f"image `{path}` has digest sha256:{recipe.file.sha256}, approved is sha256:{wanted}",
+            f"image `{path}` has digest {digest_text(recipe.file.sha256)}, approved is {digest_text(wanted)}",
             hint="it was built again: approve the new one, or build the old one again",
         )
     return path, recipe

@@ -5,8 +5,17 @@ Imports nothing heavy, for every verb uses it.
 
 from __future__ import annotations
 
+DIGITS_SHOWN = 12
+"""Hexadecimal digits of a digest that messages show: 48 bits, as container tools show of theirs."""
+
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def digest_text(digest: str) -> str:
+    """`sha256:00c3b1de2118`: what a person recognises a digest by. For one that is to be copied, write it whole."""
+    algorithm, _, digits = digest.rpartition(":")
+    return f"{algorithm or 'sha256'}:{digits[:DIGITS_SHOWN]}"
 
 
 def duration_text(seconds: float | None) -> str:

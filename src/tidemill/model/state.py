@@ -92,7 +92,8 @@ LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
 
 
 class AllocationState(StrEnum):
-    """Nodes granted by the batch system; names as in PSI/J, plus LOST."""
+    """Nodes granted by the batch system; names as in PSI/J, plus LOST. Pages, metrics and `site status` show RELEASED
+    in place of CANCELED where Tidemill itself ended an allocation: it released nodes, or withdrew what still waited."""
 
     INTENDED = "INTENDED"
     QUEUED = "QUEUED"
@@ -127,7 +128,10 @@ ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
     (AllocationState.ACTIVE, AllocationState.QUEUED): "the batch system requeued it",
     (AllocationState.ACTIVE, AllocationState.COMPLETED): "its pilots left",
     (AllocationState.ACTIVE, AllocationState.FAILED): "node failure, or a pilot that could not work",
-    (AllocationState.ACTIVE, AllocationState.CANCELED): "it was canceled, by us or by others",
+    (
+        AllocationState.ACTIVE,
+        AllocationState.CANCELED,
+    ): "it was canceled, by Tidemill (RELEASED) or by others",
     (
         AllocationState.ACTIVE,
         AllocationState.LOST,
@@ -141,6 +145,13 @@ ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
     (AllocationState.LOST, AllocationState.FAILED): "the accounting knows of it, late",
     (AllocationState.LOST, AllocationState.CANCELED): "the accounting knows of it, late",
 }
+RELEASED = "RELEASED"
+"""What sites report instead of CANCELED where Tidemill itself ended an allocation. The batch system does not tell these
+apart, the site's log does."""
+
+REPORTED_STATES = (*(str(each) for each in AllocationState), RELEASED)
+"""The states of allocations at the server."""
+
 ALLOCATION_FINAL = frozenset(
     {AllocationState.COMPLETED, AllocationState.FAILED, AllocationState.CANCELED, AllocationState.LOST}
 )

@@ -39,6 +39,14 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     room: int = 0
 
 
+class RefusedApplication(msgspec.Struct, frozen=True, kw_only=True):
+    """An application whose jobs a site does not run now, and why: with what its staff can do."""
+
+    name: str  #: empty = its file does not say
+    file: str  #: in the site's `apps`
+    why: str
+
+
 def place_of(url: str) -> str:
     """Where a file comes from: scheme and host of a remote one, the first directory of one of the site's file systems.
     Empty where nothing can be said before the job is there."""

@@ -47,7 +47,7 @@ class Agent:
         self.exchange = Exchange(site, denials)
         caches = SiteCaches(site.config.caches, self.offers.profiles.reads)
         self.node_samples = NodeSamples(site.fleets_dir, site.config.monitor_interval_s, lambda: site.state)
-        shown = Shown(caches, self.node_samples)
+        shown = Shown(caches, self.node_samples, self.offers.applications)
         self.views = Views(site, self.harvesting, self.data, denials=denials, shown=shown)
         self.metrics = MetricsFile(site, self.harvesting, self.data, exchange=self.exchange, shown=shown)
 

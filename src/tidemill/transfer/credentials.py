@@ -13,13 +13,14 @@ import ssl
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import RemoteFile, TransferError
-from tidemill.wire.credentials import Credentials, read_secret
+from tidemill.wire.credentials import LAST_PLACE, Credentials, read_secret
 
 PASSED = ("PATH", "HOME", "LD_LIBRARY_PATH", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR")
 """Variables of the agent's environment that clients inherit: none of their own settings that may be set there."""
@@ -189,17 +190,36 @@ def check_expiry(place: RemoteFile, certificate: Path) -> None:
         )
 
 
-def _discovered(place: RemoteFile, environ: Mapping[str, str]) -> str | None:
+class TokenPlace(NamedTuple):
+    """A place where the WLCG's order looks for a token. `path` None: it is the text of the variable itself."""
+
+    name: str
+    path: Path | None
+    is_set: bool  #: whether a token is looked for there and nowhere after it
+
+
+def token_places(environ: Mapping[str, str]) -> list[TokenPlace]:
     """WLCG Bearer Token Discovery 1.0 (doi:10.5281/zenodo.3937438): variable, file by variable, two usual files."""
-    if environ.get("BEARER_TOKEN"):
-        return environ["BEARER_TOKEN"].strip()
+    places = [TokenPlace("$BEARER_TOKEN", None, bool(environ.get("BEARER_TOKEN")))]
+    named = environ.get("BEARER_TOKEN_FILE")
+    places.append(TokenPlace("$BEARER_TOKEN_FILE", Path(named) if named else None, bool(named)))
     name = f"bt_u{os.geteuid()}"
-    if environ.get("BEARER_TOKEN_FILE"):
-        return _token_in(place, Path(environ["BEARER_TOKEN_FILE"]))
-    if environ.get("XDG_RUNTIME_DIR") and (Path(environ["XDG_RUNTIME_DIR"]) / name).exists():
-        return _token_in(place, Path(environ["XDG_RUNTIME_DIR"]) / name)
-    path = Path("/tmp") / name
-    return _token_in(place, path) if path.exists() else None
+    folders = [environ["XDG_RUNTIME_DIR"]] if environ.get("XDG_RUNTIME_DIR") else []
+    for path in (Path(folder) / name for folder in [*folders, str(LAST_PLACE)]):
+        places.append(TokenPlace(f"`{path}`", path, path.exists()))
+    return places
+
+
+def found_at(environ: Mapping[str, str]) -> TokenPlace | None:
+    """Where a token is found; None = nowhere."""
+    return next((each for each in token_places(environ) if each.is_set), None)
+
+
+def _discovered(place: RemoteFile, environ: Mapping[str, str]) -> str | None:
+    found = found_at(environ)
+    if found is None:
+        return None
+    return environ["BEARER_TOKEN"].strip() if found.path is None else _token_in(place, found.path)
 
 
 def _token_in(place: RemoteFile, path: Path) -> str:

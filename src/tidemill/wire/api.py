@@ -16,7 +16,7 @@ from tidemill.model.application import Parameter
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
-from tidemill.model.trouble import Trouble
+from tidemill.model.trouble import RefusedApplication, Trouble
 from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
@@ -751,6 +751,7 @@ class SiteView(msgspec.Struct, frozen=True, kw_only=True):
     staging: list[StagingView] = []
     sums: SiteSums | None = None  #: None = of an agent that does not report them
     waits: list[RegularWaits] = []  #: of other users, today
+    refused: list[RefusedApplication] = []
 
 
 class SyncRequest(msgspec.Struct, kw_only=True):
@@ -795,3 +796,4 @@ class SiteRow(msgspec.Struct, kw_only=True):
     remarks: list[str] = []  #: what its staff should mend in its files
     caches: list[CacheView] = []  #: without their datasets
     sums: SiteSums | None = None  #: as the site reported them last
+    refused: list[RefusedApplication] = []  #: applications that the site does not run now

@@ -110,7 +110,7 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
 
     assert operation.keep(kept.world.reader, kept.archive, now_us=now) == [], "nothing new"
     kept.world.dispatcher.writer.write(lambda work: work.session.run("prune_tide", site=1, before=1 << 40))
-    kept.site.sync(ended("c", now + 1))
+    kept.site.sync(ended("c", now + 1, "RELEASED"))
     assert operation.keep(kept.world.reader, kept.archive, now_us=now + 1)
     assert [row["name"] for row in told(directory, "allocations")] == ["a", "c"]
     assert len(told(directory, "hours")) == 1, "what the database forgot is kept"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ arguments = ["-c", "for k in 1 2 3; do cat /no-such-directory/{event} 2>/dev/nul
 trace_every = 4
 """
 AREA = """
+tuning.monitor_interval_s = 1  # as often the server learns what the site shows
 [[io]]
 name = "gone"
 prefixes = ["/no-such-directory"]
@@ -95,3 +97,28 @@ def test_commands_of_single_jobs_are_not_traced(it: World) -> None:
     programs = told(it, "command")
     assert programs
     assert {(each["trace_first"], each["trace_every"]) for each in programs} == {(False, 0)}
+
+
+def test_an_application_whose_program_changed_is_listed_as_refused_until_it_is_approved(it: World) -> None:
+    program, file = it.home / "me" / "tool", it.home / "site" / "apps" / "tool.toml"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    file.write_text(f'name = "tool"\nexecutable = "{program}"\ndigest = "sha256:{digest}"\n')
+    it.wait_for(lambda: listed(it) == ["tool", "offered"], "the application is offered")
+    program.write_text("#!/bin/sh\nexit 0  # changed\n")
+    it.submit("tool-1", JobSpec(app="tool", resources=FAST))
+    it.wait_for(lambda: listed(it) == ["tool", "refused"], "the refusal is listed")
+    said = it.run("app", "list").stderr
+    assert "tool at here is refused: application `tool`: " in said
+    assert f"`tidemill app approve {file}`" in said
+    assert f"refused: application `tool`: `{program}` has digest" in it.run("app", "show", "tool").stdout
+    assert it.run("app", "approve", "--yes", str(file)).returncode == 0
+    it.wait_for(lambda: listed(it) == ["tool", "offered"], "it is offered again")
+    assert it.wait_campaign("tool-1").events_done == 1
+
+
+def listed(it: World) -> list[str]:
+    """Name and state of `tool` in `app list`."""
+    lines = [line.split() for line in it.run("app", "list").stdout.splitlines()]
+    return next(([words[0], words[3]] for words in lines if words[0] == "tool"), [])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.batch.local import LocalBatchSystem
-from tidemill.batch.open import open_batch, open_cluster, site_key
+from tidemill.batch.open import asked_cluster, open_batch, open_cluster, site_key
 from tidemill.batch.slurm import SlurmBatchSystem
 from tidemill.config.site import Account, Cluster, SiteConfig
 from tidemill.errors import ConfigError, SiteError
@@ -27,6 +27,17 @@ def test_a_centres_batch_system_is_opened_with_the_sites_key(tmp_path: Path) -> 
     assert isinstance(open_batch(config, tmp_path), SlurmBatchSystem)
     assert len((tmp_path / "key").read_text().strip()) == 16
     assert (tmp_path / "batch").is_dir()
+
+
+def test_a_batch_system_that_is_only_asked_leaves_the_site_directory_as_it_is(tmp_path: Path) -> None:
+    config = SiteConfig(name="a", server="unix:/nowhere", batch="slurm")
+    with asked_cluster(config, tmp_path) as batch:
+        assert isinstance(batch, SlurmBatchSystem)
+    assert list(tmp_path.iterdir()) == []
+    key = site_key(tmp_path)
+    with asked_cluster(config, tmp_path) as batch:
+        assert isinstance(batch, SlurmBatchSystem)
+        assert batch._key == key, "allocations of the site are known as its own"
 
 
 def test_an_unknown_batch_system_is_refused(tmp_path: Path) -> None:

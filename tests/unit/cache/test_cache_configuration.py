@@ -146,7 +146,7 @@ def test_a_password_in_an_origin_is_not_repeated() -> None:
 
 
 def test_origins_with_the_same_files_may_overlap() -> None:
-    both = 'origins = ["root://a//store/", "root://b//store/"]\none_namespace = true'
+    both = 'origins = ["root://a//store/", "root://b//store/"]\nfederation = true'
 
     assert "all.export /root:/b:1094/store/ r/o" in lines(both + SPACE)
 
@@ -209,6 +209,15 @@ def test_a_node_reads_through_the_site_without_its_credential() -> None:
     assert through.origins == ["root://c:1094//root://a.example:1094//store/"]
     assert direct.clients == []
     assert direct.space.max + direct.ram_bytes < 2_000_000_000
+
+
+def test_a_node_belongs_to_the_federation_of_its_site() -> None:
+    both = 'origins = ["root://a//store/", "root://b//store/"]\nfederation = true'
+
+    node = read(node_text(NodeCache(port=2000, memory_bytes=2_000_000_000, site=read(both + SPACE))))
+
+    check(node)
+    assert node.federation
 
 
 def test_a_node_with_too_little_memory_is_refused() -> None:

@@ -82,6 +82,14 @@ def test_only_the_cache_gets_the_credential_and_follows_no_redirect() -> None:
     assert not any(name.startswith(("X509", "BEARER")) for name in client_environment(config))
 
 
+def test_a_federation_follows_as_many_redirects_as_xrootds_client() -> None:
+    config = CacheConfig(origins=CONFIG.origins, space=CONFIG.space, federation=True)
+    redirector = OriginState(url="root://b:1094//", answers=True, since_us=0, redirects=True)
+
+    assert server_environment(config)["XRD_REDIRECTLIMIT"] == "16"
+    assert findings(config, Readings(running=True, answers=True, origins=[redirector])) == []
+
+
 def test_limits_are_those_that_a_process_really_has() -> None:
     text = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 4096    files\n"
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.client.home import ClientConfig
+from tidemill.client.jobfile import load_job_file
 from tidemill.config import describe, load, loads, parse_size, repeated
 from tidemill.config.keys import path_in, url_in
 from tidemill.config.server import ServerConfig
@@ -70,6 +72,64 @@ def test_wrong_type_names_key_found_and_expected() -> None:
 
 def test_value_out_of_limits_names_the_limit() -> None:
     assert "`nodes_max`: expected `int` >= 1" in refusal(BASE + "nodes_max = 0").message
+
+
+def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
+    text = BASE + (
+        'waltime_s = "90m"\nspill_dir = "/scratch"\nnodes_max = "many"\n[harvest]\npolicy = "yeild"\n'
+        '[[accounts]]\nname = "a"\n[[caches]]\nnam = "c"\n'
+    )
+    error = refusal(text)
+    assert error.message.split("\n") == [
+        f"{SOURCE}: 6 errors",
+        "unknown key `waltime_s` (did you mean `walltime_s`?)",
+        "`spill_dir` is not a setting any more: it is `fast_dir` now, which inputs of 1 GB and more use, too "
+        "(write what replaces it, then remove this key)",
+        '`nodes_max` is the text "many", expected integer',
+        '`harvest.policy` is the text "yeild", expected one of `capped`, `demand`, `preempt`, `windows`, `yield` '
+        "(did you mean `yield`?)",
+        "key `accounts[0].node_hours` is missing (number: Node-hours of it that Tidemill may use: what was left when "
+        "the site began)",
+        "unknown key `caches[0].nam` (did you mean `name`?)",
+    ]
+    assert error.hint is None
+    limit = refusal(BASE + "nodes_max = 0\nwaltime_s = 3")
+    assert limit.message.split("\n")[1:] == [
+        "unknown key `waltime_s` (did you mean `walltime_s`?)",
+        "`nodes_max`: expected `int` >= 1",
+    ]
+    many = refusal(BASE + "".join(f"xxx{k} = 1\n" for k in range(30)))
+    assert (many.message.count("\n"), many.message.endswith("\nand 10 more")) == (21, True)
+
+
+def test_each_wrong_key_of_a_job_is_told_with_the_number_of_its_job(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text('campaign = "c"\n[[job]]\napp = "a"\n[[job]]\napp = 3\nevents = "many"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_job_file(path)
+    assert caught.value.message.split("\n") == [
+        f"{path}: 2 errors",
+        "`job[1].app` is `3`, expected text",
+        '`job[1].events` is the text "many", expected integer',
+    ]
+
+
+def test_a_wrong_name_is_refused_in_words_and_not_by_a_regular_expression() -> None:
+    names = (
+        (
+            'name = "a b"\nserver = "x"',
+            "`name`: expected a name of at most 31 characters: letters, digits and `_.-`",
+        ),
+        (
+            BASE + '[[caches]]\nname = "-"\nurl = "root://h:1"',
+            "`caches[0].name`: expected a name of at most 61",
+        ),
+        (BASE + '[[io]]\nname = "."\nprefixes = ["/a"]', "expected a name of at most 31 characters"),
+    )
+    for text, why in names:
+        message = refusal(text).message
+        assert why in message
+        assert "regex" not in message
 
 
 def test_missing_key_tells_what_it_is_for() -> None:
@@ -143,11 +203,18 @@ def test_what_an_endpoint_is_for_is_one_choice() -> None:
         ('url = "https://r.example.org"\nsecret_file = "login"', "names no account"),
         ('url = "https://me@r.example.org"\nsecret_file = "login"\ntoken_file = "jwt"', "give one of"),
         ('url = "http://me@r.example.org"\nsecret_file = "login"', "is not encrypted"),
-        ('url = "https://me:secret@r.example.org"', "replicas.rucio.url"),
+        (
+            'url = "https://me:secret@r.example.org"',
+            "the account that logs in `https://ACCOUNT@rucio.example.org`",
+        ),
+        ('url = "rucio.example.org"', "expected a server such as `https://rucio.example.org`"),
     ],
 )
 def test_a_login_to_rucio_names_its_account_in_the_url(keys: str, why: str) -> None:
-    assert why in refusal(f"{BASE}[replicas.rucio]\n{keys}").message
+    message = refusal(f"{BASE}[replicas.rucio]\n{keys}").message
+    assert why in message
+    assert "me:secret" not in message
+    assert "regex" not in message
     text = f'{BASE}[replicas.rucio]\nurl = "https://me@r.example.org/x"\nsecret_file = "login"'
     read = loads(text, SiteConfig, source=SOURCE).replicas.rucio
     assert (read.account, read.address) == ("me", "https://r.example.org/x")
@@ -190,6 +257,25 @@ def test_credentials_are_recognised_by_the_last_part_of_their_key() -> None:
     assert keys["notify.hooks[].secret_file"]
     assert not keys["tls.other_ca"]
     assert not keys["listen"]
+
+
+@pytest.mark.parametrize("url", ["dtn01:1094", "root:/dtn01:1094", "xrd://h:1", "root://me:geheim@h:1094"])
+def test_a_caches_url_is_refused_in_words_with_an_example(url: str) -> None:
+    text = f'{BASE}[[caches]]\nname = "c"\nurl = "{url}"'
+    message = refusal(text).message
+    assert "cache `c`: `url` is `" in message
+    assert "such as `root://dtn01:21094`" in message
+    assert "regex" not in message
+    assert "geheim" not in message
+
+
+@pytest.mark.parametrize("record", [SiteConfig, ClientConfig])
+def test_a_password_in_the_address_of_a_broker_is_refused_when_the_file_is_read(record: type) -> None:
+    name = 'name = "x"\n'
+    with pytest.raises(ConfigError, match=r"`server`: the URL of the broker .* holds a password") as caught:
+        loads(f'{name}server = "amqps://lrz:geheim@b.example.org/tidemill"', record, source=SOURCE)
+    assert "geheim" not in str(caught.value)
+    assert loads(f'{name}server = "amqps://lrz@b.example.org/tidemill"', record, source=SOURCE)
 
 
 def test_a_hooks_url_that_holds_a_password_is_refused_without_repeating_it() -> None:

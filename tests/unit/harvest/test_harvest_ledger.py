@@ -9,7 +9,7 @@ from tidemill.harvest.account.ledger import UNBOUNDED_S, Bounds, Living, Standin
 
 NOW = 100_000.0
 FREE = Bounds()
-FIRST = Account(name="phy123", node_hours=60, units="64 core-hours")
+FIRST = Account(name="phy123", node_hours=60)
 SECOND = Account(name="hep7", node_hours=10)
 
 
@@ -26,7 +26,7 @@ def test_a_grant_is_settled_in_flight_and_committed() -> None:
     assert line.settled_s == 20 * 3600
     assert (line.in_flight_s, line.committed_s) == (2 * 3600, 8 * 3600)
     assert line.left_s == pytest.approx(28.8 * 3600)
-    assert line.units(line.used_s) == 22 * 64
+    assert line.used_s == 22 * 3600
     assert line.standing is Standing.OPEN
     assert (ledger.account, ledger.notes) == ("phy123", [])
     assert ledger.node_s_left == pytest.approx(28.8 * 3600)
@@ -38,16 +38,8 @@ def test_the_next_account_follows_at_the_stop_line() -> None:
     assert ledger.account == "hep7"
     assert ledger.node_s_left == pytest.approx(9.8 * 3600)
     assert ledger.notes == [
-        "account `phy123`: 3,763.2 of 3,840.0 core-hours are used, 0.0 committed: nothing more is asked for there"
+        "account `phy123`: 58.8 of 60.0 node-hours are used, 0.0 committed: nothing more is asked for there"
     ]
-
-
-@pytest.mark.parametrize("wrong", ["16", "core-hours", "0 core-hours", "-3 x", "1e3 x", "16 "])
-def test_units_are_a_number_and_a_name(wrong: str) -> None:
-    assert Account(name="a", node_hours=1, units="0.5 SBU of 2026").unit == (0.5, "SBU of 2026")
-    assert Account(name="a", node_hours=1).unit == (1.0, "node-hours")
-    with pytest.raises(ValueError, match="such as `16 core-hours`"):
-        Account(name="a", node_hours=1, units=wrong)
 
 
 def test_what_is_committed_and_not_used_comes_back() -> None:

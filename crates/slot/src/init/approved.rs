@@ -80,8 +80,10 @@ impl Approved {
             let found = digest(&wanted.path, wanted.bytes).map_err(unread)?;
             if found != wanted.sha256 {
                 let message = format!(
-                    "`{}` has digest sha256:{found}, approved is sha256:{}: it was changed after its approval",
-                    wanted.path, wanted.sha256
+                    "`{}` has digest sha256:{}, approved is sha256:{}: it was changed after its approval",
+                    wanted.path,
+                    recognised(&found),
+                    recognised(&wanted.sha256)
                 );
                 return Err(("dispatch", message));
             }
@@ -90,6 +92,11 @@ impl Approved {
             .insert(wanted.path.clone(), (wanted.sha256.clone(), mark(&status)));
         Ok(())
     }
+}
+
+/// The digits of a digest by which people recognise it; as `digest_text` of `model/quantities` in Python.
+fn recognised(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
 }
 
 /// SHA-256 of a file, of one byte more than `bytes` at most: a longer one has another digest anyway.
@@ -130,6 +137,8 @@ mod tests {
         std::fs::write(&path, "evil").unwrap();
         let (class, told) = it.check(std::slice::from_ref(&file)).unwrap_err();
         assert!(class == "dispatch" && told.contains("has digest"), "{told}");
+        let known = format!("approved is sha256:{}:", &file.sha256[..12]);
+        assert!(told.contains(&known) && !told.contains(&file.sha256), "{told}");
         std::fs::write(&path, "good, and more").unwrap();
         assert!(it.check(std::slice::from_ref(&file)).is_err());
         std::fs::write(&path, "good").unwrap();

@@ -60,7 +60,7 @@ def cached_share(contents: ContentsSummary, path: str) -> float | None:
 def held(contents: ContentsSummary, origins: Sequence[OriginPath]) -> list[tuple[str, float]]:
     """The URL of each dataset in the summary with the share of it that is cached, the largest first.
 
-    A dataset that several origins serve (`one_namespace`) is listed with the URL of each.
+    A dataset that several origins serve (`federation`) is listed with the URL of each.
     """
     return [
         (f"{origin.scheme}://{origin.host}:{origin.port}/{each.dataset}", round(min(1.0, each.share), 3))

@@ -80,13 +80,13 @@ def check(config: CacheConfig) -> None:
             f"`space.max` ({bytes_text(config.space.max)}) holds less than ten blocks of `block_bytes`",
             hint=f"{bytes_text(10 * config.block_bytes)} at least",
         )
-    if not config.one_namespace:
+    if not config.federation:
         for one, other in overlaps(origins):
             raise ConfigError(
                 f"`{one.url}` and `{other.url}` have paths in common, and the cache knows a file by its path "
                 "alone: it would give the file of one for that of the other",
-                hint="`one_namespace = true` if both serve the same files; otherwise name directories that differ, "
-                "or run a cache for each",
+                hint="`federation = true` if both serve the same files, and you trust them to redirect the cache; "
+                "otherwise name directories that differ, or run a cache for each",
             )
     _check_clients(config.clients)
     _check_security(config, origins)

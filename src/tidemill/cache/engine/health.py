@@ -187,10 +187,10 @@ def _origins(config: CacheConfig, read: Readings) -> list[CacheFinding]:
             state="fail",
             check="origin",
             found=f"`{each.url}` is a redirector, and this cache follows no redirects: every file from there fails",
-            hint="name the data servers in `origins`, or set `redirects_max`",
+            hint="name the data servers in `origins`, or set `federation = true` if you trust it to choose servers",
         )
         for each in read.origins
-        if each.redirects and config.redirects_max == 0
+        if each.redirects and not config.federation
     ]
     return found
 

@@ -69,12 +69,11 @@ def node_text(wanted: NodeCache) -> str:
         origins = [through(wanted.upstream, parse_origin(each)) for each in site.origins]
     values: dict[str, object] = {
         "origins": origins,
-        "one_namespace": site.one_namespace,
+        "federation": site.federation,
         "port": wanted.port,
         "block_bytes": site.block_bytes,
         "prefetch_blocks": site.prefetch_blocks,
         "tuning.files_open_max": min(site.files_open_max, FILES_OPEN_MAX),
-        "redirects_max": site.redirects_max,
         "tuning.origin_wait_s": site.origin_wait_s,
         "tuning.origin_stall_s": site.origin_stall_s,
     }

@@ -41,8 +41,8 @@ def _of(pattern: str) -> re.Pattern[str]:
 _CAUSES: list[_Cause] = [
     _Cause(
         _of(r"too many levels of symbolic links"),
-        "the origin sent the cache on to another server, and the cache follows no redirect: name that server in "
-        "`origins`, or set `redirects_max` in cache.toml",
+        "the origin sent the cache on to another server, and the cache does not follow: name that server in `origins`, "
+        "or set `federation = true` in cache.toml; where that is set, the redirects form a circle",
         "the origin redirects in a circle",
         is_sites=True,
     ),

@@ -110,9 +110,10 @@ def define(parser: Parser) -> None:
         help="file with a bearer token to show to origins (default: none)",
     )
     parser.add_argument(
-        "--one-namespace",
+        "--federation",
         action="store_true",
-        help="all origins serve the same file under the same path (default: their paths must not overlap)",
+        help="the origins serve the same file under the same path, and may redirect the cache to servers that are not "
+        "listed (default: their paths must not overlap, and no redirect is followed)",
     )
     parser.add_argument(
         "--no-prefetch", action="store_true", help="do not read ahead: for sparse reads (default: 10 blocks)"
@@ -175,8 +176,8 @@ def draw(args: Namespace, directory: Path) -> str:
         values["clients"] = json.dumps(args.client)
     if args.data is not None:
         values["data"] = json.dumps(str(args.data.expanduser().absolute()))
-    if args.one_namespace:
-        values["one_namespace"] = "true"
+    if args.federation:
+        values["federation"] = "true"
     if args.no_prefetch:
         values["prefetch_blocks"] = "0"
     for key, path in (("certificate", args.certificate), ("token_file", args.token_file)):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, define_log_format
-from tidemill.cli.configfile import commented, write_new
+from tidemill.cli.configfile import commented, with_examples, write_new
 from tidemill.cli.terminal import hint, say, show, show_json
 
 if TYPE_CHECKING:
@@ -146,12 +146,14 @@ def notify(args: Namespace) -> int:
 
 def init(args: Namespace) -> int:
     """Write a commented configuration and create the database."""
+    from tidemill.cli.server import example
     from tidemill.config.server import ServerConfig
     from tidemill.server.run import init_server
 
     path = (args.config or _home(args) / "server.toml").absolute()
     values = {"dir": json.dumps(str(path.parent))}
-    write_new(path, commented(ServerConfig, title="A Tidemill server", values=values))
+    text = commented(ServerConfig, title="A Tidemill server", values=values)
+    write_new(path, with_examples(text, example.KEYS, example.TABLES))
     _, schema = init_server(_read(args))
     if args.json:
         show_json({"config": str(path), "schema": schema})

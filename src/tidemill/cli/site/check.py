@@ -50,7 +50,9 @@ def define_check(parser: Parser) -> None:
         help="print every value and where it comes from, and check nothing more",
     )
     parser.add_argument(
-        "--offline", action="store_true", help="do not ask the batch system for partition and account"
+        "--offline",
+        action="store_true",
+        help="connect to nothing: do not ask the batch system for partition and account, nor caches for an answer",
     )
 
 
@@ -206,7 +208,9 @@ def _tuned(path: Path) -> list[str]:
 
 
 def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
-    """What the file names, and whether it is there."""
+    """What the file names, and whether it is there. Writes nothing."""
+    from tidemill.cli.site.caches import examine_caches
+    from tidemill.cli.site.containers import examine_containers
     from tidemill.cli.site.endpoints import examine_broker, examine_endpoints
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
@@ -227,7 +231,9 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield from _ownership(directory)
     yield binary_finding(directory)
     yield from _applications(directory, read)
+    yield from examine_containers(read)
     yield from examine_endpoints(read)
+    yield from examine_caches(read, offline=offline)
     if read.batch != "local":
         yield from _manners(read)
         if not offline:
@@ -388,12 +394,13 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
 
 
 def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
-    from tidemill.batch.open import open_batch
+    from tidemill.batch.open import asked_cluster
     from tidemill.site.setup.advice import advise
     from tidemill.site.setup.detection import SiteWishes, choose_partition, of_facts
 
     try:
-        facts = open_batch(read, directory).facts()
+        with asked_cluster(read, directory) as batch:
+            facts = batch.facts()
     except TidemillError as error:
         yield Finding("batch system", "fail", error.message, error.hint or advise(error.message) or "")
         return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemill import clock
 from tidemill.errors import ConfigError, TidemillError, install_hint
 from tidemill.site.setup.finding import Finding
 
@@ -71,7 +74,53 @@ def _examine(endpoint: Endpoint) -> Finding:
         place = permit(endpoint.url.replace("://*.", "://any.", 1), [endpoint], way)
         tls(place)  # reads the certificate and the authorities
         token(place)
+        wrong = _token_finding(endpoint, f"`{endpoint.url}` may be {ways}")
+        if wrong is not None:
+            return wrong
     if endpoint.url.startswith(("http:", "ftp:", "dav:")):
         hint = "its data and names can be read and changed on the way; use https, gsiftp or roots"
         return Finding("endpoint", "warn", f"`{endpoint.url}` may be {ways}, without encryption", hint)
-    return Finding("endpoint", "ok", f"`{endpoint.url}` may be {ways}")
+    return Finding("endpoint", "ok", f"`{endpoint.url}` may be {ways}{_shown(endpoint)}")
+
+
+def _token_finding(endpoint: Endpoint, head: str) -> Finding | None:
+    """What is wrong with the bearer token that the endpoint is shown: there is none, or it has ended."""
+    from tidemill.transfer.credentials import found_at, token_end_s, token_places
+
+    renew = "`htgettoken` and oidc-agent make one"
+    if endpoint.finds_token and found_at(os.environ) is None:
+        tried = ", ".join(
+            f"{each.name} {'is not set' if each.name.startswith('$') else 'does not exist'}"
+            for each in token_places(os.environ)
+        )
+        return Finding(
+            "endpoint", "warn", f"{head}, but no bearer token was found: {tried}",
+            f"{renew}; the agent looks in the environment in which it was started",
+        )  # fmt: skip
+    path = _token_path(endpoint)
+    end_s = None if path is None else token_end_s(path)
+    if end_s is None or end_s > clock.now_s():
+        return None
+    told = f"{head}, but its bearer token `{path}` ended at {clock.utc_text(int(end_s * 1e6))}"
+    return Finding("endpoint", "fail", told, f"renew it: {renew}")
+
+
+def _token_path(endpoint: Endpoint) -> Path | None:
+    """The file of the bearer token that the endpoint is shown, if it is in one."""
+    from tidemill.transfer.credentials import found_at
+
+    found = found_at(os.environ) if endpoint.finds_token else None
+    return endpoint.token_path if found is None else found.path
+
+
+def _shown(endpoint: Endpoint) -> str:
+    """By which credential an endpoint is used, behind a comma."""
+    from tidemill.transfer.credentials import found_at, token_end_s
+
+    found = found_at(os.environ) if endpoint.finds_token else None
+    path = _token_path(endpoint)
+    if found is None and path is None:
+        return ""
+    end_s = None if path is None else token_end_s(path)
+    until = "" if end_s is None else f", until {clock.utc_text(int(end_s * 1e6))}"
+    return f", with the bearer token of {f'`{path}`' if path is not None else '$BEARER_TOKEN'}{until}"

@@ -88,7 +88,7 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
     """The machine, and what is asked about."""
     from tempfile import TemporaryDirectory
 
-    from tidemill.batch.open import open_batch, open_cluster
+    from tidemill.batch.open import asked_cluster, open_batch, open_cluster
     from tidemill.cli.site.directory import read_site
     from tidemill.config.site import Cluster
     from tidemill.harvest.machine.windows import GUARD_S, Request
@@ -101,7 +101,11 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
     if directory is not None:
         config = read_site(directory)
         cluster, wake_nodes = config.cluster, config.harvest.wake_nodes
-        snapshot = open_batch(config, directory).snapshot()
+        if config.batch == "local":  # its table is in the site directory
+            snapshot = open_batch(config, directory).snapshot()
+        else:
+            with asked_cluster(config, directory) as batch:
+                snapshot = batch.snapshot()
     else:
         try:
             with TemporaryDirectory(prefix="tidemill-") as scratch:

@@ -11,7 +11,15 @@ from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import ask, say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.legal import shown
-from tidemill.model.quantities import bytes_text, count_text, counted_text, percent_text, ratio, times_text
+from tidemill.model.quantities import (
+    bytes_text,
+    count_text,
+    counted_text,
+    digest_text,
+    percent_text,
+    ratio,
+    times_text,
+)
 
 if TYPE_CHECKING:
     from tidemill.site.applications.catalogue import Approved
@@ -54,32 +62,55 @@ def _offers(args: Namespace) -> list[Any]:
     return [each for each in client_of(args).applications() if args.site in (None, each.site)]
 
 
+def _refused(args: Namespace) -> dict[tuple[str, str], str]:
+    """Applications that sites do not run now: (site, name, or file where it names none) -> why, and what to do."""
+    return {
+        (row.name, each.name or each.file): each.why
+        for row in client_of(args).sites()
+        for each in row.refused
+        if args.site in (None, row.name)
+    }
+
+
 def list_apps(args: Namespace) -> int:
-    """List applications."""
-    offers = _offers(args)
+    """List applications, also those that a site refuses to run, with the reason."""
+    offers, refused = _offers(args), _refused(args)
+    offered = {(each.site, each.app.name) for each in offers}
+    missing = [key for key in refused if key not in offered]
     if args.json:
-        show_json(offers)
+        rows: list[dict[str, Any]] = [
+            {"site": each.site, "app": each.app, "refused": refused.get((each.site, each.app.name))}
+            for each in offers
+        ]
+        rows += [{"site": key[0], "app": {"name": key[1]}, "refused": refused[key]} for key in missing]
+        show_json(rows)
         return 0
-    if not offers:
+    if not offers and not refused:
         say("no site offers an application")
         return 0
     show_table(
-        ["APP", "VERSION", "SITE", "MODE", "CORES", "MEMORY MB", "OUTPUTS", "ABOUT"],
+        ["APP", "VERSION", "SITE", "STATE", "MODE", "CORES", "MEMORY MB", "OUTPUTS", "ABOUT"],
         [
-            [
-                each.app.name,
-                each.app.version,
-                each.site,
-                each.app.mode,
-                each.app.cores,
-                each.app.memory_mb,
-                ", ".join(each.app.outputs) or "-",
-                each.app.help,
-            ]
-            for each in offers
+            *(
+                [
+                    each.app.name,
+                    each.app.version,
+                    each.site,
+                    "refused" if (each.site, each.app.name) in refused else "offered",
+                    each.app.mode,
+                    each.app.cores,
+                    each.app.memory_mb,
+                    ", ".join(each.app.outputs) or "-",
+                    each.app.help,
+                ]
+                for each in offers
+            ),
+            *([name, "-", site, "refused", "-", "-", "-", "-", ""] for site, name in missing),
         ],
-        right=(4, 5),
+        right=(5, 6),
     )
+    for (site, name), why in refused.items():
+        say(f"{name} at {site} is refused: {why}")
     return 0
 
 
@@ -87,6 +118,10 @@ def show_app(args: Namespace) -> int:
     """Show one application."""
     offers = _offers(args)
     chosen = [each for each in offers if each.app.name == args.name]
+    refused = {site: why for (site, name), why in _refused(args).items() if name == args.name}
+    if refused and not chosen:
+        told = "; ".join(f"at {site}: {why}" for site, why in refused.items())
+        raise ConfigError(f"no site offers `{args.name}`, it is refused {told}")
     if not chosen:
         raise ConfigError(
             f"no site offers `{args.name}`", hint=did_you_mean(args.name, {each.app.name for each in offers})
@@ -96,25 +131,31 @@ def show_app(args: Namespace) -> int:
         return 0
     measured = {row.name: row.capacity.get("event_s") or {} for row in client_of(args).sites()}
     for offer in chosen:
-        app = offer.app
-        show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
-        size = f"{counted_text(app.cores, 'core')}, {app.memory_mb} MB"
-        show(f"    {app.mode} mode, {size}, {_event_text(app, measured.get(offer.site, {}).get(app.name))}")
-        if app.ranks_max:
-            show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
-        show(f"    {app.digest}")
-        for image in app.images:
-            show(f"    image {image}")
-        if app.container:
-            show(f"    container {app.container}")
-        for line in app.setup:
-            show(f"    setup {line}")
-        show(f"    outputs: {', '.join(app.outputs) or 'none'}")
-        if app.start is not None:
-            show(f"    {_start(app.start)}")
-        for name, parameter in sorted(app.parameters.items()):
-            show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
+        _show_offer(offer, measured.get(offer.site, {}).get(args.name), refused.get(offer.site))
     return 0
+
+
+def _show_offer(offer: Any, measured_s: float | None, refused: str | None) -> None:
+    app = offer.app
+    show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
+    if refused:
+        show(f"    refused: {refused}")
+    size = f"{counted_text(app.cores, 'core')}, {app.memory_mb} MB"
+    show(f"    {app.mode} mode, {size}, {_event_text(app, measured_s)}")
+    if app.ranks_max:
+        show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
+    show(f"    {app.digest}")
+    for image in app.images:
+        show(f"    image {image}")
+    if app.container:
+        show(f"    container {app.container}")
+    for line in app.setup:
+        show(f"    setup {line}")
+    show(f"    outputs: {', '.join(app.outputs) or 'none'}")
+    if app.start is not None:
+        show(f"    {_start(app.start)}")
+    for name, parameter in sorted(app.parameters.items()):
+        show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
 
 
 def _event_text(app: Any, measured_s: float | None) -> str:
@@ -150,6 +191,7 @@ def _default(parameter: Any) -> str:
 
 def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
+    from tidemill.image.reference import PINNED
     from tidemill.site.applications.catalogue import load_application
 
     store = None if args.store is None else args.store.absolute()
@@ -173,11 +215,11 @@ def check(args: Namespace) -> int:
             if file is not None:
                 show(f"    {key:<10} {file}")
                 if file in each.files:
-                    show(f"               {each.files[file]}")
+                    show(f"               {digest_text(each.files[file])}")
         _show_contained(each)
         for image in each.images:
-            show(f"    image      {image.named}: {', '.join(image.use.areas)}")
-            show(f"               sha256:{image.use.file.sha256}")
+            show(f"    image      {image.named.partition(PINNED)[0]}: {', '.join(image.use.areas)}")
+            show(f"               {digest_text(image.use.file.sha256)}")
         if each.app.container is None:
             _show_pins(each)
     say("put the file into SITE/apps/ to offer the application; the agent reads it at once")
@@ -201,7 +243,7 @@ def approve(args: Namespace) -> int:
                 "        approved  the bytes that the site found when it read this file (no digest is given)"
             )
         else:
-            show(f"        approved  {each.approved}")
+            show(f"        approved  {digest_text(each.approved)}")
         show(f"        now       {'the same' if each.found == each.approved else each.found}")
     if all(each.found == each.approved for each in files):
         say("nothing has changed: there is nothing to approve")
@@ -246,7 +288,8 @@ def _show_contained(each: Approved) -> None:
     container = each.app.container
     if container is not None:
         show(f"    container  {container.runtime.value}: {container.image}")
-        show(f"               {each.digest}")
+        if each.digest not in container.image:
+            show(f"               {each.digest}")
     for line in each.app.setup:
         show(f"    setup      {line}")
     if each.app.setup:

@@ -138,7 +138,8 @@ def _define_files(parser: Parser) -> None:
     )
     parser.add_argument(
         "--dir", type=Path, metavar="DIR",
-        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out; of a server by http or https, the site's place)",
+        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out; with a server by http or https, where the site "
+        "keeps outputs)",
     )  # fmt: skip
 
 
@@ -149,8 +150,8 @@ def _define_environment(parser: Parser) -> None:
     parser.add_argument(
         "--env-all",
         action="store_true",
-        help="pass all variables but those of this login and what may be secret (default: those that find software: "
-        "PATH, conda and virtual environments, ROOTSYS and the like)",
+        help="pass all variables of this shell, except those of the login session and those that may hold secrets "
+        "(default: pass those by which programs are found: PATH, conda and virtual environments, ROOTSYS and the like)",
     )
     parser.add_argument(
         "--container",

@@ -52,21 +52,15 @@ class Standing(StrEnum):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One account, in node-seconds. `unit`: of the centre, and how many of them a node-hour is; `left_s`: what may
-    still be asked for."""
+    """One account, in node-seconds. `left_s`: what may still be asked for."""
 
     account: str
-    unit: tuple[float, str]
     granted_s: float
     settled_s: float
     in_flight_s: float
     committed_s: float
     left_s: float
     standing: Standing
-
-    def units(self, node_s: float) -> float:
-        """Node-seconds in the centre's unit."""
-        return node_s / HOUR_S * self.unit[0]
 
     @property
     def used_s(self) -> float:
@@ -142,7 +136,6 @@ def _line(
         standing = Standing.STOP
     return Line(
         account=account.name,
-        unit=account.unit,
         granted_s=granted_s,
         settled_s=settled_s,
         in_flight_s=in_flight_s,
@@ -168,9 +161,9 @@ def _notes(lines: Sequence[Line], chosen: str | None, *, bound_s: float, bounds:
     for line in lines:
         if line.standing is Standing.OPEN:
             continue
-        part = f"{line.units(line.used_s):,.1f} of {line.units(line.granted_s):,.1f} {line.unit[1]} are used"
+        part = f"{line.used_s / HOUR_S:,.1f} of {line.granted_s / HOUR_S:,.1f} node-hours are used"
         if line.standing is Standing.STOP:
-            part += f", {line.units(line.committed_s):,.1f} committed: nothing more is asked for there"
+            part += f", {line.committed_s / HOUR_S:,.1f} committed: nothing more is asked for there"
         notes.append(f"account `{line.account}`: {part}")
     if bound_s < bounds.least_node_s:
         notes.append(f"`harvest.node_hours_max` = {bounds.node_hours_max:g} is reached")

@@ -14,7 +14,7 @@ from tidemill.config.addressee import Channel
 from tidemill.model.failure import FailureClass
 from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.model.metrics.nodes import FAMILIES, QUANTITIES
-from tidemill.model.state import AllocationState, JobState
+from tidemill.model.state import REPORTED_STATES, JobState
 
 
 class Label(NamedTuple):
@@ -53,7 +53,7 @@ _CACHE = Label(most=VIEWS_MAX, about="a cache of `[[caches]]`")
 _NODES = Label(("idle", "regular", "ours", "other"))
 _SIZES = Label(SIZES, about="share of the machine, at most")
 _LENGTHS = Label(LENGTHS, about="requested walltime, at most")
-_ALLOCATIONS = Label(tuple(str(each) for each in AllocationState))
+_ALLOCATIONS = Label(REPORTED_STATES)
 _CHANNEL = Label(tuple(str(each) for each in Channel))
 _CAUSES = Label(
     (

@@ -35,7 +35,7 @@ from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.errors import ForbiddenError, MissingError, RequestError
 from tidemill.server.hospital import downtimes, records, rounds
 from tidemill.server.hospital.nearness import DataMap
 from tidemill.server.monitoring.window import SampleWindow
@@ -178,8 +178,15 @@ class Dispatcher:
         return reply
 
     def handle_cancel(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
-        """Cancel jobs, or all of a campaign, in several transactions if they are many."""
+        """Cancel jobs, or all of a campaign, in several transactions if they are many. Only their owner can say that
+        they are not needed: that ends them as COMPLETED."""
         self._check_action(request, identity, Act.CANCEL)
+        if request.unneeded and identity.role is not Role.SUBMITTER and not identity.is_everybody:
+            raise ForbiddenError(
+                f"{identity.role} `{identity.name}` may not end jobs as COMPLETED: only their owner knows that they "
+                "are not needed",
+                hint="cancel them without `unneeded`",
+            )
         return actions.act_in_pieces(
             self.writer,
             request,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tidemill.model.figures.job_classes import LENGTHS, SIZES
+from tidemill.model.trouble import RefusedApplication
 from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
@@ -131,6 +132,10 @@ def _bounded(view: SiteView) -> SiteView:
             for each in view.waits[:VIEW_ROWS_MAX]
             if each.size in SIZES and each.length in LENGTHS and each.jobs > 0 and _is_amount(each.wait_s)
             and _is_amount(each.share_s)
+        ],
+        refused=[
+            RefusedApplication(name=_short(each.name), file=_short(each.file), why=_short(each.why))
+            for each in view.refused[:VIEW_ROWS_MAX]
         ],
     )  # fmt: skip
 

@@ -413,7 +413,7 @@ def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
 
 def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True) -> list[SiteRow]:
     """Sites that have joined. `silent`: those that have not been heard for a while. Leased events are counted over all
-    running jobs: without `counts_leased` they are 0, and neither caches nor sums are shown."""
+    running jobs: without `counts_leased` they are 0, and of what sites show nothing is."""
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
@@ -432,6 +432,7 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site), caches=caches.get(site.id, []),
             sums=views[site.id][1].sums if site.id in views else None,
+            refused=views[site.id][1].refused if site.id in views else [],
         )
         for site in sites(session)
         if site.capacity is not None

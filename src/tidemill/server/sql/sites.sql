@@ -23,7 +23,7 @@ SELECT site, minute / 60, COUNT(*), AVG(regular), AVG(ours), AVG(idle), AVG(away
 -- Allocations that have ended, since a time, and when they ran where that is known.
 SELECT a.site, a.name, a.batch_id, a.state, a.nodes, a.cores, a.at_us, a.reason, a.busy_us, a.slot_us, COALESCE(p.started_us, 0), COALESCE(p.ended_us, 0)
 FROM allocations a LEFT JOIN placements p ON p.site = a.site AND p.name = a.name
-WHERE a.at_us >= :since_us AND a.state IN ('COMPLETED', 'FAILED', 'CANCELED', 'LOST');
+WHERE a.at_us >= :since_us AND a.state IN ('COMPLETED', 'FAILED', 'CANCELED', 'RELEASED', 'LOST');
 
 -- name: prune_tide
 -- The tide is bounded.

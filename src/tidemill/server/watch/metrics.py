@@ -16,7 +16,7 @@ from tidemill import __version__, clock
 from tidemill.errors import SiteError
 from tidemill.model.failure import FailureClass
 from tidemill.model.metrics import OTHER, SERVER, SITES_MAX, Sample, render
-from tidemill.model.state import AllocationState
+from tidemill.model.state import REPORTED_STATES
 from tidemill.server.database.store import Session
 from tidemill.server.notices import tables
 from tidemill.server.read import api_pages
@@ -25,7 +25,7 @@ from tidemill.wire.api import SiteRow
 
 CACHE_S = 5.0
 _CLASSES = frozenset(str(each) for each in FailureClass)
-_STATES = frozenset(str(each) for each in AllocationState)
+_STATES = frozenset(REPORTED_STATES)
 _SITE_STATES = SERVER["tidemill_server_site_state"].labels["state"].values
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidemill.errors import did_you_mean
 from tidemill.model.figures.job_classes import LENGTHS, SIZES, length_bounds, length_text, size_text
 from tidemill.model.identity import Act
-from tidemill.model.state import AllocationState
+from tidemill.model.state import REPORTED_STATES
 from tidemill.server.core import site_views
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages, web_pages
@@ -140,7 +140,7 @@ def allocations(ask: PageRequest, made: Pages) -> str:
     """`/allocations`: of a site or of all, newest first."""
     own = ask.own(Act.ALLOCATIONS)
     chosen = ask.query.text("site")
-    states = [str(each) for each in AllocationState]
+    states = list(REPORTED_STATES)
     state = ask.query.text("state") or ""
     if state and state not in states:
         raise RequestError(f"`{state}` is not a state of an allocation", hint=did_you_mean(state, states))

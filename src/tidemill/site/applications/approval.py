@@ -9,6 +9,7 @@ from tidemill.config import load
 from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean, is_transient
 from tidemill.model.application import Application, Container, Runtime
+from tidemill.model.quantities import digest_text
 from tidemill.site.applications.checksums import check_digest
 from tidemill.site.applications.compatibility import check
 from tidemill.site.applications.containers import ContainerImage, parse_image
@@ -156,9 +157,11 @@ def _of_file(
             raise
         raise ConfigError(f"{path}: `container.image`: {error}") from error
     if found != image.digest:
-        approved = image.digest or "none: an image that is not a directory needs one"
+        approved = (
+            digest_text(image.digest) if image.digest else "none: an image that is not a directory needs one"
+        )
         raise ConfigError(
-            f"{path}: `container.image` `{image.path}` has digest {found}, approved is {approved}",
+            f"{path}: `container.image` `{image.path}` has digest {digest_text(found)}, approved is {approved}",
             hint=f'image = "{image.path}@{found}"',
         )
     return {image.path: found}, found
@@ -186,7 +189,8 @@ def _of_directory(
             raise ConfigError(f"{path}: `{key}` in `{image.path}`: {error}") from error
         if wanted is not None and found != wanted:
             raise ConfigError(
-                f"{path}: `{key}` `{file}` in `{image.path}` has digest {found}, approved is {wanted}",
+                f"{path}: `{key}` `{file}` in `{image.path}` has digest {digest_text(found)}, approved is "
+                f"{digest_text(wanted)}",
                 hint="it was changed: approve it again, or put the old one back",
             )
         files[real] = found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,8 @@ from tidemill.model.job import NAME_PATTERN, OutputKind
 from tidemill.model.legal import shown
 from tidemill.model.parameter import check_value
 from tidemill.model.pattern import pattern_fault
+from tidemill.model.quantities import digest_text
+from tidemill.model.trouble import RefusedApplication
 from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.applications.approval import check_contained, container_files
 from tidemill.site.applications.checksums import Digests, PendingError, check_digest
@@ -229,7 +232,7 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
             raise ConfigError(f"{path}: `{key}`: {error}") from error
         if wanted is not None and found != wanted:
             raise ConfigError(
-                f"{path}: `{key}` `{file}` has digest {found}, approved is {wanted}",
+                f"{path}: `{key}` `{file}` has digest {digest_text(found)}, approved is {digest_text(wanted)}",
                 hint=f"it was changed: `tidemill app approve {path.absolute()}` approves it as it is now, or put the "
                 "old one back"
                 + ("" if is_offered(path) else "; no site reads this copy: copy it to SITE/apps/ then"),
@@ -254,6 +257,8 @@ class Applications:
         self.pending: set[str] = set()  #: files of applications that are read again with the next `refresh`
         self.by_name: dict[str, Approved] = {}
         self.problems: dict[str, str] = {}
+        self._named: dict[str, str] = {}  #: files with problems -> the application that they name
+        self._changed: dict[str, str] = {}  #: applications whose files are not the approved ones -> why
 
     def refresh(self) -> bool:
         """Read what is new or changed; whether the offers changed. A wrong file is logged and not offered."""
@@ -279,6 +284,9 @@ class Applications:
                 _log.error("application.refused", file=name, reason=self.problems[name])
             else:
                 self.by_name[approved.app.name] = approved
+        self._changed = {
+            name: why for name, why in self._changed.items() if self.by_name.get(name) is before[0].get(name)
+        }
         return (self.by_name, self.problems) != before
 
     def _read(self, name: str) -> None:
@@ -294,7 +302,8 @@ class Applications:
                 self.pending.add(name)
                 _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
                 return
-            self.problems[name] = error.message + (f" ({error.hint})" if error.hint else "")
+            self.problems[name] = _said(error)
+            self._named[name] = _name_in(path)
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
 
     def _list(self) -> dict[str, tuple[int, ...]]:
@@ -344,6 +353,33 @@ class Applications:
         """The application, whose files still have their digests. Raises JobError (class `dispatch`), and SiteError
         where that is unknown just now (PendingError: they are being read)."""
         approved = self.known(name)
+        try:
+            self._check(name, approved)
+        except UnfitError as error:
+            self._changed[name] = _said(error)
+            raise
+        self._changed.pop(name, None)
+        return approved
+
+    def look(self) -> None:
+        """Compare the files of all applications with what was approved, for `refused`: one look-up for each file."""
+        for name in self.by_name:
+            with suppress(TidemillError):
+                self.get(name)
+
+    def refused(self) -> list[RefusedApplication]:
+        """Files that name no application of the site now, and applications whose files have changed since."""
+        found = [
+            RefusedApplication(name=self._named.get(file, ""), file=file, why=why)
+            for file, why in sorted(self.problems.items())
+        ]
+        return found + [
+            RefusedApplication(name=name, file=self._file(name).name, why=why)
+            for name, why in sorted(self._changed.items())
+        ]
+
+    def _check(self, name: str, approved: Approved) -> None:
+        """Raise UnfitError for a file that is not the approved one, SiteError where that is unknown just now."""
         for path, wanted in approved.files.items():
             try:
                 found = self.digests.of(path)
@@ -353,7 +389,8 @@ class Applications:
                 raise UnfitError(f"application `{name}`: {error}") from error
             if found != wanted:
                 raise UnfitError(
-                    f"application `{name}`: `{path}` has digest {found}, approved is {wanted}",
+                    f"application `{name}`: `{path}` has digest {digest_text(found)}, approved is "
+                    f"{digest_text(wanted)}",
                     hint=f"the site's operator approves it as it is now: `tidemill app approve {self._file(name)}`",
                 )
         for image in approved.images:
@@ -363,7 +400,6 @@ class Applications:
                     f"application `{name}`: {why}",
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )
-        return approved
 
     def _file(self, name: str) -> Path:
         """Where an application is written."""
@@ -401,6 +437,18 @@ class Applications:
             )
             for name, each in self.by_name.items()
         ]
+
+
+def _said(error: TidemillError) -> str:
+    return error.message + (f" ({error.hint})" if error.hint else "")
+
+
+def _name_in(path: Path) -> str:
+    """The application that a file names, whatever else is wrong with it; empty where it cannot be read."""
+    try:
+        return load(path, Application).name
+    except TidemillError:
+        return ""
 
 
 def _told(container: Container) -> str:

@@ -15,8 +15,9 @@ import msgspec
 from tidemill.errors import ConfigError, SiteError, TidemillError, is_transient
 from tidemill.image.areas import check_areas, why_not_beside
 from tidemill.image.recipe import use_of
-from tidemill.image.reference import resolve
+from tidemill.image.reference import PINNED, resolve
 from tidemill.image.workingset import is_below
+from tidemill.model.quantities import digest_text
 from tidemill.site.applications.checksums import Digests
 from tidemill.wire.staged import ImageUse
 
@@ -77,10 +78,15 @@ def check_bytes(image: ApprovedImage, digest_of: Callable[[str], str]) -> None:
         found = digest_of(path)
         if found != wanted:
             raise SiteError(
-                f"image `{image.named}`: pack `{path}` has digest {found}, expected is {wanted}",
+                f"image `{_name(image)}`: pack `{path}` has digest {digest_text(found)}, its name says another one",
                 hint="it was changed or cut: build the image again",
                 transient=False,
             )
+
+
+def _name(image: ApprovedImage) -> str:
+    """How the application names it, without the digest."""
+    return image.named.partition(PINNED)[0]
 
 
 def why_changed(image: ApprovedImage, store: Path, digests: Digests) -> str | None:
@@ -94,5 +100,6 @@ def why_changed(image: ApprovedImage, store: Path, digests: Digests) -> str | No
             raise
         return error.message
     if found != image.use.file.sha256:
-        return f"image `{image.named}` has digest sha256:{found}, approved is sha256:{image.use.file.sha256}"
+        approved = digest_text(image.use.file.sha256)
+        return f"image `{_name(image)}` has digest {digest_text(found)}, approved is {approved}"
     return None

@@ -12,6 +12,8 @@ from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import AppOffer
 
 REFRESH_S = 2.0
+LOOK_S = 30.0
+"""Pause between two look-ups of the files of all programs: people see which ones changed before a job meets them."""
 
 
 class Offers:
@@ -29,6 +31,7 @@ class Offers:
         )
         self._is_sent = False
         self._next_refresh_s = 0.0
+        self._next_look_s = 0.0
 
     def step(self) -> None:
         """Read changed applications and new profiles when it is time."""
@@ -37,6 +40,9 @@ class Offers:
             self._next_refresh_s = now_s + REFRESH_S
             if self.applications.refresh():
                 self._is_sent = False
+            if now_s >= self._next_look_s:
+                self._next_look_s = now_s + LOOK_S
+                self.applications.look()
             self.applications.digests.write_known(self._site.directory / RECORD)
         if self.profiles.step(self._site.pools.profiles):
             self._is_sent = False

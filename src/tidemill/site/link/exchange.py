@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice, takewhile
 
 from tidemill import __version__
@@ -45,9 +46,7 @@ class Exchange:
         """Send a request; `offers` and `view` are None where the server has them."""
         site, state = self._site, self._site.state
         self._has_asked = _wants(capacity)
-        allocations: dict[str, int] = {}
-        for each in state.allocations.values():
-            allocations[each.state.value] = allocations.get(each.state.value, 0) + 1
+        allocations = dict(Counter(each.reported for each in state.allocations.values()))
         self.sync.start(
             SyncRequest(
                 site=site.config.name,

@@ -122,7 +122,7 @@ class Bookings:
                 n=0,
                 name=allocation.name,
                 batch_id=allocation.batch_id,
-                state=allocation.state.value,
+                state=allocation.reported,
                 nodes=allocation.nodes,
                 cores=allocation.cores,
                 at_us=at_us,

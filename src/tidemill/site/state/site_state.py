@@ -13,7 +13,7 @@ from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.model.state import AllocationState
+from tidemill.model.state import RELEASED, AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
 from tidemill.wire.node import End, Grant, OutputRef, Record
 
@@ -150,6 +150,12 @@ class Allocation(msgspec.Struct, kw_only=True):
     told_leave: bool = False
     charged_s: float = 0.0  #: node-seconds that the ledger has for it, once it has ended
     notes: list[str] = []  #: how its nodes do things, the newest last: images, work directories
+
+    @property
+    def reported(self) -> str:
+        """Its state for people and the server: RELEASED where Tidemill itself ended it."""
+        is_released = self.state is AllocationState.CANCELED and self.canceled_us
+        return RELEASED if is_released else self.state.value
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from tidemill.log import Log
 from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
-from tidemill.model.state import AllocationState
+from tidemill.model.state import REPORTED_STATES
 from tidemill.site.data.site_data import SiteData
 from tidemill.site.data.staging import DataFigures
 from tidemill.site.fleet.io_budget import IoShares
@@ -143,9 +143,9 @@ def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
 
 
 def _of_state(state: SiteState, counts: HarvestCounts) -> Iterator[Sample]:
-    allocations = Counter(allocation.state for allocation in state.allocations.values())
-    for each in AllocationState:
-        yield Sample("tidemill_allocations", allocations[each], (("state", each.value),))
+    allocations = Counter(allocation.reported for allocation in state.allocations.values())
+    for each in REPORTED_STATES:
+        yield Sample("tidemill_allocations", allocations[each], (("state", each),))
     yield Sample("tidemill_starts_total", counts.starts)
     yield Sample("tidemill_cancels_total", counts.cancels, (("by", "us"),))
     yield Sample("tidemill_cancels_total", counts.foreign_cancels, (("by", "others"),))

@@ -17,6 +17,8 @@ from tidemill.harvest.account.ledger import HOUR_S
 from tidemill.model.job import JobSpec
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import AllocationState
+from tidemill.model.trouble import RefusedApplication
+from tidemill.site.applications.catalogue import Applications
 from tidemill.site.data.site_data import SiteData
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.staff.denials import Denials
@@ -90,10 +92,11 @@ class TideSamples:
 
 
 class Shown(NamedTuple):
-    """What is shown of a site besides its state: its caches and what its nodes do."""
+    """What is shown of a site besides its state: its caches, what its nodes do, and its applications."""
 
     caches: SiteCaches
     nodes: NodeSamples
+    applications: Applications
 
 
 class Views:
@@ -108,7 +111,7 @@ class Views:
         denials: Denials,
         shown: Shown,
     ) -> None:
-        self._caches, self._nodes = shown.caches, shown.nodes
+        self._caches, self._nodes, self._applications = shown
         #: samples of nodes are shown as they come
         self._pause_s = min(VIEW_S, max(1.0, self._nodes.interval_s or VIEW_S))
         self._site, self._harvesting, self._denials = site, harvesting, denials
@@ -174,6 +177,10 @@ class Views:
             staging=self.staging.views()[:VIEW_ROWS_MAX],
             sums=self._sums(),
             waits=list(self._waits())[:VIEW_ROWS_MAX],
+            refused=[
+                RefusedApplication(name=each.name, file=each.file[:TEXT_MAX], why=each.why[:TEXT_MAX])
+                for each in self._applications.refused()[:VIEW_ROWS_MAX]
+            ],
         )  # fmt: skip
         samples = self._nodes.take()
         if not samples and self._received is not None and _timeless(view) == _timeless(self._received):

@@ -116,8 +116,7 @@ def test_changed_executable_is_refused_with_both_digests(apps: Path, tmp_path: P
     (tmp_path / "prog").write_text("#!/bin/sh\nevil\n")
     changed = hashlib.sha256((tmp_path / "prog").read_bytes()).hexdigest()
     message = refused(it, spec).message
-    assert approved in message
-    assert changed in message
+    assert f"has digest sha256:{changed[:12]}, approved is sha256:{approved[:12]}" in message
 
 
 HICCUP = Path("/proc/self/mem")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tidemill.site.fleet.troubles import judge
 from tidemill.site.state.site_state import SiteJob
 
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+WHOLE = re.compile(r"sha256:[0-9a-f]{64}")
 CHANGED = ProgramFile("digest", "/opt/sim", OLD, NEW)
 
 
@@ -118,6 +120,49 @@ def test_the_site_names_the_command_and_offers_the_program_again_after_it(
     with pytest.raises(UnfitError) as caught:
         applications.get("sim")
     assert f"`tidemill app approve {file}`" in str(caught.value.hint)
+
+
+def test_messages_show_what_digests_are_recognised_by_and_whole_ones_to_copy_once(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Path(program_files(file)[0].executable)
+    approved = program_files(file)[1][0].approved or ""
+    applications = Applications(file.parent)
+    applications.refresh()
+    told = applications.problems["sim.toml"]
+    assert f"has digest {digest(program)[:19]}, approved is {approved[:19]} (" in told
+    assert not WHOLE.search(told)
+    assert main(["app", "approve", "--yes", str(file)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["approved", approved[:19]] in lines
+    assert ["now", digest(program)] in lines, "whole, to be compared with what its author says"
+    assert main(["app", "check", str(file)]) == 0
+    assert not WHOLE.search(capsys.readouterr().out), "the file has them"
+    loose = file.with_name("loose.toml")
+    loose.write_text(f'name = "loose"\nexecutable = "{program}"\n')
+    assert main(["app", "check", str(loose)]) == 0
+    assert WHOLE.findall(capsys.readouterr().out) == [digest(program)], "once, in the line to be copied"
+
+
+def test_what_a_site_refuses_is_told_to_its_server_until_it_is_approved(file: Path) -> None:
+    applications = Applications(file.parent)
+    applications.refresh()
+    (refused,) = applications.refused()
+    assert (refused.name, refused.file) == ("sim", "sim.toml")
+    assert f"`tidemill app approve {file}`" in refused.why
+    approve(file, program_files(file)[1])
+    applications.refresh()
+    applications.look()
+    assert applications.refused() == []
+    program = Path(program_files(file)[0].executable)
+    program.write_text("#!/bin/sh\n# changed while the site knows it\n")
+    applications.look()
+    (refused,) = applications.refused()
+    assert (refused.name, refused.file, "has digest" in refused.why) == ("sim", "sim.toml", True)
+    assert [each.name for each in applications.offers({})] == ["sim"], "its jobs wait here"
+    approve(file, program_files(file)[1])
+    applications.refresh()
+    assert applications.refused() == []
 
 
 def test_a_copy_that_no_site_reads_is_called_one(

@@ -1,0 +1,46 @@
+"""The examples in a new server.toml: what a collaboration's server sets. `server init` writes them as comments."""
+
+from __future__ import annotations
+
+KEYS = {
+    "database": '"postgresql://tidemill_server@db.example.org/tidemill"',
+    "listen": '"0.0.0.0:8443"',
+    "tls.certificate": '"../ca/tidemill.example.org.pem"',
+    "tls.key": '"../ca/tidemill.example.org.key"',
+    "tls.ca": '"../ca/ca.pem"',
+    "amqp.url": '"amqps://tidemill.example.org@broker.example.org/tidemill"',
+    "amqp.certificate": '"../ca/tidemill.example.org.pem"',
+    "amqp.key": '"../ca/tidemill.example.org.key"',
+    "amqp.ca": '"../ca/ca.pem"',
+    "amqp.users": '{ cms = "submitter", lrz = "site" }',
+    "mail.server": '"smtp.example.org:587"',
+    "mail.sender": '"tidemill@example.org"',
+    "notify.allowed": '["mail:*@example.org"]',
+}
+"""Dotted key -> TOML text. `tidemill certs init` and `certs issue server` make the files of `[tls]`."""
+
+TABLES = {
+    "wards": """\
+name = "other-sites"
+waited_s = "6h"
+failures = ["memory"]
+cure = { memory_factor = 2, whole_node = true }""",
+    "tokens.issuers": """\
+name = "cms"
+issuer = "https://cms-auth.example.org/"
+audience = ["https://tidemill.example.org:8443"]""",
+    "roles.members": """\
+role = "operator"
+name = "ada"
+who = "/DC=org/DC=example/CN=Ada Lovelace\"""",
+    "downtimes.sources": """\
+from = "downtimes.toml\"""",
+    "notify.rules": """\
+to = "mail:operators@example.org"
+when = ["site", "failures"]""",
+    "notify.hooks": """\
+name = "chat"
+url = "https://chat.example.org/hooks/tidemill"
+secret_file = "chat.secret\"""",
+}
+"""Of tables that a file may have several of, the keys of one."""

@@ -1,0 +1,115 @@
+"""Findings of `site check` on caches: their files, credentials and answers. Takes some ten seconds at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tidemill import clock
+from tidemill.cache.routing.links import PORTS, PROBE_TIMEOUT_S, place_of_url, round_trip_s
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.net.names import addresses_within
+from tidemill.site.setup.finding import Finding
+
+if TYPE_CHECKING:
+    from tidemill.config.caching import SiteCache
+    from tidemill.config.site import SiteConfig
+
+ASKED_MAX = 16
+"""Caches that are asked at the same time: each answers within three times PROBE_TIMEOUT_S, or counts as silent."""
+
+
+def examine_caches(read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
+    """One finding for each cache, or one for each thing that is wrong with it; none where there are none."""
+    if not read.caches:
+        return
+    with ThreadPoolExecutor(ASKED_MAX) as threads:
+        silences = list(threads.map(_why_silent, ("" if offline else _asked(each) for each in read.caches)))
+    for cache, why in zip(read.caches, silences, strict=True):
+        yield from _examine(cache, why, offline=offline)
+
+
+def _asked(cache: SiteCache) -> str:
+    """The address that can be asked from here; empty = none: nodes run the cache, each for itself."""
+    if cache.upstream is not None:
+        return cache.upstream
+    return "" if cache.is_node else cache.address
+
+
+def _why_silent(address: str) -> str:
+    """Why a cache does not answer at an address; empty = it does, or there is no address. Takes three times
+    PROBE_TIMEOUT_S at most."""
+    from tidemill.cache.engine.contact import greet
+
+    if not address:
+        return ""
+    parts = urlsplit(address)
+    try:
+        if parts.scheme not in ("root", "roots", "xroot", "xroots"):
+            round_trip_s(place_of_url(address))
+            return ""
+        found = addresses_within(parts.hostname or "", PROBE_TIMEOUT_S)
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if not found:
+        return f"`{parts.hostname}` has no address"
+    return greet(found[0], parts.port or PORTS[parts.scheme], PROBE_TIMEOUT_S).why
+
+
+def _examine(cache: SiteCache, why_silent: str, *, offline: bool) -> Iterator[Finding]:
+    try:
+        about = _of_directory(cache)
+    except TidemillError as error:
+        yield Finding("cache", "fail", f"`{cache.name}`: {error.message}", error.hint or "")
+        return
+    asked = _asked(cache)
+    if why_silent:
+        which = "the cache that it reads through" if cache.upstream is not None else "it"
+        yield Finding(
+            "cache", "warn", f"`{cache.name}`: {which} does not answer from this host at {asked}: {why_silent}",
+            "start it, or correct `url`; while it does not answer, payloads read by another way",
+        )  # fmt: skip
+        return
+    if cache.memory is not None:
+        where = f"each node runs it, in {cache.memory >> 20} MB of memory"
+        where += "" if cache.upstream is None else f", and reads through {asked}"
+    elif cache.is_node:
+        where = f"payloads reach it at {cache.url} on their node; it is not asked from here"
+    else:
+        where = f"at {asked}"
+    answers = ", which answers" if asked and not offline else ""
+    yield Finding("cache", "ok", f"`{cache.name}`: {where}{answers}{about}")
+
+
+def _of_directory(cache: SiteCache) -> str:
+    """What the cache's directory says of it, behind a semicolon; empty where others run it. Raises TidemillError."""
+    from tidemill.cache.engine.credentials import ends_of
+    from tidemill.cache.engine.directory import check_credentials, read_cache
+    from tidemill.cache.engine.nodeform import node_definition
+
+    if cache.directory is None:
+        return ""
+    found = read_cache(cache.directory)
+    check_credentials(found)
+    now_us = clock.now_us()
+    told = []
+    for each in ends_of(found):
+        ends = clock.utc_text(each.ends_us)
+        if each.ends_us < now_us:
+            raise ConfigError(
+                f"`{each.path}`, which cache.toml names, ended at {ends}",
+                hint="renew it: `voms-proxy-init` makes a proxy certificate, htgettoken or oidc-agent a token",
+            )
+        if each.own:
+            told.append(f"its credential `{each.path}` is valid until {ends}")
+    if not told:
+        shown = found.credential.certificate or found.credential.token_file
+        told = [
+            "it shows origins no credential"
+            if shown is None
+            else f"its credential `{shown}` does not say how long it is valid"
+        ]
+    node_definition(cache)  # whether its memory suffices
+    return f"; {cache.directory / 'cache.toml'} is legal, {told[0]}"
