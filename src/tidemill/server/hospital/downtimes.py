@@ -92,9 +92,7 @@ def format_of(text: str) -> Format:
     """
     begin = text.lstrip()
     if not begin:
-        raise ConfigError(
-            "it is empty: one without downtimes has no event, is `{}`, or a line `# no downtimes`"
-        )
+        raise ConfigError("it is empty: write a line `# no downtimes`, or `{}`, where there are none")
     if begin[:15].upper() == "BEGIN:VCALENDAR":
         return "calendar"
     return "cric" if begin.startswith("{") or _LIST.match(begin) else "own"
