@@ -9,7 +9,7 @@ from tidemill.client.jobfile import load_job_file
 from tidemill.config import describe, load, loads, parse_size, repeated
 from tidemill.config.keys import path_in, url_in
 from tidemill.config.server import ServerConfig
-from tidemill.config.site import SiteConfig
+from tidemill.config.site import Account, SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application
@@ -80,7 +80,7 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
         '[[accounts]]\nname = "a"\n[[caches]]\nnam = "c"\n'
     )
     error = refusal(text)
-    keys = {each.key: each for each in config.describe(Account)}
+    keys = {each.key: each for each in describe(Account)}
     node_hours = keys["node_hours"].doc
     assert error.message.split("\n") == [
         f"{SOURCE}: 6 errors",
