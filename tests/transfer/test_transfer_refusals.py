@@ -233,39 +233,6 @@ def test_a_full_disk_of_the_server_leaves_nothing_under_the_outputs_name(
         subprocess.run(["umount", "-l", str(full)], check=True)
 
 
-def test_a_server_without_move_gets_outputs_under_their_names_at_once(https: Server, tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(CONTENT)
-    mover = https.mover(ONCE)
-    for name in ("at-once-1", "at-once-2"):
-        mover.put(tmp_path / "out", f"{https.base}plain/{name}", mover.watch())
-        assert https.content(name) == CONTENT
-    assert not list(https.data.glob(".at-once-*.part"))
-    asked = (https.folder / "access").read_text()
-    assert asked.count('"MOVE /plain/') == 1, "it was asked again"
-
-
-def test_a_storage_that_refuses_the_rename_gets_no_output(
-    https: Server, root: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WebDAV that forbids MOVE, XRootD rights without renaming, a GridFTP server without the command."""
-    monkeypatch.setenv("GRIDFTP_OPTIONS", "-disable-command-list RNFR,RNTO")
-    (folder / "fixed").mkdir(mode=0o711)
-    gsiftp = Server("gsiftp", folder / "fixed")
-    root.make("fixed/there", b"x")
-    try:
-        for server, url, where in (
-            (https, f"{https.base}fixed/refused", https.data),
-            (root, root.address("fixed/refused"), root.data / "fixed"),
-            (gsiftp, gsiftp.address("refused"), gsiftp.data),
-        ):
-            error = refusal(server.mover(ONCE), url, tmp_path, out=True)
-            assert "no reader finds half a file" in (error.hint or ""), error.message
-            assert not error.transient
-            assert not [path for path in where.iterdir() if "refused" in path.name], server.scheme
-    finally:
-        gsiftp.stop()
-
-
 def test_a_redirection_is_followed_where_it_is_permitted_and_nowhere_else(
     https: Server, tmp_path: Path
 ) -> None:

@@ -151,7 +151,6 @@ REMOVED: dict[str, dict[str, str]] = {
         "stage_files_max": "a stage has at most 1,000,000 files (STAGE_FILES_MAX in site/data/staging.py)",
         "transfer.cache_age_s": "staged inputs are kept for 7 days after their last use "
         "(IDLE_AGE_S in site/data/staging.py)",
-        "endpoints[].rename": "outputs get a temporary name first, except where an HTTP server does not know MOVE",
         "endpoints[].file_bytes_max": "the site's bound on files that it stages applies to every endpoint",
         "replicas.keep_s": "Rucio's answers are used for 10 minutes (RUCIO_KEPT_S in site/data/routing.py)",
         "log_snapshot_lines": "the site's log is condensed after 50,000 lines "

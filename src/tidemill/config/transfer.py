@@ -63,6 +63,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         list[str],
         doc("Where it may send us on to, written as `url`, besides other endpoints; we show those no token"),
     ] = []
+    rename: Annotated[
+        bool, doc("Outputs get a temporary name first (`https`: needs MOVE; `root`; `gsiftp`)")
+    ] = True
     read_back: Annotated[
         bool,
         constant(

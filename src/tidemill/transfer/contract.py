@@ -67,10 +67,6 @@ class TooLargeError(TransferError):
     """A file whose server reports no size has more bytes than may be read of it now."""
 
 
-class NoRenameError(TransferError):
-    """A server does not know how to rename: it can take a file under its final name only."""
-
-
 class NotPermittedError(TransferError):
     """The site's configuration permits no such move; another site's may."""
 
@@ -209,14 +205,8 @@ class Adapter(Protocol):
         may have been asked for too early.
         """
 
-    def renames(self, place: RemoteFile) -> bool:
-        """Whether an output of this name gets a temporary one first; False = its server shows whole files only, or
-        does not know how to rename."""
-
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
-        """Give a file that `write` made its final name, on the same server; replaces what is there. Raises
-        NoRenameError where the server cannot: `renames` is False from then on.
-        """
+        """Give a file that `write` made its final name, on the same server; replaces what is there."""
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """The checksum that the server itself reports; None if it cannot."""
@@ -229,18 +219,6 @@ class Adapter(Protocol):
 
     def rest(self) -> None:
         """Close, after a move, the connections that were kept for its next step."""
-
-
-def of_rename(error: TransferError) -> TransferError:
-    """The error of a storage that took a file and refuses to rename it. It writes in place, so that nothing may be
-    written there under its final name."""
-    return TransferError(
-        error.message,
-        hint="outputs get a temporary name first, so that no reader finds half a file: the storage has to let this "
-        "credential rename what it wrote",
-        transient=False,
-        failure=error.failure,
-    )
 
 
 def of_os_error(error: OSError, what: str) -> TransferError:

@@ -22,7 +22,7 @@ from tidemill.log import Log
 from tidemill.model.number import whole
 from tidemill.transfer import program
 from tidemill.transfer.checksum import Growing, canonical, joined_adler32
-from tidemill.transfer.contract import DIRECTORIES_MAX, RemoteFile, Stat, TransferError, Watch, of_rename
+from tidemill.transfer.contract import DIRECTORIES_MAX, RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, check_expiry, credential_error, environment
 from tidemill.transfer.gsi import WAIT_S, Control
 
@@ -91,19 +91,10 @@ class GridFtpAdapter:
             )
             return following.end()
 
-    def renames(self, place: RemoteFile) -> bool:
-        """True: servers write in place."""
-        return True
-
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
-        try:
-            with self.control(final, "name", watch) as control:
-                control.rename(place.path, final.path)
-        except TransferError as error:
-            if error.transient or error.missing:
-                raise
-            raise of_rename(error) from error
+        with self.control(final, "name", watch) as control:
+            control.rename(place.path, final.path)
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """The checksum that the server computes (CKSM); None if it refuses."""

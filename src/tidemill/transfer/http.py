@@ -32,14 +32,12 @@ from tidemill.transfer.checksum import Growing, Summer, canonical, summer
 from tidemill.transfer.contract import (
     DIRECTORIES_MAX,
     Direction,
-    NoRenameError,
     RemoteFile,
     Stat,
     TooLargeError,
     TransferError,
     Watch,
     of_os_error,
-    of_rename,
 )
 
 REDIRECTS_MAX = 8
@@ -76,7 +74,6 @@ class HttpAdapter:
         self._endpoints = endpoints
         self._servers: dict[tuple[object, ...], HttpServer] = {}  #: with connections between two steps
         self._lock = threading.Lock()
-        self._without_move: set[tuple[str, int]] = set()  #: hosts and ports of servers that do not know it
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """Size, version and checksums from the headers of HEAD, or of GET if HEAD states no length."""
@@ -165,88 +162,47 @@ class HttpAdapter:
         """Write the file with PUT; makes missing directories (MKCOL) and tries once more. Returns no checksums."""
         for attempt in range(2):
             with FileIO(source) as file:
-                try:
-                    answer = self._ask(
-                        place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file
-                    ).answer
-                except TransferError:
-                    self._clear(place, file.tell())
-                    raise
-                sent_bytes = file.tell()
+                answer = self._ask(
+                    place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file
+                ).answer
             with closing(answer):
                 if answer.status in (200, 201, 204):
                     return {}
                 if attempt or answer.status not in (404, 409) or place.query:
-                    if answer.status >= 500:
-                        self._clear(place, sent_bytes)
                     raise _refusal(place, answer, "write")
             self._make_directories(place, watch)
         raise AssertionError("the second attempt ends above")
 
-    def _clear(self, place: RemoteFile, sent_bytes: int) -> None:
-        """Remove what a broken attempt may have left under the final name, if the server can be reached."""
-        if not sent_bytes or place.query or self.renames(place):
-            return
-        with suppress(TransferError):
-            self.remove(place, Watch(deadline_s=WAIT_S, stall_s=WAIT_S))  # the move's own may be canceled
-
-    def renames(self, place: RemoteFile) -> bool:
-        """False for a signed URL, which is good for one request, and where the server did not know MOVE before."""
-        return not place.query and (place.host, place.port) not in self._without_move
-
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
-        is_plain = _target(final) == final.path
-        was = None if is_plain else self.stat(place, watch)
-        self._move(place, final, _absolute(final), watch)
-        if was is None or self._is_there(final, was, watch):
-            return
-        misnamed = _with_path(final, _target(final))  # XRootD 5.5.3 takes a destination as it stands
-        try:
-            if not {"?", "#"} & set(final.path):  # it would end there, and perhaps be another file's name
-                self._move(misnamed, final, _undecoded(final), watch)
-                if self._is_there(final, was, watch):
-                    return
-        except TransferError:
-            with suppress(TransferError):
-                self.remove(misnamed, watch)
-            raise
-        self.remove(misnamed, watch)
-        raise TransferError(
-            f"failed to name `{final.shown}`: the server gave it another name, and it is removed again",
-            hint="use names without blanks and such for outputs there: this server does not decode them",
-            transient=False,
-        )
-
-    def _move(self, place: RemoteFile, final: RemoteFile, destination: str, watch: Watch) -> None:
-        answer = self._ask(place, "MOVE", watch, {"Destination": destination, "Overwrite": "T"}).answer
+        answer = self._ask(place, "MOVE", watch, {"Destination": _absolute(final), "Overwrite": "T"}).answer
         with closing(answer):
-            if answer.status in (200, 201, 204):
-                return
-            error = _refusal(final, answer, "name")
-        if answer.status in (401, 403) or (answer.status in (405, 501) and self._is_webdav(place, watch)):
-            raise of_rename(error)
-        if answer.status in (405, 501):
-            self._without_move.add((place.host, place.port))
-            raise NoRenameError(error.message, transient=False)
-        raise error
+            if answer.status in (405, 501):
+                raise TransferError(
+                    f"failed to name `{final.shown}`: the server does not know MOVE",
+                    hint=f"set `rename = false` for the endpoint `{final.endpoint.url}`: then outputs are written "
+                    "under their final names at once",
+                    transient=False,
+                )
+            if answer.status not in (200, 201, 204):
+                raise _refusal(final, answer, "name")
+        if _target(final) != final.path:
+            self._look_for(final, watch)
 
-    def _is_webdav(self, place: RemoteFile, watch: Watch) -> bool:
-        """Whether the server announces WebDAV, of which MOVE is a part: then it knows it, and refuses it here."""
-        answer = self._ask(place, "OPTIONS", watch, {}).answer
-        with closing(answer):
-            return "DAV" in answer.headers
-
-    def _is_there(self, final: RemoteFile, was: Stat, watch: Watch) -> bool:
-        """Whether the file that was described so has its final name. An earlier version may have that, too."""
+    def _look_for(self, final: RemoteFile, watch: Watch) -> None:
+        """XRootD 5.5.3 takes the `Destination` of MOVE as it stands, percent signs and all."""
         try:
-            now = self.stat(final, watch)
+            self.stat(final, watch)
         except TransferError as error:
             if not error.missing:
                 raise
-            return False
-        is_same = all(now.checksums.get(name, value) == value for name, value in was.checksums.items())
-        return is_same and now.size_bytes == was.size_bytes
+            self.remove(_with_path(final, _target(final)), watch)
+            raise TransferError(
+                f"failed to name `{final.shown}`: the server gave it another name, and it is removed again",
+                hint=f"set `rename = false` for the endpoint `{final.endpoint.url}`, or use names without blanks and "
+                "such: this server does not decode them",
+                transient=False,
+            ) from error
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """The checksum that the server states in the headers of HEAD (`Digest`); None if it states none."""
@@ -454,12 +410,6 @@ def _target(place: RemoteFile) -> str:
 def _absolute(place: RemoteFile) -> str:
     scheme = {"dav": "http", "davs": "https"}.get(place.scheme, place.scheme)
     return f"{scheme}://{place.host}:{place.port}{_target(place)}"
-
-
-def _undecoded(place: RemoteFile) -> str:
-    """The absolute URL with the path as it stands: UTF-8, in characters that a header may have. The empty query is for
-    XRootD 5.5.3, which cuts blanks and bytes beyond ASCII off the end of a header."""
-    return _absolute(place).removesuffix(_target(place)) + place.path.encode().decode("latin-1") + "?"
 
 
 def _joined(place: RemoteFile, location: str) -> str:

@@ -2,8 +2,7 @@
 
     in   allow-list, size against the caps, `.NAME.MARK.part` beside the target (MARK stands for the source's version,
          so that a broken attempt is gone on with, also after a restart), checksums, rename
-    out  allow-list, is it there already?, temporary name on the server, checksum there, rename there;
-         under the final name at once where the server shows whole files only, or does not know how to rename
+    out  allow-list, is it there already?, temporary name on the server, checksum there, rename there
 
 A move that is repeated ends in the same state. Threads may share a mover.
 """
@@ -16,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -25,14 +24,12 @@ import msgspec
 
 from tidemill import clock
 from tidemill.config.transfer import Endpoint, Transfer
-from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.allowed import LITERAL, permit
 from tidemill.transfer.checksum import ChecksumError, compare, sums
 from tidemill.transfer.contract import (
     Adapter,
     Direction,
-    NoRenameError,
     NoSpaceError,
     RemoteFile,
     Stat,
@@ -47,7 +44,6 @@ from tidemill.transfer.s3 import S3Adapter
 from tidemill.transfer.xrootd import XrootdAdapter
 
 T = TypeVar("T")
-_log = Log("transfer")
 PAUSE_MAX_S = 60.0
 LOOK_S = 0.5
 """The interval of checks for a canceled move while a server computes a checksum."""
@@ -238,37 +234,22 @@ class Mover:
         told = self._there(adapter, place, size, watch, (mine, before))
         if told is not None:
             return mine.moved(size, told)
-        if not adapter.renames(place):
-            return mine.moved(size, self._write(source, place, watch, mine))
-        first = _beside(place, f"{size} {source.name} {source.stat().st_mtime_ns}")
-        told = self._write(source, first, watch, mine)
-        try:
-            adapter.rename(first, place, watch)
-        except NoRenameError as error:
-            _log.warning("rename.unsupported", url=place.shown, reason=error.message)
-            with suppress(TransferError):  # it may not know how to delete, either
-                adapter.remove(first, watch)
-            told = self._write(source, place, watch, mine)
-        except TransferError as error:
-            if not error.transient:
-                with suppress(TransferError):
-                    adapter.remove(first, watch)
-            raise
-        return mine.moved(size, told)
-
-    def _write(self, source: Path, place: RemoteFile, watch: Watch, mine: _Sums) -> str:
-        """Write the file under this name; what confirmed that it has the bytes of `mine`."""
-        adapter, algorithm = self._adapters[place.scheme], _told_by(place)
-        meanwhile = adapter.write(source, place, watch, mine.known)
+        named = place.endpoint.rename and not place.query and place.scheme != "s3"
+        first = _beside(place, f"{size} {source.name} {source.stat().st_mtime_ns}") if named else place
+        meanwhile = adapter.write(source, first, watch, mine.known)
+        algorithm = _told_by(place)
         if meanwhile.get(algorithm) == mine.of(algorithm):
-            return f"server {algorithm}"
-        told = self._compare(adapter, place, source.stat().st_size, mine, watch)
+            told = f"server {algorithm}"
+        else:
+            told = self._compare(adapter, first, size, mine, watch)
         if told is None:
-            adapter.remove(place, watch)
+            adapter.remove(first, watch)
             raise TransferError(
                 f"`{place.shown}` was written, and has other bytes there: it is removed again"
             )
-        return told
+        if first is not place:
+            adapter.rename(first, place, watch)
+        return mine.moved(size, told)
 
     def _there(
         self,

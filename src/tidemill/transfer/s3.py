@@ -103,10 +103,6 @@ class S3Adapter:
             )
         return {}
 
-    def renames(self, place: RemoteFile) -> bool:
-        """False: see above."""
-        return False
-
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Not needed: see above."""
         raise AssertionError("objects get their names at once")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from tidemill.model.number import whole
 from tidemill.transfer import program
 from tidemill.transfer.checksum import Growing, canonical
-from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch, of_rename
+from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, credential_error, environment
 
 PACKAGE = "XRootD's client, in Debian `xrootd-client`"
@@ -104,17 +104,11 @@ class XrootdAdapter:
             raise self._error(place, reply, "write")
         return {}
 
-    def renames(self, place: RemoteFile) -> bool:
-        """True: servers write in place."""
-        return True
-
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
         reply = self._ask(place, watch, "mv", place.path, final.path)
-        if reply.status == 0:
-            return
-        error = self._error(final, reply, "name")
-        raise of_rename(error) if reply.says("[3010]", "[3013]") else error  # not permitted, not supported
+        if reply.status != 0:
+            raise self._error(final, reply, "name")
 
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """The checksum that the server reports (`xrdfs query checksum`); None if it does not support the algorithm."""
