@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ METRICS_BYTES_MAX = 1_000_000
 MOVES_SHOWN = 5
 HOUR_S = 3600.0
 PREFIX = "tidemill_"
+POLLED = "tidemill_batch_polled_time_seconds"
 NONE_RUNS = "none runs now: `tidemill run` and `tidemill up` start it"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of metrics: (labels, value), by name."""
@@ -99,9 +101,10 @@ def status(args: Namespace) -> int:
     if stopped is not None:
         end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
         _line("stopped", f"{stopped or 'no reason given'}; {end}")
+    polled_s = _one(samples, POLLED) or 0.0
     for plan in plans:
-        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
-    for head, text in _figures(directory, samples, denied):
+        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6, polled_s=polled_s))
+    for head, text in _figures(directory, samples, denied, plans):
         _line(head, text)
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
@@ -113,14 +116,16 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple[str, str]]:
+def _figures(
+    directory: Path, samples: Samples, denied: list[str], plans: list[PlanMade]
+) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
 
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
     troubles = trouble_lines(_troubles(directory))
-    return [*metrics_lines(samples), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
+    return [*metrics_lines(samples, plans), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
 
 
 def _troubles(directory: Path) -> list[Trouble]:
@@ -146,7 +151,8 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
 def _show_contact(config: SiteConfig, directory: Path) -> None:
     if config.batch != "local":
         _line("contact", config.contact or "none: set `contact`, the centre's staff should know whom to ask")
-        _line("stop file", f"{config.stop_file or 'none agreed with the staff'}; yours: {directory / 'STOP'}")
+        staff = f"the staff's: {config.stop_file}" if config.stop_file else "none is agreed with the staff"
+        _line("stop files", f"yours: {directory / 'STOP'}; {staff}")
 
 
 def denied_lines(directory: Path) -> list[str]:
@@ -210,9 +216,12 @@ def newest_plans(directory: Path) -> list[PlanMade]:
     return list(plans.values())
 
 
-def plan_text(plan: PlanMade, *, now_s: float) -> str:
-    """What a plan saw and did, in words."""
-    age = duration_text(max(0.0, now_s - plan.at_s))
+def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:
+    """What a plan saw and did, in words. `polled_s`: when the machine was last polled. A plan that decides the same as
+    the one before it is not recorded."""
+    age = f"{duration_text(max(0.0, now_s - plan.at_s))} ago"
+    if polled_s > plan.snapshot_s + 1.0:
+        age += f", unchanged at the last poll {duration_text(max(0.0, now_s - polled_s))} ago"
     text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}, {plan.busy} busy, {plan.idle} idle, "
     text += f"{plan.held} Tidemill's; "
     text += f"{plan.waiting} of Tidemill's and {plan.queue} regular jobs wait"
@@ -220,13 +229,15 @@ def plan_text(plan: PlanMade, *, now_s: float) -> str:
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
     if plan.why:
         text += f". {plan.why}"
-    if " " in plan.waits_for:  # a sentence of the agent's, not the word that stands for `why`
+    if (
+        " " in plan.waits_for and plan.waits_for not in plan.why
+    ):  # a sentence of the agent's, not the word that stands for `why`
         text += f"; waits: {plan.waits_for}"
     if done:
         text += f"; {done}"
     if plan.yields_to:
         text += f" for {', '.join(plan.yields_to[:3])}"
-    return f"{text} ({age} ago)"
+    return f"{text} ({age})"
 
 
 def read_metrics(path: Path) -> Samples:
@@ -249,8 +260,8 @@ def read_metrics(path: Path) -> Samples:
     return samples
 
 
-def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text)."""
+def metrics_lines(samples: Samples, plans: Sequence[PlanMade] = ()) -> list[tuple[str, str]]:
+    """What people want to know of the metrics: (head, text). `plans`: the last ones, which tell causes at length."""
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
     for labels, value in samples.get("tidemill_grant_node_seconds", []):
@@ -278,7 +289,7 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
     if causes:
-        lines.append(("no more for", "; ".join(_cause_text(cause) for cause in causes)))
+        lines.append(("why no more", "; ".join(_cause_text(cause, plans) for cause in causes)))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
         text = (
@@ -339,16 +350,20 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     return lines
 
 
-def _cause_text(cause: str) -> str:
-    """Why no more nodes are asked for, in words."""
-    from tidemill.harvest.plan.waves import SENTENCES
+def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
+    """Why no more nodes are asked for, in words. What holds back starts is told by the plan, with the next time."""
+    from tidemill.harvest.plan.waves import SENTENCES, Binding
     from tidemill.site.nodes import planning
 
+    if cause in (planning.FAILED_STARTS, Binding.STARTS):
+        told = next((plan.waits_for for plan in plans if " " in plan.waits_for), "")
+        if told:
+            return told
     own = {
         planning.STOPPED: "the site is stopped",
         planning.CONTESTED: "the server takes another agent for this site's, see the agent's log",
         planning.WIDE: "a job that spans nodes waits for them",
-        planning.FAILED_STARTS: "starts have failed, the next try is later",
+        planning.FAILED_STARTS: "starts have failed, and the next is tried after a pause",
     }
     words = {binding.value: text for binding, text in SENTENCES.items()} | own
     return words.get(cause, cause)
