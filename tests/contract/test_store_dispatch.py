@@ -339,6 +339,22 @@ def test_a_site_falls_silent_although_the_last_request_was_refused(world: World)
     assert world.dispatcher.check_sites() == []
 
 
+def test_a_job_does_not_wait_for_its_share_while_no_site_was_heard_since_the_server_started(
+    world: World,
+) -> None:
+    site = Site(world)
+    site.sync()
+    pinned, anywhere = world.submit(JobSpec(app="sim", site="s"), SIM)
+    later = world.another_dispatcher()
+    unheard = later.site_watch.unheard(["s"])
+    found = [api_pages.job(world.reader, job, cache={}, silent=unheard) for job in (pinned, anywhere)]
+    assert [each.waits_for for each in found] == ["site_pinned_silent", "site_silent"]
+    later.site_watch.hear("s")
+    assert later.site_watch.unheard(["s"]) == set()
+    later.site_watch.rest()
+    assert later.site_watch.unheard(["t"]) == set(), "sites talk to the other server of the pair"
+
+
 # ---- many kinds --------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidemill.model.trouble import Trouble
     from tidemill.site.data.moves import UnderWay
     from tidemill.site.nodes.outage import BatchOutage
+    from tidemill.site.state.failed_runs import FailedRuns
     from tidemill.wire.api import SiteRow
 
 
@@ -53,6 +54,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained, way_out
+    from tidemill.site.state.failed_runs import read_failed_runs
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -60,8 +62,9 @@ def status(args: Namespace) -> int:
     applications.digests.read_known(directory / RECORD)
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
-    (row, why), owner = _server_view(config, args.home), owner_of(directory)
+    (row, why), owner = _server_view(config, args.home), _owner(config, directory)
     stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
+    failed = read_failed_runs(directory)
     denied = denied_lines(directory)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
     if args.json:
@@ -74,6 +77,7 @@ def status(args: Namespace) -> int:
                 "policy": policy_of(config).value,
                 "nodes_max": config.nodes_max,
                 "agent": owner,
+                "agent_failed": failed,
                 "drained": stopped,
                 "denied": denied,
                 "batch_away": away,
@@ -93,9 +97,7 @@ def status(args: Namespace) -> int:
         return 0
     _line("site", f"{config.name} in {directory}")
     _line("mode", mode_text(config))
-    _line("agent", _owner_text(owner))
-    if config.transfer.where == "apart":
-        _line("mover", _owner_text(owner_of(directory / "transfer")))
+    _show_agent(config, directory, owner, failed)
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     if stopped is not None:
@@ -173,6 +175,33 @@ def away_text(away: BatchOutage, *, now_s: float) -> str:
         return f"{away.reason}, for {age}: jobs wait, and Tidemill submits none until it is back"
     text = f"it has not answered for {age}, and is asked again and again"
     return text + (f": {away.reason}" if away.reason else "") + (f" ({away.hint})" if away.hint else "")
+
+
+def _owner(config: SiteConfig, directory: Path) -> dict[str, Any] | None:
+    """The newest agent, and whether it has ended: cleanly, or with an error."""
+    from tidemill.site.state.epoch import serving
+
+    owner = owner_of(directory)
+    if owner is not None and serving(directory, dead_s=config.dead_agent_s) is None:
+        owner["ended"] = True
+    return owner
+
+
+def _show_agent(
+    config: SiteConfig, directory: Path, owner: dict[str, Any] | None, failed: FailedRuns | None
+) -> None:
+    _line("agent", _owner_text(owner))
+    if failed is not None:
+        _line("agent ended", failed_text(failed))
+    if config.transfer.where == "apart":
+        _line("mover", _owner_text(owner_of(directory / "transfer")))
+
+
+def failed_text(failed: FailedRuns) -> str:
+    """How often the agent has ended with an error, and the last one."""
+    text = f"{counted_text(failed.times, 'time')} with an error since {clock.utc_text(failed.since_us)}"
+    text += f", last at {clock.utc_text(failed.at_us)}: {failed.reason}"
+    return text + (f" ({failed.hint})" if failed.hint else "")
 
 
 def _line(head: str, text: str) -> None:
