@@ -10,6 +10,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import Input, JobSpec, ReadAs, Resources
 from tidemill.model.seed import campaign_offset
+from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, transaction
 from tidemill.server.errors import ConflictError, RequestError
@@ -345,14 +346,14 @@ def test_a_job_does_not_wait_for_its_share_while_no_site_was_heard_since_the_ser
     site = Site(world)
     site.sync()
     pinned, anywhere = world.submit(JobSpec(app="sim", site="s"), SIM)
-    later = world.another_dispatcher()
-    unheard = later.site_watch.unheard(["s"])
+    watch = SiteWatch(600, lambda: world.now_s)  # of a server that is started now
+    unheard = watch.unheard(["s"])
     found = [api_pages.job(world.reader, job, cache={}, silent=unheard) for job in (pinned, anywhere)]
     assert [each.waits_for for each in found] == ["site_pinned_silent", "site_silent"]
-    later.site_watch.hear("s")
-    assert later.site_watch.unheard(["s"]) == set()
-    later.site_watch.rest()
-    assert later.site_watch.unheard(["t"]) == set(), "sites talk to the other server of the pair"
+    watch.hear("s")
+    assert watch.unheard(["s"]) == set()
+    watch.rest()
+    assert watch.unheard(["t"]) == set(), "sites talk to the other server of the pair"
 
 
 # ---- many kinds --------------------------------------------------------------------------------------------------

@@ -290,7 +290,8 @@ def read_metrics(path: Path) -> Samples:
 
 
 def metrics_lines(samples: Samples, plans: Sequence[PlanMade] = ()) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text). `plans`: the last ones, which tell causes at length."""
+    """What people want to know of the metrics: (head, text). `plans`: the last ones, which have some causes at
+    length."""
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
     for labels, value in samples.get("tidemill_grant_node_seconds", []):
@@ -380,7 +381,7 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
 
 
 def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
-    """Why no more nodes are asked for, in words. What holds back starts is told by the plan, with the next time."""
+    """Why no more nodes are asked for, in words. Of what holds back starts the plan has the time of the next."""
     from tidemill.harvest.plan.waves import SENTENCES, Binding
     from tidemill.site.nodes import planning
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 STARTS_PER_HOUR_MIN = 60
-"""Starts that each machine may see in an hour, however few nodes it has: one a minute is no load for a scheduler. A
+"""Starts that each machine may see in an hour, however few nodes it has: one a minute costs a scheduler nothing that it would notice. A
 person who tries Tidemill on 4 nodes, with campaigns of a minute and restarts, caused 24 within 16 minutes."""
 
 
@@ -153,5 +153,5 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def starts_per_hour(nodes: int, per_node_hour: float) -> int:
-    """Starts that a machine of so many nodes may see in an hour, at most."""
+    """Starts that a machine of `nodes` nodes may see in an hour, at most."""
     return max(STARTS_PER_HOUR_MIN, int(per_node_hour * nodes))
