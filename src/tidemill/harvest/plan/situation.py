@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 STARTS_PER_HOUR_MIN = 60
-"""Starts that each machine may see in an hour, however few nodes it has: one a minute costs a scheduler nothing that it would notice. A
+"""Starts that each machine may see in an hour, however few nodes it has: a scheduler does not notice one a minute. A
 person who tries Tidemill on 4 nodes, with campaigns of a minute and restarts, caused 24 within 16 minutes."""
 
 
