@@ -120,7 +120,7 @@ def test_a_reason_is_told_once() -> None:
 
 
 def test_a_plan_that_waits_after_failed_starts_tells_them() -> None:
-    told = "3 allocations in a row did not start work: next try in 4 s: no such file"
+    told = "3 allocations in a row did not start work; the next try at 2026-11-26T20:41:00Z: no such file"
     assert f"; waits: {told} (10 s ago)" in plan_text(plan(100, why="w", waits_for=told), now_s=110)
     assert "waits:" not in plan_text(plan(100, why="no node is idle", waits_for="idle"), now_s=100)
 

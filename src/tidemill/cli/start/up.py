@@ -277,7 +277,7 @@ def _loop(
         pids = {child.pid for child in children}
         reap(keep=pids.__contains__)
         changed = [child.tend() for child in children]
-        if not told and (_answers(home, began_us) or _waits(home, began_us, deadline)):
+        if not told and (_answers(home, children[-1], began_us) or _waits(home, began_us, deadline)):
             told = True
             tell_up(home, _write_up(home, children, shape), as_json=args.json)
             written = [child.pid for child in children]
@@ -378,9 +378,11 @@ cores = {cores}
 """
 
 
-def _answers(home: Path, began_us: int) -> bool:
-    """Whether the server answers and has heard the site since we began: it knows sites of earlier times, too."""
-    return any(site.state == "UP" and site.seen_us >= began_us for site in _sites(home) or [])
+def _answers(home: Path, agent: Child, began_us: int) -> bool:
+    """Whether the server answers and has heard the site since we began: it knows sites of earlier times, too. Where the
+    agent has ended for trouble that passes, such as another agent that seems to live, an earlier time suffices."""
+    since_us = 0 if agent.deaths() and agent.refusal() is None else began_us
+    return any(site.state == "UP" and site.seen_us >= since_us for site in _sites(home) or [])
 
 
 def _waits(home: Path, began_us: int, deadline: float) -> bool:
