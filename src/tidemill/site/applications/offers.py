@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
+
 from tidemill import clock
-from tidemill.site.applications.catalogue import Applications
+from tidemill.site.applications.catalogue import Applications, Look
 from tidemill.site.applications.checksums import RECORD
 from tidemill.site.applications.profiles import Profiles
 from tidemill.site.applications.programs import NodeShape, Preparer
@@ -14,6 +17,37 @@ from tidemill.wire.api import AppOffer
 REFRESH_S = 2.0
 LOOK_S = 30.0
 """Pause between two look-ups of the files of all programs: people see which ones changed before a job meets them."""
+
+
+class LookThread:
+    """Compares the files of all applications with what was approved, also of those that no job asks for. One look at a
+    time, in a thread that the agent does not wait for, not even at its end: a file system that hangs holds up the next
+    look, and nothing else."""
+
+    def __init__(self, applications: Applications) -> None:
+        self._applications = applications
+        self._under_way: Future[Look] | None = None
+        self._next_s = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Take what the last look has found, and begin the next one when it is time."""
+        if self._under_way is not None and self._under_way.done():
+            done, self._under_way = self._under_way, None
+            self._applications.take(done.result())
+        if self._under_way is None and now_s >= self._next_s:
+            self._next_s = now_s + LOOK_S
+            self._under_way = Future()
+            threading.Thread(
+                target=_compare, args=(self._applications.look(), self._under_way), name="look", daemon=True
+            ).start()
+
+
+def _compare(look: Look, done: Future[Look]) -> None:
+    try:
+        look.compare()
+        done.set_result(look)
+    except Exception as error:  # noqa: BLE001 -- a bug: raised where the result is taken, as of any pool
+        done.set_exception(error)
 
 
 class Offers:
@@ -31,7 +65,7 @@ class Offers:
         )
         self._is_sent = False
         self._next_refresh_s = 0.0
-        self._next_look_s = 0.0
+        self._look = LookThread(self.applications)
 
     def step(self) -> None:
         """Read changed applications and new profiles when it is time."""
@@ -40,9 +74,7 @@ class Offers:
             self._next_refresh_s = now_s + REFRESH_S
             if self.applications.refresh():
                 self._is_sent = False
-            if now_s >= self._next_look_s:
-                self._next_look_s = now_s + LOOK_S
-                self.applications.look()
+            self._look.step(now_s)
             self.applications.digests.write_known(self._site.directory / RECORD)
         if self.profiles.step(self._site.pools.profiles):
             self._is_sent = False
