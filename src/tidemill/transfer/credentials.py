@@ -206,8 +206,8 @@ class TokenPlace(NamedTuple):
 
 def token_places(environ: Mapping[str, str]) -> Iterator[TokenPlace]:
     """WLCG Bearer Token Discovery 1.0 (doi:10.5281/zenodo.3937438): variable, file by variable, two usual files. A file
-    is looked up when its turn comes: behind a place that has a token nobody looks. One in a directory that is closed to
-    us counts as not there."""
+    is looked up when its turn comes, and not if an earlier place has a token. One in a directory that is closed to us
+    counts as not there."""
     yield TokenPlace("$BEARER_TOKEN", None, bool(environ.get("BEARER_TOKEN")))
     named = environ.get("BEARER_TOKEN_FILE")
     yield TokenPlace("$BEARER_TOKEN_FILE", Path(named) if named else None, bool(named))

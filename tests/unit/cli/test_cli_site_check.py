@@ -18,7 +18,7 @@ from tidemill.cache.engine.contact import greet
 from tidemill.cli.main import main
 from tidemill.cli.site.caches import examine_caches
 from tidemill.cli.site.check import examine_site
-from tidemill.cli.site.containers import examine_containers
+from tidemill.cli.site.containers import VERSION_S, examine_containers
 from tidemill.config.caching import SiteCache
 from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.config.transfer import Endpoint
@@ -58,9 +58,11 @@ def caches(*found: SiteCache, offline: bool = False) -> list[Finding]:
     return list(examine_caches(SiteConfig(name="s", server="unix:/x", caches=[*found]), offline=offline))
 
 
-def containers(**found: list[str]) -> list[Finding]:
+def containers(version_s: float = VERSION_S, **found: list[str]) -> list[Finding]:
     runtimes = {name.replace("_", "-"): ContainerRuntime(command=words) for name, words in found.items()}
-    return list(examine_containers(SiteConfig(name="s", server="unix:/x", containers=runtimes)))
+    return list(
+        examine_containers(SiteConfig(name="s", server="unix:/x", containers=runtimes), version_s=version_s)
+    )
 
 
 def directory(path: Path, more: str = "") -> Path:
@@ -191,7 +193,6 @@ def test_a_runtime_gets_no_secrets_and_has_to_answer_briefly_and_in_time(
 ) -> None:
     monkeypatch.setenv("BEARER_TOKEN", "abc")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abc")
-    monkeypatch.setattr("tidemill.cli.site.containers.VERSION_S", 2)
     child = tmp_path / "child"
     scripts = {
         "env": 'echo "${BEARER_TOKEN-none} ${AWS_SECRET_ACCESS_KEY-none} ${HOME:+home}"',
@@ -202,6 +203,7 @@ def test_a_runtime_gets_no_secrets_and_has_to_answer_briefly_and_in_time(
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     told, endless, slow = containers(
+        2,
         podman=[str(tmp_path / "env")],
         shifter=[str(tmp_path / "endless")],
         apptainer=[str(tmp_path / "slow")],

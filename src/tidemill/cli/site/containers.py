@@ -26,7 +26,7 @@ PASSED = ("PATH", "HOME", "LANG", "XDG_RUNTIME_DIR")
 """What the program gets of our environment: it need not know our tokens and keys."""
 
 
-def examine_containers(read: SiteConfig) -> Iterator[Finding]:
+def examine_containers(read: SiteConfig, *, version_s: float = VERSION_S) -> Iterator[Finding]:
     """One finding for each runtime; none where there are none."""
     known = [each.value for each in Runtime]
     for name, runtime in read.containers.items():
@@ -35,10 +35,10 @@ def examine_containers(read: SiteConfig) -> Iterator[Finding]:
                 "container", "fail", f"`containers.{name}` is not a known runtime", did_you_mean(name, known)
             )
         else:
-            yield _examine(name, runtime)
+            yield _examine(name, runtime, version_s)
 
 
-def _examine(name: str, runtime: ContainerRuntime) -> Finding:
+def _examine(name: str, runtime: ContainerRuntime, version_s: float) -> Finding:
     program = runtime.program
     unseen = why_unseen(program)
     if unseen:
@@ -54,7 +54,7 @@ def _examine(name: str, runtime: ContainerRuntime) -> Finding:
         )  # fmt: skip
     environ = {key: os.environ[key] for key in PASSED if key in os.environ}
     try:
-        done = ask(command, timeout_s=VERSION_S, bytes_max=REPLY_BYTES_MAX, environ=environ)
+        done = ask(command, timeout_s=version_s, bytes_max=REPLY_BYTES_MAX, environ=environ)
     except SiteError as error:
         if not isinstance(error.__cause__, OSError):  # it started, and does not answer as such a program does
             return _silent(name, error.message)

@@ -12,7 +12,6 @@ import pytest
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
-from tidemill.site.applications import offers as offers_module
 from tidemill.site.applications.offers import Offers
 from tidemill.site.applications.programs import NodeShape
 from tidemill.site.staff.denials import Denials
@@ -55,17 +54,21 @@ def program(path: Path) -> Path:
 
 
 @pytest.fixture
-def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Offers]:
+def offers(tmp_path: Path) -> Iterator[Offers]:
     """Of a site with one application, `sim`; whatever is done now and then is due at every step."""
-    monkeypatch.setattr(offers_module, "REFRESH_S", 0.0)
-    monkeypatch.setattr(offers_module, "LOOK_S", 0.0)
     (tmp_path / "site" / "apps").mkdir(parents=True, mode=0o700)
     (tmp_path / "site" / "apps" / "sim.toml").write_text(
         f'name = "sim"\nexecutable = "{program(tmp_path / "sim")}"\n'
     )
     pools = open_pools()
     site = cast("ServedSite", _Site(tmp_path / "site", pools))
-    found = Offers(site, NodeShape(cores=1, memory_mb=1000, devices=[]), Denials(tmp_path / "site", "s"))
+    found = Offers(
+        site,
+        NodeShape(cores=1, memory_mb=1000, devices={}),
+        Denials(tmp_path / "site", "s"),
+        refresh_s=0,
+        look_s=0,
+    )
     yield found
     found.close()
     pools.close()
