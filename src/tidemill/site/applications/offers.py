@@ -22,8 +22,8 @@ LOOK_S = 30.0
 class LookThread:
     """Compares the files of all applications with what was approved, also of those that no job asks for.
 
-    One comparison at a time, in a thread that the agent does not wait for, not even at its end: a file system that hangs
-    holds up the next comparison, and nothing else.
+    One comparison at a time, in a thread that the agent does not wait for, not even at its end: a file system that
+    hangs holds up the next comparison, and nothing else.
     """
 
     def __init__(self, applications: Applications, pause_s: float) -> None:
