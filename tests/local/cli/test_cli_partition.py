@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.slurm.fake import install
-from tests.worlds.home.homes import Home
+from tests.worlds.home.homes import WAIT_S, Home, wait_for
 
+from tidemill.client import Client
 from tidemill.client.home import read_up, up_runs
+from tidemill.model.job import JobSpec
 
 REFUSED = "error: the batch system has no partition `batsch`\nhint: did you mean `batch`?"
 
@@ -33,6 +35,20 @@ def configure(home: Home, partition: str) -> None:
         f'name = "here"\nserver = "unix:{home.path}/server/api.sock"\nallow_adhoc = true\nbatch = "slurm"\n'
         f'mode = "run"\n[cluster]\npartition = "{partition}"\n'
     )
+
+
+def test_a_job_does_not_wait_for_its_share_where_the_only_site_has_not_been_heard(home: Home) -> None:
+    configure(home, "batch")
+    assert home.run("up", "--detach").returncode == 0
+    assert home.run("up", "--stop").returncode == 0
+    address = f"unix:{home.path}/server/api.sock"
+    with home.running("server", "run", "--home", str(home.path)) as server:
+        wait_for((home.path / "server" / "api.sock").exists, home.logs)
+        client = Client(address)
+        sent = client.submit(JobSpec(command=["true"]), campaign="c")
+        assert client.job(sent.jobs[0]).waits_for == "site_silent"
+        server.terminate()
+        server.wait(WAIT_S)
 
 
 def test_up_and_run_refuse_a_partition_that_there_is_not_and_status_tells_how_often(home: Home) -> None:
