@@ -227,7 +227,7 @@ def test_a_downtime_moves_the_queue_shortly_before_and_back_after(
     world.dispatcher.read_downtimes()
     world.round()
     assert leases(home.sync()) == [], "what a source said last holds"
-    path.write_text("")
+    path.write_text("# no downtimes\n")
     world.dispatcher.read_downtimes()
     world.round()
     assert sorted(each.job for each in leases(home.sync())) == sorted(set(jobs) - {got.job})
