@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from tests.worlds.home.world import namespace_command
 
+from tidemill.model.intervals import IntervalSet
+
 SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
 for each in init "issue server 127.0.0.1" "issue site lrz" "issue submitter ada" "issue submitter bob" \\
@@ -86,10 +88,13 @@ def test_a_site_and_two_submitters_by_certificate_one_of_whom_the_site_denies(sh
     assert "denies submitter `bob`" in (short_path / "errors.json").read_text()
     assert {each["campaign"] for each in read(short_path / "ada.json")} == {"mine"}
     found = (short_path / "audit.jsons").read_text().replace("]\n[", ",")
-    (ran,) = [each for each in json.loads(found) if each["job"] is not None]
-    assert (ran["owner"], ran["campaign"], ran["events"]) == ("ada", "mine", "0-4")
-    assert ran["subject"] == "/O=Tidemill/OU=submitter/CN=ada"
-    assert ran["nodes"]
+    ran = [each for each in json.loads(found) if each["job"] is not None]
+    assert {(each["owner"], each["campaign"], each["subject"]) for each in ran} == {
+        ("ada", "mine", "/O=Tidemill/OU=submitter/CN=ada")
+    }
+    # on a busy machine a second allocation may take some of the events
+    assert IntervalSet.parse(",".join(each["events"] for each in ran)) == IntervalSet.parse("0-4")
+    assert all(each["nodes"] for each in ran)
     assert json.loads((short_path / "verify.json").read_text())["lines"] >= 3
 
 
