@@ -130,12 +130,21 @@ def start_detached(
         clock.sleep_s(0.02)
     if process.poll() is None:
         process.terminate()
-    words = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error: ")]
+    words, advice = _last_error(log.read_text(errors="replace"))
+    if words and process.poll() == ConfigError.exit_code:
+        raise ConfigError(words, hint=advice)
+    logs = f"see {log}, {home}/server.log and {home}/site.log; `tidemill doctor` looks for what is wrong"
     raise SiteError(
-        f"failed to start a server and a site in `{home}`"
-        + (f": {words[-1].removeprefix('error: ')}" if words else ""),
-        hint=f"see {log}, {home}/server.log and {home}/site.log; `tidemill doctor` looks for what is wrong",
+        f"failed to start a server and a site in `{home}`" + (f": {words}" if words else ""),
+        hint=f"{advice}; {logs}" if advice else logs,
     )
+
+
+def _last_error(log: str) -> tuple[str, str | None]:
+    """The last error that a command wrote into its log, and its hint; empty = none. Pure."""
+    _, found, text = f"\n{log}".rpartition("\nerror: ")
+    words, _, advice = text.strip().partition("\nhint: ")
+    return (words, advice or None) if found else ("", None)
 
 
 def stop_up(home: Path) -> bool:
