@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.model.quantities import count_text, counted_text
+from tidemill.model.quantities import count_text, counted_text, times_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.report.query import CauseGroup
+    from tidemill.wire.api import FailureRow
 
 LIMIT = 10_000
 EXAMPLES = 3
@@ -30,7 +38,8 @@ def run(args: Namespace) -> int:
     from tidemill.model.failure import POLICY
     from tidemill.report.query import group_failures
 
-    rows = list(client_of(args).failures(campaign=args.campaign, job=args.job, limit=args.limit))
+    client = client_of(args)
+    rows = list(client.failures(campaign=args.campaign, job=args.job, limit=args.limit))
     groups = group_failures(rows)
     if args.json:
         show_json(groups)
@@ -42,14 +51,31 @@ def run(args: Namespace) -> int:
         policy = POLICY[group.failure]
         show(f"{group.failure}: {group.cause}")
         show(f"    {amount_text(group.count, group.final)}; {policy.meaning}")
-        for each in group.examples[:EXAMPLES]:
-            event = "" if each.event is None else f" event {each.event} seed {each.seed}"
-            node = f" on {each.evidence.node}" if each.evidence.node else ""
-            show(f"    job {each.job}{event} at {each.site}{node}: {each.evidence.message}")
+        for line in example_lines(group.examples[:EXAMPLES]):
+            show(f"    {line}")
         for line in group.examples[0].evidence.stderr_tail.strip().splitlines()[-3:]:
             show(f"      | {line}")
-        show(f"    next: {group.next_step}")
+        repaired = _is_repaired(client, group)
+        show(f"    next: {'nothing: every event that failed is done by now' if repaired else group.next_step}")
     return 0
+
+
+def example_lines(examples: Sequence[FailureRow]) -> list[str]:
+    """Failures of a group, equal ones on one line with their number. Pure."""
+    lines: Counter[str] = Counter()
+    for each in examples:
+        event = "" if each.event is None else f" event {each.event} seed {each.seed}"
+        node = f" on {each.evidence.node}" if each.evidence.node else ""
+        lines[f"job {each.job}{event} at {each.site}{node}: {each.evidence.message}"] += 1
+    return [line + (f" ({times_text(number)})" if number > 1 else "") for line, number in lines.items()]
+
+
+def _is_repaired(client: Client, group: CauseGroup) -> bool:
+    """Whether what failed was run again with success, as far as it is cheap to know: the jobs of all of the group's
+    examples are complete, and the group has no others."""
+    if group.count > len(group.examples):
+        return False
+    return all(client.job(job).row.state == "COMPLETED" for job in {each.job for each in group.examples})
 
 
 def amount_text(failures: int, final: int) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROUTES_SHOWN = 10
 OUTPUTS_SHOWN = 5
+REASON_CHARACTERS_MIN = 20  #: a shorter reason, such as `exit status 1`, says nothing about which failure it is
 
 
 def explain(args: Namespace) -> int:
@@ -163,12 +164,20 @@ def _ended(detail: JobDetail) -> list[str]:
     return lines
 
 
+def _same(message: str, told: str) -> bool:
+    """Whether a failure is what was printed already: the site's reason, up to its hint. Pure."""
+    reason = message.partition(" (")[0]
+    return len(reason) >= REASON_CHARACTERS_MIN and reason in told
+
+
 def _show_failure(detail: JobDetail, last: FailureRow, step: str | None) -> None:
     from tidemill.model.failure import POLICY
 
     row = detail.row
     policy = POLICY[last.evidence.failure]
-    show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
+    is_told = bool(detail.waits_hint) and _same(last.evidence.message, str(detail.waits_hint))
+    message = "as above" if is_told else last.evidence.message
+    show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {message}")
     for line in last.evidence.stderr_tail.strip().splitlines()[-3:]:
         show(f"  | {line}")
     if step is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -191,8 +192,9 @@ def _default(parameter: Any) -> str:
 
 def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
+    from tidemill.client.home import home_dir
     from tidemill.image.reference import PINNED
-    from tidemill.site.applications.catalogue import load_application
+    from tidemill.site.applications.catalogue import is_offered, load_application
 
     store = None if args.store is None else args.store.absolute()
     checked = [(path, load_application(path, store=store)) for path in args.files]
@@ -222,8 +224,29 @@ def check(args: Namespace) -> int:
             show(f"               {digest_text(image.use.file.sha256)}")
         if each.app.container is None:
             _show_pins(each)
-    say("put the file into SITE/apps/ to offer the application; the agent reads it at once")
+        _warn_of_runtime(path, each)
+    apps = home_dir(args.home) / "site" / "apps"
+    if all(is_offered(path) for path in args.files):
+        say("the site reads it here: it is offered as soon as the agent has read it")
+    else:
+        place = f"`{apps}`" if is_offered(apps / "NAME") else "SITE/apps/"
+        say(f"put the file into {place} to offer the application; the agent reads it at once")
     return 0
+
+
+def _warn_of_runtime(path: Path, each: Approved) -> None:
+    """Warn of a container runtime that this host lacks: only a job would find that compute nodes lack it, too."""
+    from tidemill.site.applications.approval import runtime_of, site_of
+
+    site, container = site_of(path), each.app.container
+    if site is None or container is None:
+        return
+    program = runtime_of(container, site).program
+    if not os.access(program, os.X_OK):
+        say(
+            f"warning: `{program}` does not run on this host: right where only compute nodes have it; else correct "
+            f"`containers.{container.runtime}.command` in site.toml"
+        )
 
 
 def approve(args: Namespace) -> int:
