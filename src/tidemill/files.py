@@ -24,6 +24,18 @@ Failure = Callable[..., TidemillError]
 """The class of the error to raise; called with a message and a hint."""
 
 
+def why_unseen(path: Path) -> str:
+    """Why nothing is seen at `path`, to follow the path in a message; empty = something is there. Never raises OSError:
+    `Path.exists`, `is_file` and `is_dir` do, for a path in a directory that is closed to us."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be seen from here: {error.strerror}"
+    return ""
+
+
 def write_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Failure = SiteError) -> None:
     """Put `content` at `path` whole or not at all; on return it survives a crash. Raises `failure`."""
     with _said(path, failure), replaced(path, mode=mode) as file:

@@ -91,3 +91,25 @@ def test_a_stop_hands_over_at_once(pair: list[Server]) -> None:
     active, standby = pair
     assert active.stop() == 0
     until(lambda: role(standby) == "active")
+
+
+def test_a_server_without_the_list_of_what_is_revoked_does_not_join_the_pair(pair: list[Server]) -> None:
+    active, standby = pair
+    (active.folder / "revoked.txt").write_text("name ada\n")
+    store = Store(url=str(active.config["database"]))
+    until(lambda: known_revoked(store))
+    standby.stop()
+    again = Server(standby.folder, **standby.config)
+    pair.append(again)
+    assert again.process.wait(60) != 0
+    assert f"there is no list of what is revoked, `{standby.folder}/revoked.txt`" in again.log.read_text()
+    (standby.folder / "revoked.txt").write_text("name ada\n")
+    pair.append(Server(standby.folder, **standby.config).ready())
+
+
+def known_revoked(store: Store) -> bool:
+    session = store.reader()
+    try:
+        return bool(session.rows("revoked_known"))
+    finally:
+        session.close()

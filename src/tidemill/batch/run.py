@@ -135,8 +135,8 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:
-    """End a process with its children if it has not ended; whether it has within a second."""
-    if process.poll() is None:
+    """End a process with its children if it was not waited for; whether it has within a second."""
+    if process.returncode is None:  # not waited for: a child of one that has ended may hold its streams
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):

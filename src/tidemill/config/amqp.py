@@ -121,13 +121,20 @@ def user_in(url: str) -> str:
 
 
 def refuse_password(server: str) -> None:
-    """Raise ValueError, which does not quote it, for a password in a `server` that is a broker."""
+    """Raise ValueError, which does not quote it, for a password in a `server`, whatever its scheme."""
     for each in addresses(server):
-        if each.startswith(("amqps:", "amqp:")):
+        if each.lower().startswith(("amqps:", "amqp:")):
             try:
                 user_in(each)
             except ValueError as error:
                 raise ValueError(f"`server`: {error}") from None
+        _, mark, rest = each.partition("://")
+        user, at, _ = (rest if mark else each).partition("@")
+        if at and ":" in user and not each.startswith("unix:"):
+            raise ValueError(
+                "`server` holds a password before the `@`, where none is read: remove it, and change it where it is "
+                "used, for others may have read it; write such as `https://HOST:PORT`"
+            )
 
 
 class AtBroker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -112,9 +112,10 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _shown(url: str) -> str:
-    """A URL for messages, without what stands before an `@`: it may be a password."""
+    """A URL for messages, without what stands before an `@` and after a `?`: it may be a password or a token."""
     head, at, rest = url.rpartition("@")
-    return f"{head.partition('://')[0]}://...@{rest}" if at else url
+    bare, mark, _ = (f"{head.partition('://')[0]}://...@{rest}" if at else url).partition("?")
+    return f"{bare}?..." if mark else bare
 
 
 def _is_local(url: str) -> bool:

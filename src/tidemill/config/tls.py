@@ -159,7 +159,9 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             '`"/DC=org/DC=example/CN=Ada Lovelace" = "submitter ada"`. WHO is the subject of a certificate of '
             "`tls.other_ca`; `SUB@ISSUER`, the `sub` of a token and the `name` of its issuer; or "
             "`group:/atlas/production@ISSUER`, a group in its `wlcg.groups`. A `sub` that begins with `/`, `group:`, "
-            "`subject:` or `token:` is written `token:SUB@ISSUER`. ROLE is `submitter`, `site` or `operator`"
+            "`subject:` or `token:` is written `token:SUB@ISSUER`. ROLE is `submitter`, `site` or `operator`. "
+            "Of a token in several groups the first line that fits counts, in the file's order; a line for its `sub` "
+            "counts before them"
         ),
     ] = {}
     audit_kept_s: Annotated[

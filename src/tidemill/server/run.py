@@ -135,6 +135,7 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
         authenticator = msgspec.structs.replace(authenticator, on_refused=audit.refused)
         dispatcher = Dispatcher(store, rules_of(config))
         try:
+            _refuse_lost_list(store, authenticator.revoked)
             parts = ActiveParts(store, dispatcher, config, authenticator=authenticator, audit=audit)
             with ExitStack() as running, listening(config) as listeners:
                 dispatcher.start()
@@ -153,6 +154,17 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
         finally:
             dispatcher.close()
     return 0
+
+
+def _refuse_lost_list(store: Store, revoked: Revoked) -> None:
+    """Raises ConfigError where the database knows of a list of what is revoked, and this server has none: it is new,
+    rebuilt, or the second of a pair."""
+    session = store.reader()
+    try:
+        if session.rows("revoked_known"):
+            revoked.refuse_lost()
+    finally:
+        session.close()
 
 
 def _raise_open_files() -> None:
@@ -304,7 +316,7 @@ async def _serve(
         h11_max_incomplete_event_size=64 * 1024,
     )  # fmt: skip
     server = _Server(config, api, authenticator)
-    tasks = [asyncio.create_task(_watch_sites(api)), asyncio.create_task(keeper.run())]
+    tasks = [asyncio.create_task(_watch_sites(api, authenticator.revoked)), asyncio.create_task(keeper.run())]
     over = threading.Event()
     if api.dispatcher.rules.downtimes.sources:
         threading.Thread(target=_watch_downtimes, args=(api, over), name="downtimes", daemon=True).start()
@@ -378,11 +390,14 @@ def _is_unix(listener: socket.socket) -> bool:
     return listener.family == socket.AF_UNIX
 
 
-async def _watch_sites(api: Api) -> None:
+async def _watch_sites(api: Api, revoked: Revoked) -> None:
     loop = asyncio.get_running_loop()
+    is_noted = False
     while True:
         await asyncio.sleep(CHECK_SITES_S)
         try:
+            if not is_noted and revoked.has_entries():
+                is_noted = await loop.run_in_executor(api.waiters, api.dispatcher.note_revoked)
             await loop.run_in_executor(api.waiters, api.dispatcher.check_sites)
             await loop.run_in_executor(api.waiters, api.dispatcher.check_downtimes)
             for _ in range(ROUNDS_MAX):

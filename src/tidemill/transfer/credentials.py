@@ -10,7 +10,7 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import UNDECODABLE, ConfigError
+from tidemill.files import why_unseen
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import RemoteFile, TransferError
 from tidemill.wire.credentials import LAST_PLACE, Credentials, read_secret
@@ -114,7 +115,7 @@ def environment(endpoint: Endpoint) -> dict[str, str]:
         if endpoint.key is None:
             environ |= {"X509_USER_PROXY": certificate}
     if endpoint.ca is not None:
-        environ |= {"X509_CERT_DIR": str(endpoint.ca if endpoint.ca.is_dir() else endpoint.ca.parent)}
+        environ |= {"X509_CERT_DIR": str(endpoint.ca if _is_directory(endpoint.ca) else endpoint.ca.parent)}
     if endpoint.token_path is not None:
         environ |= {"BEARER_TOKEN_FILE": str(endpoint.token_path)}
     elif endpoint.finds_token:
@@ -165,10 +166,15 @@ def _context(
         context = ssl.create_default_context()
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(**{"capath" if ca.is_dir() else "cafile": str(ca)})
+        context.load_verify_locations(**{"capath" if _is_directory(ca) else "cafile": str(ca)})
     if certificate is not None:
         context.load_cert_chain(certificate, key)
     return context
+
+
+def _is_directory(path: Path) -> bool:
+    """Also False where we may not look: who reads the file says so then."""
+    return os.path.isdir(path)  # noqa: PTH112 -- Path.is_dir raises PermissionError there
 
 
 def _host_cas() -> Path | None:
@@ -198,16 +204,17 @@ class TokenPlace(NamedTuple):
     is_set: bool  #: whether a token is looked for there and nowhere after it
 
 
-def token_places(environ: Mapping[str, str]) -> list[TokenPlace]:
-    """WLCG Bearer Token Discovery 1.0 (doi:10.5281/zenodo.3937438): variable, file by variable, two usual files."""
-    places = [TokenPlace("$BEARER_TOKEN", None, bool(environ.get("BEARER_TOKEN")))]
+def token_places(environ: Mapping[str, str]) -> Iterator[TokenPlace]:
+    """WLCG Bearer Token Discovery 1.0 (doi:10.5281/zenodo.3937438): variable, file by variable, two usual files. A file
+    is looked up when its turn comes, and not if an earlier place has a token. One in a directory that is closed to us
+    counts as not there."""
+    yield TokenPlace("$BEARER_TOKEN", None, bool(environ.get("BEARER_TOKEN")))
     named = environ.get("BEARER_TOKEN_FILE")
-    places.append(TokenPlace("$BEARER_TOKEN_FILE", Path(named) if named else None, bool(named)))
+    yield TokenPlace("$BEARER_TOKEN_FILE", Path(named) if named else None, bool(named))
     name = f"bt_u{os.geteuid()}"
     folders = [environ["XDG_RUNTIME_DIR"]] if environ.get("XDG_RUNTIME_DIR") else []
     for path in (Path(folder) / name for folder in [*folders, str(LAST_PLACE)]):
-        places.append(TokenPlace(f"`{path}`", path, path.exists()))
-    return places
+        yield TokenPlace(f"`{path}`", path, not why_unseen(path))
 
 
 def found_at(environ: Mapping[str, str]) -> TokenPlace | None:

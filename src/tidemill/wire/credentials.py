@@ -14,6 +14,7 @@ import msgspec
 
 from tidemill import log
 from tidemill.errors import ConfigError
+from tidemill.files import why_unseen
 
 SECRET_BYTES_MAX = 4096
 KEY_BYTES_MIN = 16  #: of a secret by which others are checked: a shorter one can be guessed
@@ -43,7 +44,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
     def context(self) -> ssl.SSLContext:
         """For TLS connections from now on. Raises ConfigError."""
-        is_directory = self.ca is not None and self.ca.is_dir()
+        is_directory = self.ca is not None and os.path.isdir(self.ca)  # noqa: PTH112 -- never raises
         try:
             context = ssl.create_default_context(
                 cafile=None if self.ca is None or is_directory else str(self.ca),
@@ -83,7 +84,7 @@ def find_token(last: Path = LAST_PLACE) -> str | None:
     name = f"bt_u{os.geteuid()}"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "").strip()
     for folder in ([Path(runtime)] if runtime else []) + [last]:
-        if (folder / name).exists():
+        if not why_unseen(folder / name):
             return read_token(folder / name)
     return None
 

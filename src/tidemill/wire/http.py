@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tidemill import clock
+from tidemill.config.amqp import refuse_password
 from tidemill.config.keys import addresses
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
 from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, tcp, unix
@@ -365,6 +366,10 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
         if not path.startswith("/"):
             raise ConfigError(f"`{address}` is not a server address: the path of the socket is not absolute")
         return HttpServer("localhost", None, timeout_s=timeout_s, connect=unix(Path(path)))
+    try:
+        refuse_password(address)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port

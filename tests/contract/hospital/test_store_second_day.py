@@ -12,6 +12,7 @@ from tests.contract.server_world import Site, done, leases
 from tidemill.config.hospital import Downtimes, DowntimeSource, Ward
 from tidemill.model.job import JobSpec
 from tidemill.server.database.store import Store
+from tidemill.server.hospital import downtimes
 from tidemill.server.read import hospital
 from tidemill.wire.api import ActionRequest, CancelOrder, DiscardOrder, LeaseOrder
 
@@ -208,3 +209,46 @@ def test_a_downtime_of_a_source_that_is_named_no_more_is_over(
     home.sync(want=0)
     world.round()
     assert [each.job for each in leases(home.sync())] == [job]
+
+
+def test_a_source_that_changes_its_format_keeps_the_downtimes_that_are_not_over(
+    open_worlds: list[Hospital], store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "down"
+    source = Downtimes(sources=[DowntimeSource(place=str(path))])
+    world = make(open_worlds, store, AWAY, downtimes=source)
+
+    def read(text: str | None = None) -> tuple[int, str]:
+        if text is not None:
+            path.write_text(text)
+        world.dispatcher.read_downtimes()
+        found = downtimes.listed(world.reader, source, now_us=world.dispatcher.server_clock.now_us())
+        return len(found.downtimes), found.sources[0].error
+
+    calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
+    assert read() == (1, "")
+    for changed in ("{}", "[]", "BEGIN:VCALENDAR\r\nEND:VCALENDAR"):
+        count, error = read(changed)
+        assert count == 1
+        assert "it was TOML with downtimes that are not over" in error or "names no site" in error
+    assert read("# no downtimes") == (0, "")
+    assert read("{}") == (0, ""), "nothing is lost: it may change its format"
+    calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
+    assert read() == (1, "")
+
+
+def test_what_an_earlier_version_kept_of_a_source_is_read(
+    open_worlds: list[Hospital], store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "down"
+    source = Downtimes(sources=[DowntimeSource(place=str(path))])
+    world = make(open_worlds, store, AWAY, downtimes=source)
+    now_us = world.dispatcher.server_clock.now_us()
+    body = f'[["home",{now_us},{now_us + 3_600_000_000},"power"]]'.encode()
+    world.dispatcher.writer.write(
+        lambda work: work.session.run("upsert_calendar", source=str(path), read_us=1, error="", body=body)
+    )
+    world.dispatcher.read_downtimes()  # the file is not there: what it said holds
+    found = downtimes.listed(world.reader, source, now_us=now_us)
+    assert [each.reason for each in found.downtimes] == ["power"]
+    assert "cannot be read" in found.sources[0].error

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,11 @@ from tidemill.client.authority import Authority, Wanted
 from tidemill.config.keys import DISCOVER
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
-from tidemill.wire.credentials import LAST_PLACE
+from tidemill.errors import ConfigError
+from tidemill.transfer.allowed import permit
+from tidemill.transfer.contract import Direction
+from tidemill.transfer.credentials import environment, token, token_places
+from tidemill.wire.credentials import LAST_PLACE, Credentials, find_token
 
 TOKEN = Path("/one")  #: a token that the test writes
 
@@ -40,7 +45,7 @@ TOKEN = Path("/one")  #: a token that the test writes
             "its `token_file` `/none` does not exist",
         ),
         (Endpoint(url="https://me@h.example.org/"), "fail", "user name"),
-        (Endpoint(url="s3://bucket/", credentials_file=Path("/none")), "fail", "no file `/none`"),
+        (Endpoint(url="s3://bucket/", credentials_file=Path("/none")), "fail", "`/none` does not exist"),
     ],
 )
 def test_a_check_tells_what_is_wrong_with_an_endpoint(
@@ -98,6 +103,30 @@ def test_an_endpoint_that_finds_its_token_is_not_ok_without_one(
     monkeypatch.setenv("BEARER_TOKEN", "e30.e30.c2ln")
     (found,) = examine_endpoints(config)
     assert (found.state, "with the bearer token of $BEARER_TOKEN" in found.found) == ("ok", True)
+
+
+def test_a_place_of_tokens_that_cannot_be_looked_up_has_none(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As $XDG_RUNTIME_DIR of another user, which is closed to us: `Path.exists` raises, of this path for root, too."""
+    closed = bare / ("x" * 300)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(closed))
+    endpoint = Endpoint(url="https://h.example.org/", token_file=DISCOVER)
+    place = permit("https://h.example.org/f", [endpoint], Direction.IN)
+    assert (token(place), find_token()) == (None, None)
+    (found,) = examine_endpoints(SiteConfig(name="s", server="unix:/x", endpoints=[endpoint]))
+    assert f"`{closed / f'bt_u{os.geteuid()}'}` cannot be seen from here: " in found.found
+    monkeypatch.setenv("BEARER_TOKEN", "abc")
+    assert token(place) == "abc"
+    assert [each.name for each in islice(token_places(os.environ), 1)] == ["$BEARER_TOKEN"]
+
+
+def test_a_ca_that_cannot_be_looked_up_crashes_no_transfer(tmp_path: Path) -> None:
+    ca = tmp_path / ("x" * 300) / "ca.pem"
+    endpoint = Endpoint(url="https://h.example.org/", ca=ca)
+    assert environment(endpoint)["X509_CERT_DIR"] == str(ca.parent)
+    with pytest.raises(ConfigError):
+        Credentials(ca=ca).context()
 
 
 def test_a_token_file_that_has_ended_is_no_credential(tmp_path: Path) -> None:

@@ -8,16 +8,21 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tidemill import clock
+from tidemill.cache.engine.contact import greet
 from tidemill.cli.main import main
 from tidemill.cli.site.caches import examine_caches
-from tidemill.cli.site.containers import examine_containers
+from tidemill.cli.site.check import examine_site
+from tidemill.cli.site.containers import VERSION_S, examine_containers
 from tidemill.config.caching import SiteCache
 from tidemill.config.site import ContainerRuntime, SiteConfig
+from tidemill.config.transfer import Endpoint
+from tidemill.site.applications.catalogue import Applications
 from tidemill.site.setup.finding import Finding
 
 GREETING = b"\0\0" + struct.pack(">HIII", 0, 8, 0x520, 1)
@@ -53,9 +58,11 @@ def caches(*found: SiteCache, offline: bool = False) -> list[Finding]:
     return list(examine_caches(SiteConfig(name="s", server="unix:/x", caches=[*found]), offline=offline))
 
 
-def containers(**found: list[str]) -> list[Finding]:
+def containers(version_s: float = VERSION_S, **found: list[str]) -> list[Finding]:
     runtimes = {name.replace("_", "-"): ContainerRuntime(command=words) for name, words in found.items()}
-    return list(examine_containers(SiteConfig(name="s", server="unix:/x", containers=runtimes)))
+    return list(
+        examine_containers(SiteConfig(name="s", server="unix:/x", containers=runtimes), version_s=version_s)
+    )
 
 
 def directory(path: Path, more: str = "") -> Path:
@@ -126,6 +133,88 @@ def test_a_cache_in_node_memory_is_read_as_pilots_get_it(tmp_path: Path) -> None
     )
     assert (small.state, "a cache in node memory needs" in small.found) == ("fail", True)
     assert (large.state, "each node runs it, in 4096 MB of memory" in large.found) == ("ok", True)
+
+
+def test_a_cache_that_answers_byte_by_byte_counts_as_silent() -> None:
+    """Each byte comes before a reader's patience for one byte ends: the handshake as a whole has a limit."""
+    ends = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                while not ends.wait(0.2):
+                    connection.sendall(b"\0")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        found = greet("127.0.0.1", listener.getsockname()[1], 0.5)
+        ends.set()
+        thread.join()
+    assert found.why == "no whole answer within 0.5 s" or "timed out" in found.why
+
+
+def test_a_path_that_cannot_be_looked_up_is_a_finding(tmp_path: Path) -> None:
+    """As in a directory that is closed to the caller: `Path.exists` raises, of this path for root, too."""
+    closed = tmp_path / ("x" * 300)
+    (runtime,) = containers(podman=[str(closed / "podman")])
+    assert (runtime.state, "cannot be seen from here: " in runtime.found) == ("warn", True)
+    read = SiteConfig(
+        name="s", server="unix:/x", batch="slurm", show=[closed], secret_file=closed / "secret",
+        certificate=closed / "c.pem", output_dir=closed, stop_file=closed / "STOP",
+        endpoints=[Endpoint(url="s3://bucket/", credentials_file=closed / "keys")],
+    )  # fmt: skip
+    (tmp_path / "site.toml").write_text('name = "s"\nserver = "unix:/x"\n')
+    found = [
+        each
+        for each in examine_site(tmp_path, read, offline=True)
+        if "cannot be seen from here" in each.found
+    ]
+    assert [each.check for each in found] == [
+        "show", "output_dir", "secret_file", "certificate", "endpoint", "stop_file",
+    ]  # fmt: skip
+
+
+def test_an_application_that_shows_a_path_that_cannot_be_looked_up_is_read(tmp_path: Path) -> None:
+    apps = tmp_path / "apps"
+    apps.mkdir(mode=0o700)
+    closed = tmp_path / ("x" * 300) / "data"
+    (apps / "a.toml").write_text(f'name = "a"\nexecutable = "/bin/true"\nshow = ["{closed}"]\n')
+    (apps / "b.toml").write_text(
+        f'name = "b"\nexecutable = "/bin/true"\ncontainer = {{ runtime = "podman", image = "{closed}" }}\n'
+    )
+    applications = Applications(apps, site=SiteConfig(name="s", server="unix:/x"))
+    applications.refresh()
+    assert (list(applications.by_name), list(applications.problems)) == (["a"], ["b.toml"])
+
+
+def test_a_runtime_gets_no_secrets_and_has_to_answer_briefly_and_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEARER_TOKEN", "abc")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abc")
+    child = tmp_path / "child"
+    scripts = {
+        "env": 'echo "${BEARER_TOKEN-none} ${AWS_SECRET_ACCESS_KEY-none} ${HOME:+home}"',
+        "endless": "exec yes",
+        "slow": f"sleep 600 & echo $! >{child}",  # it ends, and its child holds the pipe
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    told, endless, slow = containers(
+        2,
+        podman=[str(tmp_path / "env")],
+        shifter=[str(tmp_path / "endless")],
+        apptainer=[str(tmp_path / "slow")],
+    )
+    assert (told.state, told.found) == ("ok", f"`podman`: {tmp_path / 'env'}: none none home")
+    assert (endless.state, "printed more than" in endless.found) == ("warn", True)
+    assert (slow.state, "did not answer within 2 s" in slow.found) == ("warn", True)
+    deadline_s = clock.monotonic_s() + 20
+    while Path(f"/proc/{child.read_text().strip()}").exists() and clock.monotonic_s() < deadline_s:
+        clock.sleep_s(0.01)
+    assert not Path(f"/proc/{child.read_text().strip()}").exists(), "the child was ended, too"
 
 
 def test_a_container_runtime_is_asked_for_its_version(tmp_path: Path) -> None:

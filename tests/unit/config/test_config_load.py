@@ -335,6 +335,40 @@ def test_a_password_in_the_address_of_a_broker_is_refused_when_the_file_is_read(
     assert loads(f'{name}server = "amqps://lrz@b.example.org/tidemill"', record, source=SOURCE)
 
 
+@pytest.mark.parametrize("record", [SiteConfig, ClientConfig])
+@pytest.mark.parametrize(
+    "server",
+    [
+        '"AMQPS://me:geheim@h:1/v"',
+        '"https://me:geheim@h:1"',
+        '["https://a:1", "https://me:geheim@h:1"]',
+        '"amqp+tls://me:geheim@h/v"',
+        '"me:geheim@h"',
+        '"https://me:ge/he?im@h"',
+    ],
+)
+def test_a_password_in_an_address_is_refused_whatever_its_scheme(record: type, server: str) -> None:
+    with pytest.raises(ConfigError, match="holds a password") as caught:
+        loads(f'name = "x"\nserver = {server}', record, source=SOURCE)
+    said = f"{caught.value} {caught.value.hint}"
+    assert not any(each in said for each in ("geheim", "he?im", "me:ge"))
+
+
+@pytest.mark.parametrize("server", ["unix:/srv/a:b@c/api.sock", "https://h:8443", "amqps://me@h:5671/v@w"])
+def test_an_address_without_a_password_is_taken(server: str) -> None:
+    assert loads(f'server = "{server}"', ClientConfig, source=SOURCE).server == server
+
+
+def test_what_follows_a_question_mark_in_a_url_is_not_repeated() -> None:
+    for table in (
+        '[replicas.rucio]\nurl = "https://h/?token=geheim"',
+        '[[caches]]\nname = "c"\nurl = "root://h:1?k=geheim"',
+    ):
+        message = refusal(f"{BASE}{table}").message
+        assert "geheim" not in message
+        assert "?..." in message
+
+
 def test_a_hooks_url_that_holds_a_password_is_refused_without_repeating_it() -> None:
     text = '[[notify.hooks]]\nname = "chat"\nurl = "https://me:geheim@h.example.org/path"\nsecret_file = "s"'
     with pytest.raises(ConfigError, match="without user and password") as caught:

@@ -184,6 +184,65 @@ def test_a_source_without_downtimes_is_not_an_error() -> None:
         assert downtimes.parse(text, DowntimeSource(site="lmu", place="x"), now_us=NOW_US).downtimes == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"message": "Too many requests"}',
+        '{"error": {}}',
+        '{"errors": []}',
+        '{"error": {"code": 503}}',
+        '{"detail": null}',
+        '{"ok": true}',
+        "[{}]",
+        "# Service unavailable",
+        "# 503\n\n## Down for maintenance",
+    ],
+)
+def test_the_text_of_an_error_is_not_a_source_without_downtimes(text: str) -> None:
+    for site in ("", "lmu"):
+        with pytest.raises(ConfigError):
+            downtimes.parse(text, DowntimeSource(site=site, place="x"), now_us=NOW_US)
+
+
+def test_comments_alone_say_that_there_are_no_downtimes() -> None:
+    for text in (
+        "# site a\n#no downtimes now",
+        '# [[downtime]]\n# site = "a"',
+        "downtime = []",
+        "zone = 'UTC'",
+    ):
+        assert own(text).downtimes == []
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "why"),
+    [
+        ("/srv/lmu.ics", "{}", "is not a calendar: it begins with `{}`"),
+        ("/srv/lmu.ICS", "# no downtimes", "is not a calendar"),
+        ("https://h.example.org/lmu.ics?key=1", "[]", "is not a calendar"),
+        ("/srv/d.toml", "[]", "is not TOML"),
+        ("https://h.example.org/d.toml", "BEGIN:VCALENDAR\nEND:VCALENDAR", "is not TOML"),
+    ],
+)
+def test_a_source_is_what_the_ending_of_its_name_says(place: str, text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        downtimes.parse(text, DowntimeSource(site="lmu", place=place), now_us=NOW_US)
+    assert why in caught.value.message
+
+
+def test_a_calendar_without_a_site_is_refused_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "calendar"
+    path.write_text("BEGIN:VCALENDAR\r\nEND:VCALENDAR")
+    for place in (str(path), str(tmp_path / "later.ics"), "https://h.example.org/lmu.ics"):
+        downtimes.check(Downtimes(sources=[DowntimeSource(place=place, site="lmu")]))
+        with pytest.raises(ConfigError, match="it is a calendar, which names no site: set `site`") as caught:
+            downtimes.check(Downtimes(sources=[DowntimeSource(place=place)]))
+        assert place in caught.value.message
+    path.write_text("nonsense")  # it may be mended while the server runs
+    for mended_later in (str(path), str(tmp_path / "none.toml"), str(tmp_path)):
+        downtimes.check(Downtimes(sources=[DowntimeSource(place=mended_later)]))
+
+
 def test_a_calendar_without_a_site_names_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "lmu.ics"
     path.write_text("BEGIN:VCALENDAR\r\nEND:VCALENDAR")
@@ -240,8 +299,13 @@ def test_answers_of_cric_in_the_shapes_that_its_users_read(text: str) -> None:
 
 
 def test_answers_that_are_none_of_crics_are_named_or_refused() -> None:
-    assert len(cric('[{"site": "a"}, 3, {"start_time": "x", "site": "a"}]').problems) == 3
-    assert "is not a time" in cric('[{"start_time": 17, "site": "a"}]').problems[0]
+    bad = f'[{RECORD}, {{"site": "a"}}, 3, {{"start_time": "x", "site": "a"}}, {{"start_time": 17, "site": "a"}}]'
+    found = cric(bad)
+    assert (len(found.downtimes), len(found.problems)) == (1, 4)
+    assert "is not a time" in found.problems[3]
+    assert cric('[{"severity": "WARNING"}, 3]').problems == [
+        "downtime number 2 is left out: it is not a record"
+    ]
     for bad in ("{", '[{"site"', "{]"):
         with pytest.raises(ConfigError, match="is not JSON"):
             cric(bad)

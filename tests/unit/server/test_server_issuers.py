@@ -23,6 +23,8 @@ from tidemill.config.tls import Bearer, Issuer, Roles
 from tidemill.config.web import Web
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.identity import issuers
 from tidemill.server.identity.issuers import IssuerKeys, parse
 from tidemill.server.identity.revocations import Revoked
@@ -320,6 +322,32 @@ def test_a_server_whose_list_was_lost_does_not_start_again(tmp_path: Path) -> No
     assert "write an empty file" in (caught.value.hint or "")
     path.touch()
     assert Revoked(path).why(ADA) is None
+
+
+def test_a_new_directory_without_the_list_is_refused_where_the_database_knows_of_one(tmp_path: Path) -> None:
+    path, store = tmp_path / "revoked.txt", Store(path=tmp_path / "tidemill.db")
+    store.init()
+    revoked = Revoked(path)
+    assert not revoked.has_entries()
+    path.write_text("name ada\n")
+    assert revoked.has_entries()
+    dispatcher = Dispatcher(store)
+    reader = store.reader()
+    try:
+        dispatcher.start()
+        assert not reader.rows("revoked_known")
+        assert all(dispatcher.note_revoked() for _ in range(2))
+        assert reader.rows("revoked_known")
+    finally:
+        reader.close()
+        dispatcher.close()
+    new = Revoked(tmp_path / "new" / "revoked.txt")
+    with pytest.raises(ConfigError, match="there is no list of what is revoked") as caught:
+        new.refuse_lost()
+    assert "copy it" in (caught.value.hint or "")
+    path.write_text("")
+    revoked.refuse_lost()
+    assert not revoked.has_entries()
 
 
 def test_a_link_that_leads_nowhere_lets_nobody_back_in(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Server:
     """A server process."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
-        self.folder = folder
+        self.folder, self.config = folder, config
         self.log = folder.parent / f"{folder.name}.log"
         text = json.dumps({"dir": os.fspath(folder), **config})
         with self.log.open("ab") as log:

@@ -10,6 +10,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from tidemill import clock
+
 HANDSHAKE = struct.pack(">5i", 0, 0, 0, 4, 2012)
 ANSWER_BYTES = 16
 _DATA_SERVER = 1
@@ -28,12 +30,17 @@ class Greeting(NamedTuple):
 
 
 def greet(host: str, port: int, timeout_s: float) -> Greeting:
-    """Shake hands with a server; takes `timeout_s` for each address of the host and for the answer, at most."""
+    """Shake hands with a server; takes `timeout_s` for each address of the host and for the whole answer, at
+    most."""
     try:
         with socket.create_connection((host.strip("[]"), port), timeout_s) as connection:
             connection.sendall(HANDSHAKE)
-            answer = b""
+            answer, until_s = b"", clock.monotonic_s() + timeout_s
             while len(answer) < ANSWER_BYTES:
+                left_s = until_s - clock.monotonic_s()
+                if left_s <= 0:  # it answers byte by byte
+                    return Greeting(f"no whole answer within {timeout_s:g} s")
+                connection.settimeout(left_s)
                 piece = connection.recv(ANSWER_BYTES - len(answer))
                 if not piece:
                     break

@@ -17,7 +17,7 @@ from tidemill.cli.site.directory import define_directory, owner_of, read_site, s
 from tidemill.cli.site.node import binary_finding
 from tidemill.cli.terminal import say, say_lines, show, show_json, show_lines, show_table
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.files import write_durable
+from tidemill.files import why_unseen, write_durable
 from tidemill.site.nodes.planning import PROMISES, policy_of
 from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
 from tidemill.site.setup.finding import Finding
@@ -296,13 +296,15 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         ("ca", read.ca),
         ("token_file", read.token_file),
     ]:
-        if path is not None and not path.exists():
-            yield Finding(key, "fail", f"`{path}` does not exist", _source(key, read.name))
+        why = "" if path is None else why_unseen(path)
+        if why:
+            yield Finding(key, "fail", f"`{path}` {why}", _source(key, read.name))
     private = (("secret_file", read.secret_file), ("key", read.key), ("token_file", read.token_file))
     for key, path in private:
-        if path is not None and path.exists() and path.stat().st_mode & 0o077:
+        if path is not None and not why_unseen(path) and path.stat().st_mode & 0o077:
             yield Finding(key, "fail", f"`{path}` is open to others", f"chmod 0600 {path}")
-    if read.output_dir is not None and read.output_dir.exists() and not os.access(read.output_dir, os.W_OK):
+    there = read.output_dir is not None and not why_unseen(read.output_dir)
+    if read.output_dir is not None and there and not os.access(read.output_dir, os.W_OK):
         yield Finding(
             "output_dir", "fail", f"`{read.output_dir}` cannot be written by you", "chmod, or name another"
         )
@@ -325,7 +327,7 @@ def _certificate(read: SiteConfig) -> Iterator[Finding]:
     from tidemill import clock
     from tidemill.client.authority import describe
 
-    if read.certificate is None or not read.certificate.exists():
+    if read.certificate is None or why_unseen(read.certificate):
         return
     try:
         found = describe(read.certificate)
@@ -363,6 +365,10 @@ def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+def _why_no_directory(path: Path) -> str:
+    return why_unseen(path) or ("" if path.is_dir() else "is not a directory")
+
+
 def _manners(read: SiteConfig) -> Iterator[Finding]:
     if not read.contact:
         yield Finding(
@@ -378,11 +384,9 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
             "no file is agreed with the centre's staff",
             "set `stop_file`, and give them its path",
         )
-    elif not read.stop_file.parent.is_dir():
-        yield Finding(
-            "stop_file", "fail", f"its directory `{read.stop_file.parent}` does not exist", "make it"
-        )
-    elif read.stop_file.exists():
+    elif unseen := _why_no_directory(read.stop_file.parent):
+        yield Finding("stop_file", "fail", f"its directory `{read.stop_file.parent}` {unseen}", "make it")
+    elif not why_unseen(read.stop_file):
         yield Finding(
             "stop_file", "warn", f"`{read.stop_file}` exists: the site is stopped", "ask those who made it"
         )

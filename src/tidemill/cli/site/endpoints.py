@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.errors import ConfigError, TidemillError, install_hint
+from tidemill.files import why_unseen
 from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
@@ -62,8 +63,12 @@ def _examine(endpoint: Endpoint) -> Finding:
         return Finding(
             "endpoint", "fail", f"`{endpoint.url}` needs `{missing[0]}`", f"install it (Debian: {package})"
         )
-    if endpoint.credentials_file is not None and not endpoint.credentials_file.is_file():
-        raise ConfigError(f"`{endpoint.url}`: there is no file `{endpoint.credentials_file}`")
+    if endpoint.credentials_file is not None:
+        why = why_unseen(endpoint.credentials_file)
+        if why:
+            raise ConfigError(f"`{endpoint.url}`: `credentials_file` `{endpoint.credentials_file}` {why}")
+        if not endpoint.credentials_file.is_file():
+            raise ConfigError(f"`{endpoint.url}`: there is no file `{endpoint.credentials_file}`")
     if scheme == "s3":
         try:
             import boto3  # noqa: F401
@@ -94,7 +99,7 @@ def _token_finding(endpoint: Endpoint, head: str) -> Finding | None:
     renew = "`htgettoken` and oidc-agent make one"
     if endpoint.finds_token and found_at(os.environ) is None:
         tried = ", ".join(
-            f"{each.name} {'is not set' if each.name.startswith('$') else 'does not exist'}"
+            f"{each.name} {'is not set' if each.path is None else why_unseen(each.path)}"
             for each in token_places(os.environ)
         )
         return Finding(

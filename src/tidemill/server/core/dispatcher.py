@@ -348,6 +348,13 @@ class Dispatcher:
         for reading in downtimes.read_all(rules, now_us=self.server_clock.now_us()):
             self.writer.write(partial(downtimes.keep, reading=reading))
 
+    def note_revoked(self) -> bool:
+        """Keep in the database that the list of what is revoked has had entries; whether it is kept."""
+        if not self.writer.is_active:
+            return False
+        self.writer.write(lambda work: work.session.run("note_revoked"))
+        return True
+
     def check_downtimes(self) -> list[str]:
         """Note which sites are down now by the calendar; the sites for which that changed."""
         is_quiet = not self.rules.downtimes.sources and not any(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -43,15 +44,30 @@ BYTES_MAX = 5_000_000
 READ_S = 30.0
 AT_ONCE = 10  #: servers that are asked at the same time
 ROWS_MAX = 100_000  #: of a CRIC answer or a file of our own
+_NO_SITE = "it is a calendar, which names no site: set `site`"
 OUT_OF_SERVICE = {"OUTAGE", ""}  #: severities of CRIC with which a site takes no work
 Format = Literal["calendar", "cric", "own"]
 BEGIN_CHARACTERS = 60  #: of a text that is in no format, in its error
 _LIST = re.compile(r"\[\s*[{\]]")
 """How a list of JSON begins; in TOML what follows `[` is a name."""
+_NAMED = {".ics": "calendar", ".toml": "own"}  #: endings of a file's or URL's name that promise a format
+_WORDS = {"calendar": "a calendar", "cric": "JSON of CRIC", "own": "TOML"}
+_FAULTS = {"error", "errors", "message", "detail"}  #: keys with which a service answers what it could not do
+_EMPTY = re.compile(r"^\s*#\s*(no downtimes?\b|\[\[\s*downtime)", re.IGNORECASE | re.MULTILINE)
+"""How comments alone say that there are no downtimes; other comments may be the text of an error, or Markdown."""
 _NAMES = ("site", "rcsite", "rc_site", "atlas_site", "name")
 _OWN = "Tidemill's own format has tables `[[downtime]]` with `site`, `start`, `end` and `reason`; `zone` before them"
 _LOG = log.Log("server")
-_BODY = msgspec.json.Decoder(list[Downtime])
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What the database keeps of a source, in column `body`. `format` empty: an earlier version wrote a list only."""
+
+    format: Format | Literal[""] = ""
+    downtimes: list[Downtime] = []
+
+
+_BODY = msgspec.json.Decoder(_Kept | list[Downtime])
 
 
 class _OwnRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,9 +88,10 @@ class _OwnFile(msgspec.Struct, forbid_unknown_fields=True):
 def parse(text: str, source: DowntimeSource, *, now_us: int) -> Calendar:
     """What a source's text says. Raises ConfigError for what cannot be read as a whole."""
     found = format_of(text)
+    _check_name(source, found, text)
     if found == "calendar":
         if not source.site:
-            raise ConfigError("it is a calendar, which names no site: set `site`")
+            raise ConfigError(_NO_SITE)
         parsed = ical.parse(text, site=source.site, now=datetime.fromtimestamp(now_us / 1e6, UTC))
     elif found == "cric":
         parsed = _cric(text, source)
@@ -98,6 +115,23 @@ def format_of(text: str) -> Format:
     return "cric" if begin.startswith("{") or _LIST.match(begin) else "own"
 
 
+def _check_name(source: DowntimeSource, found: Format, text: str) -> None:
+    """Raises ConfigError for a content that is not what the name of its file or URL promises."""
+    ending = _ending(source)
+    if found != _NAMED.get(ending, found):
+        raise ConfigError(
+            f"its name ends with `{ending}`, and its content is not {_WORDS[_NAMED[ending]]}: "
+            f"it begins with `{shown(text.lstrip()[:BEGIN_CHARACTERS])}`"
+        )
+
+
+def _ending(source: DowntimeSource) -> str:
+    path = source.path
+    if path is not None:
+        return path.suffix.lower()
+    return PurePosixPath(urlsplit(source.place).path).suffix.lower()
+
+
 def _own(text: str, site: str) -> Parsed:
     try:
         table = config_files.parse_toml(text)
@@ -115,6 +149,12 @@ def _own(text: str, site: str) -> Parsed:
             f"it is not a file of downtimes: {error}",
             hint=_OWN,
         ) from error
+    if not table and not _EMPTY.search(text):
+        raise ConfigError(
+            f"it holds comments only, and begins with `{shown(text.lstrip()[:BEGIN_CHARACTERS])}`: "
+            "write a line `# no downtimes` where there are none",
+            hint=_OWN,
+        )
     found = Parsed([], [])
     for row in told.downtime[:ROWS_MAX]:
         name = site or row.site
@@ -151,7 +191,13 @@ def _cric(text: str, source: DowntimeSource) -> Parsed:
         raise ConfigError(f"it is not JSON: {error}") from error
     if not isinstance(told, list | dict):
         raise ConfigError("it holds neither a list nor a table of downtimes")
+    if isinstance(told, dict) and (faults := sorted(_FAULTS & told.keys())):
+        raise ConfigError(
+            f"it is an error instead of downtimes: it has a key `{faults[0]}`, and begins with "
+            f"`{shown(text.lstrip()[:BEGIN_CHARACTERS])}`"
+        )
     found = Parsed([], [])
+    is_understood = False
     for number, (name, row) in enumerate(_cric_rows(told), 1):
         if number > ROWS_MAX:
             raise ConfigError(f"it holds more than {ROWS_MAX} downtimes")
@@ -160,8 +206,11 @@ def _cric(text: str, source: DowntimeSource) -> Parsed:
         except (ValueError, OverflowError) as error:
             found.problems.append(f"downtime number {number} is left out: {error}")
             continue
+        is_understood = True
         if entry is not None:
             found.entries.append(entry)
+    if found.problems and not is_understood:
+        raise ConfigError(f"nothing in it is a downtime of CRIC: {found.problems[0]}")
     return found
 
 
@@ -222,7 +271,8 @@ def _cric_time(value: Any) -> int | None:
 
 
 def check(rules: Downtimes) -> None:
-    """Raises ConfigError for sources that could never be read."""
+    """Raises ConfigError for sources that could never be read. A file that is not there yet, or damaged, may be mended
+    while the server runs."""
     if len(rules.sources) > SOURCES_MAX:
         raise ConfigError(f"`downtimes.sources` names {len(rules.sources)} sources, at most {SOURCES_MAX}")
     for each in rules.sources:
@@ -230,6 +280,20 @@ def check(rules: Downtimes) -> None:
             raise ConfigError("a source of downtimes has no `from`", hint="name a file or an https URL")
         if each.path is None:
             check_url(each.place)
+        if not each.site and _is_calendar(each):
+            raise ConfigError(f"source of downtimes `{shown(each.place)}`: {_NO_SITE}")
+
+
+def _is_calendar(source: DowntimeSource) -> bool:
+    """Whether a source is a calendar, by its name or, of a file, its content now."""
+    if _NAMED.get(_ending(source)) == "calendar":
+        return True
+    if source.path is None or not source.path.is_file():
+        return False
+    try:
+        return format_of(read(source)) == "calendar"
+    except ConfigError:
+        return False
 
 
 def check_url(url: str) -> None:
@@ -284,6 +348,7 @@ class Reading(msgspec.Struct, frozen=True):
     source: str
     calendar: list[Downtime] | None
     error: str
+    format: Format | Literal[""] = ""
 
 
 def read_all(rules: Downtimes, *, now_us: int) -> Iterator[Reading]:
@@ -308,13 +373,14 @@ def _read_into(found: SimpleQueue[Reading], source: DowntimeSource, now_us: int)
 
 def _reading(source: DowntimeSource, now_us: int) -> Reading:
     try:
-        calendar = parse(read(source), source, now_us=now_us)
+        text = read(source)
+        calendar = parse(text, source, now_us=now_us)
     except TidemillError as error:
         return Reading(source.place, None, shown(error.message))
     except Exception as error:  # noqa: BLE001 - foreign content: what is wrong with it holds up no other source
         _LOG.error("downtimes.unreadable", source=source.place, error=repr(error)[:500])
         return Reading(source.place, None, shown(repr(error)))
-    return Reading(source.place, calendar.downtimes, "; ".join(calendar.problems)[:2000])
+    return Reading(source.place, calendar.downtimes, "; ".join(calendar.problems)[:2000], format_of(text))
 
 
 # ---- what the database keeps -------------------------------------------------------------------------------------
@@ -323,13 +389,35 @@ def _reading(source: DowntimeSource, now_us: int) -> Reading:
 def keep(work: UnitOfWork, reading: Reading) -> None:
     """Keep what was read. Of a source that could not be read the last calendar stays, with what is wrong now."""
     old = next((row for row in work.session.rows("calendars") if row[0] == reading.source), None)
-    if reading.calendar is None:
-        read_us, body = (0, b"[]") if old is None else (old[1], bytes(old[3]))
+    last = _Kept() if old is None else _kept(old[3])
+    error = reading.error
+    why = "" if reading.calendar is None else _why_not(last, reading, work.now_us)
+    if reading.calendar is None or why:
+        read_us, kept, error = (0 if old is None else old[1]), last, why or error
     else:
-        read_us, body = work.now_us, msgspec.json.encode(reading.calendar)
-    work.session.run(
-        "upsert_calendar", source=reading.source, read_us=read_us, error=reading.error, body=body
+        read_us, kept = work.now_us, _Kept(reading.format, reading.calendar)
+    body = msgspec.json.encode(kept)
+    work.session.run("upsert_calendar", source=reading.source, read_us=read_us, error=error, body=body)
+
+
+def _why_not(last: _Kept, reading: Reading, now_us: int) -> str:
+    """Why what was read does not take the place of what the source said last; empty = it does.
+
+    A source that changes its format has rather become an answer of another service, such as an error, than a
+    calendar without the downtimes that it announced.
+    """
+    if last.format in ("", reading.format) or not any(each.end_us > now_us for each in last.downtimes):
+        return ""
+    return (
+        f"it was {_WORDS[last.format]} with downtimes that are not over, and is {_WORDS[reading.format or 'own']} now: "
+        "what it said last holds. Bring the former format back; or, if the change is meant, remove the source from "
+        "server.toml, restart the server, add it again, and restart the server"
     )
+
+
+def _kept(body: bytes) -> _Kept:
+    found = _BODY.decode(bytes(body))
+    return found if isinstance(found, _Kept) else _Kept("", found)
 
 
 def forget_others(work: UnitOfWork, rules: Downtimes) -> None:
@@ -344,9 +432,7 @@ def down_now(session: Session, rules: Downtimes, *, now_us: int) -> dict[str, tu
     """The sites that are down now by all calendars together: until when, and why. What a source said that server.toml
     names no more does not count."""
     named = {each.place for each in rules.sources}
-    found = [
-        each for row in session.rows("calendars") if row[0] in named for each in _BODY.decode(bytes(row[3]))
-    ]
+    found = [each for row in session.rows("calendars") if row[0] in named for each in _kept(row[3]).downtimes]
     return down_at(found, now_us=now_us, lead_s=rules.lead_s)
 
 
@@ -358,7 +444,7 @@ def listed(session: Session, asked: Downtimes, *, now_us: int) -> DowntimeList:
     for source, read_us, error, body in session.rows("calendars"):
         if source not in named:
             continue
-        left = [each for each in _BODY.decode(bytes(body)) if each.end_us > now_us]
+        left = [each for each in _kept(body).downtimes if each.end_us > now_us]
         sources.append(CalendarRow(source=source, read_us=read_us, error=error, entries=len(left)))
         rows += rows_of(left, source, now_us=now_us, lead_s=asked.lead_s)
     return DowntimeList(downtimes=sorted(rows, key=lambda row: (row.start_us, row.site)), sources=sources)

@@ -23,7 +23,7 @@ class Revoked:
 
     A server may have none, and one that appears later counts at once. One that had entries and is gone is an error:
     what it revoked stays revoked while the server runs, and without it the server does not start again. A file beside
-    it, whose name ends with `.read`, keeps in mind that there was one.
+    it, whose name ends with `.read`, keeps in mind that there was one; so does the database, which a pair shares.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -34,6 +34,21 @@ class Revoked:
         self._entries: frozenset[tuple[str, str]] = frozenset()
         if path is not None and (os.path.lexists(path) or _mark_of(path).exists()):
             self._read(path)
+
+    def has_entries(self) -> bool:
+        """Whether anything is revoked now."""
+        if self._path is not None:
+            self._again(self._path)
+        return bool(self._entries)
+
+    def refuse_lost(self) -> None:
+        """Raises ConfigError where there is no list. For a server whose database says that there was one."""
+        if self._path is not None and not os.path.lexists(self._path):
+            raise ConfigError(
+                f"there is no list of what is revoked, `{self._path}`, and by the database there was one with entries",
+                hint="copy it from the other server of the pair, or from a backup; if nothing is revoked any more, "
+                "write an empty file",
+            )
 
     def why(self, identity: Identity) -> str | None:
         """The line that revokes an identity, or None."""

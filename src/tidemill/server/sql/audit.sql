@@ -95,3 +95,11 @@ SELECT body FROM payload_times WHERE job = :job ORDER BY id DESC LIMIT :limit;
 -- name: prune_payload_times
 -- Older ones have had their time.
 DELETE FROM payload_times WHERE at_us < :before;
+
+-- name: note_revoked
+-- The list of what is revoked has had entries: no server of this database starts without one.
+INSERT INTO meta (name, value) VALUES ('revoked_known', 1) ON CONFLICT (name) DO NOTHING;
+
+-- name: revoked_known
+-- Whether it has.
+SELECT 1 FROM meta WHERE name = 'revoked_known';

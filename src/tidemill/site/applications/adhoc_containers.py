@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.errors import UnfitError
+from tidemill.files import why_unseen
 from tidemill.model.application import Container, Runtime
 from tidemill.site.applications.containers import parse_image
 
@@ -39,8 +40,9 @@ def adhoc_container(
             f"image `{text}` is neither an absolute path nor a name with its digest",
             hint="name a directory, a `.sif` file, or NAME@sha256:DIGEST",
         )
-    if image.path and not Path(image.path).exists():
-        raise UnfitError(f"image `{image.path}` does not exist at this site")
+    why = why_unseen(Path(image.path)) if image.path else ""
+    if why:
+        raise UnfitError(f"at this site, image `{image.path}` {why}")
     fitting = OF_NAMES if image.name else OF_TREES if Path(image.path).is_dir() else OF_FILES
     for runtime in fitting:
         allowed = site.containers.get(runtime.value)

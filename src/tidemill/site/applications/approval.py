@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def container_files(
     if not image.path:
         _refuse_digests(path, app, "an image of the runtime's store")
         return {}, image.digest
-    if Path(image.path).is_dir():
+    if os.path.isdir(image.path):  # noqa: PTH112 -- Path.is_dir raises where we may not look
         return _of_directory(path, app, image, digest_of)
     _refuse_digests(path, app, "an image file")
     return _of_file(path, image, digest_of)

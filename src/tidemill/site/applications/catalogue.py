@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ from tidemill.errors import (
     did_you_mean,
     is_transient,
 )
+from tidemill.files import why_unseen
 from tidemill.log import Log
 from tidemill.model.application import (
     DEFAULT_CORES,
@@ -148,7 +148,7 @@ def _check_place(path: Path, app: Application) -> None:
     site = path.absolute().parent.parent
     if app.script is None or app.container is not None or not (site / "site.toml").is_file():
         return
-    for directory, script in ((site, Path(app.script)), (site.resolve(), Path(app.script).resolve())):
+    for directory, script in ((site, Path(app.script)), (site.resolve(), Path(os.path.realpath(app.script)))):
         if script.is_relative_to(directory):
             raise ConfigError(
                 f"{path}: `script` `{app.script}` is below the site directory, which payloads do not see",
@@ -162,11 +162,11 @@ def _check_named(path: Path, app: Application) -> None:
     is_site = (site / "site.toml").is_file()
     for key, paths in (("show", app.show), ("write", app.write)):
         for each in paths:
-            real = each.resolve()
+            real = Path(os.path.realpath(each))  # Path.resolve raises for links that lead in a circle
             why = why_hidden(each) or why_hidden(real)
             if why is None and is_site and any(_overlap(one, site.resolve()) for one in (each, real)):
                 why = "holds the site directory, or is in it"
-            if why is None and real.exists() and not (real.is_dir() or real.is_file()):
+            if why is None and not why_unseen(real) and not (real.is_dir() or real.is_file()):
                 why = "is neither a directory nor a regular file"
             if why is not None:
                 raise ConfigError(
@@ -354,23 +354,39 @@ class Applications:
         where that is unknown just now (PendingError: they are being read)."""
         approved = self.known(name)
         try:
-            self._check(name, approved)
+            _check(approved, self._file(name), self.digests)
         except UnfitError as error:
             self._changed[name] = _said(error)
             raise
         self._changed.pop(name, None)
         return approved
 
-    def look(self) -> None:
-        """Compare the files of all applications with what was approved, for `refused`: one look-up for each file."""
-        for name in self.by_name:
-            with suppress(TidemillError):
-                self.get(name)
+    def look(self) -> Look:
+        """All applications as they are approved now, to be compared with their files in another thread."""
+        files = self._directory.absolute()
+        return Look(
+            [
+                (approved, files / file)
+                for file, approved in self._by_file.items()
+                if self.by_name.get(approved.app.name) is approved
+            ],
+            self.digests.copy(),
+        )
+
+    def take(self, look: Look) -> None:
+        """What a comparison has found, for `refused`; of applications that were read again since it says nothing."""
+        self.digests.learn(look.digests)
+        for approved, why in look.found:
+            name = approved.app.name
+            if self.by_name.get(name) is approved:
+                self._changed.pop(name, None)
+                if why is not None:
+                    self._changed[name] = why
 
     def refused(self) -> list[RefusedApplication]:
         """Files that name no application of the site now, and applications whose files have changed since."""
         found = [
-            RefusedApplication(name=self._named.get(file, ""), file=file, why=why)
+            RefusedApplication(name=self._named_alone(file), file=file, why=why)
             for file, why in sorted(self.problems.items())
         ]
         return found + [
@@ -378,28 +394,11 @@ class Applications:
             for name, why in sorted(self._changed.items())
         ]
 
-    def _check(self, name: str, approved: Approved) -> None:
-        """Raise UnfitError for a file that is not the approved one, SiteError where that is unknown just now."""
-        for path, wanted in approved.files.items():
-            try:
-                found = self.digests.of(path)
-            except SiteError as error:
-                if error.transient:
-                    raise
-                raise UnfitError(f"application `{name}`: {error}") from error
-            if found != wanted:
-                raise UnfitError(
-                    f"application `{name}`: `{path}` has digest {digest_text(found)}, approved is "
-                    f"{digest_text(wanted)}",
-                    hint=f"the site's operator approves it as it is now: `tidemill app approve {self._file(name)}`",
-                )
-        for image in approved.images:
-            why = why_changed(image, approved.store, self.digests)
-            if why is not None:
-                raise UnfitError(
-                    f"application `{name}`: {why}",
-                    hint="the site's staff has to approve it again: `tidemill app check`",
-                )
+    def _named_alone(self, file: str) -> str:
+        """The application that a file with a problem names; empty where it names none, or one that another file offers:
+        that one runs, and it is the file that is refused."""
+        name = self._named.get(file, "")
+        return "" if name in self.by_name else name
 
     def _file(self, name: str) -> Path:
         """Where an application is written."""
@@ -437,6 +436,54 @@ class Applications:
             )
             for name, each in self.by_name.items()
         ]
+
+
+class Look:
+    """A comparison of the files of all applications with what was approved: one look-up for each file, and files that
+    changed are read. It may hang with a file system. `found`: those that were compared, and why jobs of them are
+    refused."""
+
+    def __init__(self, approved: list[tuple[Approved, Path]], digests: Digests) -> None:
+        self._approved = approved
+        self.digests = digests
+        self.found: list[tuple[Approved, str | None]] = []
+
+    def compare(self) -> None:
+        """Raises nothing that a file may be the reason of: what cannot be read just now is left out."""
+        for approved, file in self._approved:
+            try:
+                _check(approved, file, self.digests)
+                self.found.append((approved, None))
+            except UnfitError as error:
+                self.found.append((approved, _said(error)))
+            except TidemillError:
+                continue
+
+
+def _check(approved: Approved, file: Path, digests: Digests) -> None:
+    """Compare with what was approved in `file`. Raises UnfitError for a file that is not the approved one, SiteError
+    where that is unknown just now."""
+    name = approved.app.name
+    for path, wanted in approved.files.items():
+        try:
+            found = digests.of(path)
+        except SiteError as error:
+            if error.transient:
+                raise
+            raise UnfitError(f"application `{name}`: {error}") from error
+        if found != wanted:
+            raise UnfitError(
+                f"application `{name}`: `{path}` has digest {digest_text(found)}, approved is "
+                f"{digest_text(wanted)}",
+                hint=f"the site's operator approves it as it is now: `tidemill app approve {file}`",
+            )
+    for image in approved.images:
+        why = why_changed(image, approved.store, digests)
+        if why is not None:
+            raise UnfitError(
+                f"application `{name}`: {why}",
+                hint="the site's staff has to approve it again: `tidemill app check`",
+            )
 
 
 def _said(error: TidemillError) -> str:

@@ -68,6 +68,7 @@ class Digests:
     def __init__(self, *, beside: bool = False) -> None:
         self._known: dict[str, tuple[Mark, str]] = {}
         self._told: dict[str, tuple[Mark, str]] = {}
+        self._copied: tuple[dict[str, tuple[Mark, str]], dict[str, tuple[Mark, str]]] = ({}, {})
         self._is_told = True
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests") if beside else None
         self._under_way: dict[str, tuple[Mark, Future[str]]] = {}
@@ -91,6 +92,25 @@ class Digests:
         """What `read` says of a small file, asked again when the file looks different. Raises SiteError, and what
         `read` raises."""
         return self._remembered(self._told, path, lambda _: read())
+
+    def copy(self) -> Digests:
+        """What is known now, for another thread: it reads files itself, also large ones, until `close` of this one."""
+        made = Digests()
+        made._known, made._told, made._is_closed = dict(self._known), dict(self._told), self._is_closed
+        made._copied = self._known.copy(), self._told.copy()
+        return made
+
+    def learn(self, copy: Digests) -> None:
+        """Take what the thread with the copy has read, except of files that are or were read here since."""
+        for mine, before, found in (
+            (self._known, copy._copied[0], copy._known),
+            (self._told, copy._copied[1], copy._told),
+        ):
+            for path, read in found.items():
+                is_same = mine.get(path) == before.get(path) and path not in self._under_way
+                if is_same and read != before.get(path):
+                    mine[path] = read
+                    self._is_told = False
 
     def write_known(self, path: Path) -> None:
         """Tell others what was found, where that is news. Nothing depends on the file: a failure is logged."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
+
 from tidemill import clock
-from tidemill.site.applications.catalogue import Applications
+from tidemill.site.applications.catalogue import Applications, Look
 from tidemill.site.applications.checksums import RECORD
 from tidemill.site.applications.profiles import Profiles
 from tidemill.site.applications.programs import NodeShape, Preparer
@@ -16,11 +19,52 @@ LOOK_S = 30.0
 """Pause between two look-ups of the files of all programs: people see which ones changed before a job meets them."""
 
 
+class LookThread:
+    """Compares the files of all applications with what was approved, also of those that no job asks for.
+
+    One comparison at a time, in a thread that the agent does not wait for, not even at its end: a file system that
+    hangs holds up the next comparison, and nothing else.
+    """
+
+    def __init__(self, applications: Applications, pause_s: float) -> None:
+        self._applications = applications
+        self._under_way: Future[Look] | None = None
+        self._pause_s, self._next_s = pause_s, 0.0
+
+    def step(self, now_s: float) -> None:
+        """Take what a comparison has found, and begin the next one when it is time."""
+        if self._under_way is not None and self._under_way.done():
+            done, self._under_way = self._under_way, None
+            self._applications.take(done.result())
+        if self._under_way is None and now_s >= self._next_s:
+            self._next_s = now_s + self._pause_s
+            self._under_way = Future()
+            threading.Thread(
+                target=_compare, args=(self._applications.look(), self._under_way), name="look", daemon=True
+            ).start()
+
+
+def _compare(look: Look, done: Future[Look]) -> None:
+    try:
+        look.compare()
+        done.set_result(look)
+    except Exception as error:  # noqa: BLE001 -- a bug: raised where the result is taken, as of any pool
+        done.set_exception(error)
+
+
 class Offers:
     """Approved applications, profiles of their starts, and `preparer`, which makes programs of jobs for nodes of
-    `shape`."""
+    `shape`. `refresh_s`: pause between two reads of changed application files; `look_s`: as LOOK_S."""
 
-    def __init__(self, site: ServedSite, shape: NodeShape, denials: Denials) -> None:
+    def __init__(
+        self,
+        site: ServedSite,
+        shape: NodeShape,
+        denials: Denials,
+        *,
+        refresh_s: float = REFRESH_S,
+        look_s: float = LOOK_S,
+    ) -> None:
         self._site = site
         self.applications = Applications(site.directory / "apps", site=site.config, beside=True)
         self.applications.refresh()
@@ -30,19 +74,17 @@ class Offers:
             site.config, self.applications, shape, profiles=self.profiles, denials=denials
         )
         self._is_sent = False
-        self._next_refresh_s = 0.0
-        self._next_look_s = 0.0
+        self._refresh_s, self._next_refresh_s = refresh_s, 0.0
+        self._look = LookThread(self.applications, look_s)
 
     def step(self) -> None:
         """Read changed applications and new profiles when it is time."""
         now_s = clock.monotonic_s()
         if now_s >= self._next_refresh_s:
-            self._next_refresh_s = now_s + REFRESH_S
+            self._next_refresh_s = now_s + self._refresh_s
             if self.applications.refresh():
                 self._is_sent = False
-            if now_s >= self._next_look_s:
-                self._next_look_s = now_s + LOOK_S
-                self.applications.look()
+            self._look.step(now_s)
             self.applications.digests.write_known(self._site.directory / RECORD)
         if self.profiles.step(self._site.pools.profiles):
             self._is_sent = False

@@ -44,7 +44,7 @@ def test_trees_files_and_names_have_their_runtimes(tmp_path: Path) -> None:
     ("image", "more", "said"),
     [
         ("reco:7", {}, "neither an absolute path nor a name with its digest"),
-        ("/no/such/image", {}, "does not exist at this site"),
+        ("/no/such/image", {}, "at this site, image `/no/such/image` does not exist"),
         ("/", {}, "no runtime for image `/` is installed here: looked for `apptainer`, `ch-run`, `podman`"),
         ("/", {"shared": True}, "this site serves others"),
     ],

@@ -30,6 +30,12 @@ def digest(path: Path) -> str:
     return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def look(applications: Applications) -> None:
+    found = applications.look()
+    found.compare()
+    applications.take(found)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A site's application whose program and script are pinned and have changed."""
@@ -152,17 +158,42 @@ def test_what_a_site_refuses_is_told_to_its_server_until_it_is_approved(file: Pa
     assert f"`tidemill app approve {file}`" in refused.why
     approve(file, program_files(file)[1])
     applications.refresh()
-    applications.look()
+    look(applications)
     assert applications.refused() == []
     program = Path(program_files(file)[0].executable)
     program.write_text("#!/bin/sh\n# changed while the site knows it\n")
-    applications.look()
+    look(applications)
     (refused,) = applications.refused()
     assert (refused.name, refused.file, "has digest" in refused.why) == ("sim", "sim.toml", True)
     assert [each.name for each in applications.offers({})] == ["sim"], "its jobs wait here"
     approve(file, program_files(file)[1])
     applications.refresh()
     assert applications.refused() == []
+
+
+def test_what_a_look_found_of_an_application_that_was_approved_again_since_is_not_told(file: Path) -> None:
+    approve(file, program_files(file)[1])
+    applications = Applications(file.parent)
+    applications.refresh()
+    Path(program_files(file)[0].executable).write_text("#!/bin/sh\n# changed once more\n")
+    late = applications.look()
+    late.compare()
+    approve(file, program_files(file)[1])
+    applications.refresh()
+    applications.take(late)
+    assert [why is None for _, why in late.found] == [False]
+    assert applications.refused() == []
+
+
+def test_a_copy_that_was_left_over_is_refused_and_not_the_application_that_runs(file: Path) -> None:
+    file.with_name("sim-old.toml").write_bytes(file.read_bytes())
+    approve(file, program_files(file)[1])
+    applications = Applications(file.parent)
+    applications.refresh()
+    look(applications)
+    assert list(applications.by_name) == ["sim"]
+    (refused,) = applications.refused()
+    assert (refused.name, refused.file) == ("", "sim-old.toml")
 
 
 def test_a_copy_that_no_site_reads_is_called_one(
