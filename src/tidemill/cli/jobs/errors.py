@@ -13,11 +13,12 @@ from tidemill.model.quantities import count_text, counted_text, times_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
-    from tidemill.report.query import CauseGroup
     from tidemill.wire.api import FailureRow
 
 LIMIT = 10_000
 EXAMPLES = 3
+JOBS_ASKED = 20  #: for their state: a request each
+REPAIRED = "nothing: their jobs are COMPLETED by now"
 
 
 def define(parser: Parser) -> None:
@@ -47,6 +48,10 @@ def run(args: Namespace) -> int:
     if not groups:
         say("no failures")
         return 0
+    repaired = _complete(client, rows)
+    open_causes = {
+        (each.failure, each.cause) for each in group_failures(r for r in rows if r.job not in repaired)
+    }
     for group in groups:
         policy = POLICY[group.failure]
         show(f"{group.failure}: {group.cause}")
@@ -55,8 +60,8 @@ def run(args: Namespace) -> int:
             show(f"    {line}")
         for line in group.examples[0].evidence.stderr_tail.strip().splitlines()[-3:]:
             show(f"      | {line}")
-        repaired = _is_repaired(client, group)
-        show(f"    next: {'nothing: every event that failed is done by now' if repaired else group.next_step}")
+        step = group.next_step if (group.failure, group.cause) in open_causes else REPAIRED
+        show(f"    next: {step}")
     return 0
 
 
@@ -70,12 +75,10 @@ def example_lines(examples: Sequence[FailureRow]) -> list[str]:
     return [line + (f" ({times_text(number)})" if number > 1 else "") for line, number in lines.items()]
 
 
-def _is_repaired(client: Client, group: CauseGroup) -> bool:
-    """Whether what failed was run again with success, as far as it is cheap to know: the jobs of all of the group's
-    examples are complete, and the group has no others."""
-    if group.count > len(group.examples):
-        return False
-    return all(client.job(job).row.state == "COMPLETED" for job in {each.job for each in group.examples})
+def _complete(client: Client, rows: Sequence[FailureRow]) -> set[int]:
+    """Jobs of these failures whose events are all done by now; of the newest JOBS_ASKED jobs."""
+    jobs = sorted({each.job for each in rows}, reverse=True)[:JOBS_ASKED]
+    return {job for job in jobs if client.job(job).row.state == "COMPLETED"}
 
 
 def amount_text(failures: int, final: int) -> str:

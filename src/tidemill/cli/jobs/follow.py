@@ -27,6 +27,7 @@ def follow(
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False
+    client.notice = None if quiet else say
     if not quiet and sent.jobs:
         say(f"following {jobs_text(sent.jobs)} of campaign `{sent.campaign}`")
     patience = WaitingNotice(WaitingCause(client, set(sent.jobs)))

@@ -401,6 +401,7 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
 
     client.retry_s = RETRY_S
     if not as_json:
+        client.notice = say
         _tell_submitted(sent)
     notice = WaitingNotice(WaitingCause(client, set(sent.jobs)))
 

@@ -46,6 +46,7 @@ def run(args: Namespace) -> int:
     for job in sorted({*jobs[:1], *jobs[-1:]}):  # before it says that it waits for them
         client.job(job)
     client.retry_s = RETRY_S
+    client.notice = None if args.json else say
     rows = _wait(client, [*names, *([jobs] if jobs else [])], timeout_s=args.timeout, quiet=args.json)
     if args.json:
         show_json(rows)

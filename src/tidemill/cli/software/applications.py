@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import ask, say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.legal import shown
 from tidemill.model.quantities import (
     bytes_text,
@@ -163,7 +164,8 @@ def _event_text(app: Any, measured_s: float | None) -> str:
     """How long an event takes: as its site measured it, else as its file says or as is assumed."""
     if measured_s:
         return f"{measured_s:.3g} s per event (measured)"
-    return f"about {app.event_s:g} s per event (not measured yet)"
+    source = "assumed" if app.event_s == DEFAULT_EVENT_S else "`event_s` of its file"
+    return f"about {app.event_s:g} s per event ({source}; the first events measure it)"
 
 
 def _start(cost: Any) -> str:
