@@ -62,7 +62,7 @@ from tidemill.wire.http import BusyError, Connection, NotFoundError
 from tidemill.wire.monitoring import SampleReply
 
 T = TypeVar("T")
-AWAY_TRIES = 3  #: failed calls in a row, about a second: a server that starts again is away for less
+SILENT_TRIES = 3  #: failed calls in a row, about a second: a server that starts again needs less
 RETRY_S = 60.0  #: how long a call is repeated while the server does not answer
 RETRY_PAUSE_S = 0.2
 BUSY_S = 1_800.0  #: how long a call is repeated while the server answers that it comes too soon
@@ -117,7 +117,7 @@ class Client:
         self.home = home_dir(home)
         self.retry_s = retry_s
         self.notice: Callable[[str], None] | None = (
-            None  #: gets a line for people when the server is away, and back
+            None  #: gets a line for people when the server stops answering, and when it answers again
         )
         self.connection = Connection(place.address, credentials=place.credentials)
 
@@ -520,7 +520,7 @@ class Client:
                 if not error.transient or clock.monotonic_s() + pause > deadline:
                     raise
                 tries += 1
-                if tries == AWAY_TRIES:
+                if tries == SILENT_TRIES:
                     self._notify(
                         "the server does not answer; this goes on as soon as it is back, and ends after "
                         f"{duration_text(self.retry_s)} without it"
@@ -528,7 +528,7 @@ class Client:
                 clock.sleep_s(pause * random.uniform(0.5, 1.0))  # not all clients at once after a restart
                 pause = min(2 * pause, 5.0)
             else:
-                if tries >= AWAY_TRIES:
+                if tries >= SILENT_TRIES:
                     self._notify("the server answers again")
                 return reply
 

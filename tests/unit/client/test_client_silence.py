@@ -1,4 +1,4 @@
-"""A client whose server is away says so once, and that it is back."""
+"""A client whose server does not answer says so once, and that it answers again."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class _Empty(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_is_away_is_told_once_and_so_is_its_return(tmp_path: Path) -> None:
-    socket, said, servers = tmp_path / "api.sock", [], []
+def test_a_silent_server_is_reported_once_and_so_is_its_return(tmp_path: Path) -> None:
+    socket = tmp_path / "api.sock"
+    said: list[str] = []
+    servers: list[socketserver.ThreadingUnixStreamServer] = []
 
     def notice(line: str) -> None:
         said.append(line)
@@ -48,10 +50,13 @@ def test_a_server_that_is_away_is_told_once_and_so_is_its_return(tmp_path: Path)
         for each in servers:
             each.shutdown()
             each.server_close()
-    assert [line.partition(";")[0] for line in said] == ["the server does not answer", "the server answers again"]
+    assert [line.partition(";")[0] for line in said] == [
+        "the server does not answer",
+        "the server answers again",
+    ]
 
 
-def test_nothing_is_told_of_a_server_that_is_away_where_no_person_reads(tmp_path: Path) -> None:
+def test_a_silent_server_is_an_error_where_nothing_is_repeated(tmp_path: Path) -> None:
     client = Client(f"unix:{tmp_path / 'api.sock'}", retry_s=0)
     with pytest.raises(SiteError):
         client.applications()
