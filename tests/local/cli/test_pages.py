@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from tests.worlds.home.pages import DOCS, Step, missing, steps
 from tests.worlds.home.world import namespace_command
 
+from tidemill.harvest.plan.waves import SENTENCES
 from tidemill.model.failure import FailureClass
 from tidemill.server.read.waiting import Cause
 
@@ -108,6 +110,7 @@ def test_every_page_with_commands_to_run_is_run() -> None:
 def test_troubleshooting_names_causes_and_classes_that_exist() -> None:
     tables = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition("## A campaign waits")[2]
     waits, _, fails = tables.partition("## An event fails")
+    waits = waits.partition("## The cluster has idle nodes")[0]
     named = {
         word
         for row in re.findall(r"^\| (`.*?) \|", waits, re.MULTILINE)
@@ -122,6 +125,45 @@ def test_troubleshooting_names_causes_and_classes_that_exist() -> None:
     assert classes <= set(FailureClass)
     assert len(named) > 5
     assert len(classes) > 5
+
+
+def test_troubleshooting_quotes_what_a_site_says_of_idle_nodes() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    said = page.partition("What the line `nodes` says:")[2].partition("## An event fails")[0]
+    quoted = {quote for row in re.findall(r"^\| (`.*?) \|", said, re.MULTILINE) for quote in quotes(row)}
+    known = {sentence.strip() for sentence in SENTENCES.values()}
+    assert {quote for quote in quoted if "..." not in quote} <= known
+    assert len(quoted & known) > 5
+
+
+def quotes(text: str) -> list[str]:
+    """What stands in one backtick, or in two."""
+    return [double.strip() or single for double, single in re.findall(r"``(.+?)``(?!`)|`([^`]+)`", text)]
+
+
+def apart(text: str) -> list[str]:
+    """Headings and first entries of lists and tables without a blank line before: the generator makes them part of what
+    is above, a heading after a table one of its rows."""
+    lines = re.sub(r"^( *)```.*?^\1```[ ]*$", "```", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+    found = []
+    for above, line in itertools.pairwise(lines):
+        if not above.strip() or not line.strip():
+            continue
+        is_list = bool(re.match(r"(?:[-*]|1\.) ", line)) and bool(re.match(r"\w.*:$", above))
+        is_table = line.startswith("|") and not above.startswith(("|", "<!-- "))
+        after_table = above.startswith("|") and not line.startswith(("|", "<!-- end"))
+        if re.match(r"#{1,6} ", line) or is_list or is_table or after_table:
+            found.append(line)
+    return found
+
+
+def test_headings_lists_and_tables_of_pages_stand_apart() -> None:
+    root = DOCS.parent
+    pages = [*DOCS.rglob("*.md"), *root.glob("*.md")]
+    assert {str(page.relative_to(root)): apart(page.read_text(encoding="utf-8")) for page in pages} == {
+        str(page.relative_to(root)): [] for page in pages
+    }
+    assert apart("| a |\n|---|\n## b\n\nRejected:\n- c\n| d |\n") == ["## b", "- c", "| d |"]
 
 
 def test_a_line_that_is_not_printed_is_missing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import os
 import re
@@ -10,11 +12,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from tests.worlds.home.homes import Home
 
 import tidemill
+from tidemill.client.progress import RichBar
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "docs" / "sdk").glob("*.py"))
 PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
@@ -63,16 +68,48 @@ def test_the_page_names_every_example_and_every_name_of_the_sdk() -> None:
     assert [name for name in tidemill.__all__ if f"`{name}" not in page] == []
 
 
-def test_the_page_names_every_method_of_client_and_every_option_of_the_executor() -> None:
-    page = PAGE.read_text()
-    methods = [
-        name
-        for name, _ in inspect.getmembers(tidemill.Client, inspect.isfunction)
-        if not name.startswith("_")
-    ]
+def test_the_page_names_every_option_of_the_executor() -> None:
     from tidemill.client.executor import ExecutorOptions
 
-    assert [name for name in [*methods, *ExecutorOptions.__annotations__] if f"`{name}" not in page] == []
+    page = PAGE.read_text()
+    assert [name for name in ExecutorOptions.__annotations__ if f"`{name}" not in page] == []
+
+
+def shown() -> list[tuple[str, str, Any]]:
+    """Module, name, and the class or function that the page shows, of each block that begins with a module."""
+    found = []
+    for module, code in re.findall(r"^```python\n# ([a-z_.]+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
+        names: dict[str, Any] = {"RichBar": RichBar}  # a default of `progress`
+        exec(f"from __future__ import annotations\n{code}", names)
+        found += [
+            (module, each.name, names[each.name]) for each in ast.parse(code).body if hasattr(each, "name")
+        ]
+    return found
+
+
+def interface(owner: Any) -> dict[str, Any]:
+    """Signatures of functions and properties and types of fields: of a class, or of a function under its own name."""
+    if inspect.isfunction(owner):
+        return {owner.__name__: inspect.signature(owner)}
+    is_record = issubclass(owner, msgspec.Struct)
+    entries: dict[str, Any] = dict(inspect.get_annotations(owner))
+    for name, value in vars(owner).items():
+        if inspect.isfunction(value) and (not name.startswith("_") or (name == "__init__" and not is_record)):
+            entries[name] = inspect.signature(value)
+        elif isinstance(value, property) and value.fget is not None and not name.startswith("_"):
+            entries[name] = ("property", inspect.signature(value.fget))
+    return entries
+
+
+def test_the_page_shows_every_method_with_its_signature_and_every_field() -> None:
+    assert {name for _, name, _ in shown()} >= {
+        "CallFuture", "CampaignRow", "Client", "Executor", "JobDetail", "JobRow", "Member", "OutputFile", "Submission",
+    }  # fmt: skip
+    for module, name, page in shown():
+        real = interface(getattr(importlib.import_module(module), name))
+        if name == "CallFuture":
+            del real["__init__"]  # an executor makes it
+        assert interface(page) == real, f"docs/sdk.md shows `{name}` of {module} as it is not"
 
 
 def test_type_checkers_see_the_names_that_there_are() -> None:
