@@ -229,6 +229,16 @@ def test_a_job_whose_site_has_no_allocation_at_work_says_so_and_when_the_site_po
     assert world.job(job).waits_for is None
 
 
+def test_a_site_that_takes_no_more_work_says_what_the_work_waits_for_that_it_has(world: World) -> None:
+    (job,) = world.submit(SIM)
+    why = "all 60 starts of an hour are used up; the next at 2026-11-26T20:41:00Z"
+    told = awaiting(why=why)
+    told.want_core_s = 0
+    Site(world).sync(capacity=told)
+    found = world.job(job)
+    assert (found.waits_for, why in (found.waits_hint or "")) == ("site_wants_nothing", True)
+
+
 def test_a_job_that_another_site_is_at_work_on_waits_for_nothing(world: World) -> None:
     (job,) = world.submit(JobSpec(app="sim", events=8))
     sites = [Site(world, name) for name in ("a", "b")]

@@ -10,6 +10,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import Input, JobSpec, ReadAs, Resources
 from tidemill.model.seed import campaign_offset
+from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, transaction
 from tidemill.server.errors import ConflictError, RequestError
@@ -339,6 +340,22 @@ def test_a_site_falls_silent_although_the_last_request_was_refused(world: World)
     world.now_s = 601
     assert world.dispatcher.check_sites() == ["s"]
     assert world.dispatcher.check_sites() == []
+
+
+def test_a_job_does_not_wait_for_its_share_while_no_site_was_heard_since_the_server_started(
+    world: World,
+) -> None:
+    site = Site(world)
+    site.sync()
+    pinned, anywhere = world.submit(JobSpec(app="sim", site="s"), SIM)
+    watch = SiteWatch(600, lambda: world.now_s)  # of a server that is started now
+    unheard = watch.unheard(["s"])
+    found = [api_pages.job(world.reader, job, cache={}, silent=unheard) for job in (pinned, anywhere)]
+    assert [each.waits_for for each in found] == ["site_pinned_silent", "site_silent"]
+    watch.hear("s")
+    assert watch.unheard(["s"]) == set()
+    watch.rest()
+    assert watch.unheard(["t"]) == set(), "sites talk to the other server of the pair"
 
 
 # ---- many kinds --------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ POLL_S = 0.1
 TERM_S = 40.0  #: time between SIGTERM and SIGKILL; an agent gives its allocations back in between
 LEFT_S = 5.0  #: the same, for what children have left behind
 ERROR = "error: "  #: how the sentence begins with which a command ends
+HINT = "hint: "
 WORDS_MAX = 4  #: lines of an error: the sentence and its hints
 LOG_BYTES_MAX = 10_000_000  #: a longer log is moved aside when its child starts
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -43,6 +44,7 @@ class Child:
         self._next_s = 0.0
         self._backoff_s = BACKOFF_S
         self._deaths = 0
+        self._code = 0  #: of its last end
 
     @property
     def pid(self) -> int:
@@ -57,8 +59,11 @@ class Child:
             self._backoff_s = BACKOFF_S if lived > STEADY_S else min(2 * self._backoff_s, BACKOFF_MAX_S)
             self._next_s = now + self._backoff_s
             self._deaths += 1
+            self._code = self.process.returncode
+            why = self.last_words() if self._code > 0 else ""
             say(
-                f"the {self.name} ended ({_how(self.process.returncode)}), starting it again; its log: {self.log}"
+                f"the {self.name} ended ({_how(self._code)}{f': {why}' if why else ''}), starting it again; "
+                f"its log: {self.log}"
             )
             self.process = None
         if self.process is not None or now < self._next_s:
@@ -89,14 +94,42 @@ class Child:
 
     def last_words(self) -> str:
         """What its log says last: the error and its hint, if that is how it ended, else the last line."""
-        try:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            return ""
-        for number in range(len(lines) - 1, max(-1, len(lines) - 1 - WORDS_MAX), -1):
-            if lines[number].startswith(ERROR):
-                return "; ".join([lines[number].removeprefix(ERROR), *lines[number + 1 :]])
-        return lines[-1] if lines else ""
+        lines = _lines(self.log)
+        message, *hints = last_error(lines) or lines[-1:] or [""]
+        return "; ".join([message, *hints])
+
+    def refusal(self) -> ConfigError | None:
+        """The error if it has ended because of its configuration: it would end so again. None = it has not."""
+        ended = (
+            self.process.returncode if self.process is not None and self.process.poll() is not None else None
+        )
+        if (self._code if ended is None else ended) != ConfigError.exit_code:
+            return None
+        return as_refusal(self.log)
+
+
+def as_refusal(log: Path) -> ConfigError | None:
+    """The error, with its hints, that is the last that the log of a command says; None where it says another thing."""
+    found = last_error(_lines(log))
+    if not found:
+        return None
+    hints = [line.removeprefix(HINT) for line in found[1:]]
+    return ConfigError(found[0], hint="; ".join(hints) or None)
+
+
+def last_error(lines: Sequence[str]) -> list[str]:
+    """The sentence, and the lines of its hints, with which a command ended; empty if it ended otherwise."""
+    for number in range(len(lines) - 1, max(-1, len(lines) - 1 - WORDS_MAX), -1):
+        if lines[number].startswith(ERROR):
+            return [lines[number].removeprefix(ERROR), *lines[number + 1 :]]
+    return []
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return []
 
 
 def become_subreaper() -> None:

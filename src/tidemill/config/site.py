@@ -242,8 +242,8 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float,
         msgspec.Meta(gt=0),
         constant(
-            "Starts per node of the machine and hour, at most: pilots of a minute would be mostly prolog and "
-            "epilog, and load the scheduler"
+            "Starts per node of the machine and hour, at most, but 60 an hour in any case: pilots of a minute would "
+            "be mostly prolog and epilog, and load the scheduler"
         ),
     ] = 6.0
     start_by_s: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 from types import FrameType
@@ -10,7 +11,7 @@ from tidemill import clock, log
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ProtocolError, SiteError, TidemillError
+from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
@@ -18,6 +19,7 @@ from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
+from tidemill.site.state.failed_runs import clear_failed_runs, note_failed_run
 from tidemill.site.state.served_site import TICK_S, serve
 
 ONCE_S = 20.0
@@ -26,6 +28,9 @@ ONCE_S = 20.0
 CONTESTED_HINT = "another agent may run with a copy of this site directory: stop one"
 TICK_MAX_S = 1.0
 """Longest pause of the loop while nothing runs: STOP files and new work are noticed within a second."""
+
+STEADY_S = 60.0
+"""An agent that has run for this time runs well: its earlier ends are forgotten."""
 
 AWAY_FIRST_S = 2.0
 AWAY_MAX_S = 60.0
@@ -65,19 +70,32 @@ def run_agent(
     check_site_directory(site_dir)
     epoch = claim(site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
     log.bind(site=config.name, epoch=epoch.number)
+    try:
+        _serve(site_dir, config, epoch, once=once, stop_pilots=stop_pilots)
+    except SupersededError as error:
+        raise SiteError(error.message, hint=error.hint, transient=False) from error
+    except TidemillError as error:
+        note_failed_run(site_dir, error)
+        raise
+    clear_failed_runs(site_dir)
+    return 0
+
+
+def _serve(site_dir: Path, config: SiteConfig, epoch: Epoch, *, once: bool, stop_pilots: bool) -> None:
+    """Serve the site in one epoch. Raises TidemillError."""
     signals = _Signals()
     batch = open_batch(config, site_dir)
     machine = _first_poll(config, site_dir, batch=batch, epoch=epoch, signals=None if once else signals)
     if machine is None:
         epoch.leave()
-        return 0
+        return
     agent = Agent(serve(config, site_dir, epoch), machine, batch)
     _log.info("agent.started", host=epoch.owner.host)
     try:
         _loop(agent, signals, once=once)
-    except SupersededError as error:
+    except SupersededError:
         agent.close()
-        raise SiteError(error.message, hint=error.hint, transient=False) from error
+        raise
     if stop_pilots:
         agent.stop_pilots()
     clear_outage(site_dir)
@@ -86,7 +104,6 @@ def run_agent(
     contested = agent.exchange.sync.contested
     if once and contested:
         raise SiteError(contested, hint=CONTESTED_HINT, transient=False)
-    return 0
 
 
 def _first_poll(
@@ -94,7 +111,8 @@ def _first_poll(
 ) -> SiteMachine | None:
     """The machine, polled again while its batch system is unreachable; None when asked to end before that.
 
-    Raises SiteError: at once without `signals` (`--once`), else when asking again cannot help.
+    Raises ConfigError for what the batch system does not have, and SiteError: at once without `signals` (`--once`),
+    else when asking again cannot help.
     """
     pause_s = AWAY_FIRST_S
     clear_outage(site_dir)  # of an agent that was killed
@@ -110,6 +128,9 @@ def _first_poll(
                 raise
             _log.warning("batch.away", reason=error.message, hint=error.hint, next_try_s=pause_s)
             show_outage(site_dir, error.message, error.hint)
+        except ConfigError:
+            clear_outage(site_dir)
+            raise
         else:
             clear_outage(site_dir)
             return machine
@@ -126,6 +147,7 @@ def _first_poll(
 def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
     config = agent.site.config
     started_s = quiet_since_s = clock.monotonic_s()
+    well_s = started_s + STEADY_S
     while not signals.is_asked:
         try:
             changed = agent.tick()
@@ -140,6 +162,9 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
         now = clock.monotonic_s()
         if changed:
             quiet_since_s = now
+        if now >= well_s:
+            clear_failed_runs(agent.site.directory)
+            well_s = math.inf
         if once and (now - started_s > ONCE_S or (not changed and agent.is_idle)):
             return
         agent.rest(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.harvesting.book.living)))

@@ -72,7 +72,13 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     lines = dict(metrics_lines(read_metrics(path)))
     assert lines["account"] == "sci: 121.5 of 1000 node-hours used, 4.0 more may be by what runs, 854.5 left"
     assert lines["node-hours"].startswith("95.2")
-    assert lines["no more for"] == "no node is idle; starts have failed, the next try is later; new"
+    assert (
+        lines["why no more"]
+        == "no node is idle; starts have failed, and the next is tried after a pause; new"
+    )
+    told = plan(100, waits_for="3 did not start; the next try at 20:41")
+    at_length = dict(metrics_lines(read_metrics(path), [plan(99), told]))
+    assert at_length["why no more"] == "no node is idle; 3 did not start; the next try at 20:41; new"
     assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
     assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
@@ -100,8 +106,21 @@ def test_a_plan_is_told_in_words() -> None:
     )
 
 
+def test_an_unchanged_plan_is_not_told_as_if_the_machine_was_polled_no_more() -> None:
+    assert plan_text(plan(100), now_s=1180, polled_s=1168).endswith(
+        " (18 m 00 s ago, unchanged at the last poll 12 s ago)"
+    )
+    assert plan_text(plan(100), now_s=110, polled_s=100).endswith(" wait (10 s ago)")
+
+
+def test_a_reason_is_told_once() -> None:
+    used_up = "all 60 starts of an hour are used up; the next at 2026-11-26T20:41:00Z"
+    text = plan_text(plan(100, why=f"4 idle; {used_up}", waits_for=used_up), now_s=110)
+    assert text.count(used_up) == 1
+
+
 def test_a_plan_that_waits_after_failed_starts_tells_them() -> None:
-    told = "3 allocations in a row did not start work: next try in 4 s: no such file"
+    told = "3 allocations in a row did not start work; the next try at 2026-11-26T20:41:00Z: no such file"
     assert f"; waits: {told} (10 s ago)" in plan_text(plan(100, why="w", waits_for=told), now_s=110)
     assert "waits:" not in plan_text(plan(100, why="no node is idle", waits_for="idle"), now_s=100)
 

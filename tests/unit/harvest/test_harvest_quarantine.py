@@ -109,6 +109,17 @@ def test_when_all_nodes_fail_alike_none_is_bad_and_starts_get_rarer() -> None:
     assert bad.judge(301).pause_s == 2
 
 
+def test_one_failure_on_one_node_is_told_in_the_singular_and_work_tells_that_it_forgave() -> None:
+    bad = Quarantine(SETTINGS)
+    bad.ended(["n00"], CRASH, 100)
+    assert bad.judge(100).why.startswith(
+        "starts fail on 1 node and work on 0: no fault of single nodes; 1 failure "
+    )
+    assert bad.worked(["n01"], 101), "something failed anywhere"
+    assert bad.worked(["n00"], 102), "something failed there"
+    assert not bad.worked(["n00"], 103)
+
+
 def test_the_only_node_of_a_site_is_never_in_quarantine() -> None:
     bad = Quarantine(SETTINGS)
     for at_s in range(100, 120):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidemill.cli.site.windows import unseen
 from tidemill.errors import ConfigError
 from tidemill.harvest.machine.windows import UNLIMITED_S, Request, Step, windows
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
@@ -156,6 +157,14 @@ def test_eligible_jobs_without_a_plan_are_told() -> None:
     found = windows(snapshot, PLAIN)
     assert found.unplanned == ["1", "5"]
     assert found.plan_age_s == 45.0
+
+
+def test_an_old_plan_is_told_only_while_jobs_wait_for_slurm_plans_none_for_an_empty_queue() -> None:
+    late = queued(1, planned_s=NOW + 60, planned_nodes=("n9",))
+    assert unseen(windows(machine(node("n0"), queued=[late], plan_age_s=1092.0), PLAIN)) == [
+        "not seen: the scheduler's plan is 18 m 12 s old"
+    ]
+    assert unseen(windows(machine(node("n0"), plan_age_s=1092.0), PLAIN)) == []
 
 
 def test_a_running_job_holds_its_nodes_whatever_their_state_says() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tidemill.model.trouble import Trouble
     from tidemill.site.data.moves import UnderWay
     from tidemill.site.nodes.outage import BatchOutage
+    from tidemill.site.state.failed_runs import FailedRuns
     from tidemill.wire.api import SiteRow
 
 
@@ -30,6 +32,7 @@ METRICS_BYTES_MAX = 1_000_000
 MOVES_SHOWN = 5
 HOUR_S = 3600.0
 PREFIX = "tidemill_"
+POLLED = "tidemill_batch_polled_time_seconds"
 NONE_RUNS = "none runs now: `tidemill run` and `tidemill up` start it"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of metrics: (labels, value), by name."""
@@ -51,6 +54,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained, way_out
+    from tidemill.site.state.failed_runs import read_failed_runs
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -58,8 +62,9 @@ def status(args: Namespace) -> int:
     applications.digests.read_known(directory / RECORD)
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
-    (row, why), owner = _server_view(config, args.home), owner_of(directory)
+    (row, why), owner = _server_view(config, args.home), _owner(config, directory)
     stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
+    failed = read_failed_runs(directory)
     denied = denied_lines(directory)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
     if args.json:
@@ -72,6 +77,7 @@ def status(args: Namespace) -> int:
                 "policy": policy_of(config).value,
                 "nodes_max": config.nodes_max,
                 "agent": owner,
+                "agent_failed": failed,
                 "drained": stopped,
                 "denied": denied,
                 "batch_away": away,
@@ -91,17 +97,16 @@ def status(args: Namespace) -> int:
         return 0
     _line("site", f"{config.name} in {directory}")
     _line("mode", mode_text(config))
-    _line("agent", _owner_text(owner))
-    if config.transfer.where == "apart":
-        _line("mover", _owner_text(owner_of(directory / "transfer")))
+    _show_agent(config, directory, owner, failed)
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     if stopped is not None:
         end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
         _line("stopped", f"{stopped or 'no reason given'}; {end}")
+    polled_s = _one(samples, POLLED) or 0.0
     for plan in plans:
-        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
-    for head, text in _figures(directory, samples, denied):
+        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6, polled_s=polled_s))
+    for head, text in _figures(directory, samples, denied, plans):
         _line(head, text)
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
@@ -113,14 +118,16 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple[str, str]]:
+def _figures(
+    directory: Path, samples: Samples, denied: list[str], plans: list[PlanMade]
+) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
 
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
     troubles = trouble_lines(_troubles(directory))
-    return [*metrics_lines(samples), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
+    return [*metrics_lines(samples, plans), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
 
 
 def _troubles(directory: Path) -> list[Trouble]:
@@ -146,7 +153,8 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
 def _show_contact(config: SiteConfig, directory: Path) -> None:
     if config.batch != "local":
         _line("contact", config.contact or "none: set `contact`, the centre's staff should know whom to ask")
-        _line("stop file", f"{config.stop_file or 'none agreed with the staff'}; yours: {directory / 'STOP'}")
+        staff = f"the staff's: {config.stop_file}" if config.stop_file else "none is agreed with the staff"
+        _line("stop files", f"yours: {directory / 'STOP'}; {staff}")
 
 
 def denied_lines(directory: Path) -> list[str]:
@@ -167,6 +175,33 @@ def away_text(away: BatchOutage, *, now_s: float) -> str:
         return f"{away.reason}, for {age}: jobs wait, and Tidemill submits none until it is back"
     text = f"it has not answered for {age}, and is asked again and again"
     return text + (f": {away.reason}" if away.reason else "") + (f" ({away.hint})" if away.hint else "")
+
+
+def _owner(config: SiteConfig, directory: Path) -> dict[str, Any] | None:
+    """The newest agent, and whether it has ended: cleanly, or with an error."""
+    from tidemill.site.state.epoch import serving
+
+    owner = owner_of(directory)
+    if owner is not None and serving(directory, dead_s=config.dead_agent_s) is None:
+        owner["ended"] = True
+    return owner
+
+
+def _show_agent(
+    config: SiteConfig, directory: Path, owner: dict[str, Any] | None, failed: FailedRuns | None
+) -> None:
+    _line("agent", _owner_text(owner))
+    if failed is not None:
+        _line("agent ended", failed_text(failed))
+    if config.transfer.where == "apart":
+        _line("mover", _owner_text(owner_of(directory / "transfer")))
+
+
+def failed_text(failed: FailedRuns) -> str:
+    """How often the agent has ended with an error, and the last one."""
+    text = f"{counted_text(failed.times, 'time')} with an error since {clock.utc_text(failed.since_us)}"
+    text += f", last at {clock.utc_text(failed.at_us)}: {failed.reason}"
+    return text + (f" ({failed.hint})" if failed.hint else "")
 
 
 def _line(head: str, text: str) -> None:
@@ -210,9 +245,12 @@ def newest_plans(directory: Path) -> list[PlanMade]:
     return list(plans.values())
 
 
-def plan_text(plan: PlanMade, *, now_s: float) -> str:
-    """What a plan saw and did, in words."""
-    age = duration_text(max(0.0, now_s - plan.at_s))
+def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:
+    """What a plan saw and did, in words. `polled_s`: when the machine was last polled. A plan that decides the same as
+    the one before it is not recorded."""
+    age = f"{duration_text(max(0.0, now_s - plan.at_s))} ago"
+    if polled_s > plan.snapshot_s + 1.0:
+        age += f", unchanged at the last poll {duration_text(max(0.0, now_s - polled_s))} ago"
     text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}, {plan.busy} busy, {plan.idle} idle, "
     text += f"{plan.held} Tidemill's; "
     text += f"{plan.waiting} of Tidemill's and {plan.queue} regular jobs wait"
@@ -220,13 +258,15 @@ def plan_text(plan: PlanMade, *, now_s: float) -> str:
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
     if plan.why:
         text += f". {plan.why}"
-    if " " in plan.waits_for:  # a sentence of the agent's, not the word that stands for `why`
+    if (
+        " " in plan.waits_for and plan.waits_for not in plan.why
+    ):  # a sentence of the agent's, not the word that stands for `why`
         text += f"; waits: {plan.waits_for}"
     if done:
         text += f"; {done}"
     if plan.yields_to:
         text += f" for {', '.join(plan.yields_to[:3])}"
-    return f"{text} ({age} ago)"
+    return f"{text} ({age})"
 
 
 def read_metrics(path: Path) -> Samples:
@@ -249,8 +289,9 @@ def read_metrics(path: Path) -> Samples:
     return samples
 
 
-def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text)."""
+def metrics_lines(samples: Samples, plans: Sequence[PlanMade] = ()) -> list[tuple[str, str]]:
+    """What people want to know of the metrics: (head, text). `plans`: the last ones, which have some causes at
+    length."""
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
     for labels, value in samples.get("tidemill_grant_node_seconds", []):
@@ -278,7 +319,7 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
     if causes:
-        lines.append(("no more for", "; ".join(_cause_text(cause) for cause in causes)))
+        lines.append(("why no more", "; ".join(_cause_text(cause, plans) for cause in causes)))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
         text = (
@@ -339,16 +380,20 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     return lines
 
 
-def _cause_text(cause: str) -> str:
-    """Why no more nodes are asked for, in words."""
-    from tidemill.harvest.plan.waves import SENTENCES
+def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
+    """Why no more nodes are asked for, in words. Of what holds back starts the plan has the time of the next."""
+    from tidemill.harvest.plan.waves import SENTENCES, Binding
     from tidemill.site.nodes import planning
 
+    if cause in (planning.FAILED_STARTS, Binding.STARTS):
+        told = next((plan.waits_for for plan in plans if " " in plan.waits_for), "")
+        if told:
+            return told
     own = {
         planning.STOPPED: "the site is stopped",
         planning.CONTESTED: "the server takes another agent for this site's, see the agent's log",
         planning.WIDE: "a job that spans nodes waits for them",
-        planning.FAILED_STARTS: "starts have failed, the next try is later",
+        planning.FAILED_STARTS: "starts have failed, and the next is tried after a pause",
     }
     words = {binding.value: text for binding, text in SENTENCES.items()} | own
     return words.get(cause, cause)

@@ -195,7 +195,7 @@ def unseen(found: Windows) -> list[str]:
         parts.append(f"no planned start, may start at any time: {ids}")
     if found.plan_age_s is None:
         parts.append("the age of the scheduler's plan")
-    elif found.plan_age_s > PLAN_AGE_S_MAX:
+    elif found.plan_age_s > PLAN_AGE_S_MAX and not found.is_queue_empty:
         parts.append(f"the scheduler's plan is {duration_text(found.plan_age_s)} old")
     return [f"not seen: {'; '.join(parts)}"] if parts else []
 

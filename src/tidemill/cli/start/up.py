@@ -103,6 +103,7 @@ def start_detached(
     with_credentials: Sequence[Path] = (),
 ) -> UpFile:
     """Start `tidemill up` in the background and wait until it answers. `tied`: it ends when this process ends."""
+    from tidemill.cli.supervise import as_refusal
     from tidemill.client.home import make_home, read_up, up_runs
 
     make_home(home)
@@ -130,21 +131,15 @@ def start_detached(
         clock.sleep_s(0.02)
     if process.poll() is None:
         process.terminate()
-    words, advice = _last_error(log.read_text(errors="replace"))
-    if words and process.poll() == ConfigError.exit_code:
-        raise ConfigError(words, hint=advice)
-    logs = f"see {log}, {home}/server.log and {home}/site.log; `tidemill doctor` looks for what is wrong"
+    refusal = as_refusal(log) if process.returncode == ConfigError.exit_code else None
+    if refusal is not None:
+        raise refusal
+    words = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error: ")]
     raise SiteError(
-        f"failed to start a server and a site in `{home}`" + (f": {words}" if words else ""),
-        hint=f"{advice}; {logs}" if advice else logs,
+        f"failed to start a server and a site in `{home}`"
+        + (f": {words[-1].removeprefix('error: ')}" if words else ""),
+        hint=f"see {log}, {home}/server.log and {home}/site.log; `tidemill doctor` looks for what is wrong",
     )
-
-
-def _last_error(log: str) -> tuple[str, str | None]:
-    """The last error that a command wrote into its log, and its hint; empty = none. Pure."""
-    _, found, text = f"\n{log}".rpartition("\nerror: ")
-    words, _, advice = text.strip().partition("\nhint: ")
-    return (words, advice or None) if found else ("", None)
 
 
 def stop_up(home: Path) -> bool:
@@ -277,10 +272,12 @@ def _loop(
     deadline, began_us = clock.monotonic_s() + READY_S, clock.now_us()
     written: list[int] = []
     while not asked:
+        if not told:
+            _refuse(children)
         pids = {child.pid for child in children}
         reap(keep=pids.__contains__)
         changed = [child.tend() for child in children]
-        if not told and (_answers(home) or _waits(home, began_us, deadline)):
+        if not told and (_answers(home, children[-1], began_us) or _waits(home, began_us, deadline)):
             told = True
             tell_up(home, _write_up(home, children, shape), as_json=args.json)
             written = [child.pid for child in children]
@@ -292,10 +289,18 @@ def _loop(
         clock.sleep_s(POLL_S if told else 0.03)
 
 
+def _refuse(children: list[Child]) -> None:
+    """Raises ConfigError where the site's configuration can never work. Once everything has run, a site that ends for
+    such a reason is tried again and again: the centre may have changed something."""
+    refusal = children[-1].refusal()
+    if refusal is not None:
+        raise refusal
+
+
 def _give_up(children: list[Child], deadline: float) -> None:
     for child in children:
         if child.deaths() >= DEATHS_MAX:
-            raise SiteError(
+            raise child.refusal() or SiteError(
                 f"the {child.name} died {child.deaths()} times at its start: {child.last_words()}",
                 hint=f"its log: {child.log}",
                 transient=False,
@@ -373,9 +378,11 @@ cores = {cores}
 """
 
 
-def _answers(home: Path) -> bool:
-    """Whether the server answers and knows that the site is up."""
-    return any(site.state == "UP" for site in _sites(home) or [])
+def _answers(home: Path, agent: Child, began_us: int) -> bool:
+    """Whether the server answers and has heard the site since we began: it knows sites of earlier times, too. Where the
+    agent has ended for trouble that passes, such as another agent that seems to live, an earlier time suffices."""
+    since_us = 0 if agent.deaths() and agent.refusal() is None else began_us
+    return any(site.state == "UP" and site.seen_us >= since_us for site in _sites(home) or [])
 
 
 def _waits(home: Path, began_us: int, deadline: float) -> bool:

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+from tidemill.model.quantities import counted_text
+
 TRAIL_MAX = 1000
 """Entries of the audit trail that are kept, the newest."""
 
@@ -126,14 +128,17 @@ class Quarantine:
         for name in nodes:
             self._record(name).running_s = at_s
 
-    def worked(self, nodes: Iterable[str], at_s: float) -> None:
-        """Work was done on these nodes: whatever failed there before is forgiven."""
+    def worked(self, nodes: Iterable[str], at_s: float) -> bool:
+        """Work was done on these nodes: whatever failed there before is forgiven. Whether there was anything."""
+        is_forgiven = self.state.failures > 0
         for name in nodes:
             record = self._record(name)
+            is_forgiven |= record.failures > 0 or record.on_trial
             record.failures, record.evidence, record.on_trial = 0, [], False
             record.longest_s = 0.0
             record.worked_s = at_s
         self.state.failures = 0
+        return is_forgiven
 
     def ended(self, nodes: Iterable[str], end: AllocationEnd, at_s: float) -> Outcome:
         """Note that an allocation has ended on these nodes; return its outcome."""
@@ -173,8 +178,9 @@ class Quarantine:
         if len(failing) <= len(healthy) or not self.state.failures:
             return QuarantineVerdict(exclude=exclude, new=new)
         why = (
-            f"starts fail on {len(failing)} nodes and work on {len(healthy)}: no fault of single nodes; "
-            f"{self.state.failures} failures since anything worked, {_last(failing.values())}"
+            f"starts fail on {counted_text(len(failing), 'node')} and work on {len(healthy)}: "
+            "no fault of single nodes; "
+            f"{counted_text(self.state.failures, 'failure')} since anything worked, {_last(failing.values())}"
         )
         return QuarantineVerdict(exclude=exclude, new=new, pause_s=pause_s, tries=1, why=why)
 

@@ -70,6 +70,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     plan_age_s: float | None
     hidden: list[str]
     starts_nothing: str = ""  #: why the batch system starts no job now: then there is no window
+    is_queue_empty: bool = False  #: no job waits: then there is nothing to plan, and the plan may be old
 
 
 def windows(snapshot: Snapshot, request: Request) -> Windows:
@@ -89,6 +90,7 @@ def windows(snapshot: Snapshot, request: Request) -> Windows:
         plan_age_s=snapshot.plan_age_s,
         hidden=snapshot.hidden,
         starts_nothing=snapshot.starts_nothing,
+        is_queue_empty=not snapshot.queued,
     )
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
+STARTS_PER_HOUR_MIN = 60
+"""Starts that each machine may see in an hour, however few nodes it has: a scheduler does not notice one a minute. A
+person who tries Tidemill on 4 nodes, with campaigns of a minute and restarts, caused 24 within 16 minutes."""
+
 
 class Busy(msgspec.Struct, frozen=True, gc=False):
     """Regular jobs that hold nodes: `width` nodes until `ends_s` at the latest (their limit)."""
@@ -56,6 +60,7 @@ class Backlog(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     node_s: float
     nodes_max: int
     event_s: float  #: seconds of a typical range on a slot: what a kill throws away
+    bound_by: str = "backlog"  #: the `waves.Binding` because of which `nodes_max` is not more
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -71,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     startup_s: float = 10.0  #: prolog, epilog and start of a pilot until it works
     payback: float = 3.0  #: an allocation must be able to work this multiple of `startup_s`
     waiting_per_idle: float = 2.0  #: pending allocations per idle node, at most
-    starts_per_node_hour: float = 6.0
+    starts_per_node_hour: float = 6.0  #: but `STARTS_PER_HOUR_MIN` in all at least
     starts_left: int = 1_000_000_000  #: starts that the hourly bound still allows now
     submits_max: int = 1_000_000_000  #: allocations submitted in one tick
     closed_by: str = ""  #: the `waves.Binding` because of which nothing starts here now; empty = jobs start
@@ -145,3 +150,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     waits_for: str = ""
     why: str = ""
     next_s: float | None = None  #: nothing changes before this time unless the inputs change
+
+
+def starts_per_hour(nodes: int, per_node_hour: float) -> int:
+    """Starts that a machine of `nodes` nodes may see in an hour, at most."""
+    return max(STARTS_PER_HOUR_MIN, int(per_node_hour * nodes))

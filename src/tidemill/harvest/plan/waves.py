@@ -24,6 +24,8 @@ class Binding(StrEnum):
     HEADROOM = "headroom"
     PAYBACK = "payback"
     BACKLOG = "backlog"
+    SHORT = "short"
+    LEARNING = "learning"
     NODES = "nodes"
     ALLOCATIONS = "allocations"
     WIDTH = "width"
@@ -44,11 +46,13 @@ SENTENCES: dict[Binding, str] = {
     Binding.HEADROOM: "the idle nodes are kept for small jobs that are about to come",
     Binding.PAYBACK: "the gaps are too short to pay back a start",
     Binding.BACKLOG: "there is no work for more nodes",
+    Binding.SHORT: "the work that waits is too short to share it among more nodes",
+    Binding.LEARNING: "one node or a few first, to learn how long an event takes",
     Binding.NODES: "the limit of nodes is reached (`nodes_max`)",
     Binding.ALLOCATIONS: "the limit of allocations is reached",
     Binding.WIDTH: "fewer nodes are idle than an allocation must have (`width`)",
     Binding.WAITING: "enough allocations wait in the queue for the idle nodes",
-    Binding.STARTS: "enough allocations were started this hour (`starts_per_node_hour`)",
+    Binding.STARTS: "no more allocations may be started now",
     Binding.SUBMITS: "enough is submitted for one tick (`submits_max`)",
     Binding.GRANT: "the grant is used up, or promised to what runs",
     Binding.HIDDEN: "regular jobs are hidden: only windows that no plan needs can be used, and none is known",
@@ -98,7 +102,7 @@ def room_of(situation: Situation, *, running: tuple[int, int], waiting: tuple[in
     work_s = max(limits.payback * limits.startup_s, backlog.event_s, 1.0)
     by_work = backlog.node_s / work_s
     wanted = min(backlog.nodes_max, int(min(by_work, 1e12)))
-    binding = Binding.BACKLOG if wanted < limits.nodes_max else Binding.NODES
+    binding = Binding(backlog.bound_by) if wanted < limits.nodes_max else Binding.NODES
     return Room(
         nodes=min(wanted, limits.nodes_max) - held,
         allocations=limits.allocations_max - running[1] - waiting[1],

@@ -31,6 +31,7 @@ from tidemill.harvest.plan.situation import (
     Outage,
     Situation,
     Waiting,
+    starts_per_hour,
 )
 from tidemill.harvest.simulation.swf import Job
 
@@ -490,7 +491,7 @@ class SimulatedMachine:
             busy = busy + [Busy(nodes, at) for at, nodes in self.dying.items()]
         while self.started and self.started[0][0] <= now - HOUR_S:
             self.started_hour -= self.started.popleft()[1]
-        left = int(self.limits.starts_per_node_hour * world.nodes) - self.started_hour
+        left = starts_per_hour(world.nodes, self.limits.starts_per_node_hour) - self.started_hour
         limits = self.limits if left >= world.nodes else with_starts(self.limits, left)
         return Situation(
             now_s=now,

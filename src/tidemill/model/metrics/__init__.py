@@ -57,8 +57,9 @@ _ALLOCATIONS = Label(REPORTED_STATES)
 _CHANNEL = Label(tuple(str(each) for each in Channel))
 _CAUSES = Label(
     (
-        "idle", "regular", "ours", "headroom", "payback", "backlog", "nodes", "allocations", "waiting", "starts",
-        "submits", "width", "grant", "hidden", "scheduler", "closed", "failed_starts", "wide", "stopped", "contested",
+        "idle", "regular", "ours", "headroom", "payback", "backlog", "short", "learning", "nodes", "allocations",
+        "waiting", "starts", "submits", "width", "grant", "hidden", "scheduler", "closed", "failed_starts", "wide",
+        "stopped", "contested",
     ),
     about="what binds",
 )  # fmt: skip
@@ -76,6 +77,9 @@ AGENT: dict[str, Metric] = {
     "tidemill_batch_last_seconds": Metric("gauge", "Seconds that the last query took"),
     "tidemill_batch_interval_factor": Metric(
         "gauge", "Factor by which polls are less frequent than configured"
+    ),
+    "tidemill_batch_polled_time_seconds": Metric(
+        "gauge", "When the machine was last polled with success, in seconds since 1970; no sample = not yet"
     ),
     "tidemill_batch_glance_seconds": Metric(
         "gauge",

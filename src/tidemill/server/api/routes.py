@@ -165,6 +165,11 @@ class Call(NamedTuple):
         names = [row[1] for row in self.session.rows("sites")]
         return self.dispatcher.site_watch.silent(names)
 
+    def unheard(self) -> set[str]:
+        """Names of sites that have not been heard for a while, or not since the server started."""
+        names = [row[1] for row in self.session.rows("sites")]
+        return self.dispatcher.site_watch.unheard(names)
+
 
 class Route(NamedTuple):
     """`run` None: the route is streamed or waits, and has a handler of its own in `app.py`. `reply` is a type. `act`:
@@ -211,7 +216,7 @@ def _job(call: Call) -> JobDetail:
         call.session,
         call.at["job"],
         cache=call.specs,
-        silent=call.silent(),
+        silent=call.unheard(),
         archive=call.dispatcher.rules.archive,
     )
 

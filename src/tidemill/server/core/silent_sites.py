@@ -54,6 +54,11 @@ class SiteWatch:
         """Those that are shown as SILENT."""
         return {name for name in names if self.silent_s(name) > SILENT_S}
 
+    def unheard(self, names: Iterable[str]) -> set[str]:
+        """Those of which nothing is known now: SILENT, or not heard since this server started."""
+        known = list(names)
+        return self.silent(known) | (set() if self._rests else {*known} - self._heard_s.keys())
+
     def overdue(self, sites: Iterable[Site]) -> dict[str, float]:
         """Names of the sites that have been silent for longer than `site_lost_s`, and for how long."""
         ages = {site.name: self.silent_s(site.name) for site in sites if site.epoch and not site.lost}

@@ -65,15 +65,15 @@ HINTS = {
     Cause.TOO_FEW_NODES: "no site has enough nodes, or enough cores on a node: ask for fewer nodes or ranks",
     Cause.WIDTH_NOT_ALLOWED: "the application is not approved for that many nodes and ranks: `tidemill app show`",
     Cause.SITE_PINNED_UNKNOWN: "the only site that it may run at has never joined: check its name",
-    Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: see its agent",
+    Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: `tidemill site status` there shows why",
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
-    Cause.SITE_SILENT: "every site that could run it is silent: see their agents",
+    Cause.SITE_SILENT: "every site that could run it is silent: `tidemill site status` there shows why",
     Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
     Cause.SITE_DOWNTIME: "the sites that could run it are in a downtime: `tidemill downtimes` lists them",
     Cause.IN_WARD: "it is treated away from its home site: it starts when a site of the ward has room",
     Cause.SITE_TROUBLE: "it waits for the sites that could run it to end a trouble of their own; it goes on by itself",
     Cause.SITE_REFUSED: "the sites that could run it returned it for causes of their own, and get it again later",
-    Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
+    Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: they have enough for their nodes",
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
     "may free disk space or raise `stage_bytes_max`",
@@ -130,7 +130,7 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
         cause = Cause.SITE_TROUBLE if Cause.SITE_TROUBLE in causes else Cause.SITE_REFUSED
         return cause, "; ".join(text for _, text in list(held.values())[:SITES_NAMED])
     if held and not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in free):
-        return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in free[:5])
+        return Cause.SITE_WANTS_NOTHING, _named(free, known.now_us)
     return found
 
 
@@ -139,8 +139,8 @@ def _placed(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> 
     if job.place < 0:
         return Cause.IN_WARD, known.ward
     if job.place:
-        return _pinned(next((site for site in joined if site.id == job.place), None), kind, known.silent)
-    return _anywhere(joined, kind, known.silent)
+        return _pinned(next((site for site in joined if site.id == job.place), None), kind, known)
+    return _anywhere(joined, kind, known)
 
 
 def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
@@ -179,6 +179,11 @@ def _awaits(site: Site, now_us: int) -> str:
     return f"{site.name}: {text}"
 
 
+def _named(sites: Sequence[Site], now_us: int) -> str:
+    """Sites that take no more, each with what its work waits for where no pilot is at work."""
+    return ", ".join(_awaits(site, now_us) or site.name for site in sites[:5])
+
+
 def _held(site: Site, job: StoredJob, kind: JobKind, known: Known) -> tuple[Cause, str] | None:
     """Why this site does not get the job now; None = it may have it."""
     trouble = breakers.met(site, kind.app, known.spec)
@@ -203,7 +208,7 @@ def _trouble(site: Site, trouble: Trouble) -> str:
     return text + (f"; tried again at {clock.utc_text(trouble.next_us)}" if trouble.next_us else "")
 
 
-def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:
+def _anywhere(joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
     if not joined:
         return Cause.NO_SITE, ""
     obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
@@ -219,7 +224,7 @@ def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tu
         )
         cause = next(cause for cause in causes if cause in obstacles.values())
         return cause, _asked(cause, joined, kind)
-    heard = [site for site in fits if not site.lost and site.name not in silent]
+    heard = [site for site in fits if not site.lost and site.name not in known.silent]
     if not heard:
         return Cause.SITE_SILENT, ", ".join(site.name for site in fits[:5])
     awake = [site for site in heard if not site.drained and not site.down_us]
@@ -229,7 +234,7 @@ def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tu
     if all(site.drained or _is_stopped(site) for site in awake or heard):
         return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in (awake or heard)[:5])
     if not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in awake):
-        return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in awake[:5])
+        return Cause.SITE_WANTS_NOTHING, _named(awake, known.now_us)
     return Cause.FAIR_SHARE, ""
 
 
@@ -279,11 +284,11 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
     return f"{text}; {most}, by `{options}`, in a job file `{keys}`"
 
 
-def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:
+def _pinned(site: Site | None, kind: JobKind, known: Known) -> tuple[Cause, str]:
     if site is None:
         return Cause.SITE_PINNED_UNKNOWN, ""
     obstacle = matching.obstacle(site, kind)
-    if site.lost or site.name in silent:
+    if site.lost or site.name in known.silent:
         return Cause.SITE_PINNED_SILENT, site.name
     if obstacle == Cause.SITE_DRAINED:
         return Cause.SITE_DRAINED, _drained(site)
@@ -297,7 +302,7 @@ def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple
     if _is_stopped(site):
         return Cause.SITE_DRAINED, _drained(site)
     if matching.wanted_core_s(site, wide=bool(kind.nodes)) <= 0:
-        return Cause.SITE_WANTS_NOTHING, site.name
+        return Cause.SITE_WANTS_NOTHING, _named([site], known.now_us)
     return Cause.FAIR_SHARE, ""
 
 

@@ -113,7 +113,7 @@ def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
     owner = _owner(ask, Act.READ, number)
     archive = ask.dispatcher.rules.archive
-    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent(), archive=archive), owner
+    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.unheard(), archive=archive), owner
 
 
 def _owner(ask: PageRequest, act: Act, number: int) -> str:

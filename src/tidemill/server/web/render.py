@@ -60,6 +60,11 @@ class PageRequest(NamedTuple):
         names = [row[1] for row in self.session.rows("site_names")]
         return self.dispatcher.site_watch.silent(names)
 
+    def unheard(self) -> set[str]:
+        """Names of sites that have not been heard for a while, or not since the server started."""
+        names = [row[1] for row in self.session.rows("site_names")]
+        return self.dispatcher.site_watch.unheard(names)
+
 
 class Static(NamedTuple):
     """A file that pages bring along. `version`: of its content, in its address, so that browsers may keep it."""

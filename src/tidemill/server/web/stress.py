@@ -113,7 +113,7 @@ def _job(ask: PageRequest, row: CampaignRow) -> JobRow | None:
 def _level(ask: PageRequest, job: JobRow, run: str) -> StressLevel | None:
     """Which level of the run a job says that it is."""
     detail = api_pages.job(
-        ask.session, job.id, cache=ask.specs, silent=ask.silent(), archive=ask.dispatcher.rules.archive
+        ask.session, job.id, cache=ask.specs, silent=ask.unheard(), archive=ask.dispatcher.rules.archive
     )
     of = detail.spec.stress
     return of if of is not msgspec.UNSET and of.run == run else None

@@ -29,6 +29,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     range_s: float = 1.0
     more: bool = False
     behind_core_s: float = 0.0
+    is_guessed: bool = False  #: no event of some application has been measured here yet
 
 
 class WaitingLoad:
@@ -71,12 +72,15 @@ class Workload:
         """The open work, for nodes with `cores` cores. Pilots of old fleets still work on some of it, so this is an
         upper bound. `more`: the server has more for this site."""
         events, core_s, widest, longest_s, behind_core_s = 0, 0.0, 1, 0.0, 0.0
+        is_guessed = False
         behind = self._log.pool.settlement.behind
         for (app, asked), opened in self._log.pool.settlement.load.items():
             count = opened - sum(each.get((app, asked), 0) for each in self._waiting)
             if count > 0:
                 slot = asked or self._cores(app)
-                seconds = self._event_s(app)
+                measured = self._measured_s(app)
+                seconds = self._estimated_s(app) if measured is None else measured
+                is_guessed |= measured is None
                 events += count
                 core_s += count * seconds * slot
                 behind_core_s += behind.get((app, asked), 0) * seconds * slot
@@ -90,6 +94,7 @@ class Workload:
             range_s=max(longest_s, min(RANGE_S, core_s)) if events else 1.0,
             more=more,
             behind_core_s=behind_core_s,
+            is_guessed=is_guessed,
         )
 
     def estimate_s(self, app: str) -> float | None:
@@ -103,13 +108,12 @@ class Workload:
         found = {app: event_s(rate.wall_s, rate.events) for app, rate in rates}
         return {app: seconds for app, seconds in found.items() if seconds is not None}
 
-    def _event_s(self, app: str) -> float:
+    def _measured_s(self, app: str) -> float | None:
         rate = self._log.pool.state.rates.get(app)
-        measured = event_s(rate.wall_s, rate.events) if rate else None
-        if measured is not None:
-            return measured
-        approved = self._applications.by_name.get(app)
-        return (approved.app.resources.event_s if approved else None) or DEFAULT_EVENT_S
+        return event_s(rate.wall_s, rate.events) if rate else None
+
+    def _estimated_s(self, app: str) -> float:
+        return self.estimate_s(app) or DEFAULT_EVENT_S
 
     def _cores(self, app: str) -> int:
         approved = self._applications.by_name.get(app)

@@ -326,11 +326,16 @@ class Allocations:
         )
         if self._is_failed_start(allocation, ending):
             self._failed_start(allocation.name, reason)
-        self.nodes.ended(allocation)
+        self.nodes.ended(allocation, is_stopped=self._is_stopped)
         self.leftovers.ended(allocation)
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether people have stopped the site: pilots leave then by themselves, and nothing has failed."""
+        return self._log.pool.state.stop is not None
+
     def _is_failed_start(self, allocation: s.Allocation, ending: Ending) -> bool:
-        if allocation.pilots or allocation.canceled_us or allocation.leaves:
+        if allocation.pilots or allocation.canceled_us or allocation.leaves or self._is_stopped:
             return False
         if allocation.hosts and not self._is_local:
             return False  # it had a node: the quarantine knows whether it is the node or everything

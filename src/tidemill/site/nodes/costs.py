@@ -31,6 +31,7 @@ class _Pilot(msgspec.Struct):
     first_done_us: int = 0
     done: int = 0
     failed: int = 0
+    why_failed: str = ""
     slots: dict[int, int] = {}
 
 
@@ -58,6 +59,7 @@ class Costs:
                 pilot = self._pilots.get(allocation_of(record.p))
                 if pilot is not None:
                     pilot.failed += 1
+                    pilot.why_failed = record.message
             else:
                 assert type(record) in (Returned, Ended, Noted)
 
@@ -79,6 +81,11 @@ class Costs:
         """How many records of the allocation report work done, and work failed."""
         pilot = self._pilots.get(name)
         return (pilot.done, pilot.failed) if pilot is not None else (0, 0)
+
+    def why_failed(self, name: str) -> str:
+        """What the last failure of a payload in the allocation was; empty = none failed."""
+        pilot = self._pilots.get(name)
+        return pilot.why_failed if pilot is not None else ""
 
     def take_first(self) -> list[tuple[str, int]]:
         """Allocations whose first work was heard of since this was asked last, and when it ended there."""

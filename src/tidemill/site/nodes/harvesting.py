@@ -17,10 +17,12 @@ from tidemill.batch.contract import BatchSubmission, BatchSystem
 from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import Tracker, Yielded
+from tidemill.harvest.machine.quarantine import QuarantineVerdict
 from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
+from tidemill.model.quantities import counted_text
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
@@ -62,7 +64,6 @@ TIDY_S = 5.0
 FINISH_S = 5.0
 RELEASE_ALL_S = 30.0
 RELEASE_POLL_S = 3.0
-HOUR_US = 3_600_000_000
 _log = Log("harvest")
 
 
@@ -373,7 +374,7 @@ class Harvesting:
         self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
         self._tell([*(plan.waits_for for plan in plans), wide.waits_for])
-        self.causes = planning.causes_of(plans, wide_waits=bool(wide.waits_for))
+        self.causes = planning.causes_of(plans, starts, wide_waits=bool(wide.waits_for))
         if contested:
             self.causes = [planning.CONTESTED]
         return self._carry_out(plans, wide)
@@ -546,24 +547,34 @@ class Harvesting:
             self._hurries = True
 
     def _starts(self, contested: str) -> Starts:
-        """How starting went: submissions that were refused, and pilots that failed wherever they started."""
+        """How starting went: submissions that were refused, pilots that failed wherever they started, and the bound of
+        an hour."""
         self.machine.quarantine.heard(self._log.pool.state.allocations)
-        book, verdict = self.book, self.machine.quarantine.judge(clock.now_us() / 1e6)
-        since_us = clock.now_us() - HOUR_US
-        while self._asked and self._asked[0][0] < since_us:
+        now_us = clock.now_us()
+        verdict = self.machine.quarantine.judge(now_us / 1e6)
+        while self._asked and self._asked[0][0] <= now_us - planning.HOUR_US:
             self._asked.popleft()
-        hour = sum(count for _, count in self._asked)
         if contested:
-            why = f"the server takes another agent for this site's: {contested}"
-            return Starts(pause_s=planning.EVER_S, why=why, hour=hour)
-        pause_s = pause_s_of(
-            book.starts_failed, clock.monotonic_s() - book.last_failed_s, config=self._config
-        )
-        if not book.starts_failed:
-            return Starts(pause_s=verdict.pause_s, tries=verdict.tries, why=verdict.why, hour=hour)
-        when = f"next try in {pause_s:.0f} s" if pause_s else "one is tried"
-        why = f"{book.starts_failed} allocations in a row did not start work: {when}: {book.why_failed}"
-        return Starts(pause_s=max(pause_s, verdict.pause_s), tries=1, why=why, hour=hour)
+            return Starts(
+                pause_s=planning.EVER_S, why=f"the server takes another agent for this site's: {contested}"
+            )
+        starts = self._failed_starts(verdict, now_us)
+        return planning.with_hour(starts, self._asked, self._config, nodes=self.machine.nodes)
+
+    def _failed_starts(self, verdict: QuarantineVerdict, now_us: int) -> Starts:
+        """What failed starts allow."""
+        book = self.book
+        since_s = clock.monotonic_s() - book.last_failed_s
+        pause_s = max(pause_s_of(book.starts_failed, since_s, config=self._config), verdict.pause_s)
+        when = "one is tried now"
+        if pause_s:  # up to the next second, so that it changes with each try only
+            when = f"the next try at {clock.utc_text(now_us + int(pause_s * 1e6) + 999_999)}"
+        if book.starts_failed:
+            times = counted_text(book.starts_failed, "allocation")
+            why = f"{times} in a row did not start work; {when}: {book.why_failed}"
+            return Starts(pause_s=pause_s, tries=1, why=why)
+        why = f"{verdict.why}; {when}" if verdict.why else ""
+        return Starts(pause_s=pause_s, tries=verdict.tries, why=why)
 
     # ---- logging ----
 

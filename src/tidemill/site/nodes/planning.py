@@ -11,9 +11,18 @@ from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
+from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.plan.policies import Policy
-from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation
+from tidemill.harvest.plan.situation import (
+    Backlog,
+    Decision,
+    Holding,
+    Limits,
+    Situation,
+    starts_per_hour,
+)
+from tidemill.harvest.plan.waves import Binding
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
@@ -46,18 +55,20 @@ STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "faile
 ALLOCATIONS_MAX = 100_000
 """As `nodes_max` at most: an allocation has a node or more, so that `nodes_max` is the bound of a site."""
 
+HOUR_US = 3_600_000_000
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True):
     """How starting went. `pause_s`: time until one is tried; `tries`: how many then, None = no bound; `why`: for
-    people. `hour`: allocations asked for in the last hour."""
+    people. `hour`: allocations asked for in the last hour. `cause`: `why` in one word, for metrics."""
 
     pause_s: float = 0.0
     tries: int | None = None
     why: str = ""
     hour: int = 0
+    cause: str = FAILED_STARTS
 
 
 PROMISES = {
@@ -128,12 +139,17 @@ def backlog_of(demand: Demand, limits: Limits) -> Backlog:
     by_slots = math.ceil(demand.events / slots)
     core_s = demand.core_s + demand.behind_core_s
     by_work = math.ceil(core_s / (cores * NODE_WORK_S_MIN))
+    bound_by = Binding.BACKLOG
+    if by_work < by_slots:
+        bound_by = Binding.LEARNING if demand.is_guessed else Binding.SHORT
     least = max(1, limits.width_min)
     node_s, nodes = core_s / cores, max(least, min(by_slots, by_work))
     if demand.more:  # more is leased as soon as there are nodes for it
         node_s, nodes = EVER_S, max(nodes, limits.nodes_max)
     least_s = max(limits.payback * limits.startup_s, demand.range_s, 1.0)
-    return Backlog(node_s=max(node_s, least_s * least), nodes_max=nodes, event_s=demand.range_s)
+    return Backlog(
+        node_s=max(node_s, least_s * least), nodes_max=nodes, event_s=demand.range_s, bound_by=bound_by.value
+    )
 
 
 def anything(limits: Limits) -> Backlog:
@@ -160,7 +176,26 @@ def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Polic
     tries = NO_BOUND if starts.tries is None else starts.tries
     if policy is Policy.DEMAND:
         return tries
-    return max(0, min(tries, int(config.harvest.starts_per_node_hour * nodes) - starts.hour))
+    return max(0, min(tries, starts_per_hour(nodes, config.harvest.starts_per_node_hour) - starts.hour))
+
+
+def with_hour(starts: Starts, asked: Sequence[tuple[int, int]], config: SiteConfig, *, nodes: int) -> Starts:
+    """`starts` with what was asked for in the last hour, oldest first: (microseconds since 1970, allocations). Where
+    that is as much as the hourly bound allows, the reason is the bound, with the time of the next start."""
+    hour = sum(count for _, count in asked)
+    starts = msgspec.structs.replace(starts, hour=hour)
+    bound = starts_per_hour(nodes, config.harvest.starts_per_node_hour)
+    over = hour - bound
+    if over < 0 or starts.pause_s > 0 or policy_of(config) is Policy.DEMAND:
+        return starts
+    next_us = 0
+    for at_us, count in asked:
+        over -= count
+        if over < 0:
+            next_us = at_us + HOUR_US
+            break
+    why = f"all {bound} starts of an hour are used up; the next at {clock.utc_text(next_us)}"
+    return msgspec.structs.replace(starts, why=why, cause=Binding.STARTS.value)
 
 
 def local_situation(
@@ -235,10 +270,10 @@ def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
     )
 
 
-def causes_of(plans: Sequence[Named], *, wide_waits: bool) -> list[str]:
+def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> list[str]:
     """Why no more nodes are asked for, one word for each cause: for metrics, whose labels must be few."""
     causes = [
-        FAILED_STARTS if plan.waits_for != plan.decision.waits_for else plan.decision.waits_for
+        starts.cause if plan.waits_for != plan.decision.waits_for else plan.decision.waits_for
         for plan in plans
     ]
     return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})

@@ -58,9 +58,10 @@ class NodeQuarantine:
         """It runs."""
         self._quarantine.started(allocation.hosts, allocation.started_us / 1e6)
 
-    def ended(self, allocation: Allocation) -> None:
-        """It has ended, as its record says."""
+    def ended(self, allocation: Allocation, *, is_stopped: bool = False) -> None:
+        """It has ended, as its record says. `is_stopped`: while its site was stopped, so that its pilots left."""
         done, failed = self._costs.outcomes(allocation.name)
+        why = self._costs.why_failed(allocation.name)
         self._costs.forget(allocation.name)
         if not allocation.hosts:
             return
@@ -70,11 +71,12 @@ class NodeQuarantine:
             lived_s=max(0, lived_us) / 1e6,
             did_work=done > 0,
             payloads_failed=failed,
-            ordered=bool(allocation.canceled_us or allocation.leaves),
-            evidence=allocation.reason,
+            ordered=bool(allocation.canceled_us or allocation.leaves) or is_stopped,
+            evidence=allocation.reason or why,
         )
+        failures = self._quarantine.state.failures
         outcome = self._quarantine.ended(allocation.hosts, end, allocation.ended_us / 1e6)
-        self._is_news |= outcome is Outcome.FAILED_FAST
+        self._is_news |= outcome is Outcome.FAILED_FAST or failures > self._quarantine.state.failures
 
     def silent(self, allocation: Allocation, why: str, now_us: int) -> None:
         """It has run for long without a word of a pilot, and we end it."""
@@ -88,7 +90,8 @@ class NodeQuarantine:
         """First work was done in some allocations: that counts for their nodes, however long they go on."""
         for name, at_us in self._costs.take_first():
             if name in allocations and allocations[name].hosts:
-                self._quarantine.worked(allocations[name].hosts, at_us / 1e6)
+                # An agent that starts later must not take up what has been forgiven.
+                self._is_news |= self._quarantine.worked(allocations[name].hosts, at_us / 1e6)
 
     @property
     def sentenced_s(self) -> float:

@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.situation import Decision, Holding, Situation
+from tidemill.harvest.plan.waves import SENTENCES, Binding
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +175,10 @@ def with_names(
     found = orders(choice, groups, situation)
     more = [job for job in found.jobs if job not in choice.decision.yields_to]
     decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])
-    is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == "starts"
+    is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == Binding.STARTS
+    if is_held_back:
+        told = decision.why.replace(SENTENCES[Binding.STARTS], starts_wait)
+        decision = msgspec.structs.replace(decision, why=told)
     return Named(
         shape=shape,
         situation=situation,

@@ -137,6 +137,7 @@ def _of_calls(calls: CommandCounts) -> Iterator[Sample]:
 def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
     if snapshot is None:
         return
+    yield Sample("tidemill_batch_polled_time_seconds", snapshot.at_s)
     counts = node_counts(snapshot)
     for state in ("idle", "regular", "ours", "other"):
         yield Sample("tidemill_nodes", counts[state], (("state", state),))

@@ -276,7 +276,12 @@ def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
     site.until(lambda: site.granted == [1])
     for job in range(2, 7):
         site.lease(job, shared(tmp_path, f"in{job}", 6 * MB), 4)
-    assert workload.demand(cores=1, more=False).events == 3 + 5 * 4
+    demand = workload.demand(cores=1, more=False)
+    assert (demand.events, demand.is_guessed) == (3 + 5 * 4, True)
+    (app,) = {app for app, _ in site.log.pool.settlement.load}
+    site.log.pool.state.rates[app] = s.Rate(wall_s=8, events=4)
+    demand = workload.demand(cores=1, more=False)
+    assert (demand.core_s, demand.is_guessed) == (2.0 * demand.events, False)
     site.until(lambda: len(site.stage.budget.waiting) == 5)
     site.until(lambda: workload.demand(cores=1, more=False).events == 3)
     site.cancel(6)

@@ -133,3 +133,24 @@ def test_first_work_tells_for_its_node_at_once(nodes: NodeQuarantine, costs: Cos
     assert costs.take_first() == []
     nodes.silent(allocation("bad", hosts=("n7",), at_s=1200), "no pilot was heard", 1500 * SECOND)
     assert nodes.judge(1500).exclude == ()
+
+
+def test_what_work_has_forgiven_is_not_taken_up_by_the_next_agent(
+    nodes: NodeQuarantine, costs: Costs, tmp_path: Path
+) -> None:
+    nodes.silent(allocation("bad", hosts=("n1",)), "no pilot was heard", 400 * SECOND)
+    assert "1 failure since" in nodes.judge(400).why
+    assert "1 failure since" in NodeQuarantine(tmp_path / "quarantine.json", CONFIG, costs).judge(401).why
+    good = allocation("good", hosts=("n1",), at_s=500)
+    pilot = "good.r0.i1"
+    started = Started(p=pilot, s=1, allocation="good", node="n1", rank=0, cores=1, memory_mb=1,
+                      isolation="namespaces", note="", version="1", at_us=500 * SECOND)  # fmt: skip
+    done = Done(
+        p=pilot, s=2, grant=1, job=1, first=0, count=1, payloads=1, slot=0, started_us=501 * SECOND,
+        ended_us=502 * SECOND, wall_us=1, setup_us=1, user_us=0, system_us=0, rss_kb=0, read_bytes=None,
+        write_bytes=None, outputs=[],
+    )  # fmt: skip
+    costs.heard([started, done], {"good": good})
+    nodes.heard({"good": good})
+    assert nodes.judge(503).why == ""
+    assert NodeQuarantine(tmp_path / "quarantine.json", CONFIG, costs).judge(504).why == ""

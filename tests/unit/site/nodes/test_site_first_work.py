@@ -22,6 +22,7 @@ from tidemill.batch.contract import (
 )
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.harvest.plan.pace import LEFT_S, POLL_CALLS
+from tidemill.harvest.plan.situation import STARTS_PER_HOUR_MIN
 from tidemill.model.machine import JobCounts, Node, NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.agent import Agent
@@ -33,7 +34,7 @@ from tidemill.site.nodes.planning import POLL_S
 from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import claim
 from tidemill.site.state.served_site import serve
-from tidemill.wire.node import Ended, Started
+from tidemill.wire.node import Ended, Failed, Started
 
 MINE = "tm-s-e1-1"
 STEP_S = 0.5
@@ -49,6 +50,7 @@ class TwoNodes:
         self.calls = CommandCounts()
         self.times = times
         self.has_ended = False
+        self.node_state = NodeState.ENDING
         self.polls: list[float] = []
 
     def _query(self, number: int) -> None:
@@ -80,7 +82,7 @@ class TwoNodes:
         self._query(POLL_CALLS - 1)
         self.polls.append(clock.monotonic_s())
         nodes = [
-            Node(name=name, state=NodeState.ENDING, cores=4, memory_mb=4000, cores_free=0)
+            Node(name=name, state=self.node_state, cores=4, memory_mb=4000, cores_free=0)
             for name in ("n1", "n2")
         ]
         return Snapshot(at_s=clock.now_us() / 1e6, nodes=nodes, running=[], queued=[])
@@ -220,3 +222,39 @@ def test_a_stopped_site_says_why_and_by_which_command_it_works_again(it: Watched
     assert found is not None
     assert found.is_stopped
     assert found.why == "`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
+
+
+def test_where_the_starts_of_an_hour_are_used_up_it_says_so_with_the_time_of_the_next(it: Watched) -> None:
+    it.pilot(ends=False)
+    it.pilot(ends=True)
+    it.batch.has_ended, it.batch.node_state = True, NodeState.IDLE
+    it.harvesting._asked.append((int(it.now_s * 1e6), STARTS_PER_HOUR_MIN))
+    it.until_poll(WORK, 2 * POLL_S)
+    found = it.harvesting.awaited()
+    assert found is not None
+    assert found.why == "all 60 starts of an hour are used up; the next at 1970-01-01T01:16:40Z"
+    assert it.harvesting.causes == ["starts"]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_pilot_that_left_because_people_stopped_the_site_is_no_failed_start(
+    it: Watched, is_stopped: bool
+) -> None:
+    it.pilot(ends=False)
+    it.until_poll(WORK, POLL_S)
+    failed = Failed(
+        p=f"{MINE}.r0.i1", s=2, grant=1, job=1, first=0, count=1, event=None, failure="payload_setup",
+        message="no such file", exit_status=None, signal=None, stderr_tail="", slot=0, at_us=1, wall_us=0,
+        user_us=0, system_us=0,
+    )  # fmt: skip
+    it.harvesting.heard([failed])
+    if is_stopped:
+        it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="lunch", at_us=1))
+    it.batch.has_ended, it.harvesting._hurries = True, True
+    it.until_poll(WORK, POLL_S)
+    verdict = it.harvesting.machine.quarantine.judge(it.now_s)
+    assert verdict.why == (
+        "" if is_stopped
+        else "starts fail on 1 node and work on 0: no fault of single nodes; 1 failure since anything worked, "
+        "the last after 0.0 s: no such file"
+    )  # fmt: skip

@@ -6,7 +6,8 @@ import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.situation import Decision, Limits
+from tidemill.harvest.plan.situation import Decision, Limits, Situation
+from tidemill.harvest.plan.waves import Binding
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
@@ -27,6 +28,7 @@ from tidemill.site.nodes.planning import (
     poll_s_of,
     starts_left,
     submissions_of,
+    with_hour,
 )
 from tidemill.site.nodes.selection import Named, PlacedDecision, Shape, with_names
 from tidemill.site.state.failures import decide as decide_retry
@@ -100,8 +102,8 @@ def test_waiting_allocations_that_nothing_would_fill_are_given_up_newest_first()
 def test_failed_starts_slow_it_down_with_a_reason_and_then_one_is_tried() -> None:
     pausing = local(demand(1000, 1e6), [], Starts(pause_s=3, tries=1, why="3 did not start"))
     assert (asked(pausing), pausing.waits_for) == (0, "3 did not start")
-    assert causes_of([pausing], wide_waits=True) == ["failed_starts", "wide"]
-    assert causes_of([local(demand(0, 0), [])], wide_waits=False) == ["backlog"]
+    assert causes_of([pausing], Starts(), wide_waits=True) == ["failed_starts", "wide"]
+    assert causes_of([local(demand(0, 0), [])], Starts(), wide_waits=False) == ["backlog"]
     assert asked(local(demand(1000, 1e6), [], Starts(tries=1, why="3 did not start"))) == 1
 
 
@@ -116,7 +118,43 @@ def test_pauses_double_up_to_their_bound_and_never_become_for_ever() -> None:
 def test_starts_in_an_hour_are_bounded_where_others_use_the_machine() -> None:
     assert starts_left(Starts(hour=10), CLUSTER, nodes=16, policy=Policy.YIELD) == 6 * 16 - 10
     assert starts_left(Starts(hour=1000), CLUSTER, nodes=16, policy=Policy.YIELD) == 0
+    assert starts_left(Starts(hour=30), CLUSTER, nodes=4, policy=Policy.YIELD) == 30, (
+        "60 on small machines, too"
+    )
     assert starts_left(Starts(hour=1000), CONFIG, nodes=1, policy=Policy.DEMAND) > 1e6
+
+
+def test_a_used_up_hour_is_told_with_the_time_of_the_next_start_also_after_a_failed_one() -> None:
+    failed = Starts(tries=1, why="1 failure since anything worked")
+    asked_for = [(0, 40), (600_000_000, 21)]
+    assert with_hour(failed, asked_for[:1], CLUSTER, nodes=4) == msgspec.structs.replace(failed, hour=40)
+    used_up = with_hour(failed, asked_for, CLUSTER, nodes=4)
+    assert used_up.why == "all 60 starts of an hour are used up; the next at 1970-01-01T01:00:00Z"
+    assert "01:10:00" in with_hour(failed, [(0, 1), asked_for[1], (700_000_000, 59)], CLUSTER, nodes=4).why
+    pausing = Starts(pause_s=9, tries=1, why="3 did not start")
+    assert with_hour(pausing, asked_for, CLUSTER, nodes=4).why == "3 did not start"
+    assert with_hour(failed, asked_for, CONFIG, nodes=4).why == failed.why, "allocations queue like any job"
+
+    limits = Limits(nodes_max=4, allocations_max=9, starts_left=0)
+    idle = Situation(now_s=0, nodes=4, idle=4, busy=[], queue=[], outages=[], holdings=[], limits=limits,
+                     backlog=backlog_of(demand(1000, 1e6), limits))  # fmt: skip
+    choice = PlacedDecision(decision=decide(idle, Policy.YIELD))
+    shape = Shape(pool="p", cores=4, memory_mb=100)
+    plan = with_names(shape, idle, choice=choice, groups=[], starts_wait=used_up.why)
+    assert plan.waits_for == used_up.why
+    assert plan.decision.why == f"4 idle, 0 for regular jobs that can start now; {used_up.why}"
+    assert causes_of([plan], used_up, wide_waits=False) == ["starts"]
+    assert causes_of([plan], failed, wide_waits=False) == ["failed_starts"]
+
+
+def test_it_says_why_work_that_waits_gets_no_more_nodes() -> None:
+    limits = Limits(nodes_max=4, allocations_max=100)
+    guessed = msgspec.structs.replace(demand(60, 60), is_guessed=True)
+    assert backlog_of(guessed, limits).bound_by == Binding.LEARNING
+    assert backlog_of(demand(60, 60), limits).bound_by == Binding.SHORT
+    assert backlog_of(demand(4, 1e6), limits).bound_by == Binding.BACKLOG, "each event has a slot"
+    assert local(guessed, []).waits_for == Binding.LEARNING
+    assert local(guessed, []).decision.why == "one node or a few first, to learn how long an event takes"
 
 
 def test_each_batch_system_has_its_policy_and_its_pause() -> None:
