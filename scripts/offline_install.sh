@@ -81,6 +81,7 @@ if [ -n "$only_check" ]; then
     exit 0
 fi
 
+echo "unpacking Tidemill $VERSION for $("$python" -V) ..."
 mkdir -p "$dir"
 work=$(mktemp -d "$dir/.install-XXXXXX")
 place=$dir/$VERSION
@@ -98,13 +99,16 @@ for pip in "$work"/wheels/pip-*.whl; do :; done
 
 # A second run repairs the version; another version stays beside it until you delete it.
 [ ! -d "$place" ] || mv "$place" "$work/before"
+echo "making its environment in $place ..."
 "$python" -m venv --without-pip "$place" || fail "$python -m venv $place failed"
+echo 'installing its packages (up to a minute) ...'
 PYTHONPATH=$pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONFIG_FILE=/dev/null "$place/bin/python" -m pip install --quiet --no-cache-dir --no-index \
     --find-links "$work/wheels" "tidemill[$EXTRAS]==$VERSION" || {
     rm -rf "$place"
     fail "pip could not install the packages of this file with $("$python" -V)" \
         "this file has packages for Python @PYTHONS@; name one of these with --python"
 }
+echo 'starting it once ...'
 "$place/bin/tidemill" --version >/dev/null || fail "$place/bin/tidemill does not start" "run it to see why"
 "$place/bin/tidemill-node" --version >/dev/null || fail "$place/bin/tidemill-node does not start" "is $dir mounted noexec? choose another --dir"
 # Only these two go on PATH: the environment's own `python` would hide the user's.

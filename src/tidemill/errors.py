@@ -103,4 +103,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def install_hint(extra: str) -> str:
     """A hint for a package that is not installed: how to install the extra that brings it."""
-    return f"`pip install 'tidemill[{extra}]'`; from your own build or without a network: docs/install.md, Extras"
+    return (
+        f"`pip install --find-links dist 'tidemill[{extra}]'`, `dist` with the wheels of Tidemill; without a network, "
+        'see the page "Install Tidemill", Extras'
+    )

@@ -87,6 +87,8 @@ def test_a_key_sent_again_answers_as_the_first_time(world: World) -> None:
 def test_a_submission_with_one_wrong_job_changes_nothing(world: World) -> None:
     with pytest.raises(RequestError, match="job 1 of the request"):
         world.submit(SIM, JobSpec(app="sim", events=0))
+    with pytest.raises(RequestError, match=r"^the job: `events` is 0"):
+        world.submit(JobSpec(app="sim", events=0))
     with pytest.raises(RequestError, match="does not exist"):
         world.submit(SIM, JobSpec(app="sim", after=[77]))
     assert api_pages.counts(world.reader).jobs == 0

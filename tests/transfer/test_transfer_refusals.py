@@ -120,6 +120,22 @@ def test_a_token_is_found_in_the_order_of_the_wlcg(
     assert is_credential(refusal(mover, url, tmp_path))
 
 
+def test_a_token_file_that_is_missing_or_open_to_others_is_no_refusal_of_the_server(
+    https: Server, tmp_path: Path
+) -> None:
+    url = serve(https, "token")
+    absent = refusal(https.mover(token_file=tmp_path / "none"), url, tmp_path)
+    assert is_credential(absent)
+    assert str(absent.hint).startswith("make it: ")
+    (tmp_path / "open").write_text("sesame")
+    (tmp_path / "open").chmod(0o644)
+    error = refusal(https.mover(token_file=tmp_path / "open"), url, tmp_path)
+    assert is_credential(error)
+    assert "has mode 0644" in error.message
+    assert "refuses us" not in error.message
+    assert error.hint == f"chmod 0600 {tmp_path / 'open'}"
+
+
 def test_a_token_never_travels_without_encryption(https: Server, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("sesame")

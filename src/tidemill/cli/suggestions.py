@@ -7,6 +7,7 @@ from collections.abc import Collection
 MEANINGS = {
     "abort": "job cancel",
     "autocomplete": "completion",
+    "campaigns": "top",
     "cancel": "job cancel",
     "condor_q": "jobs",
     "condor_rm": "job cancel",
@@ -54,7 +55,7 @@ MEANINGS = {
     "srun": "run",
     "start": "up",
     "stat": "jobs",
-    "status": "jobs",
+    "status": "jobs` or `tidemill site status",
     "stderr": "job logs",
     "stdout": "job logs",
     "stop": "up --stop",

@@ -6,6 +6,7 @@ Only the output of payloads is passed on byte by byte, into a file or a pipe, or
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -20,12 +21,22 @@ CLEANED = "control characters of the output are shown as \\uXXXX; `--raw` passes
 
 def say(text: str) -> None:
     """A line for people, on stderr."""
+    _show_first()
     print(printable_line(text), file=sys.stderr, flush=True)
 
 
 def say_lines(text: str) -> None:
     """Several lines for people, on stderr."""
+    _show_first()
     print(printable_lines(text), file=sys.stderr, flush=True)
+
+
+def _show_first() -> None:
+    """Write the data that was shown before: where both streams go into one pipe or file, they keep their order."""
+    with contextlib.suppress(
+        OSError
+    ):  # the reader has left, or the disk is full: the flush at the end reports it
+        sys.stdout.flush()
 
 
 def hint(text: str) -> None:
@@ -35,6 +46,7 @@ def hint(text: str) -> None:
 
 def ask(question: str) -> str:
     """What a person at the terminal answers to a question on stderr."""
+    _show_first()
     print(printable_line(question), end=" ", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
 

@@ -23,6 +23,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
+from tidemill.model.quantities import duration_text
 from tidemill.model.state import JOB_FINAL
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -61,6 +62,7 @@ from tidemill.wire.http import BusyError, Connection, NotFoundError
 from tidemill.wire.monitoring import SampleReply
 
 T = TypeVar("T")
+SILENT_TRIES = 3  #: failed calls in a row, about a second: a server that starts again needs less
 RETRY_S = 60.0  #: how long a call is repeated while the server does not answer
 RETRY_PAUSE_S = 0.2
 BUSY_S = 1_800.0  #: how long a call is repeated while the server answers that it comes too soon
@@ -114,6 +116,9 @@ class Client:
         self.place = place
         self.home = home_dir(home)
         self.retry_s = retry_s
+        self.notice: Callable[[str], None] | None = (
+            None  #: gets a line for people when the server stops answering, and when it answers again
+        )
         self.connection = Connection(place.address, credentials=place.credentials)
 
     # ---- submit ----------------------------------------------------------------------------------------------
@@ -501,9 +506,10 @@ class Client:
         began_s = clock.monotonic_s()
         deadline = began_s + self.retry_s
         pause = RETRY_PAUSE_S
+        tries = 0
         while True:
             try:
-                return call()
+                reply = call()
             except BusyError as error:
                 now_s = clock.monotonic_s()
                 if now_s + error.wait_s > began_s + BUSY_S:
@@ -513,8 +519,22 @@ class Client:
             except SiteError as error:
                 if not error.transient or clock.monotonic_s() + pause > deadline:
                     raise
+                tries += 1
+                if tries == SILENT_TRIES:
+                    self._notify(
+                        "the server does not answer; this goes on as soon as it is back, and ends after "
+                        f"{duration_text(self.retry_s)} without it"
+                    )
                 clock.sleep_s(pause * random.uniform(0.5, 1.0))  # not all clients at once after a restart
                 pause = min(2 * pause, 5.0)
+            else:
+                if tries >= SILENT_TRIES:
+                    self._notify("the server answers again")
+                return reply
+
+    def _notify(self, line: str) -> None:
+        if self.notice is not None:
+            self.notice(line)
 
 
 def has_ended(row: CampaignRow) -> bool:

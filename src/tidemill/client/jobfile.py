@@ -79,11 +79,12 @@ def load_job_file(path: Path) -> JobFile:
             raise ConfigError(
                 f"{path}: {len(content)} bytes, the limit is {FILE_BYTES_MAX}", hint="use `repeat`"
             )
+        text = content.decode(errors="replace")
         data = config.parse_toml(content.decode())
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except UNDECODABLE as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from error
+        raise config.not_toml(error, text, path) from error
     for key in data:
         if key not in _TOP:
             raise ConfigError(f"{path}: unknown key `{key}`", hint=did_you_mean(key, _TOP))
@@ -166,7 +167,9 @@ def _check_keys(table: dict[str, Any], where: str, path: Path) -> None:
     known = (*JobSpec.__struct_fields__, *_ONLY_FILE)
     for key in table:
         if key not in known:
-            raise ConfigError(f"{path}: unknown key `{where}.{key}`", hint=did_you_mean(key, known))
+            is_of_top = key in _TOP
+            hint = "write it above the first `[table]`" if is_of_top else did_you_mean(key, known)
+            raise ConfigError(f"{path}: unknown key `{where}.{key}`", hint=hint)
 
 
 def _job(table: dict[str, Any], defaults: dict[str, Any], *, number: int, path: Path) -> tuple[JobSpec, int]:

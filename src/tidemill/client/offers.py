@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tidemill.errors import ConfigError, JobError, did_you_mean
 from tidemill.model.job import JobSpec
 from tidemill.model.parameter import check_value, legal_text
 from tidemill.model.width import check_allowed
-from tidemill.wire.api import AppOffer, SiteApplication
+from tidemill.wire.api import AppOffer, SiteApplication, SiteRow
 
 
-def check_offered(spec: JobSpec, offers: Sequence[SiteApplication], *, where: str = "") -> None:
+def check_offered(
+    spec: JobSpec,
+    offers: Sequence[SiteApplication],
+    *,
+    where: str = "",
+    sites: Callable[[], Iterable[SiteRow]] = tuple,
+) -> None:
     """Refuse a job whose application no site offers with such parameters.
 
-    `where` starts the message, such as `jobs.toml: job[3]: `. Raises ConfigError.
+    `where` starts the message, such as `jobs.toml: job[3]: `; `sites`: asked where no site offers it, for the reason of
+    one that refuses it. Raises ConfigError.
     """
     if spec.app is None:
         return
     here = [each.app for each in offers if spec.site is None or each.site == spec.site]
     fitting = [each for each in here if each.name == spec.app]
     if not fitting:
+        refused = _refused(spec, sites())
         who = "no site offers" if spec.site is None else f"site `{spec.site}` does not offer"
         raise ConfigError(
-            f"{where}{who} the application `{spec.app}`", hint=did_you_mean(spec.app, {e.name for e in here})
+            f"{where}{who} the application `{spec.app}`" + (f": {refused}" if refused else ""),
+            hint=None if refused else did_you_mean(spec.app, {e.name for e in here}),
         )
     refusals = [_refusal(spec, each, where) for each in fitting]
     if None not in refusals:
         raise next(each for each in refusals if each is not None)
+
+
+def _refused(spec: JobSpec, sites: Iterable[SiteRow]) -> str:
+    """Which sites refuse the application, and why; empty = none does."""
+    whys = {
+        row.name: each.why
+        for row in sites
+        if spec.site in (None, row.name)
+        for each in row.refused
+        if spec.app in (each.name, None if each.name else each.file.removesuffix(".toml"))
+    }
+    return "; ".join(f"site `{site}` refuses it: {why}" for site, why in whys.items())
 
 
 def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | None:

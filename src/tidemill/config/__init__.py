@@ -6,6 +6,7 @@ carries its type, unit, default and reason, from which the reference page is mad
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tomllib
@@ -37,6 +38,7 @@ CREDENTIALS = {
 KEY_PARTS_MAX = 1000
 KEY_LIKENESS_MIN = 0.6  #: `spill` and `stop_file`, alike by 0.57, have nothing to do with each other
 KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
+PLACES_NAMED_MAX = 3  #: `ca` is a key of a dozen tables: naming them says nothing
 PROBLEMS_SHOWN = 20  #: of one file: a screen of them
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
 _KEY_START = re.compile(r"[{,\[]")
@@ -82,8 +84,41 @@ def loads(text: str, record: type[T], *, source: Path) -> T:
     try:
         data = parse_toml(text)
     except UNDECODABLE as error:
-        raise ConfigError(f"{source}: is not TOML: {error}") from error
+        raise not_toml(error, text, source) from error
     return convert(data, record, source=source)
+
+
+def not_toml(error: Exception, text: str, source: Path) -> ConfigError:
+    """The error for a text that `parse_toml` refused; where a table or key is there twice, a hint names the first."""
+    return ConfigError(f"{source}: is not TOML: {error}", hint=_first_of_two(str(error), text.splitlines()))
+
+
+def _first_of_two(said: str, lines: list[str]) -> str | None:
+    """What to do about the table or key that tomllib found twice; None = it found something else."""
+    at = re.search(r"\(at line (\d+)", said)
+    end = int(at[1]) if at else len(lines)
+    if said.startswith("Cannot declare"):
+        wanted = _header(lines[end - 1])
+        first = next((k for k, line in enumerate(lines, 1) if _header(line) == wanted), end)
+        return f"line {first} has `{wanted}` already: write the keys there" if first < end else None
+    if not said.startswith("Cannot overwrite"):
+        return None
+    assigned, table = re.match(r"\s*([\w.\"'-]+)\s*=", lines[end - 1]), ""
+    where: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, 1):
+        table = (f"{_header(line)} {number}" if line.lstrip().startswith("[[") else _header(line)) or table
+        key = re.match(r"\s*([\w.\"'-]+)\s*=", line)
+        if key and assigned and number == end and (table, key[1]) in where:
+            return f"line {where[table, key[1]]} sets `{key[1]}` already: keep one of the two"
+        if key:
+            where.setdefault((table, key[1]), number)
+    return "a line above has the same key or table: keep one of the two"
+
+
+def _header(line: str) -> str:
+    """The table that begins with a line, as `[harvest]`; empty = none does."""
+    found = re.match(r"\s*(\[+)\s*([^\[\]=]+?)\s*\]+\s*(#.*)?$", line)
+    return f"{found[1]}{found[2]}{']' * len(found[1])}" if found else ""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -236,10 +271,10 @@ class _Checker:
             return self._check_struct(value, info, key)
         if isinstance(info, inspect.DictType):
             self._refuse_former_list(value, key)
-            self._expect(value, dict, "a table", key)
+            self._expect_table(value, key)
             return {name: self.check(each, info.value_type, f"{key}.{name}") for name, each in value.items()}
         if isinstance(info, inspect.ListType):
-            self._expect(value, list, "a list", key)
+            self._expect_list(value, info, key)
             return [self.check(each, info.item_type, f"{key}[{index}]") for index, each in enumerate(value)]
         if kind == "addresses" and isinstance(value, list):
             return self._addresses(value, key)
@@ -260,11 +295,13 @@ class _Checker:
         return ",".join(value)
 
     def _check_struct(self, value: Any, info: inspect.StructType, key: str) -> dict[str, Any]:
-        self._expect(value, dict, "a table", key)
+        self._expect_table(value, key)
         known = _constants(info.cls) if self._tuning else _settings(info.cls)
         dot = f"{key}." if key else ""
         unknown = [name for name in value if name not in known]
-        self._problems.errors += [self._unknown(dot + name, self._meant(name, known)) for name in unknown]
+        self._problems.errors += [
+            self._unknown(dot + name, self._meant(key, name, known)) for name in unknown
+        ]
         missing = [name for name, field in known.items() if field.required and name not in value]
         if missing and not self._tuning:
             self._problems.has_gaps = True
@@ -280,8 +317,12 @@ class _Checker:
                     self._note(error)
         return found
 
-    def _meant(self, name: str, known: Collection[str]) -> str:
-        """A hint for an unknown key: one that is much like it, else all of a small table, else the page of all."""
+    def _meant(self, table: str, name: str, known: Collection[str]) -> str:
+        """A hint for an unknown key of a table: the other tables that have it, else one that is much like it, else all
+        of a small table, else the page of all."""
+        elsewhere = None if self._tuning else _elsewhere(self._record, table, name)
+        if elsewhere is not None:
+            return elsewhere
         best = nearest(name, known, likeness=KEY_LIKENESS_MIN)
         if best is not None:
             return f"did you mean `{best}`?"
@@ -348,8 +389,58 @@ class _Checker:
         if not isinstance(value, wanted):
             raise self._wrong(value, name, key)
 
-    def _wrong(self, value: Any, wanted: str, key: str) -> ConfigError:
-        return ConfigError(f"{self._source}: `{key}` is {_found(value)}, expected {wanted}")
+    def _expect_table(self, value: Any, key: str) -> None:
+        if isinstance(value, list) and value and isinstance(value[0], dict) and "[" not in key:
+            raise self._wrong(value, "a table", key, f"write `[{key}]` instead of `[[{key}]]`")
+        self._expect(value, dict, "a table", key)
+
+    def _expect_list(self, value: Any, info: inspect.ListType, key: str) -> None:
+        if isinstance(value, dict) and isinstance(_bare(info.item_type), inspect.StructType):
+            raise self._wrong(value, "a list of tables", key, f"write `[[{_LIST_INDEX.sub('', key)}]]`")
+        if _scalar_matches(value, info.item_type):
+            last = key.rpartition(".")[2]
+            shown = json.dumps(value, ensure_ascii=False)
+            raise self._wrong(value, "a list", key, f"write `{last} = [{shown}]`")
+        self._expect(value, list, "a list", key)
+
+    def _wrong(self, value: Any, wanted: str, key: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(f"{self._source}: `{key}` is {_found(value)}, expected {wanted}", hint=hint)
+
+
+def _elsewhere(record: type[msgspec.Struct], table: str, name: str) -> str | None:
+    """A hint for a key, or table, that a few other tables of the record have; None = none or many have it."""
+    keys, tables = _places(record)
+    if name in tables:
+        return f"write `{tables[name]}`" if table or tables[name].strip("[]") != name else None
+    found = keys.get(name, [])
+    if "" in found and table:
+        return f"`{name}` belongs to the top of the file: write it above the first `[table]`"
+    if not 0 < len(found) <= PLACES_NAMED_MAX:
+        return None
+    return f"`{name}` is a key of " + " and ".join(f"`{each}`" for each in found)
+
+
+@cache
+def _places(record: type[msgspec.Struct]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Each name of a key -> the tables of the record that have it (empty = the top), and each name of a table that
+    stands only once in the record -> how it is written."""
+    keys: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
+    for key in describe(record, inside=True):
+        parts = key.key.split(".")
+        keys.setdefault(parts[-1], []).append(_written(parts[:-1]))
+        for end in range(1, len(parts)):
+            name, form = parts[end - 1].removesuffix("[]"), _written(parts[:end])
+            if parts[end - 1] != "NAME" and form not in tables.setdefault(name, []):
+                tables[name].append(form)
+    return keys, {name: forms[0] for name, forms in tables.items() if len(forms) == 1 and name not in keys}
+
+
+def _written(parts: list[str]) -> str:
+    """The header of a table, as `[harvest]` or `[[io]]`; empty for the top of the file."""
+    joined = ".".join(parts)
+    header = f"[{joined.replace('[]', '')}]"
+    return f"[{header}]" if joined.endswith("[]") else header if parts else ""
 
 
 def _is_one_of(key: str, form: str) -> bool:

@@ -236,7 +236,11 @@ def _token_in(place: RemoteFile, path: Path) -> str:
         if isinstance(error.__cause__, FileNotFoundError):  # the server was not asked yet
             kind = "`token_file`" if path == place.endpoint.token_path else "bearer token file"
             raise TransferError(
-                f"`{place.shown}`: its {kind} `{path}` does not exist", hint=_renewal(place.endpoint),
+                f"`{place.shown}`: its {kind} `{path}` does not exist",
+                hint="make it: `htgettoken` and oidc-agent write such files; or correct the path in site.toml",
                 transient=False, failure=FailureClass.CREDENTIAL,
             ) from error  # fmt: skip
-        raise credential_error(place, error.message, error.hint) from error
+        raise TransferError(  # nor was it asked here
+            f"`{place.shown}`: no token to show: {error.message}", hint=error.hint or _renewal(place.endpoint),
+            transient=False, failure=FailureClass.CREDENTIAL,
+        ) from error  # fmt: skip

@@ -218,6 +218,17 @@ def test_a_job_file_runs_in_the_order_of_its_inputs(home: Home) -> None:
     assert all((home.work / each).exists() for each in places), done.stderr
 
 
+def test_a_submission_that_is_waited_for_prints_why_its_jobs_failed(home: Home) -> None:
+    (home.work / "bad.toml").write_text(
+        2 * '[[job]]\ncommand = ["sh", "-c", "echo no field map >&2; exit 3"]\nretries = 0\n'
+    )
+    done = home.run("submit", "bad.toml", "--campaign", _campaign(home), "--wait")
+    assert done.returncode == 1
+    assert done.stderr.count(" is FAILED: its event failed\n") == 2
+    assert done.stderr.count("error: payload: exit status 3 (event 0, ") == 1, "a cause that both have"
+    assert "  | no field map\n" in done.stderr
+
+
 def test_a_wrong_parameter_is_named_with_the_nearest(home: Home) -> None:
     examples.install(home.path / "site" / "apps")
     client = Client(home=home.path)

@@ -23,6 +23,8 @@ from tidemill.transfer.contract import Direction
 from tidemill.transfer.credentials import environment, token, token_places
 from tidemill.wire.credentials import LAST_PLACE, Credentials, find_token
 
+TOKEN = Path("/one")  #: a token that the test writes
+
 
 @pytest.mark.parametrize(
     ("endpoint", "state", "words"),
@@ -30,6 +32,11 @@ from tidemill.wire.credentials import LAST_PLACE, Credentials, find_token
         (Endpoint(url="https://h.example.org/in/"), "ok", "may be read"),
         (Endpoint(url="davs://*.example.org/", access="both"), "ok", "may be read and written"),
         (Endpoint(url="http://h.example.org/"), "warn", "without encryption"),
+        (
+            Endpoint(url="http://h.example.org/", token_file=TOKEN),
+            "fail",
+            "sends no bearer token without encryption",
+        ),
         (Endpoint(url="https://h.example.org/", access="write"), "ok", "may be written"),
         (Endpoint(url="https://h.example.org/", certificate=Path("/none")), "fail", "cannot be read"),
         (
@@ -41,7 +48,11 @@ from tidemill.wire.credentials import LAST_PLACE, Credentials, find_token
         (Endpoint(url="s3://bucket/", credentials_file=Path("/none")), "fail", "`/none` does not exist"),
     ],
 )
-def test_a_check_tells_what_is_wrong_with_an_endpoint(endpoint: Endpoint, state: str, words: str) -> None:
+def test_a_check_tells_what_is_wrong_with_an_endpoint(
+    endpoint: Endpoint, state: str, words: str, tmp_path: Path
+) -> None:
+    if endpoint.token_file == TOKEN:
+        endpoint = structs.replace(endpoint, token_file=write_token(tmp_path / "token", time.time() + 3600))
     (found,) = examine_endpoints(SiteConfig(name="s", server="unix:/x", endpoints=[endpoint]))
     assert found.state == state
     assert words in found.found

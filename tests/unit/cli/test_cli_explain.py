@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
-from tidemill.cli.jobs.explain import story
+from tidemill.cli.jobs.explain import _show_failure, story
+from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
-from tidemill.wire.api import AT_WORK, Attempt, JobDetail, JobRow, PayloadUsage
+from tidemill.report.query import step_of
+from tidemill.wire.api import AT_WORK, Attempt, FailureRow, JobDetail, JobRow, PayloadUsage
 
 S = 1_000_000
 START = 1_800_000_000 * S
@@ -45,6 +48,27 @@ def test_a_job_of_which_the_server_shows_the_newest_leases_only_has_run_since_it
 def test_one_event_is_leased_and_two_are(leased: int, said: str) -> None:
     lines = story(_detail(_attempt(0, None), leased=leased), now_us=START + S)
     assert lines[1] == f"9 of 10 events are done, {said} to the site"
+
+
+APPROVE = "`tidemill app approve /s/apps/sim.toml`"
+CHANGED = "application `sim`: `/opt/sim` has digest sha256:ab, approved is sha256:cd"
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_changed_program_is_told_once(is_said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    hint = f"it waits for a site (here: {CHANGED}; to end it: it was changed: {APPROVE} approves it)"
+    waiting = structs.replace(
+        _detail(waits_for="site_trouble"), waits_hint=hint if is_said else "others go first"
+    )
+    evidence = Evidence(
+        failure=FailureClass.DISPATCH,
+        message=f"{CHANGED} (it was changed: {APPROVE} approves it)",
+        at_us=START,
+    )
+    last = FailureRow(job=1, event=None, seed=None, site="here", final=False, evidence=evidence)
+    _show_failure(waiting, last, step_of(last))
+    told = capsys.readouterr().out
+    assert ("as above" in told, CHANGED in told, "next step" in told) == (is_said, not is_said, not is_said)
 
 
 def test_an_event_of_a_job_that_waits_is_leased() -> None:

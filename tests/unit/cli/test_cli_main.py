@@ -71,6 +71,8 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
     ("words", "said", "hinted"),
     [
         (["sumbit"], "has no verb `sumbit`", "did you mean `tidemill submit`?"),
+        (["campaigns"], "has no verb `campaigns`", "did you mean `tidemill top`?"),
+        (["status"], "has no verb `status`", "`tidemill site status`"),
         (["job", "shwo", "1"], "has no verb `job shwo`", "did you mean `tidemill job show`?"),
         (["job"], "needs one more word", "`job cancel`"),
         (["--home", "x", "jobs"], "`--home` comes before the verb", "options follow the verb"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from tidemill.cli.jobs.follow import JOBS_NAMED, jobs_text
+from tidemill.cli.jobs.outcome import ranges_text
 from tidemill.cli.jobs.wait import SHOWN, unshown_text
 from tidemill.cli.progress import PATIENCE_S, Progress, WaitingNotice
+from tidemill.client.outputs import DirectoryFile
 from tidemill.wire.api import CampaignRow, PayloadUsage
 
 
@@ -52,6 +55,23 @@ def test_events_that_failed_have_ended_and_are_not_done(capsys: pytest.CaptureFi
     with Progress(what="picky") as progress:
         progress(msgspec.structs.replace(row(8), events_failed=1))
     assert "picky: 9 of 9 events ended (100 %), 1 failed, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("events", "shown"),
+    [
+        (range(12), "val-0.txt ... val-11.txt"),
+        ([k for k in range(12) if k != 7], "val-0.txt ... val-6.txt, val-8.txt ... val-11.txt"),
+        ([0, 2], "val-0.txt, val-2.txt"),
+        (range(0, 40, 2), "val-0.txt, val-2.txt, val-4.txt, val-6.txt, ..., val-38.txt"),
+    ],
+)
+def test_files_are_named_as_a_range_only_where_none_is_missing(events: Sequence[int], shown: str) -> None:
+    files = [
+        DirectoryFile(name=f"val-{event}.txt", size_bytes=1, sha256="", first=event, count=1)
+        for event in events
+    ]
+    assert ranges_text(files) == shown
 
 
 def test_jobs_are_named_as_a_range_only_where_they_are_one() -> None:

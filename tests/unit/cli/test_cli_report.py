@@ -104,4 +104,4 @@ def test_parquet_without_pyarrow_tells_the_command(
     ]:
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["report", "--archive", str(archive), "--parquet", "out"]) == 2
-    assert "pip install 'tidemill[archive]'" in capsys.readouterr().err
+    assert "pip install --find-links dist 'tidemill[archive]'" in capsys.readouterr().err

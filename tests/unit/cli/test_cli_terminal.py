@@ -67,3 +67,20 @@ def test_the_url_of_the_web_pages_reaches_a_pipe_while_they_are_served(tmp_path:
                 assert process.stdout.readline().startswith(begins)
             finally:
                 process.kill()
+
+
+MIXED = """
+from tidemill.cli.terminal import hint, say, say_lines, show
+show("data 1")
+say("line 2")
+show("data 3")
+say_lines("line 4")
+show("data 5")
+hint("line 6")
+"""
+
+
+def test_both_streams_in_one_file_keep_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    with (tmp_path / "both").open("wb") as both:
+        subprocess.run([sys.executable, "-c", MIXED], stdout=both, stderr=both, check=True)
+    assert [line[-1] for line in (tmp_path / "both").read_text().splitlines()] == list("123456")

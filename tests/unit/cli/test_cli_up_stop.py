@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.cli.start.up import stop_up, stopped_text
+from tidemill.cli.start.up import start_detached, stop_up, stopped_text
+from tidemill.errors import ConfigError
 
 HOLDER = """
 import fcntl, os, signal, sys, time
@@ -27,6 +28,14 @@ print("held", flush=True)
 while True:
     signal.pause()
 """
+
+
+def test_a_wrong_site_file_ends_a_start_in_the_background_as_one_in_the_foreground(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "site.toml").write_text('name = "x"\nserver = "unix:/x"\nwaltime_s = 5\n')
+    with pytest.raises(ConfigError, match="unknown key `waltime_s`") as refused:
+        start_detached(tmp_path)
+    assert (refused.value.exit_code, refused.value.hint) == (2, "did you mean `walltime_s`?")
 
 
 def test_a_stopped_up_has_ended(tmp_path: Path) -> None:

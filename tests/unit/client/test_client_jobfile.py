@@ -89,6 +89,8 @@ def test_names_become_numbers_and_paths_absolute(tmp_path: Path) -> None:
     ("text", "said", "hint"),
     [
         ("[[job]]\napp = 'a'\nevnts = 3\n", "unknown key `job[0].evnts`", "`events`"),
+        ("[[job]]\napp = 'a'\nshares = 2.0\n", "unknown key `job[0].shares`", "above the first `[table]`"),
+        ("[[job]]\napp = 'a'\n[defaults]\n[defaults]\n", "is not TOML", "line 3 has `[defaults]` already"),
         ("campain = 'x'\n[[job]]\napp = 'a'\n", "unknown key `campain`", "`campaign`"),
         ("[defaults]\nsit = 'x'\n[[job]]\napp = 'a'\n", "unknown key `defaults.sit`", "`site`"),
         ("[[job]]\napp = 'a'\nevents = 'x'\n", "`job[0].events`", ""),

@@ -12,7 +12,8 @@ from tidemill.errors import ConfigError
 from tidemill.model.application import Parameter, ParameterType
 from tidemill.model.job import JobSpec
 from tidemill.model.parameter import legal_text
-from tidemill.wire.api import AppOffer, SiteApplication
+from tidemill.model.trouble import RefusedApplication
+from tidemill.wire.api import AppOffer, SiteApplication, SiteRow
 
 ENERGY = Parameter(type=ParameterType.INT, min=1, max=1000, help="GeV")
 HINT = "`energy` is an integer from 1 to 1000 (GeV)"
@@ -42,6 +43,24 @@ def test_every_wrong_parameter_is_wrong_usage_and_the_hint_says_what_is_legal(
         check_offered(JobSpec(app="spectrum", params=params), [_offer({"energy": ENERGY})])
     assert refused.value.exit_code == 2
     assert refused.value.hint == hint
+
+
+def test_an_application_that_a_site_refuses_is_answered_with_its_reason() -> None:
+    why = "unknown key `outputs[0].pathh` (did you mean `path`?)"
+    named = RefusedApplication(name="wave", file="w.toml", why=why)
+    unnamed = RefusedApplication(name="", file="storm.toml", why="is not TOML")
+    site = SiteRow(
+        name="here", state="UP", epoch=1, host="h", version="1", seen_us=0, capacity={}, allocations={},
+        applications=[], leased_events=0, refused=[named, unnamed],
+    )  # fmt: skip
+    for app, said in (("wave", why), ("storm", "is not TOML")):
+        with pytest.raises(ConfigError, match=f"no site offers the application `{app}`") as refused:
+            check_offered(JobSpec(app=app), [], sites=lambda: [site])
+        assert refused.value.message.endswith(f": site `here` refuses it: {said}")
+        assert refused.value.hint is None
+    with pytest.raises(ConfigError, match="does not offer") as refused:
+        check_offered(JobSpec(app="wave", site="there"), [], sites=lambda: [site])
+    assert "refuses" not in refused.value.message
 
 
 def test_a_word_where_a_number_belongs_is_refused_with_the_same_hint() -> None:

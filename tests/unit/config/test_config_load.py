@@ -50,6 +50,62 @@ def test_an_unknown_key_that_is_like_no_other_names_the_page_or_a_short_list() -
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("node_hours_max = 4", "`node_hours_max` is a key of `[harvest]`"),  # and not `nodes_max`
+        ('[harvest]\ncommand = ["x"]', "`command` is a key of `[containers.NAME]`"),
+        (
+            "[replicas]\nwalltime_s = 7200",
+            "`walltime_s` belongs to the top of the file: write it above the first `[table]`",
+        ),
+        ('[rucio]\nurl = "https://r.example.org"', "write `[replicas.rucio]`"),
+        ('[harvest.mail]\nto = "x"', "write `[mail]`"),
+    ],
+)
+def test_a_key_or_table_in_the_wrong_place_is_sent_to_its_own(text: str, hint: str) -> None:
+    assert refusal(BASE + text).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[endpoints]\nurl = "x"', "write `[[endpoints]]`"),
+        ("[[harvest]]\nnodes_max = 3", "write `[harvest]` instead of `[[harvest]]`"),
+        ('[containers.podman]\ncommand = "/usr/bin/podman"', 'write `command = ["/usr/bin/podman"]`'),
+    ],
+)
+def test_a_table_or_text_in_place_of_a_list_is_answered_with_what_to_write(text: str, hint: str) -> None:
+    assert refusal(BASE + text).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "[harvest]\nnodes_max = 2\n[harvest]\nnodes_max = 4",
+            "line 3 has `[harvest]` already: write the keys there",
+        ),
+        ("[harvest]\nnodes_max = 2\nnodes_max = 4", "line 4 sets `nodes_max` already: keep one of the two"),
+        (
+            '[[io]]\nname = "a"\n[[io]]\nname = "b"\nname = "c"\n',
+            "line 6 sets `name` already: keep one of the two",
+        ),
+        (
+            "[harvest]\nnodes_max = 3\n[harvest.nodes_max]\nx = 2",
+            "a line above has the same key or table: keep one of the two",
+        ),
+        ("name =", None),
+    ],
+)
+def test_a_key_or_table_that_a_file_has_twice_names_the_line_of_the_first(
+    text: str, hint: str | None
+) -> None:
+    error = refusal(BASE + text)
+    assert "is not TOML" in error.message
+    assert error.hint == hint
+
+
 def test_a_value_that_is_none_of_those_offered_is_told_once() -> None:
     error = refusal(BASE + 'isolation = "zzz"')
     assert (error.hint, error.message.count("`auto`")) == (None, 1)

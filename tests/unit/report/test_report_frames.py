@@ -68,7 +68,7 @@ def test_a_package_that_is_not_there_is_named(archive: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError) as raised:
         frames.from_archive(archive)["sites"].to_pandas()
-    assert (raised.value.hint or "").startswith("`pip install 'tidemill[pandas]'`; ")
+    assert (raised.value.hint or "").startswith("`pip install --find-links dist 'tidemill[pandas]'`, ")
 
 
 def test_the_notebook_is_what_its_source_says_without_outputs() -> None:

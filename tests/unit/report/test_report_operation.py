@@ -241,7 +241,7 @@ def test_without_pyarrow_the_command_to_install_it_is_told(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError) as raised:
         write_parquet(tmp_path, [])
-    assert (raised.value.hint or "").startswith("`pip install 'tidemill[archive]'`; ")
+    assert (raised.value.hint or "").startswith("`pip install --find-links dist 'tidemill[archive]'`, ")
 
 
 def test_an_empty_archive_makes_a_page_that_says_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.time import area, nice_ceiling
-from tidemill.cli.jobs.errors import amount_text
+from tidemill.cli.jobs.errors import amount_text, example_lines
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.figures.activity import Changes, Span, activity, add, course
 from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
@@ -51,6 +51,16 @@ def _data(**changed: object) -> ReportData:
         "campaigns": [_campaign("c")], "failures": [], "timeline": None, "allocations": [], "sites": [],
     }  # fmt: skip
     return ReportData(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def test_equal_failures_are_one_line_with_their_number() -> None:
+    lines = example_lines(
+        [_failure(7, "exit status 1"), _failure(7, "exit status 1"), _failure(8, "exit status 1")]
+    )
+    assert lines == [
+        "job 1 event 7 seed 8 at here on n1: exit status 1 (2 times)",
+        "job 1 event 8 seed 9 at here on n1: exit status 1",
+    ]
 
 
 def test_failures_that_differ_in_numbers_only_are_one_cause() -> None:

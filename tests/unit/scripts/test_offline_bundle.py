@@ -62,6 +62,8 @@ def test_it_installs_and_a_second_run_repairs_what_is_there(bundle: Path, tmp_pa
     top = tmp_path / ".local/share/tidemill"
     assert sorted(path.name for path in top.iterdir()) == ["9.9.9", "bin"]
     assert f"export PATH={top}/bin:$PATH" in done.stdout
+    steps = [line.split()[0] for line in done.stdout.splitlines() if line.endswith(" ...")]
+    assert steps == ["unpacking", "making", "installing", "starting"]
     program = subprocess.run([top / "bin/tidemill"], capture_output=True, text=True, check=True)
     assert program.stdout == "tidemill 9.9.9\n"
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.model.quantities import count_text, counted_text
+from tidemill.model.quantities import count_text, counted_text, times_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.wire.api import FailureRow
 
 LIMIT = 10_000
 EXAMPLES = 3
+JOBS_ASKED = 20  #: for their state: a request each
+REPAIRED = "nothing: their jobs are COMPLETED by now"
 
 
 def define(parser: Parser) -> None:
@@ -30,7 +39,8 @@ def run(args: Namespace) -> int:
     from tidemill.model.failure import POLICY
     from tidemill.report.query import group_failures
 
-    rows = list(client_of(args).failures(campaign=args.campaign, job=args.job, limit=args.limit))
+    client = client_of(args)
+    rows = list(client.failures(campaign=args.campaign, job=args.job, limit=args.limit))
     groups = group_failures(rows)
     if args.json:
         show_json(groups)
@@ -38,18 +48,37 @@ def run(args: Namespace) -> int:
     if not groups:
         say("no failures")
         return 0
+    repaired = _complete(client, rows)
+    open_causes = {
+        (each.failure, each.cause) for each in group_failures(r for r in rows if r.job not in repaired)
+    }
     for group in groups:
         policy = POLICY[group.failure]
         show(f"{group.failure}: {group.cause}")
         show(f"    {amount_text(group.count, group.final)}; {policy.meaning}")
-        for each in group.examples[:EXAMPLES]:
-            event = "" if each.event is None else f" event {each.event} seed {each.seed}"
-            node = f" on {each.evidence.node}" if each.evidence.node else ""
-            show(f"    job {each.job}{event} at {each.site}{node}: {each.evidence.message}")
+        for line in example_lines(group.examples[:EXAMPLES]):
+            show(f"    {line}")
         for line in group.examples[0].evidence.stderr_tail.strip().splitlines()[-3:]:
             show(f"      | {line}")
-        show(f"    next: {group.next_step}")
+        step = group.next_step if (group.failure, group.cause) in open_causes else REPAIRED
+        show(f"    next: {step}")
     return 0
+
+
+def example_lines(examples: Sequence[FailureRow]) -> list[str]:
+    """Failures of a group, equal ones on one line with their number. Pure."""
+    lines: Counter[str] = Counter()
+    for each in examples:
+        event = "" if each.event is None else f" event {each.event} seed {each.seed}"
+        node = f" on {each.evidence.node}" if each.evidence.node else ""
+        lines[f"job {each.job}{event} at {each.site}{node}: {each.evidence.message}"] += 1
+    return [line + (f" ({times_text(number)})" if number > 1 else "") for line, number in lines.items()]
+
+
+def _complete(client: Client, rows: Sequence[FailureRow]) -> set[int]:
+    """Jobs of these failures whose events are all done by now; of the newest JOBS_ASKED jobs."""
+    jobs = sorted({each.job for each in rows}, reverse=True)[:JOBS_ASKED]
+    return {job for job in jobs if client.job(job).row.state == "COMPLETED"}
 
 
 def amount_text(failures: int, final: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 ROUTES_SHOWN = 10
 OUTPUTS_SHOWN = 5
+REASON_CHARACTERS_MIN = (
+    20  #: a shorter reason, such as `exit status 1`, says nothing about which failure it is
+)
 
 
 def explain(args: Namespace) -> int:
@@ -163,12 +167,24 @@ def _ended(detail: JobDetail) -> list[str]:
     return lines
 
 
+def _same(message: str, told: str) -> bool:
+    """Whether a failure is what was printed already: the site's reason, up to its hint. Pure."""
+    reason = message.partition(" (")[0]
+    return len(reason) >= REASON_CHARACTERS_MIN and reason in told
+
+
+def _commands(text: str) -> set[str]:
+    return set(re.findall(r"`(tidemill [^`]+)`", text))
+
+
 def _show_failure(detail: JobDetail, last: FailureRow, step: str | None) -> None:
     from tidemill.model.failure import POLICY
 
     row = detail.row
     policy = POLICY[last.evidence.failure]
-    show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
+    is_told = bool(detail.waits_hint) and _same(last.evidence.message, str(detail.waits_hint))
+    message = "as above" if is_told else last.evidence.message
+    show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {message}")
     for line in last.evidence.stderr_tail.strip().splitlines()[-3:]:
         show(f"  | {line}")
     if step is None:
@@ -178,7 +194,8 @@ def _show_failure(detail: JobDetail, last: FailureRow, step: str | None) -> None
             else "it is in the archive and cannot be retried: submit the events that failed as a new job"
         )
         return
-    show(f"next step: {step}")
+    if not (is_told and _commands(step) and _commands(step) <= _commands(str(detail.waits_hint))):
+        show(f"next step: {step}")
     if row.state in ("FAILED", "PARTIAL", "CANCELED") and "job retry" not in step:
         show(f"then: `tidemill job retry {row.id}` runs what is not done; what is done stays done")
     if detail.kept is not None and is_acceptable(detail):

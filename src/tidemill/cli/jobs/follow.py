@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.cli.terminal import hint, say
@@ -11,9 +11,11 @@ from tidemill.model.quantities import count_text, counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
+    from tidemill.report.query import CauseGroup
     from tidemill.wire.api import CampaignRow, JobDetail, JobRow
 
 JOBS_NAMED = 8  #: in a sentence, where they are not all of a range
+CAUSES_SHOWN = 3  #: of the failures of a job, the most frequent ones
 EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 
 
@@ -25,6 +27,7 @@ def follow(
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False
+    client.notice = None if quiet else say
     if not quiet and sent.jobs:
         say(f"following {jobs_text(sent.jobs)} of campaign `{sent.campaign}`")
     patience = WaitingNotice(WaitingCause(client, set(sent.jobs)))
@@ -120,20 +123,14 @@ def counts_text(row: JobRow) -> str:
 def tell_failures(client: Client, job: JobDetail, *, again: str | None = None) -> None:
     """Print why a job ended without success: its failed events, the most frequent causes, and the next step. `again`:
     the command that runs what failed, None = the one that goes on with the campaign."""
-    from tidemill.report.query import group_failures
-
-    groups = group_failures(client.failures(job=job.row.id, limit=1000))
+    groups = _failure_groups(client, job.row.id)
     if job.row.reason and (job.row.events > 1 or not groups):
         say(
             f"error: {job.row.reason}"
             + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
         )
-    for group in groups[:3]:
-        example = group.examples[0]
-        where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
-        say(f"error: {group.failure}: {example.evidence.message}{where}")
-        for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
-            say(f"  | {line}")
+    for group in groups[:CAUSES_SHOWN]:
+        _tell_cause(group)
     from tidemill.cli.jobs.job import is_acceptable
 
     if is_acceptable(job):
@@ -141,6 +138,31 @@ def tell_failures(client: Client, job: JobDetail, *, again: str | None = None) -
     campaign, what = job.row.campaign, "it" if job.row.events == 1 else "what failed"
     again = again or f"tidemill run --resume {campaign}"
     hint(f"`tidemill errors --campaign {campaign}` groups them, `{again}` runs {what} again")
+
+
+def _failure_groups(client: Client, job: int) -> list[CauseGroup]:
+    from tidemill.report.query import group_failures
+
+    return group_failures(client.failures(job=job, limit=1000))
+
+
+def _tell_cause(group: CauseGroup) -> None:
+    example = group.examples[0]
+    where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
+    say(f"error: {group.failure}: {example.evidence.message}{where}")
+    for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
+        say(f"  | {line}")
+
+
+def tell_jobs(client: Client, bad: Iterable[JobRow]) -> None:
+    """Print how jobs ended that did not succeed, and the causes of their failures; each cause once."""
+    told = set()
+    for row in bad:
+        say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+        for group in _failure_groups(client, row.id)[:CAUSES_SHOWN]:
+            if (group.failure, group.cause) not in told:
+                told.add((group.failure, group.cause))
+                _tell_cause(group)
 
 
 def hint_retry(campaign: str) -> None:

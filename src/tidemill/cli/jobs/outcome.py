@@ -14,12 +14,15 @@ from tidemill.model.quantities import bytes_text, count_text, duration_text, rat
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
+    from tidemill.client.outputs import DirectoryFile
     from tidemill.wire.api import CampaignRow, JobDetail, JobOutput, JobRow
 
 LOG_S = 3.0
 """How long the site may take to send a single event's stderr."""
 
 PLACES_SHOWN = 5  #: results whose place is printed after a wait, and jobs that are asked for theirs
+
+RUNS_SHOWN = 5  #: of files of one output, with gaps between them
 
 FAILED = 1
 SIGNALED = 128
@@ -117,7 +120,22 @@ def place_text(each: JobOutput) -> str:
         return f"{each.output.url}  {size}"
     if len(files) == 1:
         return f"{place}/{files[0].name}  {size}"
-    return f"{place}/{files[0].name} ... {files[-1].name}  {count_text(len(files))} files, {size}"
+    return f"{place}/{ranges_text(files)}  {count_text(len(files))} files, {size}"
+
+
+def ranges_text(files: Sequence[DirectoryFile]) -> str:
+    """`val-0.txt ... val-6.txt, val-8.txt ... val-11.txt`: the first and last file of each run of events without a gap;
+    of many runs the first ones and the last one. Pure."""
+    runs: list[list[DirectoryFile]] = []
+    for each in files:
+        if runs and each.first == runs[-1][-1].first + runs[-1][-1].count:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    texts = [run[0].name + (f" ... {run[-1].name}" if len(run) > 1 else "") for run in runs]
+    if len(texts) > RUNS_SHOWN:
+        texts = [*texts[: RUNS_SHOWN - 1], "...", texts[-1]]
+    return ", ".join(texts)
 
 
 def tell_places(client: Client, campaign: str, jobs: Sequence[int]) -> None:

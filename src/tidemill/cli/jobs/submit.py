@@ -257,7 +257,7 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
     if any(job.app is not None for job in jobs):
         offers = client.applications()
         for index, job in enumerate(jobs):
-            check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ")
+            check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ", sites=client.sites)
     if args.dry_run:
         number = sum(file.repeat)
         say(f"`{args.file}` is valid: {counted_text(number, 'job')} in {counted_text(len(steps), 'step')}")
@@ -296,7 +296,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         at_once=args.at_once or msgspec.UNSET,
         keep_stdout=args.keep_stdout and _prints(args.app, offers),
     )
-    check_offered(spec, offers)
+    check_offered(spec, offers, sites=client.sites)
     check_places(client, [spec])
     if args.dry_run:
         show_plan(client, [(spec, 1)], as_json=args.json)
@@ -394,13 +394,14 @@ def _tell_submitted(sent: Submission) -> None:
 
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     """Wait with a progress bar and print the outcome; 1 if a job failed or was canceled."""
-    from tidemill.cli.jobs.follow import hint_retry, states_text
+    from tidemill.cli.jobs.follow import hint_retry, states_text, tell_jobs
     from tidemill.cli.jobs.outcome import tell_places
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
     from tidemill.client.client import RETRY_S
 
     client.retry_s = RETRY_S
     if not as_json:
+        client.notice = say
         _tell_submitted(sent)
     notice = WaitingNotice(WaitingCause(client, set(sent.jobs)))
 
@@ -418,8 +419,7 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     say(states_text(states))
     tell_places(client, sent.campaign, sent.jobs)
     failed = [row for row in rows if row.state in ("FAILED", "CANCELED")]
-    for row in failed[:5]:
-        say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
+    tell_jobs(client, failed[:5])
     if failed or "PARTIAL" in states:
         hint_retry(sent.campaign)
     return 1 if failed else 0

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, duration
-from tidemill.cli.jobs.follow import hint_retry, jobs_text, states_text
+from tidemill.cli.jobs.follow import hint_retry, jobs_text, states_text, tell_jobs
 from tidemill.cli.jobs.named import known_campaign, split_names
 from tidemill.cli.jobs.outcome import is_good, may_be_missed, tell_places
 from tidemill.cli.terminal import hint, say, show_json
@@ -46,6 +46,7 @@ def run(args: Namespace) -> int:
     for job in sorted({*jobs[:1], *jobs[-1:]}):  # before it says that it waits for them
         client.job(job)
     client.retry_s = RETRY_S
+    client.notice = None if args.json else say
     rows = _wait(client, [*names, *([jobs] if jobs else [])], timeout_s=args.timeout, quiet=args.json)
     if args.json:
         show_json(rows)
@@ -56,8 +57,7 @@ def run(args: Namespace) -> int:
     if not args.json:
         say(states_text(states))
         _tell_places(client, rows)
-        for row in bad:
-            say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+        tell_jobs(client, bad)
         _hint(bad, names)
     return 1 if bad else 0
 

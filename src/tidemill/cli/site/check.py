@@ -415,6 +415,7 @@ def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
         batch=read.batch,
         partition=named,
         account=read.accounts[0].name if read.accounts else None,
+        node_hours=read.accounts[0].node_hours if read.accounts else None,
     )
     yield from of_facts(facts, partition, wishes)
     limit = partition.walltime_max_s if partition else None

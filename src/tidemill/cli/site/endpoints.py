@@ -84,6 +84,10 @@ def _examine(endpoint: Endpoint) -> Finding:
             return wrong
     if endpoint.url.startswith(("http:", "ftp:", "dav:")):
         hint = "its data and names can be read and changed on the way; use https, gsiftp or roots"
+        has_token = endpoint.token_path is not None or endpoint.finds_token
+        if has_token and not endpoint.url.startswith("ftp:"):
+            why = "Tidemill sends no bearer token without encryption, so that every transfer fails"
+            return Finding("endpoint", "fail", f"`{endpoint.url}`: {why}", "use `https://`, or no token")
         return Finding("endpoint", "warn", f"`{endpoint.url}` may be {ways}, without encryption", hint)
     return Finding("endpoint", "ok", f"`{endpoint.url}` may be {ways}{_shown(endpoint)}")
 

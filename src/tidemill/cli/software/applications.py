@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import ask, say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.legal import shown
 from tidemill.model.quantities import (
     bytes_text,
@@ -162,7 +164,8 @@ def _event_text(app: Any, measured_s: float | None) -> str:
     """How long an event takes: as its site measured it, else as its file says or as is assumed."""
     if measured_s:
         return f"{measured_s:.3g} s per event (measured)"
-    return f"about {app.event_s:g} s per event (not measured yet)"
+    source = "assumed" if app.event_s == DEFAULT_EVENT_S else "`event_s` of its file"
+    return f"about {app.event_s:g} s per event ({source}; the first events measure it)"
 
 
 def _start(cost: Any) -> str:
@@ -191,8 +194,9 @@ def _default(parameter: Any) -> str:
 
 def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
+    from tidemill.client.home import home_dir
     from tidemill.image.reference import PINNED
-    from tidemill.site.applications.catalogue import load_application
+    from tidemill.site.applications.catalogue import is_offered, load_application
 
     store = None if args.store is None else args.store.absolute()
     checked = [(path, load_application(path, store=store)) for path in args.files]
@@ -222,8 +226,29 @@ def check(args: Namespace) -> int:
             show(f"               {digest_text(image.use.file.sha256)}")
         if each.app.container is None:
             _show_pins(each)
-    say("put the file into SITE/apps/ to offer the application; the agent reads it at once")
+        _warn_of_runtime(path, each)
+    apps = home_dir(args.home) / "site" / "apps"
+    if all(is_offered(path) for path in args.files):
+        say("the site reads it here: it is offered as soon as the agent has read it")
+    else:
+        place = f"`{apps}`" if is_offered(apps / "NAME") else "SITE/apps/"
+        say(f"put the file into {place} to offer the application; the agent reads it at once")
     return 0
+
+
+def _warn_of_runtime(path: Path, each: Approved) -> None:
+    """Warn of a container runtime that this host lacks: only a job would find that compute nodes lack it, too."""
+    from tidemill.site.applications.approval import runtime_of, site_of
+
+    site, container = site_of(path), each.app.container
+    if site is None or container is None:
+        return
+    program = runtime_of(container, site).program
+    if not os.access(program, os.X_OK):
+        say(
+            f"warning: `{program}` does not run on this host: right where only compute nodes have it; else correct "
+            f"`containers.{container.runtime}.command` in site.toml"
+        )
 
 
 def approve(args: Namespace) -> int:

@@ -125,10 +125,11 @@ def hint(message: str, top: type[msgspec.Struct]) -> str | None:
 
 
 class SharedSpec(NamedTuple):
-    """What jobs of a submission share. `first`: the first of them; `body`: without name, priority and events."""
+    """What jobs of a submission share. `first`: the first of them, None = the only job of the request; `body`: without
+    name, priority and events."""
 
     spec: JobSpec
-    first: int
+    first: int | None
     body: bytes
     hash: bytes
 
@@ -163,7 +164,8 @@ def prepare(request: SubmitRequest) -> PreparedSubmit:
         found = same.get(id(spec))
         if found is None:
             text = _ENCODER.encode(spec)
-            found = same[id(spec)] = (text, _shared(shared, known, spec, (index, text)))
+            at = index if len(request.jobs) > 1 else None
+            found = same[id(spec)] = (text, _shared(shared, known, spec, (at, text)))
         texts.append(found[0])
         which.append(found[1])
     digest = hashlib.sha256(head + b'"jobs":[')
@@ -172,8 +174,11 @@ def prepare(request: SubmitRequest) -> PreparedSubmit:
     return PreparedSubmit(request, digest.digest(), repeat, shared, which)
 
 
-def _shared(shared: list[SharedSpec], known: dict[bytes, int], spec: JobSpec, job: tuple[int, bytes]) -> int:
-    """The place in `shared` of what a job shares with others. `job`: its index and its text. Raises RequestError."""
+def _shared(
+    shared: list[SharedSpec], known: dict[bytes, int], spec: JobSpec, job: tuple[int | None, bytes]
+) -> int:
+    """The place in `shared` of what a job shares with others. `job`: its index (None = the only one) and its text.
+    Raises RequestError."""
     index, body = job
     if spec.name is not None or spec.priority != 0 or spec.events != 1:
         check_row(spec, index)
@@ -182,7 +187,7 @@ def _shared(shared: list[SharedSpec], known: dict[bytes, int], spec: JobSpec, jo
     if number is None:
         check_spec(spec, index)
         if len(body) > SPEC_BYTES_MAX:
-            raise RequestError(f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
+            raise RequestError(f"{called(index)} has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
         number = known[body] = len(shared)
         shared.append(SharedSpec(spec, index, body, hashlib.sha256(body).digest()[:16]))
     return number
@@ -581,10 +586,10 @@ class _Plan:
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
         """What the job waits for as (job, campaign, upto), and why it fails at once, if it does. Its own campaign
         stands for the jobs of earlier requests."""
+        at = index if len(self._request.jobs) > 1 else None
         if self._is_new and self._request.campaign in spec.after:
             raise RequestError(
-                f"job {index} of the request comes after its own campaign `{self._request.campaign}`, which has no "
-                "earlier job",
+                f"{called(at)} comes after its own campaign `{self._request.campaign}`, which has no earlier job",
                 hint='in a job file, `after` takes the `name` of another job: `after = ["NAME"]`; else submit the '
                 "earlier job first, and write its number",
             )
@@ -592,7 +597,7 @@ class _Plan:
         found = self._after.get(key)
         if found is None:
             found = self._after[key] = resolve_after(
-                self._work, spec, f"job {index} of the request", upto=first - 1, own=self._own
+                self._work, spec, called(at), upto=first - 1, own=self._own
             )
         return found
 
@@ -688,21 +693,26 @@ def _after_campaign(
     return [], []
 
 
-def check_row(spec: JobSpec, index: int) -> None:
+def called(index: int | None) -> str:
+    """A job of a request in messages; None = its only one."""
+    return "the job" if index is None else f"job {index} of the request"
+
+
+def check_row(spec: JobSpec, index: int | None) -> None:
     """What differs between jobs that share a spec. Raises RequestError."""
     _refuse(legal.row_fault(spec), index)
 
 
-def check_spec(spec: JobSpec, index: int) -> None:
+def check_spec(spec: JobSpec, index: int | None) -> None:
     """What the server can check without knowing the application. Raises RequestError."""
     _refuse(legal.spec_fault(spec), index)
     for each in spec.inputs:
         try:
             job_input(each.url)
         except ValueError as error:
-            raise RequestError(f"job {index} of the request: input `{each.name}`: {error}") from error
+            raise RequestError(f"{called(index)}: input `{each.name}`: {error}") from error
 
 
-def _refuse(fault: legal.Fault | None, index: int) -> None:
+def _refuse(fault: legal.Fault | None, index: int | None) -> None:
     if fault is not None:
-        raise RequestError(f"job {index} of the request: {fault.text}", hint=fault.hint)
+        raise RequestError(f"{called(index)}: {fault.text}", hint=fault.hint)

@@ -13,15 +13,18 @@ _ADVICE = (
     (r"no program", "are you on a login node, with the batch commands on PATH? `--batch local` uses this machine"),
     (r"invalid account|account/partition|unknown project|unauthorized request|project .{0,200} does not exist|"
      r"invalid .{0,200}project|charge account",
-     "name an account of yours: `tidemill site init --account NAME`; Slurm lists them: sacctmgr show assoc user=$USER"),
+     "name an account of yours: [[accounts]] of site.toml, or `tidemill site init --account NAME`; Slurm lists them: "
+     "sacctmgr show assoc user=$USER"),
     (r"invalid partition|unknown queue|requested queue .{0,200} does not exist|partition name specified",
-     "name a partition that exists: `tidemill site init --partition NAME`"),
+     "name a partition that exists: `partition` in [cluster] of site.toml, or `tidemill site init --partition NAME`"),
     (r"not permitted to use this partition|access.?/?permission denied|not allowed|no suitable queue|"
      r"not authorized|access to queue is denied",
-     "you may not use it: name another partition (`--partition NAME`), or ask the centre's staff for access"),
+     "you may not use it: name another `partition` in [cluster] of site.toml (`tidemill site init --partition NAME`), "
+     "or ask the centre's staff for access"),
     (r"is not up|partition.{0,200}(down|inactive|drain)|required partition not available|queue is not enabled|"
      r"disabled on requested",
-     "the partition is closed: wait, or name another one (`--partition NAME`)"),
+     "the partition is closed: wait, or name another one in [cluster] of site.toml (`tidemill site init --partition "
+     "NAME`)"),
     (r"qos|accounting/qos|job violates|limit|exceeds",
      "a limit of the centre stands in the way: ask for less, or ask the staff"),
     (r"disk quota|quota exceeded|no space left",

@@ -45,6 +45,7 @@ class SiteWishes(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     partition: str | None = None
     account: str | None = None
+    node_hours: float | None = None  #: of the account, as site.toml says
     contact: str = ""
     stop_file: str | None = None
     enable: bool = False
@@ -310,8 +311,9 @@ def _partition_finding(facts: Facts, partition: PartitionFacts | None, wishes: S
     names = ", ".join(each.name for each in facts.partitions) or "none"
     if partition is None and wishes.partition is not None:
         return Finding(
-            "partition", "fail", f"there is no `{wishes.partition}`; there are: {names}", "--partition NAME"
-        )
+            "partition", "fail", f"there is no `{wishes.partition}`; there are: {names}",
+            "set `partition` in [cluster] of site.toml; `tidemill site init` takes `--partition NAME`",
+        )  # fmt: skip
     if partition is None:
         why = "; ".join(f"{each.name}: {each.why_not}" for each in facts.partitions if each.why_not)
         return Finding(
@@ -351,7 +353,11 @@ def _account_finding(facts: Facts, wishes: SiteWishes) -> Finding:
             "account",
             "fail",
             f"`{wishes.account}` is not one of yours: {listed}",
-            "--account NAME, or ask its holder",
+            "set `name` in [[accounts]] of site.toml (`tidemill site init` takes `--account NAME`), or ask its holder",
+        )
+    if wishes.account is not None and wishes.node_hours is not None:
+        return Finding(
+            "account", "ok", f"{wishes.account}; its `node_hours` in site.toml: {wishes.node_hours:g}"
         )
     if wishes.account is not None:
         return Finding("account", "ok", f"{wishes.account}; its grant is unknown: {NODE_HOURS_FIRST} node-hours until "

@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill.batch.launch import MISPLACED_WORDS
 from tidemill.cache.routing.attribution import FarTrouble
+from tidemill.model.application import Runtime
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.site.state.site_state import UndonePiece
 from tidemill.wire.node import Failed
@@ -43,6 +44,17 @@ REPORTED_MAX = 20
 NOT_FOUND = 127
 """Exit status of env(1) and shells where the program does not exist."""
 
+_RUNTIMES = {
+    "apptainer": Runtime.APPTAINER,
+    "singularity": Runtime.APPTAINER,
+    "shifter": Runtime.SHIFTER,
+    "podman-hpc": Runtime.PODMAN_HPC,
+    "podman": Runtime.PODMAN,
+    "ch-run": Runtime.CHARLIECLOUD,
+}
+"""Programs that start containers, as their projects call them."""
+
+_EXECUTE = re.compile(r"failed to execute `(?:[^`]*/)?(?P<program>" + "|".join(_RUNTIMES) + ")`")
 _RANKS = (
     re.compile(r"srun: error: (?P<node>[^\s:]+): tasks? (?P<rank>[\d,\-]+): (?P<how>[^\n]+)"),
     re.compile(
@@ -139,6 +151,15 @@ def _halves(first: int, end: int) -> list[UndonePiece]:
         return [UndonePiece(first, 1, 1)]
     half = (count + 1) // 2
     return [UndonePiece(first, half, half), UndonePiece(first + half, count - half, count - half)]
+
+
+def with_runtime(message: str) -> str:
+    """A failure's message; where a container runtime did not start, with the setting that names its program."""
+    found = _EXECUTE.search(message)
+    if found is None:
+        return message
+    runtime = _RUNTIMES[found["program"]]
+    return f"{message}; `containers.{runtime}.command` in the site's site.toml names the container runtime"
 
 
 def explain(record: Failed, failure: FailureClass) -> tuple[FailureClass, str]:

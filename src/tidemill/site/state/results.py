@@ -27,6 +27,7 @@ from tidemill.site.state.failures import (
     failure_class,
     fruitless_max,
     is_of_the_way,
+    with_runtime,
 )
 from tidemill.site.state.settlement import Settlement
 from tidemill.site.state.times import Times
@@ -375,7 +376,8 @@ def note_text(record: node.Noted) -> str:
 def _why(job: s.SiteJob, record: node.Failed) -> tuple[FailureClass, str]:
     failure = failure_class(record.failure)
     is_wide = job.spec.resources.width is not None
-    return explain(record, failure) if is_wide else (failure, record.message)
+    found, message = explain(record, failure) if is_wide else (failure, record.message)
+    return found, with_runtime(message)
 
 
 def _succeeded(job: s.SiteJob, first: int, end: int) -> None:

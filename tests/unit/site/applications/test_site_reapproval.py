@@ -210,6 +210,29 @@ def test_a_copy_that_no_site_reads_is_called_one(
     assert "copy it to SITE/apps/" in capsys.readouterr().err
 
 
+def test_a_check_says_where_the_file_is_offered_and_which_runtime_is_not_here(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tree" / "bin").mkdir(parents=True)
+    (tmp_path / "tree" / "bin" / "true").write_text("#!/bin/sh\n")
+    elsewhere, here = tmp_path / "sim.toml", file.with_name("boxed.toml")
+    elsewhere.write_text(f'name = "sim"\nexecutable = "{tmp_path / "sim"}"\n')
+    monkeypatch.setenv("TIDEMILL_HOME", str(tmp_path))
+    assert main(["app", "check", str(elsewhere)]) == 0
+    assert f"put the file into `{file.parent}`" in capsys.readouterr().err
+    with (file.parent.parent / "site.toml").open("a") as config:
+        config.write('[containers.apptainer]\ncommand = ["/no/such/apptainer"]\n')
+    here.write_text(
+        f'name = "boxed"\nexecutable = "/bin/true"\n[container]\nimage = "{tmp_path / "tree"}"\n'
+        'runtime = "apptainer"\n'
+    )
+    assert main(["app", "check", str(here)]) == 0
+    told = capsys.readouterr().err
+    assert "warning: `/no/such/apptainer` does not run on this host" in told
+    assert "`containers.apptainer.command`" in told
+    assert "the site reads it here" in told
+
+
 def test_an_application_that_is_named_without_its_path_is_asked_for_by_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,13 @@ def test_an_account_becomes_a_grant_that_is_to_be_filled_in() -> None:
     (account,) = values(suggestion).accounts
     assert (account.name, account.node_hours) == ("sci", 100)
     assert "its grant is unknown" in found(suggestion, "account").found
+    known = suggest(msgspec.structs.replace(WISHES, account="sci", node_hours=40.0), LOGIN, FACTS, NODE)
+    assert found(known, "account").found == "sci; its `node_hours` in site.toml: 40"
+
+
+def test_a_wrong_partition_is_answered_with_the_key_of_the_file() -> None:
+    there = suggest(msgspec.structs.replace(WISHES, partition="batsch"), LOGIN, FACTS, NODE)
+    assert "`partition` in [cluster] of site.toml" in found(there, "partition").hint
 
 
 def test_a_partition_that_gives_way_is_pointed_out() -> None:

@@ -35,7 +35,7 @@ class FailingJob:
     def job(self) -> s.SiteJob:
         return self.pool.state.jobs[7]
 
-    def fail(self, far: FarTrouble | None, *, says: str = "") -> None:
+    def fail(self, far: FarTrouble | None, *, says: str = "", message: str = "exit status 54") -> None:
         """Grant what is ready, and have it fail. `says`: the end of its stderr."""
         for piece in list(self.job.ready):
             number = self.pool.state.next_grant
@@ -44,7 +44,7 @@ class FailingJob:
             self.records += 1
             record = Failed(
                 p="a1.0.i1", s=self.records, grant=number, job=7, first=piece.first, count=piece.count, event=None,
-                failure="payload", message="exit status 54", exit_status=54, signal=None, stderr_tail=says, slot=0,
+                failure="payload", message=message, exit_status=54, signal=None, stderr_tail=says, slot=0,
                 at_us=0, wall_us=1, user_us=0, system_us=0,
             )  # fmt: skip
             entry = s.Read(fleet="e1-1", offsets={}, records=[record], far={} if far is None else {0: far})
@@ -65,6 +65,16 @@ def test_a_trouble_that_the_site_saw_fails_no_event_and_is_told_as_the_sites() -
     assert report.evidence.fault == FaultKind.SITE
     assert (it.job.failures, it.job.far) == ({}, {0: 1})
     assert [piece.count for piece in it.job.ready] == [1]
+
+
+def test_a_container_runtime_that_does_not_start_is_told_with_the_setting_that_names_it() -> None:
+    it = FailingJob()
+    it.fail(None, message="failed to execute `/usr/bin/ch-run`: No such file or directory")
+    (report,) = it.failures()
+    assert "`containers.charliecloud.command` in the site's site.toml" in report.evidence.message
+    plain = FailingJob()
+    plain.fail(None, message="failed to execute `/opt/sim`: No such file or directory")
+    assert plain.failures()[0].evidence.message == "failed to execute `/opt/sim`: No such file or directory"
 
 
 def test_a_range_is_not_split_for_a_trouble_of_its_way() -> None:
