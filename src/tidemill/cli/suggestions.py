@@ -55,7 +55,7 @@ MEANINGS = {
     "srun": "run",
     "start": "up",
     "stat": "jobs",
-    "status": "jobs` or `tidemill site status",
+    "status": "jobs|site status",
     "stderr": "job logs",
     "stdout": "job logs",
     "stop": "up --stop",
@@ -65,7 +65,7 @@ MEANINGS = {
     "watch": "top",
     "why": "job explain",
 }
-"""What people of shells, Slurm, HTCondor and Grid Engine type -> the command of Tidemill that does it."""
+"""What people of shells, Slurm, HTCondor and Grid Engine type -> the command of Tidemill that does it, or two with `|`."""
 
 LENGTH_MAX = 40
 """A longer word is not a mistyped verb, and comparing takes time."""
@@ -75,14 +75,19 @@ def suggested(typed: str, verbs: Collection[str]) -> str:
     """A hint for what is not a verb: the command that is most likely meant, else where all are listed."""
     word = typed.lower()
     if word in MEANINGS:
-        return f"did you mean `tidemill {MEANINGS[word]}`?"
+        return _meant(MEANINGS[word])
     known = dict(MEANINGS) if " " not in word else {}  # `tidemill cancle 7`
     known |= {verb.partition(" ")[0]: verb.partition(" ")[0] for verb in verbs}
     known |= {verb: verb for verb in verbs}
     near = _nearest(word, known)
     if near is None:
         return "`tidemill --help` lists the verbs"
-    return f"did you mean `tidemill {near}`?"
+    return _meant(near)
+
+
+def _meant(commands: str) -> str:
+    named = " or ".join(f"`tidemill {each}`" for each in commands.split("|"))
+    return f"did you mean {named}?"
 
 
 def _nearest(word: str, known: dict[str, str]) -> str | None:
