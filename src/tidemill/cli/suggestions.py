@@ -65,7 +65,7 @@ MEANINGS = {
     "watch": "top",
     "why": "job explain",
 }
-"""What people of shells, Slurm, HTCondor and Grid Engine type -> the command of Tidemill that does it, or two with `|`."""
+"""What people of shells, Slurm, HTCondor and Grid Engine type -> the command of Tidemill that does it, or two (`|`)."""
 
 LENGTH_MAX = 40
 """A longer word is not a mistyped verb, and comparing takes time."""
