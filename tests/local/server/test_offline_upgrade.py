@@ -166,7 +166,7 @@ def test_the_work_that_was_under_way_and_the_settings_are_there_after_it(seen: P
 @pytest.mark.timeout(960)
 def test_the_way_back_is_refused_without_the_copy_and_goes_on_with_it(seen: Path) -> None:
     refused = (seen / "back.refused").read_text()
-    assert refused.endswith("exit 3\n"), refused
+    assert refused.endswith("exit 2\n"), refused
     assert f"has schema {SCHEMA + 1}, made by a newer tidemill" in refused, refused
     assert "put the copy from before the upgrade back" in refused, refused
     assert f"tidemill.db.schema{SCHEMA}" in (seen / "server.files").read_text()
