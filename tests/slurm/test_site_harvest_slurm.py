@@ -357,6 +357,8 @@ def test_up_starts_while_the_controller_is_down_and_says_that_the_site_waits(
     cluster = start_slurm("--nodes", "2")
     cluster.crash_controller()
     with site_on(cluster) as it:
+        # `up` has its file before it prints: the lines follow
+        it.wait(lambda: "    stop " in (it.home / "up.log").read_text(), "`up` has printed what runs")
         assert "the site waits for its batch system" in (it.home / "up.log").read_text()
         status = it.world.run("site", "status", str(it.directory))
         assert "asked again and again" in " ".join(status.stdout.split()), status.stderr
