@@ -113,7 +113,7 @@ def test_a_damaged_pack_is_told_by_its_path(
         pack.write_bytes(content)
     (wrong,) = check_store(recipe, path.parent)
     assert "rel1" in wrong
-    assert (recipe.file.sha256 if damage == "changed" else str(pack)) in wrong
+    assert (recipe.file.sha256[:12] if damage == "changed" else str(pack)) in wrong
     assert main(["image", "verify", "rel1", "--store", str(store)]) == 1
     assert wrong in capsys.readouterr().out
 

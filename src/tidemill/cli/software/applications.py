@@ -240,8 +240,14 @@ def _warn_of_runtime(path: Path, each: Approved) -> None:
     """Warn of a container runtime that this host lacks: only a job would find that compute nodes lack it, too."""
     from tidemill.site.applications.approval import runtime_of, site_of
 
-    site, container = site_of(path), each.app.container
-    if site is None or container is None:
+    container = each.app.container
+    if container is None:
+        return
+    try:
+        site = site_of(path)
+    except ConfigError:  # `site check` reports what is wrong in site.toml
+        return
+    if site is None:
         return
     program = runtime_of(container, site).program
     if not os.access(program, os.X_OK):
