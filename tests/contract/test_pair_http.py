@@ -102,7 +102,7 @@ def test_a_server_without_the_list_of_what_is_revoked_does_not_join_the_pair(pai
     again = Server(standby.folder, **standby.config)
     pair.append(again)
     assert again.process.wait(60) != 0
-    assert f"there is no list of what is revoked, `{standby.folder}/revoked.txt`" in again.log.read_text()
+    assert f"the list of what is revoked is missing, `{standby.folder}/revoked.txt`" in again.log.read_text()
     (standby.folder / "revoked.txt").write_text("name ada\n")
     pair.append(Server(standby.folder, **standby.config).ready())
 

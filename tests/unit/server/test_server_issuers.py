@@ -342,7 +342,7 @@ def test_a_new_directory_without_the_list_is_refused_where_the_database_knows_of
         reader.close()
         dispatcher.close()
     new = Revoked(tmp_path / "new" / "revoked.txt")
-    with pytest.raises(ConfigError, match="there is no list of what is revoked") as caught:
+    with pytest.raises(ConfigError, match="the list of what is revoked is missing") as caught:
         new.refuse_lost()
     assert "copy it" in (caught.value.hint or "")
     path.write_text("")

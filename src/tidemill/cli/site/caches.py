@@ -43,7 +43,7 @@ def _asked(cache: SiteCache) -> str:
 
 
 def _why_silent(address: str) -> str:
-    """Why a cache does not answer at an address; empty = it does, or there is no address. Takes three times
+    """Why a cache does not answer at an address; empty = it does, or has no address. Takes three times
     PROBE_TIMEOUT_S at most."""
     from tidemill.cache.engine.contact import greet
 

@@ -68,7 +68,9 @@ def _examine(endpoint: Endpoint) -> Finding:
         if why:
             raise ConfigError(f"`{endpoint.url}`: `credentials_file` `{endpoint.credentials_file}` {why}")
         if not endpoint.credentials_file.is_file():
-            raise ConfigError(f"`{endpoint.url}`: there is no file `{endpoint.credentials_file}`")
+            raise ConfigError(
+                f"`{endpoint.url}`: its `credentials_file` `{endpoint.credentials_file}` does not exist"
+            )
     if scheme == "s3":
         try:
             import boto3  # noqa: F401

@@ -42,10 +42,10 @@ class Revoked:
         return bool(self._entries)
 
     def refuse_lost(self) -> None:
-        """Raises ConfigError where there is no list. For a server whose database says that there was one."""
+        """Raises ConfigError where the list is missing. For a server whose database says that it had one."""
         if self._path is not None and not os.path.lexists(self._path):
             raise ConfigError(
-                f"there is no list of what is revoked, `{self._path}`, and by the database there was one with entries",
+                f"the list of what is revoked is missing, `{self._path}`, and the database says that it had entries",
                 hint="copy it from the other server of the pair, or from a backup; if nothing is revoked any more, "
                 "write an empty file",
             )
