@@ -68,7 +68,7 @@ def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluste
         assert {record["plan"] for record in submits} <= {record["plan"] for record in it.records("plan")}
         comments = slurm_cluster.run("squeue", "-h", "-t", "all", "-u", "nobody", "-o", "%k").splitlines()
         key = (it.directory / "key").read_text().strip()
-        assert f"tidemill {key} centre contact=operator@example.org" in comments
+        assert f"tidemill {key} site=centre contact=operator@example.org" in comments
         assert (it.directory / "key").stat().st_mode & 0o777 == 0o600
         it.wait(lambda: not it.ours(), "idle pilots leave")
         it.wait(lambda: it.metric("tidemill_starts_total") >= 1, "metrics are written")

@@ -66,7 +66,7 @@ def test_a_probe_says_who_it_is(person: SlurmPerson) -> None:
     person.done("site", "init", "--contact", "me@example.org")
     key = (person.site / "key").read_text().strip()
     comments = person.cluster.run("squeue", "-h", "-a", "-t", "all", "-o", "%u %k").splitlines()
-    assert f"nobody tidemill {key} {read(person).name} contact=me@example.org" in comments
+    assert f"nobody tidemill {key} site={read(person).name} contact=me@example.org" in comments
 
 
 def test_an_observing_site_refuses_to_run_and_says_what_to_do(person: SlurmPerson) -> None:

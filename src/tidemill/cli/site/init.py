@@ -292,7 +292,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
 
     # A probe queues like any user's job: as a guest behind all others it might wait forever.
     hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
-    comment = f"tidemill {site_key(directory)} {config.name} contact={config.contact}"
+    comment = f"tidemill {site_key(directory)} site={config.name} contact={config.contact}"
     try:
         probe = Probe(open_batch(hasty, directory), directory, config=config, binary=binary, comment=comment)
         facts = run_probe(probe, wait_s=wait_s, tell=say)

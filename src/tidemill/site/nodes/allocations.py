@@ -162,7 +162,7 @@ class Allocations:
             gpus=self._config.node.gpus or 0,
             count=ask.count,
             start_by_s=start_by_s,
-            comment=self._config.name + (f" contact={contact}" if contact else ""),
+            comment=f"site={self._config.name}" + (f" contact={contact}" if contact else ""),
             exclude=ask.exclude,
             features=ask.features,
             partition=ask.partition,
