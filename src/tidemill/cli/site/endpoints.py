@@ -69,7 +69,7 @@ def _examine(endpoint: Endpoint) -> Finding:
             raise ConfigError(f"`{endpoint.url}`: `credentials_file` `{endpoint.credentials_file}` {why}")
         if not endpoint.credentials_file.is_file():
             raise ConfigError(
-                f"`{endpoint.url}`: its `credentials_file` `{endpoint.credentials_file}` does not exist"
+                f"`{endpoint.url}`: its `credentials_file` `{endpoint.credentials_file}` is not a file"
             )
     if scheme == "s3":
         try:

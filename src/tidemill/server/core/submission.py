@@ -164,8 +164,7 @@ def prepare(request: SubmitRequest) -> PreparedSubmit:
         found = same.get(id(spec))
         if found is None:
             text = _ENCODER.encode(spec)
-            at = index if len(request.jobs) > 1 else None
-            found = same[id(spec)] = (text, _shared(shared, known, spec, (at, text)))
+            found = same[id(spec)] = (text, _shared(shared, known, spec, (_place(request, index), text)))
         texts.append(found[0])
         which.append(found[1])
     digest = hashlib.sha256(head + b'"jobs":[')
@@ -586,7 +585,7 @@ class _Plan:
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
         """What the job waits for as (job, campaign, upto), and why it fails at once, if it does. Its own campaign
         stands for the jobs of earlier requests."""
-        at = index if len(self._request.jobs) > 1 else None
+        at = _place(self._request, index)
         if self._is_new and self._request.campaign in spec.after:
             raise RequestError(
                 f"{called(at)} comes after its own campaign `{self._request.campaign}`, which has no earlier job",
@@ -691,6 +690,11 @@ def _after_campaign(
     if bad is not None and bad <= upto:
         return [], [f"job {bad} of campaign `{name}`, which it comes after, has failed or was canceled"]
     return [], []
+
+
+def _place(request: SubmitRequest, index: int) -> int | None:
+    """The index of a job for messages; None = the only one of its request."""
+    return index if len(request.jobs) > 1 else None
 
 
 def called(index: int | None) -> str:
