@@ -116,9 +116,8 @@ class Client:
         self.place = place
         self.home = home_dir(home)
         self.retry_s = retry_s
-        self.notice: Callable[[str], None] | None = (
-            None  #: gets a line for people when the server stops answering, and when it answers again
-        )
+        #: gets a line for people when the server stops answering, and when it answers again
+        self.notice: Callable[[str], None] | None = None
         self.connection = Connection(place.address, credentials=place.credentials)
 
     # ---- submit ----------------------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 ROUTES_SHOWN = 10
 OUTPUTS_SHOWN = 5
-REASON_CHARACTERS_MIN = (
-    20  #: a shorter reason, such as `exit status 1`, says nothing about which failure it is
-)
+REASON_CHARACTERS_MIN = 20
+"""A shorter reason, such as `exit status 1`, says nothing about which failure it is."""
 
 
 def explain(args: Namespace) -> int:

@@ -258,9 +258,8 @@ def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
     if plan.why:
         text += f". {plan.why}"
-    if (
-        " " in plan.waits_for and plan.waits_for not in plan.why
-    ):  # a sentence of the agent's, not the word that stands for `why`
+    # a sentence of the agent's, not the word that stands for `why`
+    if " " in plan.waits_for and plan.waits_for not in plan.why:
         text += f"; waits: {plan.waits_for}"
     if done:
         text += f"; {done}"
