@@ -108,7 +108,8 @@ def reference() -> str:
     """The page."""
     parts = [HEAD, "## Options of every verb\n", _options(_common())]
     parts.append(
-        "Verbs that start or check something on this machine have neither `--server` nor `--secret-file`.\n"
+        "Verbs that start or check something on this machine have neither `--server` nor `--secret-file`, or an option "
+        "of that name of their own.\n"
     )
     for group, verbs in GROUPS.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
@@ -124,9 +125,11 @@ def _verb(verb: str, about: str, command: Command) -> str:
     text = (
         f"### `tidemill {verb}`\n\n{about[0].upper()}{about[1:]}.\n\n```\n{usage}\n{command.example}\n```\n"
     )
+    common = {(tuple(each.option_strings), each.help) for each in _common()}
     own = [
-        action for action in parser._actions if action.option_strings[:1] not in (["-h"], *_common_names())
-    ]
+        each for each in parser._actions
+        if each.option_strings[:1] != ["-h"] and (tuple(each.option_strings), each.help) not in common
+    ]  # fmt: skip
     return f"{text}\n{_options(own)}" if own else text
 
 
@@ -134,10 +137,6 @@ def _common() -> list[argparse.Action]:
     parser = Parser(prog="tidemill", add_help=False)
     add_common(parser, talks=True)
     return parser._actions
-
-
-def _common_names() -> list[list[str]]:
-    return [list(action.option_strings[:1]) for action in _common()]
 
 
 def _options(actions: list[argparse.Action]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill.config.keys import doc
+from tidemill.config.smtp import FORMS, PLAIN, SmtpServer, parse_server
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,4 +38,19 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class ContactMail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where mail to the contact goes out."""
 
-    server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""
+    server: Annotated[
+        str,
+        doc(
+            f"SMTP server: {FORMS}, such as `{PLAIN}://localhost` for the relay of a login node; empty = no mail"
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an address."""
+        if self.server:
+            parse_server(self.server)
+
+    @property
+    def place(self) -> SmtpServer:
+        """Where and how to connect, of a record with `server`."""
+        return parse_server(self.server)

@@ -121,6 +121,7 @@ def qsub(words: list[str]) -> None:
             "walltime": seconds_of(resources.get("walltime", "3600")), "variables": variables, "exit": None,
             "excl": "excl" in resources.get("place", ""), "script": str(path("script", str(number))),
             "qtime": time.time(), "state": "H" if "h" in given else "Q", "index": None, "parent": None,
+            "priority": int(given.get("p", ["0"])[-1]),
         }  # fmt: skip
         if "J" in given:
             first, last = given["J"][-1].split("-")

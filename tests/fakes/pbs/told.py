@@ -22,7 +22,7 @@ def attributes(job: Job, config: Config) -> Job:
         "ctime": ctime(job["qtime"]),
         "Hold_Types": "n",
         "Join_Path": "oe",
-        "Priority": 0,
+        "Priority": job["priority"],
         "qtime": ctime(job["qtime"]),
         "Rerunable": "False",
         "Resource_List": {

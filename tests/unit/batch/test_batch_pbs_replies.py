@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.batch.contract import BatchSubmission, Ending
@@ -160,6 +161,14 @@ def test_submission_says_all_that_pbs_can_do() -> None:
     assert "min_walltime=60" in words
     assert "TIDEMILL_KEY=k,TIDEMILL_NAME=tm-here-e1-2,TIDEMILL_ABOUT=here_contact_a_b@c_d_e" in words
     assert words[-6:] == ["-q", "small", "-A", "acc", "-l", "filesystems=home"]
+
+
+def test_jobs_on_idle_nodes_are_behind_all_others_and_those_that_queue_are_not() -> None:
+    idle = BatchSubmission(name="tm-x", command=["x"], nodes=1, cores=8, memory_mb=0, walltime_s=60)
+    queues = msgspec.structs.replace(idle, nodes=4, polite=False)
+    words = command.submit_words(idle, Cluster(), key="k", account="")
+    assert words[words.index("-p") + 1] == "-1024"
+    assert "-p" not in command.submit_words(queues, Cluster(), key="k", account="")
 
 
 def test_number_is_found_among_a_sites_own_words() -> None:

@@ -45,6 +45,9 @@ WORDS = (
 GONE_STATUSES = {153, 35}
 """`errno` modulo 256 of 15001, unknown job id, and 15139, job has finished."""
 
+PRIORITY_MIN = -1024
+"""The least priority that users may give (qsub(1B), `-p`)."""
+
 AFTER_END_S = 10.0
 """Time from the expected end of a job to the limit that announces it: PBS must not reach the limit first."""
 
@@ -93,6 +96,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     words = ["qsub", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", rerun, "-m", "n"]
     words += ["-l", f"select={chunk}", "-l", "place=scatter:excl" if submission.nodes > 1 else "place=free"]
     words += ["-l", f"walltime={max(1, math.ceil(submission.walltime_s))}"]
+    if submission.polite and config.nice is not None:
+        words += ["-p", str(max(PRIORITY_MIN, -config.nice))]
     if submission.walltime_min_s is not None and submission.count == 1:
         words += ["-l", f"min_walltime={max(1, math.ceil(submission.walltime_min_s))}"]
     words += ["-v", f"{KEY}={key},{NAME}={submission.name},TIDEMILL_ABOUT={_plain(submission.comment)}"]

@@ -52,7 +52,8 @@ def define_check(parser: Parser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="connect to nothing: do not ask the batch system for partition and account, nor caches for an answer",
+        help="connect to nothing: do not ask the batch system for partition and account, nor caches and the mail server for "
+        "an answer",
     )
 
 
@@ -234,6 +235,8 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield from examine_containers(read)
     yield from examine_endpoints(read)
     yield from examine_caches(read, offline=offline)
+    if read.mail.server and not offline:
+        yield _mail(read)
     if read.batch != "local":
         yield from _manners(read)
         if not offline:
@@ -395,6 +398,21 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
             "lead_listen", "warn", f"`{read.lead_listen}` can be reached from this host only",
             "right where the compute nodes are this host; else `tidemill doctor --compute` prints the address",
         )  # fmt: skip
+
+
+def _mail(read: SiteConfig) -> Finding:
+    from tidemill.config.smtp import PLAIN
+    from tidemill.site.staff.mail import why_no_mail
+
+    why = why_no_mail(read)
+    if why:
+        return Finding(
+            "mail", "fail", f"`{read.mail.server}` does not take mail: {why}",
+            f"check `mail.server`; a relay without encryption is `{PLAIN}://HOST:PORT`",
+        )  # fmt: skip
+    if not read.contact:
+        return Finding("mail", "warn", "no contact is named, so no mail is sent", "set `contact`")
+    return Finding("mail", "ok", f"`{read.mail.server}` answers; mail goes to {read.contact}")
 
 
 def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:

@@ -143,6 +143,7 @@ def run(args: Namespace) -> int:
 
 def made(args: Namespace) -> Opportunity:
     """The report that the command line asks for."""
+    from tidemill.accounting.log import LogKind
     from tidemill.accounting.times import LogClock
     from tidemill.report.outside.opportunity import Price, cores_per_node, opportunity
 
@@ -154,7 +155,10 @@ def made(args: Namespace) -> Opportunity:
         f"{history.name}: {len(history):,} jobs on {machine.nodes:,} nodes ({machine.nodes_from}); simulating"
     )
     args.policy = args.policy or [Policy.YIELD.value, Policy.PREEMPT.value]
-    studies = [study_of(Namespace(**{**vars(args), "event_s": each}), trace) for each in args.event_length]
+    studies = [
+        study_of(Namespace(**{**vars(args), "event_s": each}), trace, is_pbs=history.kind is LogKind.PBS)
+        for each in args.event_length
+    ]
     return opportunity(
         history,
         machine,

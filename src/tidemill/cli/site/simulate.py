@@ -124,12 +124,17 @@ def define_times(parser: Parser) -> None:
         ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
         ("--poll-s", 30.0, "pause between two polls of the machine"),
         ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
-        ("--death-s", 5.0, "from cancel, or the end of a limit, to free nodes"),
         ("--walltime-max-s", 86400.0, "longest allocation"),
     ):
         parser.add_argument(
             name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
         )
+    parser.add_argument(
+        "--death-s",
+        type=seconds,
+        metavar="S",
+        help="from cancel, or the end of a limit, to free nodes (default: 5, with a log of PBS 12)",
+    )
     parser.add_argument(
         "--glance-s",
         type=seconds,
@@ -157,7 +162,8 @@ def define_times(parser: Parser) -> None:
     parser.add_argument(
         "--unaligned",
         action="store_true",
-        help="polls know nothing of the scheduler's cycle (default: they come just before it)",
+        help="polls know nothing of the scheduler's cycle (default: so with a log of PBS, which does not show its cycle; "
+        "else they come just before it)",
     )
 
 
@@ -165,23 +171,23 @@ def run(args: Namespace) -> int:
     """Simulate and print."""
     from tidemill.harvest.simulation.experiment import results_of, run_all
 
-    trace = read(args)
-    study = study_of(args, trace)
+    kind = args.kind or kind_of(args.trace)
+    trace = read(args, kind)
+    study = study_of(args, trace, is_pbs=kind == "pbs")
     for note in notes_of(trace):
         say(note)
     if args.plot is not None:
         draw(args.plot, study, trace)
     results = results_of(study, run_all(study))
     if args.json:
-        show_json(report_of(args, study, trace, results))
+        show_json(report_of(args, study, trace, results, kind=kind))
     else:
         print_tables(study, trace, results)
     return 0
 
 
-def read(args: Namespace) -> Trace:
-    """The trace of the command line. Raises ConfigError."""
-    kind = args.kind or kind_of(args.trace)
+def read(args: Namespace, kind: str) -> Trace:
+    """The trace of the command line, a log of this kind. Raises ConfigError."""
     if kind in ("sacct", "pbs"):
         from tidemill.accounting.log import LogKind, history_of
 
@@ -218,10 +224,14 @@ def kind_of(path: Path) -> str:
     return "availability" if any(is_sample(line) for line in records[:2]) else "swf"
 
 
-def study_of(args: Namespace, trace: Trace) -> Study:
-    """What the command line asks for. Raises ConfigError for what cannot be."""
+def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
+    """What the command line asks for. Raises ConfigError for what cannot be.
+
+    On a machine of PBS (`is_pbs`) nodes are free later and its agent does not see the scheduler's cycles.
+    """
     from tidemill.harvest.simulation.experiment import Study, horizon_of, replicas_for
     from tidemill.harvest.simulation.simulator import World
+    from tidemill.site.nodes.planning import DEATH_S, DEATH_S_PBS
 
     for name in ("event_s", "poll_s", "cycle_s", "walltime_max_s"):
         if getattr(args, name) <= 0:
@@ -238,9 +248,9 @@ def study_of(args: Namespace, trace: Trace) -> Study:
         calls_per_min_max=args.calls_per_min_max,
         has_headroom=not args.no_headroom,
         lead_s=args.lead_s,
-        is_aligned=not args.unaligned,
+        is_aligned=not (args.unaligned or is_pbs),
         cycle_s=args.cycle_s,
-        death_s=args.death_s,
+        death_s=args.death_s if args.death_s is not None else DEATH_S_PBS if is_pbs else DEATH_S,
         jobs_max=args.jobs_max or 1_000_000,
         width_min=args.width_min,
         walltime_max_s=args.walltime_max_s,
@@ -271,7 +281,9 @@ def notes_of(trace: Trace) -> list[str]:
     return lines + trace.notes
 
 
-def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Result]) -> dict[str, Any]:
+def report_of(
+    args: Namespace, study: Study, trace: Trace, results: dict[str, Result], *, kind: str
+) -> dict[str, Any]:
     """The JSON document."""
     from tidemill.harvest.plan.pace import least_pause_s
     from tidemill.harvest.plan.phase import lead
@@ -291,14 +303,18 @@ def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Re
         "idle_share": first.idle_share,
         "seconds": sum(each.seconds for each in results.values()),
         "parameters": {
-            "kind": args.kind or kind_of(args.trace),
+            "kind": kind,
             "event_s": world.event_s,
             "startup_s": world.startup_s,
             "poll_s": world.poll_s,
             "glance_s": least_pause_s(world.poll_s) if world.glance_s is None else world.glance_s,
             "calls_per_min_max": world.calls_per_min_max,
             "headroom": world.has_headroom,
-            "lead_s": None if args.unaligned else lead(world.death_s) if args.lead_s is None else args.lead_s,
+            "lead_s": None
+            if not world.is_aligned
+            else lead(world.death_s)
+            if args.lead_s is None
+            else args.lead_s,
             "cycle_s": world.cycle_s,
             "death_s": world.death_s,
             "jitter_s": study.jitter_s,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from enum import IntEnum
 from typing import NamedTuple
 
 from tidemill.model.machine import JobCounts
@@ -26,7 +27,7 @@ COST_SHARE = 0.2
 """Weight of the last poll in the mean number of commands of a poll."""
 
 QUIET_POLLS = 2.0
-"""Factor by which polls are rarer while glances show no change."""
+"""Factor by which polls are rarer while glances show no change of any kind."""
 
 CALLS_PER_POLL = 6.0
 """Queries in a poll interval, usually: 12 a minute with polls every 30 s."""
@@ -63,23 +64,35 @@ class OwnJobs(NamedTuple):
     withdrawn: int = 0
 
 
-def is_news(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool) -> bool:
-    """Whether jobs have come between two glances, or have ended while others wait. Tidemill's own do not count.
+class Change(IntEnum):
+    """What two glances show, the more urgent the larger."""
 
-    If no job waits, an end only leaves nodes to be filled, which can wait until the next poll. An unclear change counts
-    as news: it costs one poll, and only as often as `GlancePace.react` allows.
+    NONE = 0
+    FREED = 1  #: jobs have ended and none waits: nodes to be filled at the next regular poll, which is not put off
+    NEWS = 2  #: jobs have come, or have ended while others wait: worth a poll at once
+
+
+def change_between(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool) -> Change:
+    """What has happened between two glances. What Tidemill itself did does not count.
+
+    An unclear change counts as news: it costs one poll, and only as often as `GlancePace.react` allows.
     """
     if before.submitted is not None and after.submitted is not None:
-        if after.submitted - before.submitted != own.submitted:
-            return True
         ended = (after.ended or 0) - (before.ended or 0)
-        return ended < 0 or (ended > own.canceled and not is_queue_empty)
+        if after.submitted - before.submitted != own.submitted or ended < 0:
+            return Change.NEWS
+        has_freed = ended > own.canceled
+        return Change.NONE if not has_freed else Change.FREED if is_queue_empty else Change.NEWS
     # jobs of Tidemill that left the queue may hide as many that came
     least = min(0, own.submitted - own.started - own.withdrawn)
-    come = (after.waiting or 0) - (before.waiting or 0) > least
-    if before.waiting and (after.running or 0) - (before.running or 0) > own.started:
-        return True  # one of Tidemill's may have started whose pilot has not reported yet
-    return come or (not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running))
+    more = (after.running or 0) - (before.running or 0)
+    if (after.waiting or 0) - (before.waiting or 0) > least or (before.waiting and more > own.started):
+        return (
+            Change.NEWS
+        )  # in the second case one of Tidemill's may have started whose pilot has not reported yet
+    if not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running):
+        return Change.NEWS
+    return Change.FREED if more < own.started - max(0, own.canceled - own.withdrawn) else Change.NONE
 
 
 def awaited_s(*, has_new_work: bool, living: int, left: int) -> float | None:

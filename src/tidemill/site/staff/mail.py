@@ -1,16 +1,17 @@
-"""Mail to the site's contact: plain SMTP (RFC 5321) to the server that the configuration names, bounded in time."""
+"""Mail to the site's contact: SMTP (RFC 5321) to the server that the configuration names, bounded in time."""
 
 from __future__ import annotations
 
 import smtplib
 import socket
+import ssl
 from email.message import EmailMessage
 
 from tidemill.config.site import SiteConfig
+from tidemill.config.smtp import PLAIN, SmtpServer
 from tidemill.errors import SiteError
 
 TIMEOUT_S = 20.0
-SMTP_PORT = 25
 
 
 def can_mail(config: SiteConfig) -> bool:
@@ -20,22 +21,45 @@ def can_mail(config: SiteConfig) -> bool:
 
 def send(config: SiteConfig, subject: str, text: str) -> None:
     """Send a mail to the contact. Raises SiteError."""
-    host, colon, port = config.mail.server.rpartition(":")
-    if not colon:
-        host, port = port, str(SMTP_PORT)
     message = EmailMessage()
     message["From"] = config.contact
     message["To"] = config.contact
     message["Subject"] = " ".join(f"[tidemill {config.name}] {subject}".split())
     message.set_content(text)
     try:
-        with smtplib.SMTP(host.strip("[]"), int(port), timeout=TIMEOUT_S) as server:
+        with _connect(config.mail.place) as server:
             server.send_message(message)
-    except (OSError, smtplib.SMTPException, ValueError) as error:
+    except (OSError, smtplib.SMTPException) as error:
         raise SiteError(
             f"failed to mail `{config.contact}` through `{config.mail.server}`: {error}",
-            hint="check `mail.server` and `contact` in site.toml",
+            hint="check `mail.server` and `contact` in site.toml; a relay without encryption is "
+            f"`{PLAIN}://HOST:PORT`",
         ) from error
+
+
+def why_no_mail(config: SiteConfig) -> str:
+    """Why the mail server does not answer as the configuration says; empty = it does. Sends no mail."""
+    try:
+        with _connect(config.mail.place):
+            return ""
+    except (OSError, smtplib.SMTPException) as error:
+        return str(error) or type(error).__name__
+
+
+def _connect(place: SmtpServer) -> smtplib.SMTP:
+    """A connection, encrypted as the configuration says. Certificates are those that the system believes."""
+    if place.security == "tls":
+        return smtplib.SMTP_SSL(
+            place.host, place.port, timeout=TIMEOUT_S, context=ssl.create_default_context()
+        )
+    server = smtplib.SMTP(place.host, place.port, timeout=TIMEOUT_S)
+    try:
+        if place.security == "starttls":
+            server.starttls(context=ssl.create_default_context())
+    except BaseException:
+        server.close()
+        raise
+    return server
 
 
 def stop_text(config: SiteConfig, reason: str, at: str) -> str:

@@ -45,6 +45,20 @@ def test_what_tidemill_canceled_itself_causes_none_and_what_others_end_does() ->
     assert not made.take(shows(5, ended=6), 24.0)
 
 
+def test_nodes_that_become_free_are_filled_at_the_next_regular_poll_which_is_not_put_off() -> None:
+    made = glances()
+    made.is_queue_empty = True
+    made.glancing(8.0)
+    assert not made.take(shows(5, ended=2), 8.0)
+    assert made.poll_factor(8.0, holds=True) == QUIET_POLLS
+    assert not made.take(shows(5, ended=3), 16.0)
+    assert made.poll_factor(16.0, holds=True) == 1.0
+    assert not made.take(shows(5, ended=3), 24.0)  # it stays so until the poll
+    assert made.poll_factor(24.0, holds=True) == 1.0
+    made.polling(30.0, at_once=False)
+    assert made.poll_factor(30.0, holds=True) == QUIET_POLLS
+
+
 def test_a_change_that_the_bound_defers_is_polled_for_later() -> None:
     made = glances()
     for k in range(int(BURST_POLLS)):

@@ -12,7 +12,7 @@ import pytest
 from tidemill.config.outlets import ContactMail
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.site.staff.mail import can_mail, send, stop_text
+from tidemill.site.staff.mail import can_mail, send, stop_text, why_no_mail
 
 CONFIG = SiteConfig(name="centre", server="unix:/s", contact="operator@example.org")
 
@@ -67,7 +67,7 @@ def mailbox() -> Iterator[Mailbox]:
 
 def with_server(mailbox: Mailbox) -> SiteConfig:
     host, port = mailbox.server_address[:2]
-    return msgspec.structs.replace(CONFIG, mail=ContactMail(server=f"{host!s}:{port}"))
+    return msgspec.structs.replace(CONFIG, mail=ContactMail(server=f"smtp+plain://{host!s}:{port}"))
 
 
 def test_the_contact_is_told_why_the_site_was_stopped_and_what_to_do(mailbox: Mailbox) -> None:
@@ -94,7 +94,24 @@ def test_a_refused_mail_names_server_and_contact(mailbox: Mailbox) -> None:
 
 
 def test_a_server_that_is_not_there_is_an_error_and_none_is_no_mail() -> None:
-    nowhere = msgspec.structs.replace(CONFIG, mail=ContactMail(server="127.0.0.1:1"))
+    nowhere = msgspec.structs.replace(CONFIG, mail=ContactMail(server="smtp+plain://127.0.0.1:1"))
     with pytest.raises(SiteError, match=r"127\.0\.0\.1:1"):
         send(nowhere, "s", "t")
     assert not can_mail(CONFIG)
+
+
+def test_a_server_without_encryption_gets_no_mail_unless_its_address_says_so(mailbox: Mailbox) -> None:
+    host, port = mailbox.server_address[:2]
+    bare = msgspec.structs.replace(CONFIG, mail=ContactMail(server=f"{host!s}:{port}"))
+    with pytest.raises(SiteError, match="STARTTLS"):
+        send(bare, "s", "t")
+    assert "STARTTLS" in why_no_mail(bare)
+    assert not why_no_mail(with_server(mailbox))
+    assert not mailbox.received
+
+
+def test_an_address_that_is_none_is_refused_with_the_forms() -> None:
+    with pytest.raises(ValueError, match=r"smtps://HOST:PORT.*smtp\+plain"):
+        ContactMail(server="http://relay.example.org")
+    with pytest.raises(ValueError, match="names a user"):
+        ContactMail(server="me:secret@relay.example.org")
