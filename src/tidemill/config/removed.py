@@ -36,8 +36,8 @@ REPLACED: dict[str, dict[str, str]] = {
         "cluster.gpus_per_node": "`node.gpus` says it",
         "containers.NAME.path": '`command` holds the program, and options before its verb: `["/usr/bin/podman"]`',
         "containers.NAME.global_options": "`command` holds the program, and options before its verb",
-        "cluster.nice": "Tidemill's jobs have `--nice=1000000`, on PBS and Grid Engine the least priority (`-p`); `--nice=N` or `-p N` in "
-        "`cluster.directives` wins over it",
+        "cluster.nice": "Tidemill's jobs have `--nice=1000000`, on PBS and Grid Engine the least priority (`-p`); "
+        "`--nice=N` or `-p N` in `cluster.directives` wins over it",
         "cluster.burst_buffer": "`cluster.directives` takes its lines: those that begin with `#` go to the head of the "
         "script",
         "replicas.file": "`replicas.files` names a file, or a directory of such files",

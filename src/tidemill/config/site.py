@@ -78,8 +78,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         constant(
-            "The `--nice` value of Tidemill's jobs, on PBS and Grid Engine the least priority (`-p`): behind regular jobs, "
-            "whose priorities rarely differ by as much"
+            "The `--nice` value of Tidemill's jobs, on PBS and Grid Engine the least priority (`-p`): behind regular "
+            "jobs, whose priorities rarely differ by as much"
         ),
     ] = 1_000_000
     launcher: Annotated[
@@ -361,7 +361,8 @@ class SiteConfig(
     mode: Annotated[
         Literal["run", "observe"],
         doc(
-            "`observe` takes no work and submits nothing, it only shows what it sees: `site init` writes it, with `nodes_max = 4` and `harvest.node_hours_max = 100`"
+            "`observe` takes no work and submits nothing, it only shows what it sees: `site init` writes it, with "
+            "`nodes_max = 4` and `harvest.node_hours_max = 100`"
         ),
     ] = "run"
     batch: Annotated[Literal["local", "slurm", "pbs", "gridengine"], doc("The batch system")] = "local"

@@ -1,4 +1,4 @@
-"""`mail.server` of `server.toml` and `site.toml`: where a mail server is, and how connections to it are encrypted. Pure."""
+"""`mail.server` of `server.toml` and `site.toml`: where a mail server is, and how to encrypt connections. Pure."""
 
 from __future__ import annotations
 

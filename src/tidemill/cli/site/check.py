@@ -52,8 +52,8 @@ def define_check(parser: Parser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="connect to nothing: do not ask the batch system for partition and account, nor caches and the mail server for "
-        "an answer",
+        help="connect to nothing: do not ask the batch system for partition and account, nor caches and the mail "
+        "server for an answer",
     )
 
 

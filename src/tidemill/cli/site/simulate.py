@@ -162,8 +162,8 @@ def define_times(parser: Parser) -> None:
     parser.add_argument(
         "--unaligned",
         action="store_true",
-        help="polls know nothing of the scheduler's cycle (default: so with a log of PBS, which does not show its cycle; "
-        "else they come just before it)",
+        help="polls know nothing of the scheduler's cycle (default: they come just before it; with a log of PBS, which "
+        "does not show its cycle, always so)",
     )
 
 
