@@ -14,7 +14,7 @@ import msgspec
 from tidemill.config import CREDENTIALS
 from tidemill.config.addressee import NAME_PATTERN, Occasion, Share, parse_target, shown
 from tidemill.config.keys import Duration, constant, doc
-from tidemill.config.smtp import FORMS, PLAIN, SmtpServer, parse_server
+from tidemill.config.outlets import FORMS, PLAIN, SmtpServer, parse_server
 
 _HOST = re.compile(r"[A-Za-z0-9.*?-]+")
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]

@@ -8,7 +8,7 @@ from tidemill.harvest.plan.pace import (
     BURST_POLLS,
     FIRST_WORK_S,
     LEFT_S,
-    Change,
+    CountsChange,
     GlancePace,
     LastMinute,
     OwnJobs,
@@ -100,7 +100,7 @@ def test_what_comes_or_ends_is_news_unless_tidemill_did_it(
     before: JobCounts, after: JobCounts, own: OwnJobs, expected: bool
 ) -> None:
     change = change_between(before, after, own=own, is_queue_empty=False)
-    assert change is (Change.NEWS if expected else Change.NONE)
+    assert change is (CountsChange.NEWS if expected else CountsChange.NONE)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_of_ours_has_left_the_queue_hides_nobody_who_came(
     before: JobCounts, after: JobCounts, own: OwnJobs, *, expected: bool
 ) -> None:
     change = change_between(before, after, own=own, is_queue_empty=True)
-    assert change is (Change.NEWS if expected else Change.NONE)
+    assert change is (CountsChange.NEWS if expected else CountsChange.NONE)
 
 
 def test_a_batch_system_whose_polls_cost_more_is_glanced_at_less_often_within_the_same_calls() -> None:
@@ -144,18 +144,18 @@ def test_polls_that_cost_more_than_usual_are_paid_from_those_that_changes_may_ca
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (counted(5, 2), counted(5, 2), Change.NONE),
-        (counted(5, 2), counted(5, 3), Change.FREED),
-        (counted(5, 2), counted(6, 3), Change.NEWS),
-        (now(0, 4), now(0, 4), Change.NONE),
-        (now(0, 4), now(0, 3), Change.FREED),
-        (now(0, 4), now(1, 3), Change.NEWS),
-        (now(0, 4), now(0, 5), Change.NONE),
-        (now(1, 4), now(1, 5), Change.NEWS),
+        (counted(5, 2), counted(5, 2), CountsChange.NONE),
+        (counted(5, 2), counted(5, 3), CountsChange.FREED),
+        (counted(5, 2), counted(6, 3), CountsChange.NEWS),
+        (now(0, 4), now(0, 4), CountsChange.NONE),
+        (now(0, 4), now(0, 3), CountsChange.FREED),
+        (now(0, 4), now(1, 3), CountsChange.NEWS),
+        (now(0, 4), now(0, 5), CountsChange.NONE),
+        (now(1, 4), now(1, 5), CountsChange.NEWS),
     ],
 )
 def test_an_end_that_nobody_waits_for_has_time_until_the_next_regular_poll(
-    before: JobCounts, after: JobCounts, expected: Change
+    before: JobCounts, after: JobCounts, expected: CountsChange
 ) -> None:
     assert change_between(before, after, own=OwnJobs(), is_queue_empty=True) is expected
 
@@ -163,16 +163,16 @@ def test_an_end_that_nobody_waits_for_has_time_until_the_next_regular_poll(
 @pytest.mark.parametrize(
     ("before", "after", "own", "expected"),
     [
-        (counted(5, 2), counted(5, 4), OwnJobs(canceled=2), Change.NONE),
-        (counted(5, 2), counted(5, 5), OwnJobs(canceled=2), Change.FREED),
-        (now(0, 4), now(0, 2), OwnJobs(canceled=2), Change.NONE),
-        (now(0, 4), now(0, 1), OwnJobs(canceled=2), Change.FREED),
-        (now(2, 4), now(0, 4), OwnJobs(canceled=2, withdrawn=2), Change.NONE),
-        (now(1, 4), now(0, 4), OwnJobs(started=1), Change.FREED),  # ours started, another ended
+        (counted(5, 2), counted(5, 4), OwnJobs(canceled=2), CountsChange.NONE),
+        (counted(5, 2), counted(5, 5), OwnJobs(canceled=2), CountsChange.FREED),
+        (now(0, 4), now(0, 2), OwnJobs(canceled=2), CountsChange.NONE),
+        (now(0, 4), now(0, 1), OwnJobs(canceled=2), CountsChange.FREED),
+        (now(2, 4), now(0, 4), OwnJobs(canceled=2, withdrawn=2), CountsChange.NONE),
+        (now(1, 4), now(0, 4), OwnJobs(started=1), CountsChange.FREED),  # ours started, another ended
     ],
 )
 def test_nodes_that_tidemill_itself_released_are_not_to_be_filled(
-    before: JobCounts, after: JobCounts, own: OwnJobs, expected: Change
+    before: JobCounts, after: JobCounts, own: OwnJobs, expected: CountsChange
 ) -> None:
     assert change_between(before, after, own=own, is_queue_empty=True) is expected
 

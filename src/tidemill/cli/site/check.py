@@ -401,7 +401,7 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
 
 
 def _mail(read: SiteConfig) -> Finding:
-    from tidemill.config.smtp import PLAIN
+    from tidemill.config.outlets import PLAIN
     from tidemill.site.staff.mail import why_no_mail
 
     why = why_no_mail(read)

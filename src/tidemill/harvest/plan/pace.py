@@ -64,7 +64,7 @@ class OwnJobs(NamedTuple):
     withdrawn: int = 0
 
 
-class Change(IntEnum):
+class CountsChange(IntEnum):
     """What two glances show, the more urgent the larger."""
 
     NONE = 0
@@ -72,7 +72,9 @@ class Change(IntEnum):
     NEWS = 2  #: jobs have come, or have ended while others wait: worth a poll at once
 
 
-def change_between(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool) -> Change:
+def change_between(
+    before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queue_empty: bool
+) -> CountsChange:
     """What has happened between two glances. What Tidemill itself did does not count.
 
     An unclear change counts as news: it costs one poll, and only as often as `GlancePace.react` allows.
@@ -80,19 +82,27 @@ def change_between(before: JobCounts, after: JobCounts, *, own: OwnJobs, is_queu
     if before.submitted is not None and after.submitted is not None:
         ended = (after.ended or 0) - (before.ended or 0)
         if after.submitted - before.submitted != own.submitted or ended < 0:
-            return Change.NEWS
+            return CountsChange.NEWS
         has_freed = ended > own.canceled
-        return Change.NONE if not has_freed else Change.FREED if is_queue_empty else Change.NEWS
+        return (
+            CountsChange.NONE
+            if not has_freed
+            else CountsChange.FREED
+            if is_queue_empty
+            else CountsChange.NEWS
+        )
     # jobs of Tidemill that left the queue may hide as many that came
     least = min(0, own.submitted - own.started - own.withdrawn)
     more = (after.running or 0) - (before.running or 0)
     if (after.waiting or 0) - (before.waiting or 0) > least or (before.waiting and more > own.started):
         return (
-            Change.NEWS
+            CountsChange.NEWS
         )  # in the second case one of Tidemill's may have started whose pilot has not reported yet
     if not is_queue_empty and (before.waiting, before.running) != (after.waiting, after.running):
-        return Change.NEWS
-    return Change.FREED if more < own.started - max(0, own.canceled - own.withdrawn) else Change.NONE
+        return CountsChange.NEWS
+    return (
+        CountsChange.FREED if more < own.started - max(0, own.canceled - own.withdrawn) else CountsChange.NONE
+    )
 
 
 def awaited_s(*, has_new_work: bool, living: int, left: int) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.errors import TidemillError, is_transient
-from tidemill.harvest.plan.pace import QUIET_POLLS, Change, GlancePace, OwnJobs, change_between
+from tidemill.harvest.plan.pace import QUIET_POLLS, CountsChange, GlancePace, OwnJobs, change_between
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts
 from tidemill.site.nodes.batch_calls import Glanced
@@ -34,7 +34,7 @@ class Glances:
         self._off_until_s = 0.0
         self._at_s: float | None = None
         self._next_s: float | None = None  #: time of the next glance
-        self._change = Change.NEWS  #: since the last poll
+        self._change = CountsChange.NEWS  #: since the last poll
 
     def pause_s(self, now_s: float, *, holds: bool) -> float | None:
         """From the last poll or glance to the next glance; None = a poll comes next."""
@@ -56,7 +56,7 @@ class Glances:
         """Factor by which polls are rarer: since the last poll, glances have shown no change."""
         has_glanced = self._counts is not None and self._at_s is not None
         is_watched = has_glanced and self.pause_s(now_s, holds=holds) is not None
-        return QUIET_POLLS if is_watched and self._change is Change.NONE else 1.0
+        return QUIET_POLLS if is_watched and self._change is CountsChange.NONE else 1.0
 
     def glancing(self, now_s: float) -> None:
         """A glance begins."""
@@ -67,12 +67,12 @@ class Glances:
         """A poll begins; `at_once`: a glance has caused it, and has paid for it."""
         if not at_once:
             self.pace.polled(now_s)
-        self._change = Change.NONE
+        self._change = CountsChange.NONE
         self._next_s = None
 
     def missed(self) -> None:
         """The poll has failed: the changes that glances showed before it still call for a poll."""
-        self._change = Change.NEWS
+        self._change = CountsChange.NEWS
 
     def polled(self, counts: JobCounts | None) -> None:
         """Take the counts that came with a poll, where the batch system shows them."""
@@ -93,13 +93,13 @@ class Glances:
         before, self._counts = self._counts, counts
         own, self._own = self._own, OwnJobs()
         if before is None:
-            self._change = Change.NEWS  # what has come since the last poll is not known
+            self._change = CountsChange.NEWS  # what has come since the last poll is not known
             return False
         change = change_between(before, counts, own=own, is_queue_empty=self.is_queue_empty)
-        if change is Change.NEWS:
+        if change is CountsChange.NEWS:
             self.pace.changed(now_s)
         self._change = max(self._change, change)
-        return self._change is Change.NEWS and self.pace.react(now_s)
+        return self._change is CountsChange.NEWS and self.pace.react(now_s)
 
     def _fail(self, error: TidemillError | None, now_s: float) -> None:
         why = NOT_OFFERED if error is None else error.message

@@ -7,8 +7,8 @@ import socket
 import ssl
 from email.message import EmailMessage
 
+from tidemill.config.outlets import PLAIN, SmtpServer
 from tidemill.config.site import SiteConfig
-from tidemill.config.smtp import PLAIN, SmtpServer
 from tidemill.errors import SiteError
 
 TIMEOUT_S = 20.0
