@@ -23,6 +23,12 @@ KEPT_FOR_ACTIONS = 0.25
 GLANCE_BYTES_MAX = 1_000_000
 """A glance is asked for every few seconds. `sdiag` prints 4 to 20 kB, `qstat -B` about 2 kB."""
 
+BYTES_HINT = (
+    "the batch system answers, but with more than Tidemill reads at once: set `reply_bytes_max` in the table "
+    "`[tuning.cluster]` of site.toml (the agent needs about 8 bytes of memory for each), and report it in an issue"
+)
+"""`replies.read_text` of PBS needs that much (docs/batch-pbs.md); the other adapters need less."""
+
 Words = Sequence[tuple[str, Refusal]]
 """Lower-case pieces of what commands print, and what they mean; the first that fits counts."""
 
@@ -91,6 +97,7 @@ class Budget:
                 command,
                 timeout_s=config.timeout_s,
                 bytes_max=config.reply_bytes_max,
+                bytes_hint=BYTES_HINT,
                 environ=environ,
                 stdin=stdin,
             )

@@ -79,13 +79,15 @@ def ask(
     *,
     timeout_s: float = TIMEOUT_S,
     bytes_max: int = REPLY_BYTES_MAX,
+    bytes_hint: str = "no machine has needed more: report this one in an issue",
     environ: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> CommandResult:
     """Run a program in English and UTC to its end; its exit status is part of the reply.
 
     Raises SiteError when there is no such program, it does not end in time (then it is killed with all its children)
-    or prints more than `bytes_max`: in the last two cases what it was to do may have been done.
+    or prints more than `bytes_max`: in the last two cases what it was to do may have been done. `bytes_hint`: what to
+    do about the last one.
     """
     shown = " ".join(command)[:QUOTE_CHARS_MAX]
     started_s = clock.monotonic_s()
@@ -114,8 +116,8 @@ def ask(
             left = "" if _kill(process) else ", and cannot be killed: it hangs in the kernel"
             raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s{left}") from None
         except OverflowError:
-            hint = "no machine has needed more: report this one in an issue"
-            raise SiteError(f"`{shown}` printed more than {bytes_max} bytes", hint=hint) from None
+            message = f"`{shown}` printed more than {bytes_max} bytes, the bound on one reply; nothing of it was used"
+            raise SiteError(message, hint=bytes_hint) from None
     seconds = clock.monotonic_s() - started_s
     return CommandResult(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
 
