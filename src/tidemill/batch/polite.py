@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tidemill import clock
 from tidemill.batch.contract import CommandCounts
-from tidemill.batch.run import CommandResult, Refusal, ask, recognise
+from tidemill.batch.run import CommandResult, LongReplyError, Refusal, ask, recognise
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
@@ -97,14 +97,15 @@ class Budget:
                 command,
                 timeout_s=config.timeout_s,
                 bytes_max=config.reply_bytes_max,
-                bytes_hint=BYTES_HINT,
                 environ=environ,
                 stdin=stdin,
             )
-        except SiteError:
+        except SiteError as error:
             self.calls.failures += 1
             self.calls.seconds += clock.monotonic_s() - started_s
             self._adapt(kind, slow=True)
+            if isinstance(error, LongReplyError):
+                raise LongReplyError(error.message, hint=BYTES_HINT) from error
             raise
         self.calls.seconds += reply.seconds
         self.calls.bytes += len(reply.output) + len(reply.errors)

@@ -42,6 +42,10 @@ class Refusal(StrEnum):
     OTHER = "other"
 
 
+class LongReplyError(SiteError):
+    """A program printed more than its caller reads."""
+
+
 class CommandResult(NamedTuple):
     """What a program did."""
 
@@ -79,15 +83,13 @@ def ask(
     *,
     timeout_s: float = TIMEOUT_S,
     bytes_max: int = REPLY_BYTES_MAX,
-    bytes_hint: str = "no machine has needed more: report this one in an issue",
     environ: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> CommandResult:
     """Run a program in English and UTC to its end; its exit status is part of the reply.
 
     Raises SiteError when there is no such program, it does not end in time (then it is killed with all its children)
-    or prints more than `bytes_max`: in the last two cases what it was to do may have been done. `bytes_hint`: what to
-    do about the last one.
+    or prints more than `bytes_max` (LongReplyError): in the last two cases what it was to do may have been done.
     """
     shown = " ".join(command)[:QUOTE_CHARS_MAX]
     started_s = clock.monotonic_s()
@@ -117,7 +119,8 @@ def ask(
             raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s{left}") from None
         except OverflowError:
             message = f"`{shown}` printed more than {bytes_max} bytes, the bound on one reply; nothing of it was used"
-            raise SiteError(message, hint=bytes_hint) from None
+            hint = "no machine has needed more: report this one in an issue"
+            raise LongReplyError(message, hint=hint) from None
     seconds = clock.monotonic_s() - started_s
     return CommandResult(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
 

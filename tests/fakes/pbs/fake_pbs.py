@@ -283,17 +283,18 @@ def told(
     """Records of jobs: of an array its own and, with `-t` or where they were asked for, its elements'."""
     keys = {word.partition(".")[0] for word in asked}
     records: dict[str, Any] = {}
+    arrays = {}
+    for parent in {job["parent"] for job in jobs} - {None}:
+        arrays[parent] = array([each for each in state["jobs"].values() if each["parent"] == parent], config)
     for job in jobs:
         parent = job["parent"]
-        if parent and (not keys or parent in keys) and f"{parent}.{SERVER}" not in records:
-            elements_of = [each for each in state["jobs"].values() if each["parent"] == parent]
-            records[f"{parent}.{SERVER}"] = array(elements_of, config)
+        if parent and (not keys or parent in keys):
+            records[f"{parent}.{SERVER}"] = arrays[parent]
         if not parent or elements or job["key"] in keys:
-            records[f"{job['key']}.{SERVER}"] = attributes(job, config)
+            records[f"{job['key']}.{SERVER}"] = record = attributes(job, config)
             if parent and job["state"] == "Q":  # an element that waits is made of the array's attributes
-                whole = array([each for each in state["jobs"].values() if each["parent"] == parent], config)
-                shown = {name: whole[name] for name in ("Hold_Types", "comment") if name in whole}
-                records[f"{job['key']}.{SERVER}"].update(shown)
+                shown = arrays[parent]
+                record.update({name: shown[name] for name in ("Hold_Types", "comment") if name in shown})
     return records
 
 

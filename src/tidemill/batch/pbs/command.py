@@ -219,7 +219,7 @@ def node_name(host: str, aliases: Mapping[str, str]) -> str:
 
 
 def read_array_count(job: Record) -> int:
-    """How many elements an array has, by its record; 1 where it is none. Tidemill's begin at 0."""
+    """How many elements an array has, by its record; 1 for a single job. Tidemill's arrays begin at 0."""
     last = text_of(job, "array_indices_submitted").rpartition("-")[2]
     return read_number(last) + 1 if last else 1
 

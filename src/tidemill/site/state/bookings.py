@@ -66,7 +66,7 @@ class Bookings:
         allocation.reason = entry.reason
         allocation.ending = entry.ending
         if not (allocation.hosts and entry.state in ALLOCATION_FINAL and not entry.started_us):
-            # An end without a start is told by the allocation's script, which knows its first node alone, and that by
+            # An end without a start comes from the allocation's script, which knows its first node alone, and that by
             # `uname -n`: the names that the batch system gave stay.
             allocation.hosts = entry.hosts or allocation.hosts
         allocation.requeued = max(allocation.requeued, entry.requeued)
