@@ -75,11 +75,9 @@ def array(elements: list[Job], config: Config) -> Job:
     held = next((each for each in elements if each.get("holds") and each["state"] in "QH"), None)
     told["job_state"] = "F" if set(states) == {"F"} else "H" if held else "B" if has_begun else states[0]
     told["substate"] = 70 if has_begun else 10
-    if has_begun:
-        told["comment"] = (
-            f"Job Array Began at {ctime(min(job['stime'] for job in elements if job.get('stime')))}"
-        )
-        told["stime"] = ctime(min(job["stime"] for job in elements if job.get("stime")))
+    if starts := [job["stime"] for job in elements if job.get("stime")]:
+        told["comment"] = f"Job Array Began at {ctime(min(starts))}"
+        told["stime"] = ctime(min(starts))
     if held:
         told["Hold_Types"], told["comment"] = held["holds"], held["comment"]
     told.update(

@@ -334,7 +334,9 @@ class PbsBatchSystem:
         if len(names) == 1:
             words += ["-N", names[0][: self._name_chars_max]]
         listed = self._budget.check(self._budget.query(words))
-        for number, job in self._records_of(listed.decode(errors="replace").split()).items():
+        # The newest come last; more would be other jobs of this user, and cost a command for each IDS_MAX of them.
+        numbers = listed.decode(errors="replace").split()[-command.IDS_MAX :]
+        for number, job in self._records_of(numbers).items():
             name = variables(job).get(command.NAME, "")
             if name in names and self._is_ours(job) and self._records.submitted(name) is None:
                 submitted = SubmissionRecord(
