@@ -10,7 +10,7 @@ from tidemill.accounting import sacct
 from tidemill.accounting.records import PastJob, Remarks
 from tidemill.accounting.runs import SeenRuns
 from tidemill.accounting.times import LogClock
-from tidemill.batch.run import CommandResult, ask
+from tidemill.batch.run import CommandResult, LongReplyError, ask
 from tidemill.batch.slurm.text import FIELD
 from tidemill.errors import SiteError
 
@@ -30,10 +30,8 @@ def ask_sacct(command: list[str]) -> CommandResult:
     environ = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
     try:
         return ask(command, timeout_s=TIMEOUT_S, bytes_max=REPLY_BYTES_MAX, environ=environ)
-    except SiteError as error:
-        if "printed more than" in error.message:
-            raise OverflowError(error.message) from error
-        raise
+    except LongReplyError as error:
+        raise OverflowError(error.message) from error
 
 
 def jobs(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tidemill import clock
 from tidemill.batch.contract import CommandCounts
-from tidemill.batch.run import CommandResult, Refusal, ask, recognise
+from tidemill.batch.run import CommandResult, LongReplyError, Refusal, ask, recognise
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
@@ -22,6 +22,12 @@ KEPT_FOR_ACTIONS = 0.25
 
 GLANCE_BYTES_MAX = 1_000_000
 """A glance is asked for every few seconds. `sdiag` prints 4 to 20 kB, `qstat -B` about 2 kB."""
+
+BYTES_HINT = (
+    "the batch system answers, but with more than Tidemill reads at once: set `reply_bytes_max` in the table "
+    "`[tuning.cluster]` of site.toml (the agent needs about 8 bytes of memory for each), and report it in an issue"
+)
+"""`replies.read_text` of PBS needs that much (docs/batch-pbs.md); the other adapters need less."""
 
 Words = Sequence[tuple[str, Refusal]]
 """Lower-case pieces of what commands print, and what they mean; the first that fits counts."""
@@ -94,10 +100,12 @@ class Budget:
                 environ=environ,
                 stdin=stdin,
             )
-        except SiteError:
+        except SiteError as error:
             self.calls.failures += 1
             self.calls.seconds += clock.monotonic_s() - started_s
             self._adapt(kind, slow=True)
+            if isinstance(error, LongReplyError):
+                raise LongReplyError(error.message, hint=BYTES_HINT) from error
             raise
         self.calls.seconds += reply.seconds
         self.calls.bytes += len(reply.output) + len(reply.errors)

@@ -42,6 +42,10 @@ class Refusal(StrEnum):
     OTHER = "other"
 
 
+class LongReplyError(SiteError):
+    """A program printed more than its caller reads."""
+
+
 class CommandResult(NamedTuple):
     """What a program did."""
 
@@ -85,7 +89,7 @@ def ask(
     """Run a program in English and UTC to its end; its exit status is part of the reply.
 
     Raises SiteError when there is no such program, it does not end in time (then it is killed with all its children)
-    or prints more than `bytes_max`: in the last two cases what it was to do may have been done.
+    or prints more than `bytes_max` (LongReplyError): in the last two cases what it was to do may have been done.
     """
     shown = " ".join(command)[:QUOTE_CHARS_MAX]
     started_s = clock.monotonic_s()
@@ -114,8 +118,9 @@ def ask(
             left = "" if _kill(process) else ", and cannot be killed: it hangs in the kernel"
             raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s{left}") from None
         except OverflowError:
+            message = f"`{shown}` printed more than {bytes_max} bytes, the bound on one reply; nothing of it was used"
             hint = "no machine has needed more: report this one in an issue"
-            raise SiteError(f"`{shown}` printed more than {bytes_max} bytes", hint=hint) from None
+            raise LongReplyError(message, hint=hint) from None
     seconds = clock.monotonic_s() - started_s
     return CommandResult(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
 

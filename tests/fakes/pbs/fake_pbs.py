@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat, pbsdsh (links to this).
+"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, qhold, pbsnodes, pbs_rstat, pbsdsh (links).
 
 There is no daemon: every command takes the lock of `$TIDEMILL_FAKE_PBS`, notes which jobs have ended, starts what fits,
 and does its work. Jobs are really run, each by a process of its own that keeps its limit. Outputs, messages and exit
@@ -7,8 +7,12 @@ statuses are those of OpenPBS 23.06 as recorded, with what is wrong in them: JSO
 numbers, and makes numbers of variables that look like one.
 
     $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues, preempt_order,
-                                     strict_ordering
+                                     strict_ordering, vnodes (parts of each host, 1)
     $TIDEMILL_FAKE_PBS/no-scheduler  while it is there, nothing starts
+    $TIDEMILL_FAKE_PBS/broken        names of nodes on which every start fails
+    $TIDEMILL_FAKE_PBS/mute          while it is there, `qsub` takes jobs and prints nothing
+    $TIDEMILL_FAKE_PBS/old           while it is there, `qstat` does not know `-E`, as before 2016
+    $TIDEMILL_FAKE_PBS/commands      the commands so far, a line each
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
     $TIDEMILL_FAKE_PBS/slow          seconds that every command takes, if it is there
     $TIDEMILL_FAKE_PBS/rstat         what `pbs_rstat -f` prints
@@ -18,6 +22,7 @@ numbers, and makes numbers of variables that look like one.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -44,7 +49,9 @@ from tests.fakes.pbs.server import (
     Failed,
     Job,
     State,
+    ctime,
     finish,
+    hold_job,
     path,
     run_job,
     seconds_of,
@@ -121,6 +128,7 @@ def qsub(words: list[str]) -> None:
             "walltime": seconds_of(resources.get("walltime", "3600")), "variables": variables, "exit": None,
             "excl": "excl" in resources.get("place", ""), "script": str(path("script", str(number))),
             "qtime": time.time(), "state": "H" if "h" in given else "Q", "index": None, "parent": None,
+            "holds": "u" if "h" in given else "",
             "priority": int(given.get("p", ["0"])[-1]),
         }  # fmt: skip
         if "J" in given:
@@ -130,10 +138,15 @@ def qsub(words: list[str]) -> None:
             for index in range(int(first), int(last) + 1):
                 key = f"{number}[{index}]"
                 state["jobs"][key] = {**plain, "key": key, "index": index, "parent": f"{number}[]"}
-            sys.stdout.write(f"{number}[].{SERVER}\n")
+            answer(f"{number}[].{SERVER}\n")
         else:
             state["jobs"][str(number)] = {**plain, "key": str(number)}
-            sys.stdout.write(f"{number}.{SERVER}\n")
+            answer(f"{number}.{SERVER}\n")
+
+
+def answer(text: str) -> None:
+    if not path("mute").exists():
+        sys.stdout.write(text)
 
 
 def has_feature(config: Config, key: str) -> bool:
@@ -194,6 +207,18 @@ def qsig(words: list[str]) -> None:
         each_job(state, rest, send)
 
 
+def qhold(words: list[str]) -> None:
+    """An operator's: whose job it is does not matter. Elements of a held array that wait stay Q."""
+    given, rest = options(words, "h", "")
+
+    def hold(job: Job, word: str) -> None:
+        if job["state"] in "QH":
+            hold_job(job, given.get("h", ["u"])[0], f"Job held by {user()} on {ctime(time.time())}")
+
+    with server() as (state, _):
+        each_job(state, rest, hold)
+
+
 def qalter(words: list[str]) -> None:
     given, rest = options(words, "l", "")
     limit = seconds_of(dict(each.partition("=")[::2] for each in given["l"])["walltime"])
@@ -226,7 +251,9 @@ def qselect(words: list[str]) -> None:
 
 
 def qstat(words: list[str]) -> None:
-    given, rest = options(words, "Fu", "xftBQw")
+    given, rest = options(words, "Fu", "xftBQw" if path("old").exists() else "xftBQwE")
+    if any(word.startswith("-") for word in rest):
+        raise Failed(f"qstat: invalid option -- 'E'\n{QSTAT_USAGE}", 2)
     is_json = given.get("F") == ["json"]
     with server() as (state, config):
         if "B" in given:
@@ -239,7 +266,7 @@ def qstat(words: list[str]) -> None:
             sys.stderr.write("qstat: PBS is not configured to maintain job history\n")
             tell("Jobs", "Job Id: ", {}, is_json=is_json)
         else:
-            chosen, status = choose(state, rest, ended="x" in given)
+            chosen, status = choose(state, rest, ended="x" in given, grouped="E" in given)
             hides = config["server"].get("query_other_jobs") == "False"
             seen = [job for job in chosen if not hides or job["owner"] == user()]
             records = told(state, config, seen, elements="t" in given, asked=rest)
@@ -256,18 +283,36 @@ def told(
     """Records of jobs: of an array its own and, with `-t` or where they were asked for, its elements'."""
     keys = {word.partition(".")[0] for word in asked}
     records: dict[str, Any] = {}
+    arrays = {}
+    for parent in {job["parent"] for job in jobs} - {None}:
+        arrays[parent] = array([each for each in state["jobs"].values() if each["parent"] == parent], config)
     for job in jobs:
         parent = job["parent"]
-        if parent and (not keys or parent in keys) and f"{parent}.{SERVER}" not in records:
-            whole = [each for each in state["jobs"].values() if each["parent"] == parent]
-            records[f"{parent}.{SERVER}"] = array(whole, config)
+        if parent and (not keys or parent in keys):
+            records[f"{parent}.{SERVER}"] = arrays[parent]
         if not parent or elements or job["key"] in keys:
-            records[f"{job['key']}.{SERVER}"] = attributes(job, config)
+            records[f"{job['key']}.{SERVER}"] = record = attributes(job, config)
+            if parent and job["state"] == "Q":  # an element that waits is made of the array's attributes
+                shown = arrays[parent]
+                record.update({name: shown[name] for name in ("Hold_Types", "comment") if name in shown})
     return records
 
 
-def choose(state: State, words: list[str], *, ended: bool) -> tuple[list[Job], int]:
-    """The jobs of these numbers, all without any, and the status of the last failure."""
+def choose(state: State, words: list[str], *, ended: bool, grouped: bool) -> tuple[list[Job], int]:
+    """The jobs of these numbers, all without any, and the status of the last failure. `grouped` (`-E`): they are one
+    request, sorted, in which those that are not there go unsaid as long as one is."""
+    if grouped:
+        words = sorted(words, key=lambda word: int(re.match(r"\d*", word)[0] or 0))  # type: ignore[index]
+        found: list[Job] = []
+        status = 0
+        for word in words:
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                jobs, failure = choose(state, [word], ended=ended, grouped=False)
+            found += jobs
+            status, message = failure or status, said.getvalue()
+        if not found and words:
+            sys.stderr.write(message)
+        return found, 0 if found else status
     chosen: list[Job] = []
     status = 0
     for word in words or [""]:
@@ -306,6 +351,14 @@ def pbsnodes(words: list[str]) -> None:
                 "resources_assigned": {"ncpus": used} if used else {},
                 "resv_enable": "True", "sharing": "default_shared",
             }  # fmt: skip
+            if (
+                parts := config.get("vnodes", 1)
+            ) > 1:  # the natural vnode has nothing; the others make up the host
+                whole = records[name]["resources_available"]
+                for part in range(parts):
+                    has = {**whole, "vnode": f"{name}[{part}]", "ncpus": cores // parts}
+                    records[f"{name}[{part}]"] = {**records[name], "resources_available": has}
+                records[name] = {**records[name], "resources_available": {**whole, "ncpus": 0, "mem": "0kb"}}
             if jobs:
                 records[name]["jobs"] = [f"{job['key']}.{SERVER}/0" for job in jobs]
         sys.stdout.write(as_json("nodes", records))
@@ -353,9 +406,12 @@ def pbsdsh(words: list[str]) -> None:
 
 COMMANDS = {
     each.__name__: each
-    for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat, pbsdsh, qmgr)
+    for each in (qsub, qstat, qdel, qalter, qselect, qsig, qhold, pbsnodes, pbs_rstat, pbsdsh, qmgr)
 }
 NAME = Path(sys.argv[0]).name
+QSTAT_USAGE = (
+    "usage: \nqstat [-f] [-J] [-p] [-t] [-x] [-F format | -w] [ job_identifier... ]\nqstat --version"
+)
 USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n\t[-N jobname] [-o path]\n       qsub --version"
 
 
@@ -367,6 +423,8 @@ def main() -> int:
         path(name).mkdir(exist_ok=True)
     try:
         if NAME != "pbsdsh":
+            with path("commands").open("a") as file:
+                file.write(" ".join([NAME, *sys.argv[1:]]).replace("\n", " ") + "\n")
             check_server(sys.argv)
         COMMANDS[NAME](sys.argv[1:])
     except Failed as error:

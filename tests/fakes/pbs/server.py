@@ -25,6 +25,8 @@ AWAY = {"qstat": 255, "pbsnodes": 1}
 AWAY_OTHERS = 162
 EXPRESS = 150  #: `preempt_queue_prio`: jobs of such queues take nodes from others
 NEVER = "Can Never Run: Not enough total nodes available"
+TOO_MANY = "too many failed attempts to run"
+RUNS_MAX = 20  #: a job whose starts fail more often is held
 NOT_YET = "Not Running: Not enough free nodes available"
 OVER = "FX"
 """States of what has ended: an element of an array is X until the whole array has ended."""
@@ -126,7 +128,7 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
     """One cycle: queues by priority, in each first in, first out; what was suspended goes on where it was.
 
     With `strict_ordering` the first blocked job has a planned start, and others are backfilled before it."""
-    waiting = [job for job in state["jobs"].values() if job["state"] in "QS"]
+    waiting = [job for job in state["jobs"].values() if job["state"] in "QS" and not job.get("holds")]
     planned_s: float | None = None  #: start of the first job that is blocked (`strict_ordering`)
     not_started(waiting)
     for job in sorted(waiting, key=lambda each: -queue_priority(each, config)):
@@ -150,8 +152,29 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
                 planned_s = job["planned"] = planned_start_s(state, job, len(free))
             continue
         job["hosts"] = free[: job["nodes"]]
+        if path("broken").exists() and set(job["hosts"]) & set(path("broken").read_text().split()):
+            fail_starts(job, state)
+            continue
         take(job, used, config)
         start(job)
+
+
+def hold_job(job: Job, kinds: str, comment: str) -> None:
+    """A hold, as `qhold` and the server set it; elements of an array show the array's, and stay Q."""
+    job["holds"] = "".join(sorted({*job.get("holds", ""), *kinds}))
+    job["comment"] = comment
+    if not job["parent"]:
+        job["state"] = "H"
+
+
+def fail_starts(job: Job, state: State) -> None:
+    """All starts of a job fail, in cycle after cycle, until the server holds it, and its array."""
+    job["runs"] = RUNS_MAX + 1
+    for each in state["jobs"].values():
+        if job["parent"] and each["parent"] == job["parent"] and each["state"] == "Q":
+            hold_job(each, "s", f"Job Array Held, {TOO_MANY} subjob {job['key']}.{SERVER}")
+    hold_job(job, "s", f"job held, {TOO_MANY}")
+    job["state"] = "H"
 
 
 def not_started(waiting: list[Job]) -> None:

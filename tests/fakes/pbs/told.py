@@ -20,7 +20,7 @@ def attributes(job: Job, config: Config) -> Job:
         "queue": job["queue"],
         "server": SERVER,
         "ctime": ctime(job["qtime"]),
-        "Hold_Types": "n",
+        "Hold_Types": job.get("holds") or "n",
         "Join_Path": "oe",
         "Priority": job["priority"],
         "qtime": ctime(job["qtime"]),
@@ -41,8 +41,9 @@ def attributes(job: Job, config: Config) -> Job:
         cores = config["nodes"]
         told["stime"] = ctime(job["stime"])
         told["exec_host"] = "+".join(f"{name}/0*{job['ncpus']}" for name in job["hosts"])
+        parts = config.get("vnodes", 1)
         told["exec_vnode"] = "+".join(
-            f"({name}:ncpus={min(job['ncpus'], cores[name])})" for name in job["hosts"]
+            _vnodes(name, min(job["ncpus"], cores[name]), parts) for name in job["hosts"]
         )
         told["comment"] = job.get("comment", f"Job run at {ctime(job['stime'])} on {told['exec_vnode']}")
     elif "comment" in job:  # none before a cycle has looked at it
@@ -58,19 +59,27 @@ def attributes(job: Job, config: Config) -> Job:
     return told
 
 
+def _vnodes(host: str, ncpus: int, parts: int) -> str:
+    """A chunk on a host; where that has several vnodes, the chunk is spread over them."""
+    if parts == 1:
+        return f"({host}:ncpus={ncpus})"
+    return "(" + "+".join(f"{host}[{part}]:ncpus={max(1, ncpus // parts)}" for part in range(parts)) + ")"
+
+
 def array(elements: list[Job], config: Config) -> Job:
     """The record of an array itself: Q until one of its elements began, B until the last one has ended, then F."""
     first = elements[0]
     states = [job["state"] for job in elements]
     told = attributes({**first, "state": "Q", "index": None, "hosts": []}, config)
     has_begun = any(state in "RX" or job.get("stime") for state, job in zip(states, elements, strict=True))
-    told["job_state"] = "F" if set(states) == {"F"} else "B" if has_begun else states[0]
+    held = next((each for each in elements if each.get("holds") and each["state"] in "QH"), None)
+    told["job_state"] = "F" if set(states) == {"F"} else "H" if held else "B" if has_begun else states[0]
     told["substate"] = 70 if has_begun else 10
-    if has_begun:
-        told["comment"] = (
-            f"Job Array Began at {ctime(min(job['stime'] for job in elements if job.get('stime')))}"
-        )
-        told["stime"] = ctime(min(job["stime"] for job in elements if job.get("stime")))
+    if starts := [job["stime"] for job in elements if job.get("stime")]:
+        told["comment"] = f"Job Array Began at {ctime(min(starts))}"
+        told["stime"] = ctime(min(starts))
+    if held:
+        told["Hold_Types"], told["comment"] = held["holds"], held["comment"]
     told.update(
         array="True",
         array_state_count=" ".join(

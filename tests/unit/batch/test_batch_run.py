@@ -67,8 +67,15 @@ def test_program_that_cannot_be_killed_is_not_waited_for(
 
 
 def test_program_that_prints_without_end_is_stopped() -> None:
-    with pytest.raises(SiteError, match="more than 100000 bytes"):
+    with pytest.raises(SiteError, match="`yes` printed more than 100000 bytes, the bound on one reply"):
         ask(["yes"], bytes_max=100_000)
+
+
+def test_a_reply_that_is_too_large_names_the_command_and_what_to_set() -> None:
+    with pytest.raises(SiteError, match="`yes` printed more than 100000 bytes") as caught:
+        Budget(Cluster(reply_bytes_max=100_000)).query(["yes"])
+    assert "the batch system answers" in (caught.value.hint or "")
+    assert "`reply_bytes_max` in the table `[tuning.cluster]` of site.toml" in (caught.value.hint or "")
 
 
 def test_missing_program_is_no_passing_trouble() -> None:

@@ -135,8 +135,8 @@ def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back(tmp_pat
     away = read_outage(tmp_path)
     assert away is not None
     assert away_text(away, now_s=away.since_us / 1e6 + 120) == (
-        "it has not answered for 2 m 00 s, and is asked again and again: `squeue` failed with status 1: Unable to "
-        "contact slurm controller (see `cluster`)"
+        "it has given no usable answer for 2 m 00 s, and is asked again and again: `squeue` failed with status 1: "
+        "Unable to contact slurm controller (see `cluster`)"
     )
     clear_outage(tmp_path)
     assert read_outage(tmp_path) is None

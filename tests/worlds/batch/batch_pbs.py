@@ -47,10 +47,17 @@ class PbsWorld:
         self.configure()
 
     def configure(
-        self, *, preempt_order: str = "", end_s: float = END_S, strict_ordering: bool = False, **server: str
+        self,
+        *,
+        preempt_order: str = "",
+        end_s: float = END_S,
+        strict_ordering: bool = False,
+        vnodes: int = 1,
+        **server: str,
     ) -> None:
         """Write the server's configuration. `preempt_order`, `S` or `D`: there is a queue `urgent` that preempts.
-        `end_s`: so late the MoM notices ends. `strict_ordering`: the first blocked job has a planned start."""
+        `end_s`: so late the MoM notices ends. `strict_ordering`: the first blocked job has a planned start. `vnodes`:
+        the parts of each host, where there are several."""
         config = {
             "nodes": {"n1": CORES, "n2": CORES},
             "features": {"n1": {"left": "True"}, "n2": {"right": "True"}},
@@ -63,6 +70,7 @@ class PbsWorld:
             "preempt_order": preempt_order,
             "end_s": end_s,
             "strict_ordering": strict_ordering,
+            "vnodes": vnodes,
         }  # fmt: skip
         (self.state / "config.json").write_text(json.dumps(config))
 
@@ -98,6 +106,11 @@ class PbsWorld:
         for job in state["jobs"].values():
             job.update(qtime=job["qtime"] - seconds)
         (self.state / "state.json").write_text(json.dumps(state))
+
+    def commands(self, name: str) -> list[str]:
+        """The command lines of one command so far."""
+        lines = (self.state / "commands").read_text().splitlines()
+        return [line for line in lines if line.split()[0] == name]
 
     def picture(self) -> str:
         return subprocess.run(["qstat", "-f"], capture_output=True, text=True, check=False).stdout

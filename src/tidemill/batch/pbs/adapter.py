@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,6 @@ from tidemill.batch.pbs.replies import (
     read_number,
     read_text,
     read_time,
-    read_vnodes,
     text_of,
     variables,
 )
@@ -78,9 +77,9 @@ class PbsBatchSystem:
         self._missing_since_s: dict[str, float] = {}
         self._final: dict[str, Status] = {}
         self._suspended: set[str] = set()  #: that the scheduler suspended for another job, when last seen
-        self._sought: dict[
-            str, tuple[float, str]
-        ] = {}  #: submissions without a number: when asked, and what was found
+        self._sought_s: dict[str, float] = {}  #: submissions without a number: when last looked for
+        self._is_grouping = True  #: `qstat` knows `-E`
+        self._aliases: dict[str, str] = {}  #: `command.node_aliases` of the last poll
         self._asked_history_s = -HISTORY_EVERY_S
         self._deaths = Deaths() if deaths is None else deaths
         self._name_chars_max: int | None = None
@@ -99,9 +98,9 @@ class PbsBatchSystem:
         if known is not None:
             return known.batch_id
         if self._records.was_tried(name):
-            found = self._find(name)
-            if found:
-                return self._note(submission, found)
+            self._find([name])
+            if (found := self._records.submitted(name)) is not None:
+                return found.batch_id
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
             kind = detect(self._config.launcher, own="pbsdsh" if shutil.which("pbsdsh") else "")
@@ -115,7 +114,15 @@ class PbsBatchSystem:
         if reply.status != 0:
             self.calls.failures += 1
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
-        return self._note(submission, command.read_id(reply.output))
+        number = command.read_id(reply.output)
+        submitted = SubmissionRecord(
+            batch_id=number,
+            count=submission.count,
+            at_s=clock.now_s(),
+            walltime_s=submission.walltime_s,
+        )
+        self._records.note(name, submitted)
+        return number
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
         """Return the status of each allocation: by `qstat`, else by its script's file, the history or our cancels."""
@@ -141,7 +148,7 @@ class PbsBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """Delete the jobs of these allocations that have not ended, by one `qdel`."""
+        """Delete the jobs of these allocations that have not ended, by one `qdel` (for IDS_MAX of them)."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
         jobs = self._jobs(wanted)
         states = {name: text_of(job, "job_state") for name, job in jobs.items()}
@@ -152,10 +159,11 @@ class PbsBatchSystem:
         self._deaths.canceled([name for name in living if states[name] == "R"], clock.now_s())
         if self._is_planning:
             self._announce_ends({name: jobs[name] for name in living if states[name] == "R"})
-        reply = self._budget.act(["qdel", *map(self._id, living)])
-        if reply.status not in {0, *command.GONE_STATUSES}:
-            self.calls.failures += 1
-            raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
+        for group in _groups([self._id(name) for name in living]):
+            reply = self._budget.act(["qdel", *group])
+            if reply.status not in {0, *command.GONE_STATUSES}:
+                self.calls.failures += 1
+                raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
 
     def _announce_ends(self, jobs: Mapping[str, Record]) -> None:
         """Lower the limits of running jobs that are about to be deleted, so that PBS plans with their end.
@@ -172,8 +180,7 @@ class PbsBatchSystem:
         }
         for walltime_s, names in command.limits_before_end(running, clock.now_s() + self._deaths.death_s):
             try:
-                words = ["qalter", "-l", f"walltime={walltime_s}", *map(self._id, names)]
-                reply = self._budget.act(words)
+                reply = self._alter(walltime_s, names[: command.IDS_MAX])
             except SiteError as error:
                 _log.warning("limit.not_lowered", reason=error.message)
                 return
@@ -192,18 +199,20 @@ class PbsBatchSystem:
             if wanted_s < limit_s:
                 limits.setdefault(wanted_s, {})[name] = started_s + wanted_s
         done: dict[str, float] = {}
-        for wanted_s, group in limits.items():
-            reply = self._budget.act(
-                ["qalter", "-l", f"walltime={wanted_s}", *(self._id(name) for name in group)]
-            )
-            if reply.status == 0:
-                done |= group
-            elif self._budget.refusal(reply) is Refusal.AWAY:
-                raise reply.error()
-            else:
-                self.calls.failures += 1
-                _log.warning("shorten.refused", reason=reply.last_words)
+        for wanted_s, ends in limits.items():
+            for names in _groups([*ends]):
+                reply = self._alter(wanted_s, names)
+                if reply.status == 0:
+                    done |= {name: ends[name] for name in names}
+                elif self._budget.refusal(reply) is Refusal.AWAY:
+                    raise reply.error()
+                else:
+                    self.calls.failures += 1
+                    _log.warning("shorten.refused", reason=reply.last_words)
         return done
+
+    def _alter(self, walltime_s: int, names: Iterable[str]) -> CommandResult:
+        return self._budget.act(["qalter", "-l", f"walltime={walltime_s}", *map(self._id, names)])
 
     def machine(self) -> MachineTotals:
         """Sum up the nodes and waiting jobs of a snapshot."""
@@ -223,6 +232,7 @@ class PbsBatchSystem:
         seen = survey.ask_snapshot(
             self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
         )
+        self._aliases = command.node_aliases(node.name for node in seen.nodes)
         self._is_planning = any(job.planned_s is not None and not job.ours for job in seen.queued)
         return seen
 
@@ -245,7 +255,7 @@ class PbsBatchSystem:
                 kept.pop(name, None)
             self._suspended.discard(name)
         for name in submissions:
-            self._sought.pop(name, None)
+            self._sought_s.pop(name, None)
         self._records.forget(names, submissions)
 
     # ---- our jobs ----
@@ -279,62 +289,63 @@ class PbsBatchSystem:
         submitted = self._records.submitted(base)
         return command.element_id(submitted.batch_id, index) if submitted else ""
 
-    def _sought_id(self, name: str) -> str:
-        """The same; what has no number is looked for by name, once for all elements and every LOST_EVERY_S."""
-        base, index = split_element(name)
-        number = self._id(base)
-        if not number:
-            now_s = clock.monotonic_s()
-            asked_s, number = self._sought.get(base, (-LOST_EVERY_S, ""))
-            if now_s - asked_s >= LOST_EVERY_S:
-                number = self._find(base)
-                self._sought[base] = now_s, number
-        return command.element_id(number, index) if number else ""
+    def _seek(self, names: Collection[str]) -> None:
+        """Look for the jobs of those of these submissions that have no number: for all of them at once, as soon as one
+        was not looked for within LOST_EVERY_S."""
+        lost = sorted(name for name in names if self._records.submitted(name) is None)
+        now_s = clock.monotonic_s()
+        if any(now_s - self._sought_s.get(name, -LOST_EVERY_S) >= LOST_EVERY_S for name in lost):
+            self._find(lost)
+            self._sought_s |= dict.fromkeys(lost, now_s)
 
     def _jobs(self, names: Collection[str], *options: str) -> dict[str, Record]:
         """Those of these allocations that the queue knows, by name. One query, as text: JSON shows only the first of
         several numbers (openpbs issue 2672), and turns a key that looks like a number into one."""
-        numbers = {name: self._sought_id(name) for name in names if self._records.has(name)}
-        ids = {command.short_id(number): name for name, number in numbers.items() if number}
-        if not ids:
-            return {}
-        reply = self._ask(["qstat", *options, "-f", *filter(None, numbers.values())])
+        asked = [name for name in names if self._records.has(name)]
+        self._seek({split_element(name)[0] for name in asked})
+        numbers = {name: number for name in asked if (number := self._id(name))}
+        ids = {command.short_id(number): name for name, number in numbers.items()}
         found: dict[str, Record] = {}
-        for number, job in read_text(reply.output, "Job Id:").items():
+        for number, job in self._records_of(list(numbers.values()), *options).items():
             name = ids.get(command.short_id(number), "")
             told = variables(job).get(command.NAME, "")
             if name and self._is_ours(job) and told in (name, split_element(name)[0]):
                 found[name] = job
         return found
 
-    def _ask(self, words: list[str]) -> CommandResult:
-        """A query by numbers, of which some may be unknown by now. Raises SiteError when it could not be asked."""
-        reply = self._budget.query(words, kind="status")
-        if reply.status not in {0, *command.GONE_STATUSES}:
-            self._budget.check(reply)
-        return reply
+    def _records_of(self, numbers: Sequence[str], *options: str) -> dict[str, Record]:
+        """What `qstat` shows of these jobs, by number; some may be unknown by now. Raises SiteError when it could not
+        be asked. Without `-E`, which came in 2016, it asks the server for each number by a request of its own."""
+        found: dict[str, Record] = {}
+        for group in _groups(numbers):
+            if self._is_grouping:
+                reply = self._budget.query(["qstat", "-E", *options, "-f", *group], kind="status")
+                self._is_grouping = not command.is_usage_error(reply)
+            if not self._is_grouping:
+                reply = self._budget.query(["qstat", *options, "-f", *group], kind="status")
+            if reply.status not in {0, *command.GONE_STATUSES}:
+                self._budget.check(reply)
+            found |= read_text(reply.output, "Job Id:")
+        return found
 
-    def _find(self, name: str) -> str:
-        """The number of a submission whose reply was lost; empty where there is none."""
-        listed = self._budget.check(
-            self._budget.query(["qselect", "-u", self._user, "-N", name[: self._name_chars_max]])
-        )
-        for number in listed.decode(errors="replace").split():
-            reply = self._ask(["qstat", "-f", number])
-            for job in read_text(reply.output, "Job Id:").values():
-                if self._is_ours(job) and variables(job).get(command.NAME) == name:
-                    return number
-        return ""
-
-    def _note(self, submission: BatchSubmission, number: str) -> str:
-        submitted = SubmissionRecord(
-            batch_id=number,
-            count=submission.count,
-            at_s=clock.now_s(),
-            walltime_s=submission.walltime_s,
-        )
-        self._records.note(submission.name, submitted)
-        return number
+    def _find(self, names: Sequence[str]) -> None:
+        """Note the numbers of those of these submissions that were made, although their replies were lost."""
+        words = ["qselect", "-u", self._user]
+        if len(names) == 1:
+            words += ["-N", names[0][: self._name_chars_max]]
+        listed = self._budget.check(self._budget.query(words))
+        # The newest come last; more would be other jobs of this user, and cost a command for each IDS_MAX of them.
+        numbers = listed.decode(errors="replace").split()[-command.IDS_MAX :]
+        for number, job in self._records_of(numbers).items():
+            name = variables(job).get(command.NAME, "")
+            if name in names and self._is_ours(job) and self._records.submitted(name) is None:
+                submitted = SubmissionRecord(
+                    batch_id=number,
+                    count=command.read_array_count(job),
+                    at_s=read_time(text_of(job, "qtime"), clock.now_s()) or clock.now_s(),
+                    walltime_s=read_duration(text_of(job, "Resource_List", "walltime")) or 0.0,
+                )
+                self._records.note(name, submitted)
 
     # ---- words on one allocation ----
 
@@ -345,16 +356,20 @@ class PbsBatchSystem:
             _log.warning("state.unknown", name=name, state=state)
         started_s = _started_s(job) if active else None
         limit_s = read_duration(text_of(job, "Resource_List", "walltime"))
-        holds, comment = text_of(job, "Hold_Types").strip("n"), text_of(job, "comment")[:500]
-        hosts = dict.fromkeys(node for node, _ in read_vnodes(text_of(job, "exec_vnode")))
+        comment = text_of(job, "comment")[:500]
+        # An element that waits has the state Q although its array is held, with the holds and the comment of the array.
+        holds = text_of(job, "Hold_Types").strip("n") if state in _QUEUED else ""
+        is_hopeless = state == "Q" and command.is_hopeless(comment)
+        if command.has_failed_starts(comment):
+            holds, is_hopeless = holds.replace("s", ""), state in _QUEUED  # PBS itself has set the hold `s`
         return Status(
             answer=Answer.FOUND,
             state=AllocationState.ACTIVE if active else AllocationState.QUEUED,
             batch_id=self._id(name),
             reason=comment,
-            held=f"Hold_Types {holds}" if state == "H" and holds else "",
-            hopeless=comment if state == "Q" and command.is_hopeless(comment) else "",
-            nodes=tuple(hosts) if active else (),
+            held=f"Hold_Types {holds}" if holds else "",
+            hopeless=comment if is_hopeless and not holds else "",
+            nodes=self._hosts(job) if active else (),
             started_s=started_s,
             ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
             requeued=max(0, read_number(text_of(job, "run_count")) - 1),
@@ -366,7 +381,8 @@ class PbsBatchSystem:
         number = self._id(name)
         status = self._records.ending(name, number)
         if status is not None:
-            return status
+            nodes = tuple(command.node_name(host, self._aliases) for host in status.nodes)
+            return msgspec.structs.replace(status, nodes=nodes)
         if not self._records.has(name):
             return Status(answer=Answer.GONE)
         if job is not None and text_of(job, "job_state") == "F":
@@ -388,7 +404,13 @@ class PbsBatchSystem:
         state = command.STATES.get(ending, AllocationState.FAILED)
         tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
         reason = f"Exit_status {status or 'none'}: {comment[:300]}"
-        return ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
+        told = ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
+        return msgspec.structs.replace(told, nodes=self._hosts(job))
+
+    def _hosts(self, job: Record) -> tuple[str, ...]:
+        """The nodes of a job by the names that they have in a snapshot."""
+        hosts = command.read_hosts(text_of(job, "exec_host"))
+        return tuple(command.node_name(host, self._aliases) for host in hosts)
 
     def _measure_deaths(self) -> None:
         """Learn from the history, where there is one, how long nodes are kept after a cancel."""
@@ -445,6 +467,12 @@ class PbsBatchSystem:
             if text_of(job, "job_state") in _OVER:
                 self._final[name] = self._from_history(name, job)
         return True
+
+
+def _groups(items: Sequence[str]) -> Iterator[Sequence[str]]:
+    """These in as many pieces as there must be commands."""
+    for first in range(0, len(items), command.IDS_MAX):
+        yield items[first : first + command.IDS_MAX]
 
 
 def _started_s(job: Record) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemill.batch.contract import BatchSubmission, Ending
-from tidemill.batch.run import Refusal
+from tidemill.batch.pbs.replies import Record, read_number, text_of
+from tidemill.batch.run import CommandResult, Refusal
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
@@ -42,6 +43,7 @@ WORDS = (
 )
 """Words of the commands, lower case."""
 
+USAGE_STATUS = 2
 GONE_STATUSES = {153, 35}
 """`errno` modulo 256 of 15001, unknown job id, and 15139, job has finished."""
 
@@ -53,6 +55,9 @@ AFTER_END_S = 10.0
 
 TOGETHER_S = 30.0
 """Jobs whose starts differ by less get one limit: the end that PBS plans with is later by at most that."""
+
+IDS_MAX = 2_000
+"""Numbers in one command: each takes some 20 bytes of the 2 MB that the words of a command may have."""
 
 LIMITS_MAX = 3
 """Commands that may precede a deletion: they take a tenth of a second each, and count against the bound."""
@@ -183,6 +188,45 @@ def is_hopeless(comment: str) -> bool:
     """Whether the scheduler says of a job that waits that it cannot start on this machine, whatever ends: PBS takes
     such jobs, and keeps them."""
     return comment.startswith("Can Never Run")
+
+
+def has_failed_starts(comment: str) -> bool:
+    """Whether PBS itself holds a job, or a whole array, because 20 starts of it failed: `job held, too many failed
+    attempts to run`. A person's hold has the comment `Job held by ...` (req_runjob.c, req_holdjob.c of OpenPBS)."""
+    return "too many failed attempts to run" in comment
+
+
+def read_hosts(exec_host: str) -> list[str]:
+    """Hosts of `n1/0*4+n2/0*4`, each once. `exec_vnode` would name vnodes, of which a host may have several."""
+    names = (piece.partition("/")[0].strip() for piece in exec_host.split("+"))
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def node_aliases(nodes: Iterable[str]) -> dict[str, str]:
+    """The machine's name of each node by that name and by the part before its first dot, where that is one node's."""
+    found: dict[str, str] = {}
+    shorts: dict[str, list[str]] = {}
+    for name in nodes:
+        found[name] = name
+        shorts.setdefault(name.partition(".")[0], []).append(name)
+    return {short: names[0] for short, names in shorts.items() if len(names) == 1} | found
+
+
+def node_name(host: str, aliases: Mapping[str, str]) -> str:
+    """The machine's name of a host that calls itself so (`uname -n`), or whose vnode is called so: either may have a
+    domain that the other lacks. The same name where no node fits."""
+    return aliases.get(host) or aliases.get(host.partition(".")[0]) or host
+
+
+def read_array_count(job: Record) -> int:
+    """How many elements an array has, by its record; 1 for a single job. Tidemill's arrays begin at 0."""
+    last = text_of(job, "array_indices_submitted").rpartition("-")[2]
+    return read_number(last) + 1 if last else 1
+
+
+def is_usage_error(reply: CommandResult) -> bool:
+    """Whether a command does not know one of its options."""
+    return reply.status == USAGE_STATUS and "usage:" in reply.errors.lower()
 
 
 def _plain(text: str) -> str:

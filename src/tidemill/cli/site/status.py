@@ -173,7 +173,7 @@ def away_text(away: BatchOutage, *, now_s: float) -> str:
     age = duration_text(max(0.0, now_s - away.since_us / 1e6))
     if away.answers:
         return f"{away.reason}, for {age}: jobs wait, and Tidemill submits none until it is back"
-    text = f"it has not answered for {age}, and is asked again and again"
+    text = f"it has given no usable answer for {age}, and is asked again and again"
     return text + (f": {away.reason}" if away.reason else "") + (f" ({away.hint})" if away.hint else "")
 
 

@@ -128,6 +128,11 @@ class Quarantine:
         for name in nodes:
             self._record(name).running_s = at_s
 
+    def left(self, nodes: Iterable[str]) -> None:
+        """An allocation was queued again, or lost: it does not run on these nodes any more."""
+        for name in nodes:
+            self._record(name).running_s = 0.0
+
     def worked(self, nodes: Iterable[str], at_s: float) -> bool:
         """Work was done on these nodes: whatever failed there before is forgiven. Whether there was anything."""
         is_forgiven = self.state.failures > 0
@@ -144,8 +149,7 @@ class Quarantine:
         """Note that an allocation has ended on these nodes; return its outcome."""
         names = list(nodes)
         outcome = outcome_of(end, self._settings)
-        for name in names:
-            self._record(name).running_s = 0.0
+        self.left(names)
         if outcome is Outcome.WORKED:
             self.worked(names, at_s)
         elif outcome is Outcome.FAILED_FAST:

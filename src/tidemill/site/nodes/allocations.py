@@ -282,7 +282,7 @@ class Allocations:
                 told=status.state.value,
             )
             return False
-        before = allocation.state
+        before, hosts = allocation.state, allocation.hosts
         reason = status.reason + (f": {status.output_tail}" if status.output_tail else "")
         requeued = status.requeued > allocation.requeued
         self._log.apply(
@@ -303,9 +303,14 @@ class Allocations:
             _log.warning("allocation.found_again", allocation=allocation.name, state=status.state.value)
         if requeued:
             _log.info("allocation.requeued", allocation=allocation.name, times=status.requeued)
+        has_moved = allocation.hosts != hosts
+        if (
+            has_moved or status.state is AllocationState.QUEUED
+        ):  # it was queued again, perhaps between two polls
+            self.nodes.left(hosts)
         if status.state in ALLOCATION_FINAL:
             self._ended(allocation, status.ending, reason)
-        elif status.state is AllocationState.ACTIVE and before is not status.state:
+        elif status.state is AllocationState.ACTIVE and (before is not status.state or has_moved):
             _log.info(
                 "allocation.active",
                 allocation=allocation.name,
@@ -385,6 +390,7 @@ class Allocations:
             )
         )
         if state in ALLOCATION_FINAL:
+            self.nodes.ended(allocation, is_stopped=self._is_stopped)
             self.leftovers.ended(allocation)
 
     def _failed_start(self, name: str, reason: str) -> None:

@@ -5,7 +5,7 @@ SITE/quarantine.json      quarantine.State, written when something is worth reme
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -57,6 +57,10 @@ class NodeQuarantine:
     def started(self, allocation: Allocation) -> None:
         """It runs."""
         self._quarantine.started(allocation.hosts, allocation.started_us / 1e6)
+
+    def left(self, nodes: Iterable[str]) -> None:
+        """It does not run on these any more, and has not ended."""
+        self._quarantine.left(nodes)
 
     def ended(self, allocation: Allocation, *, is_stopped: bool = False) -> None:
         """It has ended, as its record says. `is_stopped`: while its site was stopped, so that its pilots left."""

@@ -65,7 +65,10 @@ class Bookings:
         allocation.batch_id = entry.batch_id or allocation.batch_id
         allocation.reason = entry.reason
         allocation.ending = entry.ending
-        allocation.hosts = entry.hosts or allocation.hosts
+        if not (allocation.hosts and entry.state in ALLOCATION_FINAL and not entry.started_us):
+            # An end without a start comes from the allocation's script, which knows its first node alone, and that by
+            # `uname -n`: the names that the batch system gave stay.
+            allocation.hosts = entry.hosts or allocation.hosts
         allocation.requeued = max(allocation.requeued, entry.requeued)
         allocation.started_us = entry.started_us or allocation.started_us
         allocation.ends_us = entry.ends_us or allocation.ends_us

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tidemill import clock
 from tidemill.batch.contract import Answer, Ending, Status
 from tidemill.config.site import Cluster, NodeUse, SiteConfig
 from tidemill.model.state import AllocationState
@@ -97,3 +98,89 @@ def test_an_intent_whose_call_may_still_be_under_way_is_not_lost_yet(log: SiteLo
     submission = book.intend(ASK)
     book.take({submission.name: Status(answer=Answer.GONE)})
     assert state_of(log, submission.name) is AllocationState.INTENDED
+
+
+def run_on(book: Allocations, name: str, *hosts: str) -> None:
+    active = Status(
+        answer=Answer.FOUND, state=AllocationState.ACTIVE, batch_id="7", nodes=hosts, started_s=clock.now_s()
+    )
+    book.take({name: active})
+
+
+def submitted(book: Allocations, **changes: int) -> str:
+    submission = book.intend(msgspec.structs.replace(ASK, **changes))
+    book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
+    return submission.name
+
+
+@pytest.mark.parametrize("domain", ["", ".cluster.org"])
+def test_starts_that_fail_everywhere_pause_whatever_hosts_call_themselves(
+    log: SiteLog, book: Allocations, domain: str
+) -> None:
+    """The start has the batch system's name of a node, the end that of `uname -n`, which may have a domain."""
+    for number in range(40):
+        name, host = submitted(book), f"n{number % 10}"
+        run_on(book, name, host)
+        failed = Status(
+            answer=Answer.FOUND,
+            state=AllocationState.FAILED,
+            batch_id="7",
+            ending=Ending.FAILED,
+            nodes=(host + domain,),
+        )
+        book.take({name: failed})
+        assert log.pool.state.allocations[name].hosts == [host]
+    verdict = book.nodes.judge(clock.now_s())
+    assert verdict.pause_s > 500
+    assert (verdict.exclude, verdict.tries) == ((), 1)
+
+
+def test_all_nodes_of_a_wide_allocation_are_remembered_when_its_script_knows_its_first_one_alone(
+    log: SiteLog, book: Allocations
+) -> None:
+    name = submitted(book, nodes=3)
+    run_on(book, name, "n1", "n2", "n3")
+    book.take(
+        {name: Status(answer=Answer.FOUND, state=AllocationState.FAILED, ending=Ending.FAILED, nodes=("n1",))}
+    )
+    assert log.pool.state.allocations[name].hosts == ["n1", "n2", "n3"]
+
+
+def test_the_hosts_of_an_end_that_the_accounting_reports_with_its_start_count(
+    log: SiteLog, book: Allocations
+) -> None:
+    name = submitted(book)
+    run_on(book, name, "n1")
+    done = Status(
+        answer=Answer.FOUND,
+        state=AllocationState.COMPLETED,
+        ending=Ending.DONE,
+        nodes=("n2",),
+        started_s=clock.now_s(),
+    )
+    book.take({name: done})
+    assert log.pool.state.allocations[name].hosts == ["n2"], "it was queued again between two polls"
+
+
+def test_a_node_is_not_healthy_for_ever_because_an_allocation_left_it(
+    log: SiteLog, book: Allocations
+) -> None:
+    lost, moved = submitted(book), submitted(book)
+    run_on(book, lost, "n1")
+    run_on(book, moved, "n2")
+    book.take({lost: Status(answer=Answer.GONE)})
+    assert state_of(log, lost) is AllocationState.LOST
+    book.take({moved: Status(answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id="7", requeued=1)})
+    run_on(book, moved, "n3")
+    failing = submitted(book)
+    run_on(book, failing, "n4")
+    book.take(
+        {
+            failing: Status(
+                answer=Answer.FOUND, state=AllocationState.FAILED, ending=Ending.FAILED, nodes=("n4",)
+            )
+        }
+    )
+    book.take({moved: Status(answer=Answer.GONE)})
+    verdict = book.nodes.judge(clock.now_s() + 1)
+    assert verdict.why.startswith("starts fail on 1 node and work on 0")
