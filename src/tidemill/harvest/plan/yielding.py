@@ -40,7 +40,7 @@ def yields(situation: Situation) -> Decision:
     now, limits = situation.now_s, situation.limits
     held = [HeldNodes(each) for each in situation.holdings if not each.waiting]
     ours = sum(each.left * each.width for each in held)
-    profile = ahead(now, situation.idle + ours, situation.busy, situation.outages)
+    profile = ahead(now, situation.idle + situation.ending + ours, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, limits.reservations, is_order_known=situation.is_order_known)
     needed = sum(job.width for job in outlook.starts)
     cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
@@ -65,7 +65,7 @@ def yields(situation: Situation) -> Decision:
         cancels += make_room(free_to_go, profile, unfilled, situation)
     if binding is Binding.IDLE and situation.idle:
         binding = Binding.OURS if waiting[0] else Binding.REGULAR
-    found = yields_of(outlook.starts, idle=situation.idle, held=ours)
+    found = yields_of(outlook.starts, idle=situation.idle, held=ours + situation.ending)
     return Decision(
         cancel=dropped + summed(cancels),
         shorten=shortens,
@@ -107,7 +107,8 @@ class Yields(NamedTuple):
 
 
 def yields_of(starts: Sequence[Waiting], *, idle: int, held: int) -> Yields:
-    """Which of `starts`, taken in order, the idle nodes suffice for, and which wait for nodes that Tidemill holds.
+    """Which of `starts`, taken in order, the idle nodes suffice for, and which wait for nodes that Tidemill holds. Those
+    whose nodes are released and not free yet are among the latter (`held` counts them).
 
     Where the order is not known `starts` may need more nodes than there are. Then those wait for Tidemill that could
     start together on the idle and the held nodes, at least one if any has to wait; where nothing is held, none does.
