@@ -205,9 +205,9 @@ def decide(situation: Situation, policy: Policy) -> Decision:
     """What to do now in one pool.
 
     Nodes that will soon be free (epilog) belong neither to `idle` nor to a holding but to `busy`, with the time when
-    they should be free; those of canceled allocations to `ending`. If a regular job has had enough idle nodes for longer than the scheduler needs, and
-    still does not start, it waits for something that is not visible here: leave it out of `queue`. Where the plan is
-    not known, every policy but `demand` behaves as `windows`.
+    they should be free; those of canceled allocations to `ending`. If a regular job has had enough idle nodes for
+    longer than the scheduler needs, and still does not start, it waits for something that is not visible here: leave it
+    out of `queue`. Where the plan is not known, every policy but `demand` behaves as `windows`.
     """
     if not situation.knows_plan and policy is not Policy.DEMAND:
         policy = Policy.WINDOWS
