@@ -107,9 +107,9 @@ class Yields(NamedTuple):
 
 
 def yields_of(starts: Sequence[Waiting], *, idle: int, held: int) -> Yields:
-    """Which of `starts`, taken in order, the idle nodes suffice for, and which wait for nodes of Tidemill: `held`, which
-    counts those that are released and not free yet.
+    """Which of `starts`, taken in order, the idle nodes suffice for, and which wait for nodes of Tidemill.
 
+    `held` counts the nodes that Tidemill holds, and those that are released and not free yet.
     Where the order is not known `starts` may need more nodes than there are. Then those wait for Tidemill that could
     start together on the idle and the held nodes, at least one if any has to wait; where nothing is held, none does.
     """

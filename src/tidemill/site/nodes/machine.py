@@ -265,7 +265,7 @@ class SiteMachine:
                     nodes=a.nodes,
                     walltime_s=a.walltime_s,
                     started_s=a.started_us / 1e6 if a.started_us else None,
-                    ends_s=_end_us(a) / 1e6,
+                    ends_s=planning.end_us_of(a, batch=self._config.batch) / 1e6,
                 )
                 for a in living
             ],
@@ -321,7 +321,7 @@ class SiteMachine:
                 width=a.nodes,
                 is_waiting=a.state is not AllocationState.ACTIVE,
                 started_s=a.started_us / 1e6,
-                ends_s=_end_us(a) / 1e6,
+                ends_s=planning.end_us_of(a, batch=self._config.batch) / 1e6,
                 walltime_s=a.walltime_s,
                 loss_s=self.costs.loss_s(a, now_us, demand.range_s),
                 pool=a.pool,
@@ -365,8 +365,3 @@ def _is_wide(state: SiteState, allocation: Allocation) -> bool:
     """Whether it is for one payload that spans nodes: such are asked for, and given up, by other rules."""
     fleet = state.fleets.get(allocation.fleet)
     return fleet is not None and fleet.width > 0
-
-
-def _end_us(allocation: Allocation) -> int:
-    """The end that was ordered or reported, whichever comes first; 0 = neither."""
-    return min([end_us for end_us in (allocation.ends_us, allocation.shortened_us) if end_us], default=0)

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from tidemill import clock
+from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.policies import Policy
@@ -49,6 +50,9 @@ quickly they end: 8 to 12 s on OpenPBS 23.06, 1.4 to 16 s at the extremes."""
 DYING_S_MIN, DYING_DEATHS = 120.0, 3.0
 """An allocation that was canceled is gone after this time, or after this multiple of the death time if that is more.
 KillWait is 30 s by default (slurm.conf(5)), an epilog of a centre takes a minute; OpenPBS took up to 43 s."""
+
+LIMIT_STEP_US = 60_000_000
+"""A new limit may be set to the next full minute (scontrol(1), TimeLimit)."""
 
 HOLDING_STATES = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING, NodeState.IDLE)
 """What a node can be shown as while an allocation is on it; from another state it does not come back by itself."""
@@ -254,6 +258,19 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
         names = [a.name for a in members]
         found.append(HoldingGroup(holding=holding, names=names[::-1] if waits else names))
     return found
+
+
+def end_us_of(allocation: Allocation, *, batch: str) -> int:
+    """When it ends, as a plan may rely on: by the limit that the batch system reports; 0 = not known.
+
+    An ordered end counts only where the batch system has set it, if need be to the next minute. So one that it refused
+    is ordered again. Elements of PBS's arrays keep their limits for ever, and end because their pilots leave.
+    """
+    ends_us, ordered_us = allocation.ends_us, allocation.ordered_end_us
+    keeps_limit = batch == "pbs" and split_element(allocation.name)[1] is not None
+    if ordered_us and (keeps_limit or ends_us - ordered_us <= LIMIT_STEP_US):
+        return min(ends_us, ordered_us) if ends_us else ordered_us
+    return ends_us
 
 
 def dying(
