@@ -158,6 +158,7 @@ class SiteMachine:
         decided = decide_each(pools, lambda situation: decide(situation, policy))
         if policy is Policy.YIELD:
             running = {job.id: job for job in snapshot.running if not job.ours}
+            self.headrooms.keep([pool.name for pool in pools])
             for pool, decision in decided:
                 self.headrooms.learn(pool.name, pool.situation, decision, present=present(pool, running))
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
