@@ -88,6 +88,9 @@ def test_the_report_agrees_with_simulate_on_the_same_log(logs: dict[str, Path], 
         assert simulated["parameters"]["kind"] == kind  # by its first lines
         assert simulated["parameters"]["death_s"] == (12 if kind == "pbs" else 5)
         assert (simulated["parameters"]["lead_s"] is None) is (kind == "pbs")  # PBS does not show its cycle
+        assert simulated["parameters"]["order_known"] is (kind != "pbs")  # nor its order
+        assert report["parameters"]["order_known"] == ("no" if kind == "pbs" else "yes")
+        assert report["parameters"]["cycle_known"] == ("no" if kind == "pbs" else "yes")
         assert report["idle_share"] == simulated["idle_share"]
         for each in report["found"]:
             if each["event_s"] == event_s:
@@ -107,7 +110,7 @@ def test_the_report_agrees_with_simulate_on_the_same_log(logs: dict[str, Path], 
 
 
 def test_all_three_forms_of_a_log_say_the_same(logs: dict[str, Path]) -> None:
-    times = ("--death-s", "5", "--unaligned")  # else a log of PBS has those of PBS
+    times = ("--death-s", "5", "--unaligned", "--unordered")  # else a log of PBS has those of PBS
     words = ("--nodes", str(NODES), "--cores-per-node", str(CORES), "--event-length", "5m", *times, *RUNS)
     swf, sacct, pbs = (
         document("report", "opportunity", str(logs[kind]), *words) for kind in ("swf", "sacct", "pbs")

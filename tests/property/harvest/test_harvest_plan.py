@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.profile import EVER, FreeNodes, ahead, play
-from tidemill.harvest.plan.situation import Backlog, Busy, Holding, Limits, Outage, Situation, Waiting
+from tidemill.harvest.plan.situation import (
+    Backlog,
+    Busy,
+    CancelHolding,
+    Holding,
+    Limits,
+    Outage,
+    Shorten,
+    Situation,
+    Waiting,
+)
+from tidemill.harvest.plan.yielding import HeldNodes, give_back, make_way
 
 SECONDS = st.integers(1, 500).map(lambda k: k * 60.0)
 WIDTHS = st.integers(1, 40)
@@ -110,6 +121,57 @@ def test_where_the_order_is_not_known_whatever_starts_first_starts_as_if_we_were
     )
     queue = random.sample(here.queue, len(here.queue))
     assert view(here, with_us=True, queue=queue)[0] == view(without, with_us=False, queue=queue)[0]
+
+
+def released_to_all(situation: Situation) -> tuple[list[CancelHolding], list[Shorten]]:
+    """What is released where each waiting job that could start takes its nodes, however many they are together."""
+    held = [HeldNodes(each) for each in situation.holdings]
+    ours = sum(each.left * each.width for each in held)
+    profile = ahead(0.0, situation.idle + ours, situation.busy, situation.outages)
+    possible = [
+        job
+        for job in situation.queue
+        if job.width <= profile.free[0] and profile.fits(job.width, job.walltime_s)
+    ]
+    for job in possible:
+        profile.take(job.width, 0.0, job.walltime_s)
+    rest = [job for job in situation.queue if job not in possible]
+    play(profile, rest, situation.limits.reservations)
+    cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
+    return cancels, make_way(held, profile, situation.limits.death_s)
+
+
+@settings(max_examples=500, deadline=None)
+@given(situations())
+def test_where_the_order_is_not_known_no_fewer_nodes_are_released_than_all_that_could_start_need(
+    situation: Situation,
+) -> None:
+    """The plan of these jobs ends where they have used up all free nodes: it must not change what is released."""
+    here = msgspec.structs.replace(situation, is_order_known=False)
+    decision = decide(here, Policy.YIELD)
+    cancels, shortens = released_to_all(here)
+    needed = {each.key: each.count for each in cancels}
+    released = {each.key: each.count for each in decision.cancel}
+    if len(cancels) == len(decision.cancel):  # else one more went for a wider one in its place
+        assert released == needed
+    assert all(released.get(key, 0) >= count for key, count in needed.items())
+    assert decision.shorten == shortens
+
+
+@settings(max_examples=500, deadline=None)
+@given(situations(), st.booleans())
+def test_who_waits_for_us_could_start_together_on_what_is_idle_and_held(
+    situation: Situation, is_order_known: bool
+) -> None:
+    here = msgspec.structs.replace(situation, is_order_known=is_order_known)
+    decision = decide(here, Policy.YIELD)
+    widths = {job.id: job.width for job in here.queue}
+    held = sum(each.width * each.count for each in here.holdings)
+    waits = sum(widths[name] for name in decision.yields_to)
+    assert waits <= here.idle + held
+    assert held or not decision.yields_to
+    assert sum(widths[name] for name in decision.ready) <= here.idle
+    assert not set(decision.ready) & set(decision.yields_to)
 
 
 @settings(max_examples=300, deadline=None)

@@ -8,7 +8,8 @@ import msgspec
 
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, Tracker, Yielded
 from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
-from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation, Waiting
 from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
@@ -167,6 +168,45 @@ def test_nodes_that_others_took_afterwards_are_no_more_ours() -> None:
         tracker.look(now, yields("e1-1", now, *blocked, idle=idle))
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
     assert record.share_s == 30
+
+
+def share_of(
+    polls: int, *, jobs: int, held: list[int], ending: list[int], idle: int = 0
+) -> tuple[float, int]:
+    """Our part of the waits of `jobs` jobs of one node after polls of 30 s in which we hold so many nodes, and so many
+    of ours are about to be free, on a machine that does not show its order; and how many jobs we yielded to."""
+    tracker = looked()
+    seen: set[str] = set()
+    for poll in range(polls):
+        ours, dying = (nodes[poll] if poll < len(nodes) else 0 for nodes in (held, ending))
+        holding = Holding(
+            key=1, width=1, count=ours, waiting=False, started_s=DAY_S - 900, ends_s=DAY_S + 9e4
+        )
+        now = machine(
+            DAY_S + 30 * (poll + 1), *(queued(str(k), width=1, submitted_s=DAY_S) for k in range(jobs))
+        )
+        (bare,) = yields("", now, idle=idle)
+        situation = msgspec.structs.replace(
+            bare.situation, holdings=[holding] if ours else [], ending=dying, is_order_known=False
+        )
+        decision = decide(situation, Policy.YIELD)
+        seen.update(decision.yields_to)
+        tracker.look(now, [Yielded("e1-1" if decision.yields_to else "", situation, decision)])
+    return tracker.share_s, len(seen)
+
+
+def test_who_holds_nothing_delays_nobody_on_a_machine_that_does_not_show_its_order() -> None:
+    assert share_of(60, jobs=100, held=[], ending=[], idle=3) == (0.0, 0)
+
+
+def test_as_many_jobs_wait_for_us_as_our_nodes_are_enough_for_until_these_are_free() -> None:
+    """Before, one node of ours was 178,500 s for all 100 jobs behind it, until each of them started."""
+    assert share_of(60, jobs=100, held=[1], ending=[]) == (
+        45.0,
+        1,
+    )  # half a poll before, and one until it is seen
+    assert share_of(60, jobs=100, held=[1], ending=[0, 1, 1]) == (105.0, 1)
+    assert share_of(60, jobs=100, held=[5], ending=[0, 5]) == (5 * 75.0, 5)
 
 
 def test_standing_in_the_way_again_is_ours_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.plan.headroom import FREE_MIN, Headroom, Headrooms
+from tidemill.harvest.plan.headroom import FREE_MIN, POOLS_MAX, Headroom, Headrooms
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
 
@@ -86,6 +86,20 @@ def test_only_new_small_jobs_that_could_start_are_learned() -> None:
     assert learned([Waiting("blocked", 1, 600.0)], []) == 0
     assert learned([Waiting("large", 64, 600.0)], ["large"]) == 0
     assert learned([], ["old"]) == 0
+
+
+def test_pools_that_are_gone_are_forgotten() -> None:
+    rooms = Headrooms()
+    for poll in range(3 * POOLS_MAX):
+        rooms.keep(["stays", f"gone-{poll}"])
+        for at_s in (30.0 * poll, 30.0 * poll + 10):
+            for name in ("stays", f"gone-{poll}"):
+                present = {f"{name}-{at_s}": 1}
+                rooms.learn(name, situation([], now_s=at_s), Decision(), present=present)
+    assert len(rooms._pools) <= POOLS_MAX + 1
+    assert set(rooms._known) == {"stays", f"gone-{3 * POOLS_MAX - 1}"}
+    now_s = 90.0 * POOLS_MAX
+    assert rooms.nodes("stays", situation([], idle=128, now_s=now_s), look_s=7.5) == 1
 
 
 def test_a_job_that_started_on_the_headroom_is_learned_too() -> None:

@@ -109,6 +109,20 @@ def test_where_the_order_is_a_guess_every_job_that_could_start_gets_its_nodes() 
     assert found.submit == []
 
 
+def test_where_the_order_is_a_guess_only_those_wait_for_us_that_our_nodes_are_enough_for() -> None:
+    queue = [Waiting(str(k), 1, HOUR) for k in range(100)]
+    none = decide(situation(idle=3, busy=[Busy(97, HOUR)], queue=queue, is_order_known=False), Policy.YIELD)
+    assert (none.ready, none.yields_to, none.cancel) == (["0", "1", "2"], [], [])
+    some = situation(idle=3, busy=[Busy(95, HOUR)], holdings=[held(1, 2)], queue=queue, is_order_known=False)
+    found = decide(some, Policy.YIELD)
+    assert (found.ready, found.yields_to) == (["0", "1", "2"], ["3", "4"])
+    assert found.cancel == [CancelHolding(1, 2)]
+    wide = msgspec.structs.replace(some, queue=[Waiting("a", 3, HOUR), Waiting("b", 4, HOUR)])
+    found = decide(wide, Policy.YIELD)
+    assert (found.ready, found.yields_to) == (["a"], ["b"]), "who waits for nodes that are released is named"
+    assert found.cancel == [CancelHolding(1, 2)]
+
+
 def test_an_outage_is_neither_filled_nor_run_into() -> None:
     found = decide(
         situation(holdings=[held(1, 40)], busy=[Busy(50, HOUR)], outages=[Outage(100, 2000.0, 9000.0)]),
@@ -262,6 +276,23 @@ def test_a_large_machine_with_a_long_queue_is_decided_on_with_bounded_work() -> 
         limits=limits(reservations=100),
     )
     assert lines_run(lambda: decide(crowded, Policy.YIELD)) < 600_000  # 325,501 with Python 3.11, run in 5 ms
+
+
+def test_a_queue_in_an_unknown_order_costs_a_few_lines_a_job() -> None:
+    """It took a minute: each job that could start was taken off each step of the profile, and looked for in a list."""
+    crowded = Situation(
+        now_s=0.0,
+        nodes=8_000,
+        idle=50,
+        busy=[Busy(1, 60.0 * k + 60) for k in range(1_950)],
+        queue=[Waiting(str(k), 1 + k % 64, 60.0 * (1 + k % 86_400)) for k in range(100_000)],
+        outages=[],
+        holdings=[held(k, 40, ends_s=500.0 * k + 100, loss_s=float(k)) for k in range(150)],
+        backlog=Backlog(node_s=1e12, nodes_max=10**6, event_s=300.0),
+        limits=limits(reservations=100),
+        is_order_known=False,
+    )
+    assert lines_run(lambda: decide(crowded, Policy.YIELD)) < 2_000_000  # run in 0.1 s
 
 
 def test_nodes_that_the_scheduler_has_planned_without_a_gap_are_left_alone() -> None:

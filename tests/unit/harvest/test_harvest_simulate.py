@@ -69,6 +69,19 @@ def test_nothing_runs_in_an_outage_and_its_time_is_left_out() -> None:
     assert with_us.held_s <= without.idle_s
 
 
+def test_a_broker_that_does_not_know_the_order_releases_nodes_for_every_job_that_could_start() -> None:
+    """Ten nodes; the first job of the queue needs all, and the scheduler starts no other: `later` would delay it."""
+    jobs = [Job(0, DAY, 4, DAY), Job(DAY // 2, 600, 10, 600), Job(DAY // 2 + 10, 600, 2, 2 * DAY)]
+    held_s = {}
+    for known in (True, False):
+        world = World(nodes=10, horizon_s=DAY, is_order_known=known)
+        tally = play(world, jobs, Policy.YIELD)
+        assert tally.waits_s == pytest.approx([0, DAY // 2, DAY // 2 - 10 + 600], abs=40)
+        held_s[known] = tally.held_s
+    assert held_s[True] == pytest.approx(6 * DAY, rel=0.01)
+    assert held_s[False] == pytest.approx(5 * DAY, rel=0.01)  # two nodes stay idle from then on
+
+
 def test_preemption_makes_a_job_wait_for_the_grace_only() -> None:
     world = World(nodes=10, horizon_s=DAY)
     jobs = [Job(0, 10, 1, 10), Job(DAY // 2, 600, 10, 600)]

@@ -165,6 +165,12 @@ def define_times(parser: Parser) -> None:
         help="polls know nothing of the scheduler's cycle (default: they come just before it; with a log of PBS, which "
         "does not show its cycle, always so)",
     )
+    parser.add_argument(
+        "--unordered",
+        action="store_true",
+        help="the broker does not know the order of the queue and releases nodes for every job that could start "
+        "(default: it knows it; with a log of PBS, which does not show the order, always so)",
+    )
 
 
 def run(args: Namespace) -> int:
@@ -227,7 +233,8 @@ def kind_of(path: Path) -> str:
 def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
     """What the command line asks for. Raises ConfigError for what cannot be.
 
-    On a machine of PBS (`is_pbs`) nodes are free later and its agent does not see the scheduler's cycles.
+    On a machine of PBS (`is_pbs`) nodes are free later, and its agent sees neither the scheduler's cycles nor the order
+    of the queue.
     """
     from tidemill.harvest.simulation.experiment import Study, horizon_of, replicas_for
     from tidemill.harvest.simulation.simulator import World
@@ -249,6 +256,7 @@ def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
         has_headroom=not args.no_headroom,
         lead_s=args.lead_s,
         is_aligned=not (args.unaligned or is_pbs),
+        is_order_known=not (args.unordered or is_pbs),
         cycle_s=args.cycle_s,
         death_s=args.death_s if args.death_s is not None else DEATH_S_PBS if is_pbs else DEATH_S,
         jobs_max=args.jobs_max or 1_000_000,
@@ -315,6 +323,7 @@ def report_of(
             else lead(world.death_s)
             if args.lead_s is None
             else args.lead_s,
+            "order_known": world.is_order_known,
             "cycle_s": world.cycle_s,
             "death_s": world.death_s,
             "jitter_s": study.jitter_s,

@@ -1,8 +1,9 @@
 """Estimates which jobs waited because of Tidemill, and for how long, from the broker's yields and the jobs' starts.
 
-A decision lists in `yields_to` the regular jobs that could start if Tidemill held no nodes. Tidemill causes the wait of
-such a job from that decision until its nodes are free, it starts, or it could not start even without Tidemill. If it
-then waits on although nodes are free, it waits for the scheduler's cycle, as it would have without Tidemill.
+A decision lists in `yields_to` the regular jobs that could start on nodes that Tidemill holds, or has released and that
+are not free yet. Tidemill causes the wait of such a job from that decision until one no longer lists it: its nodes are
+free, it has started, or it could not start even without Tidemill. If it then waits on although nodes are free, it waits
+for the scheduler's cycle, as it would have without Tidemill.
 Deterministic: reads no clock and no file.
 """
 
@@ -202,9 +203,9 @@ class Tracker:
 
     def _note(self, yields: Sequence[Yielded], waiting: dict[str, Queued], now_s: float) -> None:
         """Record when jobs could first start, and since when Tidemill no longer delays them: once a pool's idle nodes
-        suffice, or no pool's queue lists the job (it is held, or the scheduler would not start it even without
-        Tidemill). The delay continues if Tidemill blocks the job again."""
-        free = self._watched.keys() - {job.id for each in yields for job in each.situation.queue}
+        suffice, or no decision yields to the job (it is held, the scheduler would not start it even without Tidemill,
+        or others have taken the nodes). The delay continues if Tidemill blocks the job again."""
+        free: set[str] = set()
         for each in yields:
             for name in each.decision.yields_to:
                 job = waiting.get(name)
@@ -223,9 +224,9 @@ class Tracker:
                 )
         blocked = {name for each in yields for name in each.decision.yields_to}
         for name, watched in self._watched.items():
-            if name in free:
+            if name in free or name not in blocked:
                 watched.free_s = now_s if watched.free_s is None else watched.free_s
-            elif name in blocked:
+            else:
                 watched.block((now_s + (now_s if self._looked_s is None else self._looked_s)) / 2)
 
     def _first(self, job: Queued, now_s: float) -> _Watched:

@@ -31,7 +31,8 @@ def foreseen(pool: Pool, layout: Layout, queued: Iterable[Queued]) -> Pool:
     if not situation.is_order_known:
         return pool
     ours = sum(each.count * each.width for each in situation.holdings if not each.waiting)
-    profile = ahead(situation.now_s, situation.idle + ours, situation.busy, situation.outages)
+    free = situation.idle + situation.ending + ours
+    profile = ahead(situation.now_s, free, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, situation.limits.reservations)
     if not outlook.planned or not foretold(layout, queued):
         return pool

@@ -10,7 +10,7 @@ minutes, the second within days. Until then a small job waits for a glance, as i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tidemill.harvest.plan.situation import Decision, Situation
 
@@ -28,6 +28,9 @@ SMALL_SHARE = 1 / 64
 
 SHARE_MAX = 0.01
 """At most this share of the nodes without regular jobs is kept idle, or one node."""
+
+POOLS_MAX = 100
+"""Pools whose rates are kept, those first that are there now: their names change with what jobs ask for."""
 
 FREE_MIN = 4
 """Where fewer nodes are without regular jobs, none is kept."""
@@ -118,6 +121,16 @@ class Headrooms:
             look_s=look_s,
             death_s=situation.limits.death_s,
         )
+
+    def keep(self, pools: Collection[str]) -> None:
+        """Forget which jobs were in pools that are no longer there, and the rates of the pools that left first."""
+        for name in self._known.keys() - set(pools):
+            del self._known[name]
+        for name in pools:
+            if name in self._pools:  # to the end: the newest
+                self._pools[name] = self._pools.pop(name)
+        while len(self._pools) > max(POOLS_MAX, len(pools)):
+            del self._pools[next(iter(self._pools))]
 
     def learn(
         self, pool: str, situation: Situation, decision: Decision, *, present: Mapping[str, int]

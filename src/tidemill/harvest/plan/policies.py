@@ -47,7 +47,8 @@ def capped(situation: Situation) -> Decision:
 def preempt(situation: Situation) -> Decision:
     """Limits as in `capped`, by a plan in which Tidemill's nodes count as free: the scheduler takes them at will."""
     held = sum(each.width * each.count for each in situation.holdings if not each.waiting)
-    profile = ahead(situation.now_s, situation.idle + held, situation.busy, situation.outages)
+    free = situation.idle + situation.ending + held
+    profile = ahead(situation.now_s, free, situation.busy, situation.outages)
     outlook = play(
         profile, situation.queue, situation.limits.reservations, is_order_known=situation.is_order_known
     )
@@ -123,7 +124,8 @@ def demand(situation: Situation) -> Decision:
 
 def plan_with_us(situation: Situation, reservations: int) -> tuple[FreeNodes, int]:
     """The profile with all running jobs, Tidemill's too, and the queue played on it; nodes of regular starts now."""
-    profile = ahead(situation.now_s, situation.idle, situation.busy, situation.outages)
+    free = situation.idle + situation.ending
+    profile = ahead(situation.now_s, free, situation.busy, situation.outages)
     death_s, now = situation.limits.death_s, situation.now_s
     for each in situation.holdings:
         if not each.waiting:
@@ -202,10 +204,10 @@ POLICIES: dict[Policy, Callable[[Situation], Decision]] = {
 def decide(situation: Situation, policy: Policy) -> Decision:
     """What to do now in one pool.
 
-    Nodes that will soon be free (cancelled, epilog) belong neither to `idle` nor to a holding but to `busy`, with the
-    time when they should be free. If a regular job has had enough idle nodes for longer than the scheduler needs, and
-    still does not start, it waits for something that is not visible here: leave it out of `queue`. Where the plan is
-    not known, every policy but `demand` behaves as `windows`.
+    Nodes that will soon be free (epilog) belong neither to `idle` nor to a holding but to `busy`, with the time when
+    they should be free; those of canceled allocations to `ending`. If a regular job has had enough idle nodes for
+    longer than the scheduler needs, and still does not start, it waits for something that is not visible here: leave it
+    out of `queue`. Where the plan is not known, every policy but `demand` behaves as `windows`.
     """
     if not situation.knows_plan and policy is not Policy.DEMAND:
         policy = Policy.WINDOWS

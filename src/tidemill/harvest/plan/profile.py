@@ -8,7 +8,7 @@ reserved starts later because of them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -48,6 +48,21 @@ class FreeNodes:
         last = self._step(end_s) if end_s < EVER else len(times)
         for k in range(first, last):
             free[k] -= width
+
+    def take_now(self, uses: Iterable[tuple[int, float]]) -> None:
+        """Use nodes from the profile's beginning: (nodes, seconds) each. As many calls of `take`, in one pass."""
+        begin = self.times[0]
+        ends: dict[float, int] = {}
+        for width, seconds in uses:
+            end_s = begin + seconds
+            ends[end_s] = ends.get(end_s, 0) + width
+        for end_s in ends:
+            if end_s < EVER:
+                self._step(end_s)
+        taken = sum(ends.values())
+        for k, at in enumerate(self.times):
+            taken -= ends.get(at, 0)
+            self.free[k] -= taken
 
     def _step(self, at_s: float) -> int:
         """Index of the step that begins at `at_s`, made if there is none."""
@@ -100,15 +115,18 @@ class FreeNodes:
 
 
 def startable(profile: FreeNodes, queue: Iterable[Waiting]) -> list[Waiting]:
-    """The jobs of a queue that could start now if they were the first of it."""
-    free = profile.free[0]
-    fitting: dict[tuple[int, float], bool] = {}
+    """The jobs of a queue that could start now if they were the first of it. A binary search for each job."""
+    begin = profile.times[0]
+    falls: list[float] = []
+    least: list[int] = []  #: minus the fewest nodes that are free until then, and so ascending
+    for at, free in zip(profile.times, profile.free, strict=True):
+        if not least or -free > least[-1]:
+            falls.append(at)
+            least.append(-free)
     found = []
     for job in queue:
-        kind = (job.width, job.walltime_s)
-        if kind not in fitting:
-            fitting[kind] = job.width <= free and profile.fits(*kind)
-        if fitting[kind]:
+        k = bisect_right(least, -job.width)
+        if k and (k == len(falls) or falls[k] >= begin + job.walltime_s):
             found.append(job)
     return found
 
@@ -139,14 +157,14 @@ def play(
     """What the queue does now, in order; `profile` then holds those starts and reservations, too.
 
     It ends where no later job could change anything, so it costs one comparison a job at most once all reservations
-    are made. Where the order is not known every job starts that could in some order, so that more nodes may be taken
-    than are free; the others keep the order that they are given in.
+    are made. Where the order is not known every job starts that could in some order; the others keep the order that
+    they are given in. Together they may need more nodes than are free: `profile` holds them up to the first that
+    leaves no node free, because whatever is decided on a profile without free nodes does not depend on more of them.
     """
     if not is_order_known:
         possible = startable(profile, queue)
-        begin, first = profile.times[0], {id(job) for job in possible}
-        for job in possible:
-            profile.take(job.width, begin, begin + job.walltime_s)
+        profile.take_now(_until_used_up(possible, profile.free[0]))
+        first = {id(job) for job in possible}
         rest = [job for job in queue if id(job) not in first]
         return Outlook(possible, play(profile, rest, reservations).planned)
     starts: list[Waiting] = []
@@ -169,3 +187,14 @@ def play(
         elif free <= 0:
             break
     return Outlook(starts, planned)
+
+
+def _until_used_up(jobs: Iterable[Waiting], free: int) -> list[tuple[int, float]]:
+    """(nodes, seconds) of the first of `jobs` that need all free nodes, of all jobs if these need fewer."""
+    used: list[tuple[int, float]] = []
+    for job in jobs:
+        used.append((job.width, job.walltime_s))
+        free -= job.width
+        if free <= 0:
+            break
+    return used

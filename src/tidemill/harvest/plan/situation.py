@@ -92,7 +92,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One pool now. `nodes` = idle + held by regular jobs + held by us + unusable."""
+    """One pool now. `nodes` = idle + ending + held by regular jobs + held by us + unusable."""
 
     now_s: float
     nodes: int
@@ -113,6 +113,9 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         tuple[int, float]
     ] = []  #: staircase (nodes, seconds) of idle nodes where the plan is hidden or PBS's own
     headroom: int = 0  #: idle nodes that are left for small jobs to come (`harvest.plan.headroom`)
+    ending: int = 0
+    """Nodes of Tidemill's allocations that were canceled and are not free yet. Regular jobs have them as they have idle
+    ones, so that no other allocation ends for the job that these nodes were released for."""
 
 
 class CancelHolding(msgspec.Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ idle for long enough are filled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidemill.harvest.plan.profile import FreeNodes, ahead, play
 from tidemill.harvest.plan.situation import CancelHolding, Decision, Holding, Shorten, Situation, Waiting
@@ -39,7 +40,7 @@ def yields(situation: Situation) -> Decision:
     now, limits = situation.now_s, situation.limits
     held = [HeldNodes(each) for each in situation.holdings if not each.waiting]
     ours = sum(each.left * each.width for each in held)
-    profile = ahead(now, situation.idle + ours, situation.busy, situation.outages)
+    profile = ahead(now, situation.idle + situation.ending + ours, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, limits.reservations, is_order_known=situation.is_order_known)
     needed = sum(job.width for job in outlook.starts)
     cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
@@ -64,13 +65,13 @@ def yields(situation: Situation) -> Decision:
         cancels += make_room(free_to_go, profile, unfilled, situation)
     if binding is Binding.IDLE and situation.idle:
         binding = Binding.OURS if waiting[0] else Binding.REGULAR
-    blocking = blocked(outlook.starts, situation.idle)
+    found = yields_of(outlook.starts, idle=situation.idle, held=ours + situation.ending)
     return Decision(
         cancel=dropped + summed(cancels),
         shorten=shortens,
         submit=submits,
-        yields_to=blocking,
-        ready=[job.id for job in outlook.starts if job.id not in blocking],
+        yields_to=found.blocked,
+        ready=found.ready,
         waits_for=binding.value,
         why=why(situation, needed, outlook.planned, binding),
         next_s=now + limits.poll_s if binding in PASSING else None,
@@ -98,14 +99,37 @@ def both(
     return [step for step in steps if step[1] > 0]
 
 
-def blocked(starts: Sequence[Waiting], idle: int) -> list[str]:
-    """Those of `starts` that the idle nodes alone do not suffice for, taken in order."""
-    found = []
+class Yields(NamedTuple):
+    """Ids of regular jobs that could start now: `ready` on idle nodes alone, `blocked` only on Tidemill's, too."""
+
+    ready: list[str]
+    blocked: list[str]
+
+
+def yields_of(starts: Sequence[Waiting], *, idle: int, held: int) -> Yields:
+    """Which of `starts`, taken in order, the idle nodes suffice for, and which wait for nodes of Tidemill.
+
+    `held` counts the nodes that Tidemill holds, and those that are released and not free yet.
+    Where the order is not known `starts` may need more nodes than there are. Then those wait for Tidemill that could
+    start together on the idle and the held nodes, at least one if any has to wait; where nothing is held, none does.
+    """
+    ready: list[str] = []
     for job in starts:
+        if job.width > idle:
+            break
         idle -= job.width
-        if idle < 0:
+        ready.append(job.id)
+    left = idle + held
+    if not held or len(ready) == len(starts):
+        return Yields(ready, [])
+    found: list[str] = []
+    for job in starts[len(ready) :]:
+        if left <= 0:
+            break
+        if job.width <= left:
+            left -= job.width
             found.append(job.id)
-    return found
+    return Yields(ready, found or [starts[len(ready)].id])
 
 
 def give_back(held: Sequence[HeldNodes], nodes: int) -> list[CancelHolding]:

@@ -55,6 +55,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     has_headroom: bool = True
     lead_s: float | None = None  #: how long a poll acts before a backfill cycle; None = `death_s` + 1
     is_aligned: bool = True  #: False: polls and cycles have nothing to do with each other
+    is_order_known: bool = True  #: False: the broker does not rely on the order of the queue, as on PBS
     cycle_s: float = 30.0
     death_s: float = 5.0
     jobs_max: int = 1_000_000
@@ -503,6 +504,7 @@ class SimulatedMachine:
             holdings=[self._holding(each) for each in self.cohorts.values()],
             backlog=self.backlog,
             limits=limits,
+            is_order_known=world.is_order_known,
             headroom=self._headroom(),
         )
 

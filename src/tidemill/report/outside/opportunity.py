@@ -202,6 +202,8 @@ def _parameters(study: Study, results: Mapping[float, object]) -> dict[str, floa
         "poll_s": world.poll_s,
         "cycle_s": world.cycle_s,
         "death_s": world.death_s,
+        "cycle_known": "yes" if world.is_aligned else "no",
+        "order_known": "yes" if world.is_order_known else "no",
         "walltime_max_s": world.walltime_max_s,
         "width_min": world.width_min,
         "jitter_s": study.jitter_s,

@@ -398,11 +398,20 @@ def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[
     now_us = clock.now_us()
     for a in state.allocations.values():
         if a.fleet == fleet and a.state is AllocationState.ACTIVE and not a.leaves and not a.canceled_us:
-            ends = [at for at in (a.ends_us, a.shortened_us) if at]
-            remaining_s = max(0.0, (min(ends) - now_us) / 1e6) if ends else None
+            end_us = end_us_of(a)
+            remaining_s = max(0.0, (end_us - now_us) / 1e6) if end_us else None
             yield Seat(
                 allocation=a.name, cores=a.cores, memory_mb=0, devices=devices, remaining_s=remaining_s
             )
+
+
+def end_us_of(allocation: s.Allocation) -> int:
+    """When its pilots have to be gone: by its limit, or by the agent's order if that is earlier; 0 = not known.
+
+    The batch system may have refused the new limit, or cannot lower it (elements of PBS's arrays): then the pilots
+    leave by themselves, so that the nodes are free when they are needed.
+    """
+    return min([at for at in (allocation.ends_us, allocation.ordered_end_us) if at], default=0)
 
 
 def is_over(state: s.SiteState, fleet: str) -> bool:
@@ -424,11 +433,10 @@ def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str]
             if not a.told_lead and not is_back_soon:
                 ended.append(a.name)
             continue
-        early = a.shortened_us or (
-            a.started_us and a.ends_us < a.started_us + a.walltime_s * 1e6 - END_TOLD_US
-        )
-        if a.ends_us and early and abs(a.ends_us - a.told_end_us) > END_TOLD_US:
-            ends.append(End(allocation=a.name, at_us=a.ends_us))
+        end_us = end_us_of(a)
+        early = a.shortened_us or (a.started_us and end_us < a.started_us + a.walltime_s * 1e6 - END_TOLD_US)
+        if end_us and early and abs(end_us - a.told_end_us) > END_TOLD_US:
+            ends.append(End(allocation=a.name, at_us=end_us))
         if a.leaves and not a.told_leave:
             leave.append(a.name)
     return ended, ends, leave

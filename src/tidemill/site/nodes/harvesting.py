@@ -527,6 +527,10 @@ class Harvesting:
 
     def _note(self, acted: ActionsDone) -> None:
         self.book.note(acted)
+        if acted.canceled:
+            self.machine.uncanceled.difference_update(acted.acts.cancel)
+        elif acted.acts.cancel:
+            self.machine.uncanceled.update(acted.acts.cancel)
         self.glances.acted(
             OwnJobs(
                 submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),

@@ -60,6 +60,7 @@ class SiteMachine:
         self._policy = planning.policy_of(config)
         self.look_s = planning.poll_s_of(config)  #: usual pause between two polls of the machine
         self.death_s = 0.0  #: as the batch system has it measured; 0 = not yet
+        self.uncanceled: set[str] = set()  #: allocations whose cancel the batch system did not take
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
@@ -124,7 +125,9 @@ class SiteMachine:
         """What to do now, pool by pool."""
         living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
         wide = [a for a in living if _is_wide(state, a)]
-        dying = planning.dying(living, clock.now_us())
+        self.uncanceled.intersection_update(a.name for a in living)
+        death_s = planning.death_s_of(self._config, self.death_s)
+        dying = planning.dying(living, clock.now_us(), death_s=death_s, failed=self.uncanceled)
         others = [a for a in living if not _is_wide(state, a) and a.name not in dying]
         taken = sum(a.nodes for a in wide)
         wait = starts.why
@@ -142,8 +145,9 @@ class SiteMachine:
         work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
-        snapshot = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
+        snapshot, ending = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
         pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
+        pools = [planning.still_ending(pool, ending) for pool in pools]
         plans = []
         ready: list[str] = []
         layouts = [layout_of(snapshot, pool) for pool in pools]
@@ -154,6 +158,7 @@ class SiteMachine:
         decided = decide_each(pools, lambda situation: decide(situation, policy))
         if policy is Policy.YIELD:
             running = {job.id: job for job in snapshot.running if not job.ours}
+            self.headrooms.keep([pool.name for pool in pools])
             for pool, decision in decided:
                 self.headrooms.learn(pool.name, pool.situation, decision, present=present(pool, running))
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
@@ -261,7 +266,7 @@ class SiteMachine:
                     nodes=a.nodes,
                     walltime_s=a.walltime_s,
                     started_s=a.started_us / 1e6 if a.started_us else None,
-                    ends_s=_end_us(a) / 1e6,
+                    ends_s=planning.end_us_of(a, batch=self._config.batch) / 1e6,
                 )
                 for a in living
             ],
@@ -317,7 +322,7 @@ class SiteMachine:
                 width=a.nodes,
                 is_waiting=a.state is not AllocationState.ACTIVE,
                 started_s=a.started_us / 1e6,
-                ends_s=_end_us(a) / 1e6,
+                ends_s=planning.end_us_of(a, batch=self._config.batch) / 1e6,
                 walltime_s=a.walltime_s,
                 loss_s=self.costs.loss_s(a, now_us, demand.range_s),
                 pool=a.pool,
@@ -361,8 +366,3 @@ def _is_wide(state: SiteState, allocation: Allocation) -> bool:
     """Whether it is for one payload that spans nodes: such are asked for, and given up, by other rules."""
     fleet = state.fleets.get(allocation.fleet)
     return fleet is not None and fleet.width > 0
-
-
-def _end_us(allocation: Allocation) -> int:
-    """The end that was ordered or reported, whichever comes first; 0 = neither."""
-    return min([end_us for end_us in (allocation.ends_us, allocation.shortened_us) if end_us], default=0)

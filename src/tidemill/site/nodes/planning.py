@@ -12,7 +12,9 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from tidemill import clock
+from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
+from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.situation import (
     Backlog,
@@ -23,7 +25,7 @@ from tidemill.harvest.plan.situation import (
     starts_per_hour,
 )
 from tidemill.harvest.plan.waves import Binding
-from tidemill.model.machine import Snapshot
+from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.selection import HoldingGroup, Named
@@ -45,9 +47,15 @@ DEATH_S, DEATH_S_PBS = 5.0, 12.0
 """From our cancel to nodes that are free. PBS's MoM looks for ended processes every 10 s (`$min_check_poll`) however
 quickly they end: 8 to 12 s on OpenPBS 23.06, 1.4 to 16 s at the extremes."""
 
-DYING_US = 20_000_000
-"""An allocation that was canceled is gone after this time: KillWait and epilog are 30 s at most by default, a pilot
-exits at once."""
+DYING_S_MIN, DYING_DEATHS = 120.0, 3.0
+"""An allocation that was canceled is gone after this time, or after this multiple of the death time if that is more.
+KillWait is 30 s by default (slurm.conf(5)), an epilog of a centre takes a minute; OpenPBS took up to 43 s."""
+
+LIMIT_STEP_US = 60_000_000
+"""A new limit may be set to the next full minute (scontrol(1), TimeLimit)."""
+
+HOLDING_STATES = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING, NodeState.IDLE)
+"""What a node can be shown as while an allocation is on it; from another state it does not come back by itself."""
 
 STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
 """Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
@@ -252,22 +260,58 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
     return found
 
 
-def dying(allocations: Iterable[Allocation], now_us: int) -> set[str]:
+def end_us_of(allocation: Allocation, *, batch: str) -> int:
+    """When it ends, as a plan may rely on: by the limit that the batch system reports; 0 = not known.
+
+    An ordered end counts only where the batch system has set it, if need be to the next minute. So one that it refused
+    is ordered again. Elements of PBS's arrays keep their limits for ever, and end because their pilots leave.
+    """
+    ends_us, ordered_us = allocation.ends_us, allocation.ordered_end_us
+    keeps_limit = batch == "pbs" and split_element(allocation.name)[1] is not None
+    if ordered_us and (keeps_limit or ends_us - ordered_us <= LIMIT_STEP_US):
+        return min(ends_us, ordered_us) if ends_us else ordered_us
+    return ends_us
+
+
+def dying(
+    allocations: Iterable[Allocation], now_us: int, *, death_s: float, failed: Container[str] = ()
+) -> set[str]:
     """Names of those that were canceled and should be gone any moment: they hold nothing that could be released once
-    more. One that does not go in time counts again, and is canceled again."""
-    return {a.name for a in allocations if a.canceled_us and now_us - a.canceled_us < DYING_US}
+    more. One that does not go in time counts again, and is canceled again; so is one of those in `failed`, whose
+    cancel the batch system did not take."""
+    dying_us = max(DYING_S_MIN, DYING_DEATHS * death_s) * 1e6
+    return {
+        a.name
+        for a in allocations
+        if a.canceled_us and now_us - a.canceled_us < dying_us and a.name not in failed
+    }
 
 
-def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
-    """The machine with these allocations as regular jobs that end now."""
+def without_dying(snapshot: Snapshot, names: Container[str]) -> tuple[Snapshot, frozenset[str]]:
+    """The machine as it will be without these allocations, and which of its idle nodes they still hold now."""
+    stays = [job for job in snapshot.running if not (job.ours and job.name in names)]
+    if len(stays) == len(snapshot.running):
+        return snapshot, frozenset()
+    kept = {name for job in stays for name in job.nodes}
+    left = {name for job in snapshot.running for name in job.nodes if name not in kept}
     replace = msgspec.structs.replace
-    return replace(
-        snapshot,
-        running=[
-            replace(job, ours=False, ends_s=snapshot.at_s) if job.ours and job.name in names else job
-            for job in snapshot.running
-        ],
-    )
+    ending: set[str] = set()
+    nodes = list(snapshot.nodes)
+    for k, node in enumerate(nodes):
+        if node.name in left and node.state in HOLDING_STATES:
+            nodes[k] = replace(node, state=NodeState.IDLE, cores_free=node.cores)
+            ending.add(node.name)
+    return replace(snapshot, running=stays, nodes=nodes), frozenset(ending)
+
+
+def still_ending(pool: Pool, ending: frozenset[str]) -> Pool:
+    """The pool with those of its idle nodes that canceled allocations still hold as `ending`."""
+    count = len(pool.nodes & ending)
+    if not count:
+        return pool
+    situation, replace = pool.situation, msgspec.structs.replace
+    idle = max(0, situation.idle - count)
+    return replace(pool, situation=replace(situation, idle=idle, ending=situation.idle - idle))
 
 
 def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> list[str]:

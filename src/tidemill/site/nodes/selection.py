@@ -137,7 +137,7 @@ def orders(choice: PlacedDecision, groups: Sequence[HoldingGroup], situation: Si
     cost; and if that is not enough, those before it get theirs, when they are planned, so that they need no others.
     """
     decision, layout, event_s = choice.decision, choice.layout, situation.backlog.event_s
-    if layout is None or not (decision.ready or decision.yields_to):
+    if layout is None or not (decision.ready or decision.yields_to) or _is_everything(decision, groups):
         cancel = given_back(decision, groups, [], event_s=event_s)
         return Orders(cancel, ends_of(decision, groups, cancel), [])
     starting = {*decision.ready, *decision.yields_to}
@@ -161,6 +161,16 @@ def orders(choice: PlacedDecision, groups: Sequence[HoldingGroup], situation: Si
         if len(still) < len(late):
             return more._replace(jobs=[job for job in late if job not in still])
     return best
+
+
+def _is_everything(decision: Decision, groups: Sequence[HoldingGroup]) -> bool:
+    """Whether all that runs goes: then there is no choice to be made, which takes seconds for thousands of nodes."""
+    counts = {order.key: order.count for order in decision.cancel}
+    return all(
+        counts.get(group.holding.key, 0) >= group.holding.count
+        for group in groups
+        if not group.holding.waiting
+    )
 
 
 def with_names(

@@ -152,6 +152,12 @@ class Allocation(msgspec.Struct, kw_only=True):
     notes: list[str] = []  #: how its nodes do things, the newest last: images, work directories
 
     @property
+    def ordered_end_us(self) -> int:
+        """The end that the agent ordered for this run, by which its pilots leave in any case; 0 = none. What the batch
+        system has started again since has its whole limit."""
+        return self.shortened_us if 0 < self.started_us < self.shortened_us else 0
+
+    @property
     def reported(self) -> str:
         """Its state for people and the server: RELEASED where Tidemill itself ended it."""
         is_released = self.state is AllocationState.CANCELED and self.canceled_us

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.effort import lines_run
+
 from tidemill.harvest.machine.backfill import NodesRelease
 from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.situation import (
@@ -148,6 +150,24 @@ def test_no_node_helps_but_one_then_that_one_goes_whatever_it_costs() -> None:
         Shape(pool="p", cores=1, memory_mb=1), situation, choice=choice, groups=groups, starts_wait=""
     )
     assert (plan.cancel, plan.decision.yields_to) == (["p14"], ["one"])
+
+
+def test_where_everything_goes_nothing_is_chosen_from() -> None:
+    """Thousands of jobs of one node that wait for thousands of nodes of ours: where each would start took seconds."""
+    names = [f"a{place}" for place in range(2000)]
+    queue = [Waiting(str(k), 1, 600.0) for k in range(5000)]
+    places = {f"n{place}": place for place in range(2000)}
+    ours = {name: NodesRelease(900.0, frozenset({place})) for place, name in enumerate(names)}
+    layout = Layout(now_s=0.0, places=places, idle=frozenset(), ours=ours, others=[], queue=queue)
+    group = HoldingGroup(
+        holding=Holding(key=0, width=1, count=2000, waiting=False, started_s=0.0, ends_s=900.0), names=names
+    )
+    _, _, bare = between(outlasts=12)
+    decision = Decision(cancel=[CancelHolding(0, 2000)], yields_to=[job.id for job in queue[:2000]])
+    choice = PlacedDecision(decision=decision, layout=layout)
+    found: list[Orders] = []
+    assert lines_run(lambda: found.append(orders(choice, [group], bare))) < 100_000
+    assert found == [Orders(names, {}, [])]
 
 
 def test_what_would_not_help_is_not_done() -> None:

@@ -1,0 +1,132 @@
+"""What is canceled gives its nodes to the job that it was canceled for, however long it takes to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.placement import layout_of
+from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Backlog, CancelHolding, Decision, Limits, Situation
+from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
+from tidemill.model.state import AllocationState
+from tidemill.site.nodes.planning import DYING_DEATHS, DYING_S_MIN, dying, still_ending, without_dying
+from tidemill.site.nodes.selection import HoldingGroup, PlacedDecision, Shape, with_names
+from tidemill.site.state.site_state import Allocation
+
+SECOND_US = 1_000_000
+LIMITS = Limits(nodes_max=9, allocations_max=9, startup_s=10.0)
+
+
+def machine(
+    *, ours: list[str], state: NodeState = NodeState.BUSY, queued: int = 1, order: bool = True
+) -> Snapshot:
+    """Nodes n-a, n-b..., each with an allocation of ours, and waiting jobs of one node."""
+    return Snapshot(
+        at_s=1000.0,
+        nodes=[
+            Node(
+                name=f"n-{name}",
+                state=state if name == "a" else NodeState.BUSY,
+                cores=4,
+                memory_mb=1,
+                cores_free=0,
+            )
+            for name in ours
+        ],
+        running=[
+            Running(
+                id=name,
+                name=name,
+                user="u",
+                nodes=(f"n-{name}",),
+                width=1,
+                started_s=0,
+                ends_s=9000,
+                ours=True,
+            )
+            for name in ours
+        ],
+        queued=[Queued(id=f"j{k}", name="j", user="v", width=1, walltime_s=600) for k in range(queued)],
+        is_order_known=order,
+    )
+
+
+def canceled_next(snapshot: Snapshot, gone: set[str]) -> tuple[list[str], Situation, Decision]:
+    """What is canceled for the jobs that wait, after `gone` was."""
+    held = [
+        Held(name=job.name, width=1, is_waiting=False, loss_s=30.0)
+        for job in snapshot.running
+        if job.name not in gone
+    ]
+    snapshot, ending = without_dying(snapshot, gone)
+    work = Backlog(node_s=1e9, nodes_max=9, event_s=60.0)
+    (pool,) = (
+        still_ending(each, ending) for each in cut(snapshot, held, Terms(), backlog=work, limits=LIMITS)
+    )
+    situation = pool.situation
+    decision = decide(situation, Policy.YIELD)
+    groups = [HoldingGroup(holding=each, names=pool.names[each.key]) for each in situation.holdings]
+    choice = PlacedDecision(decision=decision, layout=layout_of(snapshot, pool))
+    shape = Shape(pool="p", cores=4, memory_mb=1)
+    named = with_names(shape, situation, choice=choice, groups=groups, starts_wait="")
+    return named.cancel, situation, named.decision
+
+
+@pytest.mark.parametrize("state", [NodeState.BUSY, NodeState.ENDING, NodeState.SHARED])
+@pytest.mark.parametrize("order", [True, False])
+def test_no_other_allocation_ends_for_a_job_whose_nodes_are_about_to_be_free(
+    state: NodeState, order: bool
+) -> None:
+    seen = machine(ours=["a", "b", "c"], state=state, order=order)
+    cancel, situation, decision = canceled_next(seen, {"a"})
+    assert (cancel, decision.submit) == ([], [])
+    assert (situation.idle, situation.ending, situation.nodes) == (0, 1, 3)
+    assert decision.yields_to == ["j0"], "it waits for the node that Tidemill still has"
+
+
+def test_a_second_job_gets_a_second_node() -> None:
+    cancel, _, decision = canceled_next(machine(ours=["a", "b", "c"], queued=2), {"a"})
+    assert len(cancel) == 1
+    assert decision.yields_to == ["j0", "j1"]
+
+
+def test_a_node_that_stays_in_other_hands_or_is_down_is_not_about_to_be_free() -> None:
+    seen = machine(ours=["a", "b"], state=NodeState.AWAY)
+    assert without_dying(seen, {"a"})[1] == frozenset()
+    both = Running(id="r", name="r", user="v", nodes=("n-b",), width=1, started_s=0, ends_s=9000)
+    shared = Snapshot(at_s=1.0, nodes=seen.nodes, running=[*seen.running, both], queued=[])
+    assert without_dying(shared, {"b"})[1] == frozenset()
+
+
+def test_what_does_not_go_in_several_death_times_is_canceled_again() -> None:
+    at_us = 10_000 * SECOND_US
+    gone = Allocation(
+        name="a", fleet="f", nodes=1, cores=4, state=AllocationState.ACTIVE, intended_us=1, canceled_us=at_us
+    )
+    for death_s in (5.0, 120.0):
+        most_us = int(max(DYING_S_MIN, DYING_DEATHS * death_s) * SECOND_US)
+        assert most_us >= 60 * SECOND_US, "an epilog takes a minute"
+        assert dying([gone], at_us + most_us - 1, death_s=death_s) == {"a"}
+        assert dying([gone], at_us + most_us, death_s=death_s) == set()
+    assert dying([gone], at_us + 1, death_s=5.0, failed={"a"}) == set()
+
+
+def test_nodes_that_are_about_to_be_free_are_not_filled_before() -> None:
+    situation = Situation(
+        now_s=0.0,
+        nodes=4,
+        idle=1,
+        ending=3,
+        busy=[],
+        queue=[],
+        outages=[],
+        holdings=[],
+        backlog=Backlog(node_s=1e9, nodes_max=9, event_s=60.0),
+        limits=LIMITS,
+    )
+    for policy in (Policy.YIELD, Policy.CAPPED, Policy.PREEMPT, Policy.WINDOWS):
+        found = decide(situation, policy)
+        assert sum(each.width * each.count for each in found.submit) == 1, policy
+        assert found.cancel == list[CancelHolding]()
