@@ -152,6 +152,11 @@ class _Group:
         self.outages: Counter[tuple[float, float]] = Counter()
 
     @property
+    def memory_mb(self) -> int:
+        """Of each node, at least."""
+        return min(node.memory_mb for node in self.nodes)
+
+    @property
     def held(self) -> int:
         """Nodes that we hold."""
         return sum(each.width for each in self.ours if not each.is_waiting)
@@ -201,12 +206,12 @@ def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
     for node in snapshot.nodes:
         if node.state is NodeState.AWAY:
             continue
-        raw = (node.partitions, node.features, node.cores, node.memory_mb)
+        raw = (node.partitions, node.features, node.amounts, node.cores, node.memory_mb)
         if raw not in kinds:
             memory = steps[bisect_right(steps, node.memory_mb) - 1] if node.memory_mb else steps[-1]
             kind = Kind(
                 partitions=tuple(sorted(told_partitions.intersection(node.partitions))),
-                features=tuple(sorted(told_features.intersection(node.features))),
+                features=tuple(sorted(told_features.intersection([*node.features, *node.amounts]))),
                 cores=node.cores,
                 memory_mb=memory,
             )
@@ -243,7 +248,7 @@ def _name(groups: Sequence[_Group], ours: set[str]) -> None:
                 f"{group.cores}c",
                 ",".join(f"{name}*{count}" for name, count in group.devices),
                 ",".join(kind.features),
-                f"{min(node.memory_mb for node in group.nodes)}MB",
+                f"{group.memory_mb}MB",
                 "+".join(name for name in kind.partitions if name not in ours),
             ]
         )
@@ -335,10 +340,10 @@ def _pool(
     return Pool(
         name=group.name,
         cores=group.cores,
-        memory_mb=min(node.memory_mb for node in group.nodes),
+        memory_mb=group.memory_mb,
         devices=group.devices,
         partitions=group.kind.partitions,
-        features=group.kind.features,
+        features=tuple(sorted(set(group.kind.features).difference(group.nodes[0].amounts))),
         situation=Situation(
             now_s=snapshot.at_s,
             nodes=group.size,
