@@ -57,7 +57,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ours: bool = False  #: an allocation of this site directory, recognised by name and comment
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class JobChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a job that fits on one node; several parts may share it. 0 = not asked for."""
 
     count: int
@@ -81,7 +81,7 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()  #: all of them are wanted
     is_feature_list_exact: bool = True  #: False: an expression that we do not read; it may want any node
-    chunks: tuple[Chunk, ...] = ()  #: what its width follows from; empty = the width is known
+    chunks: tuple[JobChunk, ...] = ()  #: what its width follows from; empty = the width is known
     is_scattered: bool = False  #: each chunk has a node of its own
     planned_s: float | None = None  #: start that the scheduler plans
     planned_nodes: tuple[str, ...] = ()

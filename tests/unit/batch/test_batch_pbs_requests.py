@@ -10,7 +10,7 @@ import pytest
 from tidemill import clock
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.replies import Record, read_text
-from tidemill.batch.pbs.survey import Shown, compose_snapshot
+from tidemill.batch.pbs.survey import MachineReplies, compose_snapshot
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.pools import Terms, cut
 from tidemill.harvest.plan.policies import Policy, decide
@@ -59,7 +59,7 @@ def snapshot(vnodes: dict[str, Record], jobs: str, **shown: Any) -> Snapshot:
     server = {"default_queue": "workq"}
     queues = {"workq": QUEUE, **shown.pop("queues", {})}
     text = read_text(jobs.encode(), "Job Id:")
-    everything = Shown(
+    everything = MachineReplies(
         server=server, vnodes=vnodes, jobs=text, queues=queues, **{"reservations": b"", **shown}
     )
     return compose_snapshot(

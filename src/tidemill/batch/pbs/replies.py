@@ -59,7 +59,7 @@ def read_text(text: bytes, head: str) -> dict[str, Record]:
     that start with a tab, and those of shell functions in lines that start with anything.
 
     PBS prints each name once, but it prints the line breaks of a job's variables as they are, so a user can write a
-    record of another user's job into them. Which one is real cannot be told: both are kept, the later one as
+    record of another user's job into them. Which one is real cannot be decided: both are kept, the later one as
     `12.server (2)`. A forged record can add a job, and cannot take one away."""
     found: dict[str, Record] = {}
     copies: Counter[str] = Counter()

@@ -3,7 +3,7 @@
 PBS prints a request as `2:ncpus=16:mem=4gb+1:ncpus=1:Qlist=fast` (pbs_resources(7)), where the server has added the
 default chunks of queues. It compares each resource by its type (src/scheduler/check.cpp, check_avail_resources): text
 as a member of the node's list, a boolean that is not set as False, an amount that is not set as 0. Types are not shown,
-so the values of all nodes tell them. What no host has may be a word that we do not understand: such a job may use any.
+so they follow from the values of all nodes. A word that no host fulfils may be one that we misread: it rules out none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tidemill.batch.pbs.replies import Record, read_amount, read_number, read_size_mb, text_of
-from tidemill.model.machine import Chunk, Node
+from tidemill.model.machine import JobChunk, Node
 
 _CHUNKS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^+"'])+""")
 _WORDS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^:"'])+""")
@@ -29,7 +29,7 @@ _TRUE, _FALSE = {"true", "t", "y", "1"}, {"false", "f", "n", "0"}
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`words`: the resources that all chunks name; not exact if chunks differ in them."""
 
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[JobChunk, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     is_exact: bool = True
     is_scattered: bool = False  #: each chunk on a host of its own
@@ -37,7 +37,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_request(job: Record) -> JobRequest:
     """The request of a job; no chunks where the server shows none."""
-    chunks: list[Chunk] = []
+    chunks: list[JobChunk] = []
     words: list[tuple[tuple[str, str], ...]] = []
     for text in _CHUNKS.findall(text_of(job, "Resource_List", "select")):
         pieces = [each.strip() for each in _WORDS.findall(text)]
@@ -46,7 +46,7 @@ def read_request(job: Record) -> JobRequest:
         has_count = "=" not in pieces[0]
         pairs = [each.partition("=") for each in pieces[has_count:]]
         wanted = {name: value.strip("\"'") for name, _, value in pairs}
-        chunk = Chunk(
+        chunk = JobChunk(
             count=max(1, read_number(pieces[0])) if has_count else 1,
             cores=max(0, read_number(wanted.get("ncpus", "1"))),
             memory_mb=read_size_mb(wanted.get("mem", "")),
@@ -155,10 +155,10 @@ def hosts_of(vnodes: Mapping[str, Record]) -> dict[str, str]:
     return {vnode: text_of(each, "resources_available", "host") or vnode for vnode, each in vnodes.items()}
 
 
-def _packed(chunks: Iterable[Chunk]) -> Chunk:
+def _packed(chunks: Iterable[JobChunk]) -> JobChunk:
     """All chunks on one host."""
     chunks = list(chunks)
-    return Chunk(
+    return JobChunk(
         count=1,
         cores=sum(each.count * each.cores for each in chunks),
         memory_mb=sum(each.count * each.memory_mb for each in chunks),

@@ -78,7 +78,7 @@ def is_silent(jobs: Mapping[str, Record], now_s: float) -> bool:
     )
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class MachineReplies(msgspec.Struct, frozen=True, kw_only=True):
     """What PBS shows of a machine."""
 
     server: Record
@@ -89,7 +89,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a waiting job's nodes, and whether it could start."""
+    """What decides where a waiting job could run, and whether it could start."""
 
     hosts: Hosts
     queues: Mapping[str, Record]
@@ -107,7 +107,7 @@ def ask_snapshot(
 ) -> Snapshot:
     """Four queries: nodes, jobs, queues, reservations. `is_scheduled`: all jobs -> whether a scheduler runs. Raises
     SiteError, ProtocolError."""
-    shown = Shown(
+    shown = MachineReplies(
         server=server,
         vnodes=_ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot"),
         # as text: JSON makes numbers of variables that look like one, and our key may
@@ -122,7 +122,7 @@ def ask_snapshot(
 
 
 def compose_snapshot(
-    shown: Shown, *, is_ours: Callable[[Record], bool], user: str, stops: str = ""
+    shown: MachineReplies, *, is_ours: Callable[[Record], bool], user: str, stops: str = ""
 ) -> Snapshot:
     """Compose a snapshot of what PBS shows now. `stops`: why no job is started at all."""
     server, jobs, queues = shown.server, shown.jobs, shown.queues

@@ -12,10 +12,10 @@ import msgspec
 from tidemill.harvest.machine.occupancy import FAR_S
 from tidemill.harvest.machine.windows import can_use, is_named
 from tidemill.harvest.plan.situation import Waiting
-from tidemill.model.machine import Chunk, Node, NodeState, Queued, Snapshot
+from tidemill.model.machine import JobChunk, Node, NodeState, Queued, Snapshot
 
 
-class Kind(msgspec.Struct, frozen=True):
+class NodeKind(msgspec.Struct, frozen=True):
     """What jobs in the queue can tell nodes apart by."""
 
     partitions: tuple[str, ...]
@@ -24,11 +24,11 @@ class Kind(msgspec.Struct, frozen=True):
     memory_mb: int  #: the largest request that fits
 
 
-class Home(Protocol):
+class JobHome(Protocol):
     """Nodes that are alike, where jobs may run."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> NodeKind:
         """What jobs can tell them apart by."""
 
     @property
@@ -67,12 +67,12 @@ class _Room(NamedTuple):
 
 
 def charge(
-    snapshot: Snapshot, groups: Sequence[Home], *, reservation: str, left_out: frozenset[str]
+    snapshot: Snapshot, groups: Sequence[JobHome], *, reservation: str, left_out: frozenset[str]
 ) -> dict[int, list[Waiting]]:
     """The queue of each usable group, by `id`, in the scheduler's order. `left_out`: ids of jobs that do not take the
     nodes that they are given; where the order of jobs is not known, others that ask for the same wait for the same."""
     queues: dict[int, list[Waiting]] = {id(group): [] for group in groups if group.is_usable}
-    homes: dict[tuple[object, ...], list[Home]] = {}
+    homes: dict[tuple[object, ...], list[JobHome]] = {}
     rooms = {id(group): _room(group) for group in groups}
     shared = [node for node in snapshot.nodes if node.state is NodeState.SHARED]
     alike = set() if snapshot.is_order_known else {_wish(j) for j in snapshot.queued if j.id in left_out}
@@ -105,7 +105,7 @@ def charge(
     return queues
 
 
-def _room(group: Home) -> _Room:
+def _room(group: JobHome) -> _Room:
     return _Room(group.size, group.free, group.cores, group.memory_mb, dict(group.devices).get("gpu", 0))
 
 
@@ -150,7 +150,7 @@ def _least_width(job: Queued, width: int, room: _Room, *, shared: Iterable[Node]
     return math.ceil(least) if 0 < math.ceil(least) <= free else width
 
 
-def _chunks_per_node(chunk: Chunk, room: _Room) -> int:
+def _chunks_per_node(chunk: JobChunk, room: _Room) -> int:
     fits = room.cores // max(1, chunk.cores)
     if chunk.memory_mb and room.memory_mb:
         fits = min(fits, room.memory_mb // chunk.memory_mb)
@@ -171,7 +171,7 @@ def _share(width: int, *, size: int, free: int, total: int) -> int:
     return width if width <= size else 0
 
 
-def _can_use(job: Queued, cores: int, kind: Kind) -> bool:
+def _can_use(job: Queued, cores: int, kind: NodeKind) -> bool:
     if job.partitions and kind.partitions and set(job.partitions).isdisjoint(kind.partitions):
         return False
     if job.partitions and not kind.partitions:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tidemill.harvest.machine.charges import Kind, charge
+from tidemill.harvest.machine.charges import NodeKind, charge
 from tidemill.harvest.machine.holdings import Held, Placed, gather, matched
 from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
 from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
@@ -138,7 +138,7 @@ def _less(situation: Situation, *, nodes: int, allocations: int, node_s: float) 
 class _Group:
     """Nodes that are alike, and what is on them. `idle` of those that are not usable: free for regular jobs."""
 
-    def __init__(self, first: Node, kind: Kind, *, is_usable: bool) -> None:
+    def __init__(self, first: Node, kind: NodeKind, *, is_usable: bool) -> None:
         self.kind = kind
         self.is_usable = is_usable
         self.name = ""
@@ -202,14 +202,14 @@ def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
     steps = sorted({job.memory_mb_per_node for job in wishes} | {0})
     wanted = set(terms.features)
     groups: dict[tuple[object, ...], _Group] = {}
-    kinds: dict[tuple[object, ...], tuple[Kind, bool]] = {}
+    kinds: dict[tuple[object, ...], tuple[NodeKind, bool]] = {}
     for node in snapshot.nodes:
         if node.state is NodeState.AWAY:
             continue
         raw = (node.partitions, node.features, node.amounts, node.cores, node.memory_mb)
         if raw not in kinds:
             memory = steps[bisect_right(steps, node.memory_mb) - 1] if node.memory_mb else steps[-1]
-            kind = Kind(
+            kind = NodeKind(
                 partitions=tuple(sorted(told_partitions.intersection(node.partitions))),
                 features=tuple(sorted(told_features.intersection([*node.features, *node.amounts]))),
                 cores=node.cores,

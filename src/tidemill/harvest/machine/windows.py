@@ -258,7 +258,7 @@ def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
 
 def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot, ours: str) -> None:
     """Others that wait without a planned start, where that does not mean that they stand behind the planned ones. Those
-    of other reservations than ours have nodes of their own."""
+    of reservations other than Tidemill's have nodes of their own."""
     if snapshot.are_others_hidden:
         for name in free:
             _cut(free, name, snapshot.at_s, "jobs that are hidden")
