@@ -21,6 +21,8 @@ from tidemill.batch.pbs import nodes as pbs_nodes
 from tidemill.batch.pbs import order as pbs_order
 from tidemill.batch.pbs import replies as pbs
 from tidemill.batch.pbs import survey as pbs_survey
+from tidemill.batch.pbs.comments import OwnLimits
+from tidemill.batch.pbs.requests import Hosts
 from tidemill.batch.slurm import document, own, text
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.times import parse_span, parse_time
@@ -107,6 +109,11 @@ def _accounts_sge(content: bytes) -> object:
     return [each.ending for each in sge.read_accounts(content)]
 
 
+_AROUND = pbs_survey.Surroundings(
+    hosts=Hosts({}), queues={}, reservations={}, own=OwnLimits(groups=lambda: ())
+)
+
+
 def _jobs_pbs(records: dict[str, pbs.Record] | None) -> object:
     found: list[Any] = []
     for number, job in (records or {}).items():
@@ -116,7 +123,7 @@ def _jobs_pbs(records: dict[str, pbs.Record] | None) -> object:
         queue = {"Priority": pbs.text_of(job, "Priority")}
         formula = pbs_order.read_formula(pbs.text_of(job, "comment"))
         priority = pbs_order.priority(job, queue, formula)
-        found.append(pbs_survey._queued(number, job, {}, ours=False, priority=priority))
+        found.append(pbs_survey._queued(number, job, _AROUND, ours=False, priority=priority))
     return found
 
 

@@ -153,7 +153,10 @@ def states(user: str) -> list[str]:
     return [each.split(" job_state = ")[1][0] for each in records if f" Job_Owner = {user}@" in each]
 
 
-def test_nodes_are_given_back_to_a_regular_job_that_waits(pbs: PbsWorld, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wish", [(f"2:ncpus={CORES}", "scatter:excl"), (f"{CORES + 1}:ncpus=1", "free")])
+def test_nodes_are_given_back_to_a_regular_job_that_waits(
+    pbs: PbsWorld, tmp_path: Path, wish: tuple[str, str]
+) -> None:
     """All of the machine is ours; then somebody wants all of it, for three seconds."""
     script = tmp_path / "regular.sh"
     script.write_text("sleep 3\n")
@@ -161,7 +164,7 @@ def test_nodes_are_given_back_to_a_regular_job_that_waits(pbs: PbsWorld, tmp_pat
         command = JobSpec(command=["sleep", "1"], events=120, resources=Resources(cores=1, event_s=1))
         (job,) = it.submit("pbs", command)
         it.wait_for(lambda: it.client.job(job).row.events_done > 8, "it works")
-        wants = ["-l", f"select=2:ncpus={CORES}", "-l", "place=scatter:excl", "-l", "walltime=0:02:00"]
+        wants = ["-l", f"select={wish[0]}", "-l", f"place={wish[1]}", "-l", "walltime=0:02:00"]
         ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
         it.wait_for(lambda: states(REGULAR) != ["Q"], "it starts")
         assert it.client.job(job).row.events_done < 120, "before our work is done"

@@ -34,6 +34,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cores_free: int  #: 0 unless IDLE or SHARED
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    amounts: tuple[
+        str, ...
+    ] = ()  #: `scratch>=10gb`: features that jobs ask for, and that use up what there is
     devices: tuple[tuple[str, int], ...] = ()
     word: str = ""  #: state as the batch system prints it
 
@@ -54,6 +57,15 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ours: bool = False  #: an allocation of this site directory, recognised by name and comment
 
 
+class JobChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A part of a job that fits on one node; several parts may share it. 0 = not asked for."""
+
+    count: int
+    cores: int = 0  #: of each
+    memory_mb: int = 0
+    gpus: int = 0
+
+
 class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pending job of any user, in the order in which the scheduler considers them (highest priority first)."""
 
@@ -69,6 +81,8 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()  #: all of them are wanted
     is_feature_list_exact: bool = True  #: False: an expression that we do not read; it may want any node
+    chunks: tuple[JobChunk, ...] = ()  #: what its width follows from; empty = the width is known
+    is_scattered: bool = False  #: each chunk has a node of its own
     planned_s: float | None = None  #: start that the scheduler plans
     planned_nodes: tuple[str, ...] = ()
     reservation: str = ""

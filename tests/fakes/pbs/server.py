@@ -138,20 +138,20 @@ def schedule(state: State, config: Config, used: dict[str, int]) -> None:
                 job["state"] = "R"
                 path("signal", f"{job['key']}@{int(signal.SIGCONT)}").touch()
             continue
-        if job["nodes"] > len(config["nodes"]) or job["ncpus"] > max(config["nodes"].values()):
+        if len(places({**job, "wanted": {}}, dict.fromkeys(used, 0), config)) < job["nodes"]:
             job["comment"] = NEVER
             continue
-        free = [name for name in config["nodes"] if fits(job, name, used, config)]
+        free = places(job, used, config)
         if len(free) < job["nodes"] and queue_priority(job, config) >= EXPRESS:
             preempt(state, config, used, job["nodes"])
-            free = [name for name in config["nodes"] if fits(job, name, used, config)]
+            free = places(job, used, config)
         if len(free) < job["nodes"] or not is_before(job, planned_s):
             if not config.get("strict_ordering"):
                 break
             if planned_s is None:
                 planned_s = job["planned"] = planned_start_s(state, job, len(free))
             continue
-        job["hosts"] = free[: job["nodes"]]
+        job["hosts"] = free
         if path("broken").exists() and set(job["hosts"]) & set(path("broken").read_text().split()):
             fail_starts(job, state)
             continue
@@ -175,6 +175,16 @@ def fail_starts(job: Job, state: State) -> None:
             hold_job(each, "s", f"Job Array Held, {TOO_MANY} subjob {job['key']}.{SERVER}")
     hold_job(job, "s", f"job held, {TOO_MANY}")
     job["state"] = "H"
+
+
+def places(job: Job, used: dict[str, int], config: Config) -> list[str]:
+    """The host of each chunk of a job; fewer where not all fit. Chunks share a host unless they are scattered."""
+    found: list[str] = []
+    for name, cores in config["nodes"].items():
+        if fits(job, name, used, config):
+            room = 1 if "scatter" in job["place"].split(":") else (cores - used[name]) // max(1, job["ncpus"])
+            found += [name] * room
+    return found[: job["nodes"]]
 
 
 def not_started(waiting: list[Job]) -> None:

@@ -102,7 +102,7 @@ def test_nodes_are_hosts_and_the_worst_word_counts() -> None:
         "a": "shared", "b": "idle", "c": "busy", "d": "away", "e": "waking", "f": "reserved", "g": "sleeping",
         "h": "away", "i": "shared",
     }  # fmt: skip
-    assert (nodes["a"].cores, nodes["a"].cores_free, nodes["a"].memory_mb) == (16, 8, 8588)
+    assert (nodes["a"].cores, nodes["a"].cores_free, nodes["a"].memory_mb) == (16, 8, 8589)
     assert nodes["b"].devices == (("gpu", 4),)
     assert nodes["i"].partitions == ("special",)
     assert "small" in nodes["a"].partitions

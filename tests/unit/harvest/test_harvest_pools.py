@@ -415,3 +415,15 @@ def test_a_machine_of_8000_nodes_and_20000_jobs_is_cut_with_bounded_work() -> No
 
     assert sum(pool.situation.nodes for pool in pools(snapshot, *held)) == 8000
     assert lines_run(lambda: pools(snapshot, *held)) < 3_000_000  # 1,733,582 with Python 3.11, run in 90 ms
+
+
+def test_nodes_without_cores_do_not_end_the_plan() -> None:
+    snapshot = machine(node("n0"), node("n1", cores=0, cores_free=0), queued=[job(1, 1, cores=500)])
+    assert {pool.cores: len(pool.situation.queue) for pool in pools(snapshot)} == {64: 0, 0: 0}
+
+
+def test_a_job_like_one_that_is_left_out_counts_where_the_order_is_known() -> None:
+    terms = msgspec.structs.replace(TERMS, left_out=frozenset({"1"}))
+    for is_order_known, waiting in ((True, ["2"]), (False, [])):
+        snapshot = machine(node("n0"), queued=[job(1), job(2)], is_order_known=is_order_known)
+        assert [each.id for each in only(snapshot, terms=terms).queue] == waiting

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tidemill.batch.pbs.replies import Record, read_duration, read_number, read_size_mb, text_of
+from collections.abc import Mapping
+
+from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, text_of
+from tidemill.batch.pbs.requests import hosts_of
 from tidemill.model.machine import Node, NodeState, Partition
 
 AWAY = {"offline", "down", "stale", "state-unknown", "unresolvable", "maintenance", "Stale", "down-maint"}
@@ -12,11 +15,11 @@ FULL = {"job-busy", "job-exclusive", "busy"}
 _PLAIN = {"ncpus", "mem", "vmem", "host", "vnode", "mpiprocs"}
 
 
-def read_nodes(vnodes: dict[str, Record], queues: dict[str, Record]) -> list[Node]:
+def read_nodes(vnodes: Mapping[str, Record], queues: dict[str, Record]) -> list[Node]:
     """Hosts, each made of its vnodes."""
     hosts: dict[str, list[Record]] = {}
-    for name, each in vnodes.items():
-        hosts.setdefault(text_of(each, "resources_available", "host") or name, []).append(each)
+    for name, host in hosts_of(vnodes).items():
+        hosts.setdefault(host, []).append(vnodes[name])
     return [_node(host, parts, queues) for host, parts in hosts.items()]
 
 
@@ -51,6 +54,8 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
     is_used = any(each.get("jobs") for each in parts)
     sharing = {text_of(each, "sharing") for each in parts}
     state = _state(states, cores - used, is_used=is_used, is_whole=any("excl" in each for each in sharing))
+    if cores <= 0:  # no chunk fits there, as on hosts that only offer a licence
+        state = NodeState.AWAY
     resources = {
         name: value
         for each in parts
@@ -62,7 +67,7 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         name=host,
         state=state,
         cores=cores,
-        memory_mb=sum(read_size_mb(text_of(each, "resources_available", "mem")) for each in parts),
+        memory_mb=sum(read_bytes(text_of(each, "resources_available", "mem")) for each in parts) // 1_000_000,
         cores_free=max(0, cores - used) if state in (NodeState.IDLE, NodeState.SHARED) else 0,
         partitions=tuple(
             name for name, each in queues.items() if _serves(parts[0], resources, name, each, queues)

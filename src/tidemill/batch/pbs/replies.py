@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,13 +56,22 @@ def read_json(text: bytes, part: str) -> dict[str, Record] | None:
 
 def read_text(text: bytes, head: str) -> dict[str, Record]:
     """The records of `qstat -f` and the like: `Job Id: 12.server`, then indented `name = value`; values go on in lines
-    that start with a tab, and those of shell functions in lines that start with anything."""
+    that start with a tab, and those of shell functions in lines that start with anything.
+
+    PBS prints each name once, but it prints the line breaks of a job's variables as they are, so a user can write a
+    record of another user's job into them. Which one is real cannot be decided: both are kept, the later one as
+    `12.server (2)`. A forged record can add a job, and cannot take one away."""
     found: dict[str, Record] = {}
+    copies: Counter[str] = Counter()
     record: Record = {}
     last = ""
     for line in text.decode(errors="replace").splitlines():
         if line.startswith(head):
-            record = found.setdefault(line[len(head) :].strip(), {})
+            name = key = line[len(head) :].strip()
+            while key in found:
+                copies[name] += 1
+                key = copy_of(name, copies[name] + 1)
+            record = found[key] = {}
             last = ""
             continue
         match = _ATTRIBUTE.match(line)
@@ -73,6 +83,11 @@ def read_text(text: bytes, head: str) -> dict[str, Record]:
         elif last and line.strip():
             _put(record, last, _get(record, last) + "\n" + line)
     return found
+
+
+def copy_of(name: str, number: int) -> str:
+    """The name of a further record of the same name; the second one is number 2."""
+    return f"{name} ({number})"
 
 
 def read_reservations(text: bytes) -> list[Record]:
@@ -146,9 +161,14 @@ def read_size_mb(text: str) -> int:
 
 def read_bytes(text: str) -> int:
     """Bytes of `2gb`; 0 if the text is not a size."""
+    return read_amount(text) or 0
+
+
+def read_amount(text: str) -> int | None:
+    """Bytes of `2gb`, or a number; None for anything else."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        return 0
+        return None
     unit = (match[2] or "b").lower()
     scale = _UNITS[unit[:-1]] * (_WORD_BYTES if unit.endswith("w") else 1)
     return int(float(match[1]) * scale)

@@ -11,14 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
+
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
 from tidemill.batch.launch import describe
 from tidemill.batch.pbs import order, replies
 from tidemill.batch.pbs.command import NAME
+from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.batch.pbs.replies import (
     Record,
+    copy_of,
     read_duration,
     read_number,
     read_time,
@@ -26,6 +30,7 @@ from tidemill.batch.pbs.replies import (
     text_of,
     variables,
 )
+from tidemill.batch.pbs.requests import Hosts, read_request
 from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.machine import Queued, Reservation, Running, Snapshot
@@ -40,8 +45,6 @@ not start."""
 OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[\d+\]")
 _WAITING = ("Q", "H", "W", "T")
-_NEVER = ("limit", "can never run")
-"""Words in the comment of a job that free nodes would not start, lower case."""
 _SCHEDULER = re.compile(r"(?m)^\s*state = (\w+)")
 _PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
 
@@ -75,6 +78,25 @@ def is_silent(jobs: Mapping[str, Record], now_s: float) -> bool:
     )
 
 
+class MachineReplies(msgspec.Struct, frozen=True, kw_only=True):
+    """What PBS shows of a machine."""
+
+    server: Record
+    vnodes: Mapping[str, Record]
+    jobs: dict[str, Record]
+    queues: dict[str, Record]
+    reservations: bytes  #: of `pbs_rstat -f`
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides where a waiting job could run, and whether it could start."""
+
+    hosts: Hosts
+    queues: Mapping[str, Record]
+    reservations: Mapping[str, str]  #: names of reservations by their queues
+    own: OwnLimits
+
+
 def ask_snapshot(
     budget: Budget,
     server: Record,
@@ -85,42 +107,57 @@ def ask_snapshot(
 ) -> Snapshot:
     """Four queries: nodes, jobs, queues, reservations. `is_scheduled`: all jobs -> whether a scheduler runs. Raises
     SiteError, ProtocolError."""
-    vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
-    # as text: JSON makes numbers of variables that look like one, and our key may
-    jobs = replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:")
-    queues = _ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot")
-    reservations = read_reservations(
-        budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")), user=user, now_s=clock.now_s()
+    shown = MachineReplies(
+        server=server,
+        vnodes=_ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot"),
+        # as text: JSON makes numbers of variables that look like one, and our key may
+        jobs=replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:"),
+        queues=_ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot"),
+        reservations=budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")),
     )
-    stops = "" if is_scheduled(jobs) else NO_SCHEDULER
+    stops = "" if is_scheduled(shown.jobs) else NO_SCHEDULER
     if not stops and text_of(server, "scheduling") == "False":
         stops = NO_SCHEDULING
+    return compose_snapshot(shown, is_ours=is_ours, user=user, stops=stops)
+
+
+def compose_snapshot(
+    shown: MachineReplies, *, is_ours: Callable[[Record], bool], user: str, stops: str = ""
+) -> Snapshot:
+    """Compose a snapshot of what PBS shows now. `stops`: why no job is started at all."""
+    server, jobs, queues = shown.server, shown.jobs, shown.queues
+    hosts = Hosts(shown.vnodes)
     is_hidden = text_of(server, "query_other_jobs") == "False"
     now_s = float(clock.now_s())
-    nodes = read_nodes(vnodes, queues)
-    hosts = {vnode: text_of(each, "resources_available", "host") or vnode for vnode, each in vnodes.items()}
     running = [
-        _running(number, job, hosts, ours=is_ours(job))
+        _running(number, job, hosts.of_vnode, ours=is_ours(job))
         for number, job in jobs.items()
         if text_of(job, "job_state") in ("R", "E", "S", "U") and "[]" not in number
     ]
     formula = order.read_formula(text_of(server, "job_sort_formula"))
+    around = Surroundings(
+        hosts=hosts,
+        queues=queues,
+        reservations=reservation_queues(shown.reservations),
+        own=OwnLimits(user=user, projects={text_of(job, "project") for job in jobs.values() if is_ours(job)}),
+    )
     queued = [
         _queued(
             number,
             job,
-            hosts,
+            around,
             ours=is_ours(job),
             priority=order.priority(job, queues.get(text_of(job, "queue"), {}), formula),
         )
         for number, job in waiting(jobs)
     ]
+    nodes = hosts.with_asked(read_nodes(shown.vnodes, queues))  # after all jobs were read
     return Snapshot(
         at_s=now_s,
         nodes=nodes,
         running=running,
         queued=sorted(queued, key=_likely_order),
-        reservations=reservations,
+        reservations=read_reservations(shown.reservations, user=user, now_s=now_s, hosts=hosts.of_vnode),
         partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
         starts_nothing=stops,
         iteration_s=read_duration(text_of(server, "scheduler_iteration")) or 0.0,
@@ -130,21 +167,25 @@ def ask_snapshot(
     )
 
 
-def read_reservations(text: bytes, *, user: str, now_s: float) -> list[Reservation]:
-    """Reservations of `pbs_rstat -f`. Of a standing one only one occurrence is shown: the others follow by its rule."""
+def read_reservations(
+    text: bytes, *, user: str, now_s: float, hosts: Mapping[str, str] | None = None
+) -> list[Reservation]:
+    """Reservations of `pbs_rstat -f`. Of a standing one only one occurrence is shown: the others follow by its rule.
+    `hosts`: of vnodes, which reservations name."""
     found: list[Reservation] = []
     for each in replies.read_reservations(text):
         start_s = read_time(text_of(each, "reserve_start"), now_s)
         end_s = read_time(text_of(each, "reserve_end"), now_s)
         if start_s is None or end_s is None:
             continue
-        nodes = tuple(dict.fromkeys(name for name, _ in read_vnodes(text_of(each, "resv_nodes"))))
+        vnodes = [name for name, _ in read_vnodes(text_of(each, "resv_nodes"))]
+        nodes = tuple(dict.fromkeys((hosts or {}).get(name, name) for name in vnodes))
         users = [name.partition("@")[0] for name in text_of(each, "Authorized_Users").split(",")]
-        name = text_of(each, "id").partition(".")[0]
+        name = _reservation_name(each)
         for shift_s in _occurrences(each):
             if end_s + shift_s > now_s:
                 reservation = Reservation(
-                    name=f"{name} {text_of(each, 'Reserve_Name')}".strip(),
+                    name=name,
                     start_s=start_s + shift_s,
                     end_s=end_s + shift_s,
                     nodes=nodes,
@@ -155,15 +196,26 @@ def read_reservations(text: bytes, *, user: str, now_s: float) -> list[Reservati
     return found
 
 
+def reservation_queues(text: bytes) -> dict[str, str]:
+    """The name of each reservation of `pbs_rstat -f` by its queue, in which its jobs wait and run."""
+    return {text_of(each, "queue"): _reservation_name(each) for each in replies.read_reservations(text)}
+
+
+def _reservation_name(each: Record) -> str:
+    """`R17 NAME`."""
+    return f"{text_of(each, 'id').partition('.')[0]} {text_of(each, 'Reserve_Name')}".strip()
+
+
 def compose_facts(server: Record, seen: Snapshot) -> Facts:
     """Compose the facts about the machine from its server's settings and a snapshot."""
+    nodes = {node.name: node for node in seen.nodes}
     partitions = [
         PartitionFacts(
             name=each.name,
             is_default=each.is_default,
             nodes=len(each.nodes),
-            cores_per_node=min((n.cores for n in seen.nodes if n.name in each.nodes), default=0),
-            memory_mb_per_node=min((n.memory_mb for n in seen.nodes if n.name in each.nodes), default=0),
+            cores_per_node=min((nodes[name].cores for name in each.nodes), default=0),
+            memory_mb_per_node=min((nodes[name].memory_mb for name in each.nodes), default=0),
             walltime_max_s=each.walltime_max_s,
             is_shared=each.is_shared,
             usable=each.is_up,
@@ -228,17 +280,19 @@ def _occurrences(each: Record) -> list[float]:
     return [index * step_s for index in range(min(count, OCCURRENCES_MAX))]
 
 
-def _running(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Running:
+def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) -> Running:
     now_s = clock.now_s()
     started_s = read_time(text_of(job, "stime"), now_s) or float(now_s)
     limit_s = read_duration(text_of(job, "Resource_List", "walltime"))
-    names = tuple(dict.fromkeys(hosts.get(name, name) for name, _ in read_vnodes(text_of(job, "exec_vnode"))))
+    placed = text_of(job, "exec_vnode")
+    names = tuple(dict.fromkeys(hosts.get(name, name) for name, _ in read_vnodes(placed)))
+    chunks = read_number(text_of(job, "Resource_List", "nodect"))
     return Running(
         id=number,
         name=name_of(job, ours=ours),
         user=text_of(job, "Job_Owner").partition("@")[0],
         nodes=names,
-        width=max(1, len(names), read_number(text_of(job, "Resource_List", "nodect"))),
+        width=len(names) if names and "truncated" not in placed else max(1, len(names), chunks),
         started_s=started_s,
         ends_s=FAR_FUTURE_S if limit_s is None else started_s + limit_s,
         submitted_s=read_time(text_of(job, "qtime"), now_s),
@@ -250,20 +304,24 @@ def _running(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> 
 
 def waiting(jobs: dict[str, Record]) -> Iterator[tuple[str, Record]]:
     """Jobs that wait. Elements of an array stand for themselves; what the server says of the whole array counts for
-    them: that it is held, and the planned start, which is that of the next element."""
+    them: that it is held, why it does not start, and the planned start, which is that of the next element. Where there
+    are two records of the array, one of them is forged, and neither counts."""
     begun: set[str] = set()
     arrays = {_array_of(number) for number in jobs if _ELEMENT.search(number)}
     for number, job in jobs.items():
         state = text_of(job, "job_state")
         if state not in _WAITING or (number in arrays):
             continue
-        parent = jobs.get(_array_of(number), {}) if _ELEMENT.search(number) else {}
+        array = _array_of(number)
+        is_certain = array != number and copy_of(array, 2) not in jobs
+        parent = jobs.get(array, {}) if is_certain else {}
         if parent:
+            job = {"comment": text_of(parent, "comment"), **job}
             if (held := text_of(parent, "job_state")) in _WAITING:
                 job = {**job, "job_state": held}
-            if "estimated" in parent and _array_of(number) not in begun:
+            if "estimated" in parent and array not in begun:
                 job = {**job, "estimated": parent["estimated"]}
-            begun.add(_array_of(number))
+            begun.add(array)
         yield number, job
 
 
@@ -286,32 +344,38 @@ def _likely_order(job: Queued) -> tuple[float, float, float]:
     return -job.priority, job.planned_s or FAR_FUTURE_S, job.submitted_s or FAR_FUTURE_S
 
 
-def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool, priority: float) -> Queued:
+def _queued(number: str, job: Record, around: Surroundings, *, ours: bool, priority: float) -> Queued:
     now_s = clock.now_s()
     planned_s = read_time(text_of(job, "estimated", "start_time"), now_s)
     if planned_s is not None and planned_s < now_s - 600:
         planned_s = None
     planned = read_vnodes(text_of(job, "estimated", "exec_vnode")) if planned_s is not None else []
-    comment = text_of(job, "comment")
-    wanted = text_of(job, "Resource_List", "select").split("+")[0].split(":")[1:]
-    plain = ("ncpus=", "mpiprocs=", "mem=", "ompthreads=", "ngpus=")
+    hosts = around.hosts
+    request = read_request(job)
+    queue = text_of(job, "queue")
+    reservation = around.reservations.get(queue, "")
     return Queued(
         id=number,
         name=name_of(job, ours=ours),
         user=text_of(job, "Job_Owner").partition("@")[0],
-        width=max(1, read_number(text_of(job, "Resource_List", "nodect"))),
+        width=hosts.width(request) or max(1, read_number(text_of(job, "Resource_List", "nodect"))),
         walltime_s=read_duration(text_of(job, "Resource_List", "walltime")) or FAR_FUTURE_S,
         cores=read_number(text_of(job, "Resource_List", "ncpus")),
+        memory_mb_per_node=min((chunk.memory_mb for chunk in request.chunks), default=0),
         submitted_s=read_time(text_of(job, "qtime"), now_s),
         priority=priority,
-        partitions=tuple(filter(None, [text_of(job, "queue")])),
-        features=tuple(each for each in wanted if not each.startswith(plain)),
-        is_feature_list_exact="+" not in text_of(job, "Resource_List", "select"),
+        partitions=() if reservation else tuple(filter(None, [queue])),  # it has nodes of any queue
+        features=hosts.features(request),
+        is_feature_list_exact=request.is_exact,
+        chunks=request.chunks,
+        is_scattered=request.is_scattered,
         planned_s=planned_s,
-        planned_nodes=tuple(dict.fromkeys(hosts.get(name, name) for name, _ in planned)),
-        eligible=text_of(job, "job_state") == "Q" and not any(word in comment.lower() for word in _NEVER),
+        planned_nodes=tuple(dict.fromkeys(hosts.of_vnode.get(name, name) for name, _ in planned)),
+        reservation=reservation,
+        eligible=text_of(job, "job_state") == "Q"
+        and may_start(job, around.queues.get(queue, {}), around.own),
         whole="excl" in text_of(job, "Resource_List", "place"),
-        reason=comment[:200],
+        reason=text_of(job, "comment")[:200],
         ours=ours,
     )
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from tidemill.harvest.machine.charges import NodeKind, charge
 from tidemill.harvest.machine.holdings import Held, Placed, gather, matched
 from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
 from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
 from tidemill.harvest.plan.waves import Binding
-from tidemill.model.machine import Node, NodeState, Queued, Snapshot
+from tidemill.model.machine import Node, NodeState, Snapshot
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ def cut(
     for group in groups:
         group.count(taken)
     _lend_unknown(groups, taken)
-    queues = _charge(snapshot, groups, terms)
+    queues = charge(snapshot, groups, reservation=terms.reservation, left_out=terms.left_out)
     stairways = _windows(snapshot, usable, terms, taken)
     blind = terms.windows_only or bool(snapshot.hidden)
     here = [
@@ -137,7 +138,7 @@ def _less(situation: Situation, *, nodes: int, allocations: int, node_s: float) 
 class _Group:
     """Nodes that are alike, and what is on them. `idle` of those that are not usable: free for regular jobs."""
 
-    def __init__(self, first: Node, kind: _Kind, *, is_usable: bool) -> None:
+    def __init__(self, first: Node, kind: NodeKind, *, is_usable: bool) -> None:
         self.kind = kind
         self.is_usable = is_usable
         self.name = ""
@@ -149,6 +150,11 @@ class _Group:
         self.unknown = 0  #: in use, with no known end
         self.busy: Counter[float] = Counter()
         self.outages: Counter[tuple[float, float]] = Counter()
+
+    @property
+    def memory_mb(self) -> int:
+        """Of each node, at least."""
+        return min(node.memory_mb for node in self.nodes)
 
     @property
     def held(self) -> int:
@@ -188,15 +194,6 @@ class _Group:
                     self.outages[(max(since, end_s), until)] += 1
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    """What jobs in the queue can tell nodes apart by."""
-
-    partitions: tuple[str, ...]
-    features: tuple[str, ...]
-    cores: int
-    memory_mb: int  #: the largest request that fits
-
-
 def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
     ours = {each.name for each in partitions(snapshot, terms.partition)}
     wishes = [job for job in snapshot.queued if job.eligible and not job.ours]
@@ -205,16 +202,16 @@ def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
     steps = sorted({job.memory_mb_per_node for job in wishes} | {0})
     wanted = set(terms.features)
     groups: dict[tuple[object, ...], _Group] = {}
-    kinds: dict[tuple[object, ...], tuple[_Kind, bool]] = {}
+    kinds: dict[tuple[object, ...], tuple[NodeKind, bool]] = {}
     for node in snapshot.nodes:
         if node.state is NodeState.AWAY:
             continue
-        raw = (node.partitions, node.features, node.cores, node.memory_mb)
+        raw = (node.partitions, node.features, node.amounts, node.cores, node.memory_mb)
         if raw not in kinds:
             memory = steps[bisect_right(steps, node.memory_mb) - 1] if node.memory_mb else steps[-1]
-            kind = _Kind(
+            kind = NodeKind(
                 partitions=tuple(sorted(told_partitions.intersection(node.partitions))),
-                features=tuple(sorted(told_features.intersection(node.features))),
+                features=tuple(sorted(told_features.intersection([*node.features, *node.amounts]))),
                 cores=node.cores,
                 memory_mb=memory,
             )
@@ -251,7 +248,7 @@ def _name(groups: Sequence[_Group], ours: set[str]) -> None:
                 f"{group.cores}c",
                 ",".join(f"{name}*{count}" for name, count in group.devices),
                 ",".join(kind.features),
-                f"{min(node.memory_mb for node in group.nodes)}MB",
+                f"{group.memory_mb}MB",
                 "+".join(name for name in kind.partitions if name not in ours),
             ]
         )
@@ -296,59 +293,6 @@ def _lend_unknown(groups: Iterable[_Group], taken: Occupancy) -> None:
         if group.unknown:
             group.busy[FAR_S] += group.unknown
             group.unknown = 0
-
-
-# ---- regular jobs --------------------------------------------------------------------------------
-
-
-def _charge(snapshot: Snapshot, groups: Sequence[_Group], terms: Terms) -> dict[int, list[Waiting]]:
-    """The queue of each usable group, in the scheduler's order."""
-    queues: dict[int, list[Waiting]] = {id(group): [] for group in groups if group.is_usable}
-    homes: dict[tuple[object, ...], list[_Group]] = {}
-    sizes = {id(group): (group.size, group.free) for group in groups}
-    for job in snapshot.queued:
-        if job.ours or not job.eligible or job.reservation != terms.reservation or job.id in terms.left_out:
-            continue
-        cores = -(-job.cores // max(1, job.width))
-        kind = (job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node, cores)
-        home = homes.get(kind)
-        if home is None:
-            home = [group for group in groups if _can_use(job, cores, group.kind)]
-            # `--ntasks 128` alone may be shown as one node: then it needs as many as its cores fill.
-            home = homes[kind] = home or [group for group in groups if _can_use(job, 0, group.kind)]
-        total = sum(sizes[id(group)][1] for group in home) if len(home) > 1 else 0
-        walltime_s = job.walltime_s if job.walltime_s > 0 else FAR_S
-        submitted_s = job.submitted_s or 0.0
-        for group in home:
-            if group.is_usable:
-                size, free = sizes[id(group)]
-                width = job.width if cores <= group.cores else -(-job.cores // group.cores)
-                width = _share(width, size=size, free=free, total=total)
-                if width:
-                    queues[id(group)].append(Waiting(job.id, width, walltime_s, submitted_s))
-    return queues
-
-
-def _share(width: int, *, size: int, free: int, total: int) -> int:
-    """Nodes that a job is charged to one group; `total`: what is free in all groups that it could use.
-
-    Where it could start now with nodes of several groups, each is charged with all that it can give: together that is
-    enough, and it starts now. Where it could not, it counts only in groups that can hold it whole: in others it would
-    seem to start although it cannot.
-    """
-    if width > free and total >= width:
-        return min(width, free)
-    return width if width <= size else 0
-
-
-def _can_use(job: Queued, cores: int, kind: _Kind) -> bool:
-    if job.partitions and kind.partitions and set(job.partitions).isdisjoint(kind.partitions):
-        return False
-    if job.partitions and not kind.partitions:
-        return False
-    if job.is_feature_list_exact and not set(job.features) <= set(kind.features):
-        return False
-    return cores <= kind.cores and job.memory_mb_per_node <= kind.memory_mb
 
 
 # ---- situations ----------------------------------------------------------------------------------
@@ -396,10 +340,10 @@ def _pool(
     return Pool(
         name=group.name,
         cores=group.cores,
-        memory_mb=min(node.memory_mb for node in group.nodes),
+        memory_mb=group.memory_mb,
         devices=group.devices,
         partitions=group.kind.partitions,
-        features=group.kind.features,
+        features=tuple(sorted(set(group.kind.features).difference(group.nodes[0].amounts))),
         situation=Situation(
             now_s=snapshot.at_s,
             nodes=group.size,

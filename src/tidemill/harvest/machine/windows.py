@@ -135,7 +135,7 @@ def free_until(snapshot: Snapshot, request: Request) -> dict[str, Until]:
     _cut_for_reservations(free, snapshot, request.reservation)
     _cut_for_jobs(free, snapshot)
     if snapshot.plan_age_s is None and not request.planned_only:
-        _cut_for_doubts(free, snapshot)
+        _cut_for_doubts(free, snapshot, request.reservation)
     return free
 
 
@@ -214,9 +214,14 @@ def _cut(free: dict[str, Until], name: str, at_s: float, by: str) -> None:
         free[name] = Until(at_s, by)
 
 
+def is_named(reservation: str, name: str) -> bool:
+    """Whether a reservation, or none, is the one of this name (PBS: `R17 NAME` is known by either word)."""
+    return name in (reservation, *reservation.split())
+
+
 def is_open(reservation: Reservation, ours: str, at_s: float) -> bool:
-    """Whether it is the one that we run in (PBS: `R17 NAME` is known by either word), and has begun."""
-    is_ours = reservation.usable and ours in (reservation.name, *reservation.name.split())
+    """Whether it is the one that we run in, and has begun."""
+    is_ours = reservation.usable and is_named(reservation.name, ours)
     return is_ours and reservation.start_s <= at_s < reservation.end_s
 
 
@@ -251,8 +256,9 @@ def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
                     _cut(free, name, at_s, by)
 
 
-def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot) -> None:
-    """Others that wait without a planned start, where that does not mean that they stand behind the planned ones."""
+def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot, ours: str) -> None:
+    """Others that wait without a planned start, where that does not mean that they stand behind the planned ones. Those
+    of reservations other than Tidemill's have nodes of their own."""
     if snapshot.are_others_hidden:
         for name in free:
             _cut(free, name, snapshot.at_s, "jobs that are hidden")
@@ -261,6 +267,8 @@ def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot) -> None:
     for job in snapshot.queued:
         kind = _kind(job)
         if job.ours or not job.eligible or job.planned_s is not None or kind in seen:
+            continue
+        if not is_named(job.reservation, ours):
             continue
         seen.add(kind)
         for name, node in nodes.items():
@@ -272,7 +280,7 @@ def can_use(job: Queued, node: Node) -> bool:
     """Whether a job could run on a node, as far as the snapshot shows; in doubt, it could."""
     if job.partitions and not set(job.partitions) & set(node.partitions):
         return False
-    if job.is_feature_list_exact and not set(job.features) <= set(node.features):
+    if job.is_feature_list_exact and not set(job.features) <= {*node.features, *node.amounts}:
         return False
     return job.memory_mb_per_node <= node.memory_mb or node.memory_mb == 0
 

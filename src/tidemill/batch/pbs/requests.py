@@ -1,0 +1,166 @@
+"""What a waiting job asks for, and which hosts have it. Pure.
+
+PBS prints a request as `2:ncpus=16:mem=4gb+1:ncpus=1:Qlist=fast` (pbs_resources(7)), where the server has added the
+default chunks of queues. It compares each resource by its type (src/scheduler/check.cpp, check_avail_resources): text
+as a member of the node's list, a boolean that is not set as False, an amount that is not set as 0. Types are not shown,
+so they follow from the values of all nodes. A word that no host fulfils may be one that we misread: it rules out none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tidemill.batch.pbs.replies import Record, read_amount, read_number, read_size_mb, text_of
+from tidemill.model.machine import JobChunk, Node
+
+_CHUNKS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^+"'])+""")
+_WORDS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^:"'])+""")
+_COUNTED = {"ncpus", "mpiprocs", "ompthreads", "mem"}
+"""Words of a chunk that say how many of them fit on a node, not on which."""
+
+_TRUE, _FALSE = {"true", "t", "y", "1"}, {"false", "f", "n", "0"}
+"""src/lib/Libattr/attr_fn_b.c; nodes show `True` and `False`."""
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`words`: the resources that all chunks name; not exact if chunks differ in them."""
+
+    chunks: tuple[JobChunk, ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
+    is_exact: bool = True
+    is_scattered: bool = False  #: each chunk on a host of its own
+
+
+def read_request(job: Record) -> JobRequest:
+    """The request of a job; no chunks where the server shows none."""
+    chunks: list[JobChunk] = []
+    words: list[tuple[tuple[str, str], ...]] = []
+    for text in _CHUNKS.findall(text_of(job, "Resource_List", "select")):
+        pieces = [each.strip() for each in _WORDS.findall(text)]
+        if not pieces:
+            continue
+        has_count = "=" not in pieces[0]
+        pairs = [each.partition("=") for each in pieces[has_count:]]
+        wanted = {name: value.strip("\"'") for name, _, value in pairs}
+        chunk = JobChunk(
+            count=max(1, read_number(pieces[0])) if has_count else 1,
+            cores=max(0, read_number(wanted.get("ncpus", "1"))),
+            memory_mb=read_size_mb(wanted.get("mem", "")),
+            gpus=max(0, read_number(wanted.get("ngpus", ""))),
+        )
+        chunks.append(chunk)
+        words.append(tuple(sorted(pair for pair in wanted.items() if pair[0] not in _COUNTED)))
+    place = text_of(job, "Resource_List", "place").split(":")
+    return JobRequest(
+        chunks=(_packed(chunks),) if "pack" in place and chunks else tuple(chunks),
+        words=words[0] if len(set(words)) == 1 else (),
+        is_exact=len(set(words)) < 2,
+        is_scattered="scatter" in place,
+    )
+
+
+class Hosts:
+    """The hosts of a machine by what their vnodes show, and what waiting jobs ask of them."""
+
+    def __init__(self, vnodes: Mapping[str, Record]) -> None:
+        self.of_vnode = hosts_of(vnodes)
+        self._vnodes = vnodes
+        self._names = set(self.of_vnode.values())
+        cores = Counter[str]()
+        for vnode, each in vnodes.items():
+            cores[self.of_vnode[vnode]] += read_number(text_of(each, "resources_available", "ncpus"))
+        ((self._cores, _),) = Counter(cores.values()).most_common(1) or [(0, 0)]
+        self._shown: dict[str, dict[tuple[str, ...], set[str]]] = {}
+        self._asked: dict[tuple[str, str], str] = {}
+        self._features: dict[str, set[str]] = {}
+        self._amounts: dict[str, set[str]] = {}
+
+    def features(self, request: JobRequest) -> tuple[str, ...]:
+        """The words of a request that tell hosts apart, as features or amounts of these. Linear in hosts for a word
+        that no other job has asked for."""
+        return tuple(filter(None, (self._feature(name, value) for name, value in request.words)))
+
+    def width(self, request: JobRequest) -> int:
+        """Hosts for a request, if all were like most; 0 if it has no chunks."""
+        if request.is_scattered:
+            return sum(chunk.count for chunk in request.chunks)
+        return sum(-(-chunk.count // max(1, self._cores // max(1, chunk.cores))) for chunk in request.chunks)
+
+    def with_asked(self, nodes: Iterable[Node]) -> list[Node]:
+        """The nodes with all that was asked for and that they have."""
+        return [
+            msgspec.structs.replace(
+                node,
+                features=tuple(sorted({*node.features, *self._features.get(node.name, ())})),
+                amounts=tuple(sorted(self._amounts.get(node.name, ()))),
+            )
+            if node.name in self._features or node.name in self._amounts
+            else node
+            for node in nodes
+        ]
+
+    def _feature(self, name: str, value: str) -> str:
+        if (name, value) not in self._asked:
+            feature, found, is_amount = self._find(name, value)
+            if not found or found == self._names:
+                feature = ""
+            self._asked[name, value] = feature
+            for host in found if feature else ():
+                (self._amounts if is_amount else self._features).setdefault(host, set()).add(feature)
+        return self._asked[name, value]
+
+    def _find(self, name: str, value: str) -> tuple[str, set[str], bool]:
+        """The word as a feature, the hosts that have it, and whether it is an amount."""
+        if name in ("host", "vnode"):
+            host = self.of_vnode.get(value, "") if name == "vnode" else value
+            return f"host={host}", {host} & self._names, False
+        shown = self._values(name)
+        kinds = {each for values in shown for each in values}
+        if kinds <= {"", "True", "False"} and value.lower() in _TRUE | _FALSE:
+            wanted = "True" if value.lower() in _TRUE else "False"
+            found = [
+                hosts for values, hosts in shown.items() if wanted in {each or "False" for each in values}
+            ]
+            return f"{name}={wanted}", set().union(*found), False
+        amount = read_amount(value)
+        if amount is not None and all(read_amount(each) is not None for each in kinds if each):
+            found = [
+                hosts
+                for values, hosts in shown.items()
+                if amount <= sum(read_amount(each) or 0 for each in values)
+            ]
+            return f"{name}>={value}", set().union(*found), True
+        found = [hosts for values, hosts in shown.items() if any(value in each.split(",") for each in values)]
+        return f"{name}={value}", set().union(*found), False
+
+    def _values(self, name: str) -> dict[tuple[str, ...], set[str]]:
+        """The hosts by what their vnodes show of a resource; empty text where it is not set."""
+        if name not in self._shown:
+            by_host: dict[str, list[str]] = {}
+            for vnode, each in self._vnodes.items():
+                shown = text_of(each, "resources_available", name)
+                by_host.setdefault(self.of_vnode[vnode], []).append(shown)
+            found = self._shown[name] = {}
+            for host, values in by_host.items():
+                found.setdefault(tuple(values), set()).add(host)
+        return self._shown[name]
+
+
+def hosts_of(vnodes: Mapping[str, Record]) -> dict[str, str]:
+    """The host of each vnode."""
+    return {vnode: text_of(each, "resources_available", "host") or vnode for vnode, each in vnodes.items()}
+
+
+def _packed(chunks: Iterable[JobChunk]) -> JobChunk:
+    """All chunks on one host."""
+    chunks = list(chunks)
+    return JobChunk(
+        count=1,
+        cores=sum(each.count * each.cores for each in chunks),
+        memory_mb=sum(each.count * each.memory_mb for each in chunks),
+        gpus=sum(each.count * each.gpus for each in chunks),
+    )

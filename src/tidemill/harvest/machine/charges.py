@@ -1,0 +1,181 @@
+"""Which regular jobs are charged to which nodes, and how many nodes of each kind they need. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from tidemill.harvest.machine.occupancy import FAR_S
+from tidemill.harvest.machine.windows import can_use, is_named
+from tidemill.harvest.plan.situation import Waiting
+from tidemill.model.machine import JobChunk, Node, NodeState, Queued, Snapshot
+
+
+class NodeKind(msgspec.Struct, frozen=True):
+    """What jobs in the queue can tell nodes apart by."""
+
+    partitions: tuple[str, ...]
+    features: tuple[str, ...]
+    cores: int
+    memory_mb: int  #: the largest request that fits
+
+
+class JobHome(Protocol):
+    """Nodes that are alike, where jobs may run."""
+
+    @property
+    def kind(self) -> NodeKind:
+        """What jobs can tell them apart by."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether Tidemill may use them."""
+
+    @property
+    def cores(self) -> int:
+        """Of each."""
+
+    @property
+    def memory_mb(self) -> int:
+        """Of each, at least; 0 = not known."""
+
+    @property
+    def devices(self) -> tuple[tuple[str, int], ...]:
+        """Of each."""
+
+    @property
+    def size(self) -> int:
+        """Nodes that are not unavailable."""
+
+    @property
+    def free(self) -> int:
+        """Nodes that a regular job could have now without Tidemill."""
+
+
+class _Room(NamedTuple):
+    """A group in figures: all of its nodes, those that are free without Tidemill, and what each of them has."""
+
+    size: int
+    free: int
+    cores: int
+    memory_mb: int
+    gpus: int
+
+
+def charge(
+    snapshot: Snapshot, groups: Sequence[JobHome], *, reservation: str, left_out: frozenset[str]
+) -> dict[int, list[Waiting]]:
+    """The queue of each usable group, by `id`, in the scheduler's order. `left_out`: ids of jobs that do not take the
+    nodes that they are given; where the order of jobs is not known, others that ask for the same wait for the same."""
+    queues: dict[int, list[Waiting]] = {id(group): [] for group in groups if group.is_usable}
+    homes: dict[tuple[object, ...], list[JobHome]] = {}
+    rooms = {id(group): _room(group) for group in groups}
+    shared = [node for node in snapshot.nodes if node.state is NodeState.SHARED]
+    alike = set() if snapshot.is_order_known else {_wish(j) for j in snapshot.queued if j.id in left_out}
+    for job in snapshot.queued:
+        if job.ours or not job.eligible or not is_named(job.reservation, reservation):
+            continue
+        if job.id in left_out or (alike and _wish(job) in alike):
+            continue
+        cores = _cores_at_once(job)
+        kind = (job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node, cores)
+        home = homes.get(kind)
+        if home is None:
+            home = [group for group in groups if _can_use(job, cores, group.kind)]
+            # `--ntasks 128` alone may be shown as one node: then it needs as many as its cores fill.
+            if not home and not job.chunks:
+                home = [group for group in groups if _can_use(job, 0, group.kind)]
+            homes[kind] = home
+        free = sum(rooms[id(group)].free for group in home)
+        walltime_s = job.walltime_s if job.walltime_s > 0 else FAR_S
+        submitted_s = job.submitted_s or 0.0
+        for group in home:
+            if group.is_usable:
+                room = rooms[id(group)]
+                width = _width(job, cores, room)
+                if job.chunks and width > free:
+                    width = _least_width(job, width, room, shared=shared, free=free)
+                width = _share(width, size=room.size, free=room.free, total=free if len(home) > 1 else 0)
+                if width:
+                    queues[id(group)].append(Waiting(job.id, width, walltime_s, submitted_s))
+    return queues
+
+
+def _room(group: JobHome) -> _Room:
+    return _Room(group.size, group.free, group.cores, group.memory_mb, dict(group.devices).get("gpu", 0))
+
+
+def _cores_at_once(job: Queued) -> int:
+    """Cores that a node must have to be of use to a job."""
+    if job.chunks:
+        return min(chunk.cores for chunk in job.chunks)
+    return -(-job.cores // max(1, job.width))
+
+
+def _wish(job: Queued) -> tuple[object, ...]:
+    """What makes two jobs wait for the same: one user asks for the same, and the batch system gives the same reason,
+    but for figures. Elements of an array are alike."""
+    reason = re.sub(r"[0-9]+", "", job.reason)
+    wanted = (job.partitions, job.features, job.is_feature_list_exact, job.chunks, job.memory_mb_per_node)
+    return (job.user, reason, job.width, job.cores, job.walltime_s, *wanted)
+
+
+# ---- how many nodes ------------------------------------------------------------------------------
+
+
+def _width(job: Queued, cores: int, room: _Room) -> int:
+    """Nodes of a group that are enough for a job, whatever else runs."""
+    if not job.chunks:
+        return job.width if cores <= room.cores else -(-job.cores // max(1, room.cores))
+    if job.is_scattered:
+        return sum(chunk.count for chunk in job.chunks)
+    return sum(-(-chunk.count // _chunks_per_node(chunk, room)) for chunk in job.chunks)
+
+
+def _least_width(job: Queued, width: int, room: _Room, *, shared: Iterable[Node], free: int) -> int:
+    """Nodes for a job that needs more whole ones than are free: nodes in part use may take some of its chunks, and
+    chunks of several kinds may share a node. `width` where even that is too much, or where it would need no node, as it
+    then would run by now."""
+    least = 0.0
+    parts = [] if job.whole else [node.cores_free for node in shared if can_use(job, node)]
+    for chunk in job.chunks:
+        cores = max(1, chunk.cores)
+        elsewhere = sum(min(1, part // cores) if job.is_scattered else part // cores for part in parts)
+        each = 1 if job.is_scattered else _chunks_per_node(chunk, room)
+        least += max(0, chunk.count - elsewhere) / each
+    return math.ceil(least) if 0 < math.ceil(least) <= free else width
+
+
+def _chunks_per_node(chunk: JobChunk, room: _Room) -> int:
+    fits = room.cores // max(1, chunk.cores)
+    if chunk.memory_mb and room.memory_mb:
+        fits = min(fits, room.memory_mb // chunk.memory_mb)
+    if chunk.gpus and room.gpus:
+        fits = min(fits, room.gpus // chunk.gpus)
+    return max(1, fits)
+
+
+def _share(width: int, *, size: int, free: int, total: int) -> int:
+    """Nodes that a job is charged to one group; `total`: what is free in all groups that it could use.
+
+    Where it could start now with nodes of several groups, each is charged with all that it can give: together that is
+    enough, and it starts now. Where it could not, it counts only in groups that can hold it whole: in others it would
+    seem to start although it cannot.
+    """
+    if width > free and total >= width:
+        return min(width, free)
+    return width if width <= size else 0
+
+
+def _can_use(job: Queued, cores: int, kind: NodeKind) -> bool:
+    if job.partitions and kind.partitions and set(job.partitions).isdisjoint(kind.partitions):
+        return False
+    if job.partitions and not kind.partitions:
+        return False
+    if job.is_feature_list_exact and not set(job.features) <= set(kind.features):
+        return False
+    return cores <= kind.cores and job.memory_mb_per_node <= kind.memory_mb

@@ -1,0 +1,296 @@
+"""What a waiting PBS job asks for, until the nodes that are released to it: nobody waits for Tidemill by an oversight,
+and no node is kept for a job that could not start there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidemill import clock
+from tidemill.batch.pbs.comments import OwnLimits, may_start
+from tidemill.batch.pbs.replies import Record, read_text
+from tidemill.batch.pbs.survey import MachineReplies, compose_snapshot
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Backlog, Limits
+from tidemill.model.machine import NodeState, Snapshot
+
+QUEUE = {"queue_type": "Execution", "enabled": "True", "started": "True"}
+
+
+def vnode(name: str, cores: int = 64, *, used: int = 0, **available: str) -> Record:
+    resources = {"ncpus": str(cores), "mem": "256gb", "host": name, **available}
+    state = "free" if used < cores or not used else "job-busy"
+    shown: Record = {"state": state, "sharing": "default_shared", "resources_available": resources}
+    if used:
+        shown |= {"resources_assigned": {"ncpus": str(used)}, "jobs": ["9.pbs/0"]}
+    return shown
+
+
+def job(select: str, **fields: Any) -> str:
+    lines = {
+        "job_state": "Q",
+        "queue": "workq",
+        "Job_Owner": "ada@login",
+        "project": "_pbs_project_default",
+        "Resource_List.select": select,
+        "Resource_List.nodect": "1",
+        "Resource_List.place": "free",
+        "Resource_List.walltime": "01:00:00",
+        "comment": "Not Running: Not enough free nodes available",
+        **fields,
+    }
+    return "\n".join(f"    {name} = {value}" for name, value in lines.items())
+
+
+def ours(*hosts: str) -> str:
+    """Allocations of Tidemill's, one on each host."""
+    return "".join(
+        f"Job Id: {100 + number}.pbs\n    Job_Name = tm-{host}\n    job_state = R\n    Job_Owner = tide@login\n"
+        f"    exec_vnode = ({host}:ncpus=64)\n    Resource_List.walltime = 24:00:00\n    project = tide\n"
+        f"    Variable_List = OURS=1,TIDEMILL_NAME=tm-{host}\n\n"
+        for number, host in enumerate(hosts)
+    )
+
+
+def snapshot(vnodes: dict[str, Record], jobs: str, **shown: Any) -> Snapshot:
+    server = {"default_queue": "workq"}
+    queues = {"workq": QUEUE, **shown.pop("queues", {})}
+    text = read_text(jobs.encode(), "Job Id:")
+    everything = MachineReplies(
+        server=server, vnodes=vnodes, jobs=text, queues=queues, **{"reservations": b"", **shown}
+    )
+    return compose_snapshot(
+        everything, is_ours=lambda each: "OURS=1" in str(each.get("Variable_List")), user="tide"
+    )
+
+
+def released(seen: Snapshot, **terms: Any) -> list[str]:
+    """Hosts of the pools in which nodes are released, once for each node."""
+    held = [Held(name=each.name, width=1, is_waiting=False) for each in seen.running if each.ours]
+    backlog = Backlog(node_s=1e6, nodes_max=100, event_s=300)
+    limits = Limits(nodes_max=50, allocations_max=40, width_max=8)
+    found = []
+    for pool in cut(seen, held, Terms(**terms), backlog=backlog, limits=limits):
+        decision = decide(pool.situation, Policy.YIELD)
+        for each in decision.cancel:
+            found += ["+".join(sorted(pool.nodes))] * each.count
+    return found
+
+
+FOUR = {
+    "n1": vnode("n1", left="True", Qlist="workq,fast", scratch="100gb"),
+    "n2": vnode("n2", Qlist="workq", scratch="5gb"),
+    "n3": vnode("n3", Qlist="slow"),
+    "n4": vnode("n4", Qlist="slow", left="False"),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ("", "n1+n2+n3+n4"),
+        (":vmem=10gb", "n1+n2+n3+n4"),
+        (":Qlist=elsewhere", "n1+n2+n3+n4"),
+        (":host=n9", "n1+n2+n3+n4"),
+        (":gpu=False", "n1+n2+n3+n4"),
+        (':vmem="10gb"', "n1+n2+n3+n4"),
+        (":host=n2", "n2"),
+        (":vnode=n3", "n3"),
+        (":left=true", "n1"),
+        (":left=1", "n1"),
+        (":left=FALSE", "n2+n3+n4"),
+        (":Qlist=workq", "n1+n2"),
+        (":Qlist=slow:left=f", "n3+n4"),
+        (":scratch=10gb", "n1"),
+        (":scratch=1024mb", "n1+n2"),
+    ],
+)
+def test_a_node_is_released_to_a_job_that_asks_for_a_resource_where_it_has_it(words: str, hosts: str) -> None:
+    jobs = ours(*FOUR) + f"Job Id: 7.pbs\n{job(f'1:ncpus=4{words}')}\n"
+    assert released(snapshot(FOUR, jobs)) == [hosts]
+
+
+def test_a_job_for_gpus_waits_for_hosts_that_have_enough_of_them() -> None:
+    vnodes = {"n1": vnode("n1", ngpus="4"), "n2": vnode("n2")}
+    for select, hosts in (
+        ("1:ncpus=4:ngpus=2", ["n1"]),
+        ("2:ncpus=4:ngpus=4", []),
+        ("1:ncpus=4:ngpus=8", ["n1", "n2"]),
+    ):
+        jobs = ours("n1", "n2") + f"Job Id: 7.pbs\n{job(select)}\n"
+        assert sorted(released(snapshot(vnodes, jobs))) == hosts, select
+
+
+def test_amounts_that_jobs_ask_for_are_not_what_tidemill_asks_for() -> None:
+    jobs = ours("n1") + f"Job Id: 7.pbs\n{job('1:ncpus=4:scratch=10gb:Qlist=workq')}\n"
+    seen = snapshot(FOUR, jobs)
+    limits, backlog = Limits(nodes_max=9, allocations_max=9), Backlog(node_s=1e6, nodes_max=9, event_s=300)
+    pools = cut(seen, [], Terms(), backlog=backlog, limits=limits)
+    assert {pool.features for pool in pools} == {("Qlist=workq",), ()}
+
+
+def test_chunks_that_differ_may_want_any_node() -> None:
+    jobs = ours(*FOUR) + f"Job Id: 7.pbs\n{job('1:ncpus=4:host=n1+1:ncpus=64:left=True', whole='')}\n"
+    assert released(snapshot(FOUR, jobs)) == ["n1+n2+n3+n4"] * 2
+
+
+@pytest.mark.parametrize(
+    ("select", "place", "nodes"),
+    [
+        ("64:ncpus=1", "free", 1),
+        ("4:ncpus=16", "free", 1),
+        ("5:ncpus=16", "free", 2),
+        ("4:ncpus=16", "free:exclhost", 1),
+        ("4:ncpus=16", "scatter", 4),
+        ("4:ncpus=16", "vscatter", 1),
+        ("2:ncpus=1:mem=200gb", "free", 2),
+        ("64:ncpus=1", "pack", 1),
+        ("ncpus=64", "free", 1),
+        ("3", "free", 1),
+        ("2:ncpus=64+32:ncpus=2", "free", 3),
+    ],
+)
+def test_chunks_share_nodes_unless_they_are_scattered(select: str, place: str, nodes: int) -> None:
+    fields = {"Resource_List.place": place, "Resource_List.nodect": "64"}
+    vnodes = {f"n{k}": vnode(f"n{k}") for k in range(4)}
+    jobs = ours(*vnodes) + f"Job Id: 7.pbs\n{job(select, **fields)}\n"
+    assert len(released(snapshot(vnodes, jobs))) == nodes
+
+
+@pytest.mark.parametrize("place", ["free", "scatter"])
+def test_nodes_in_part_use_take_some_chunks_of_a_job_that_needs_more_nodes_than_are_free(place: str) -> None:
+    vnodes = {"n1": vnode("n1", used=16), "n2": vnode("n2")}
+    fields = {"Resource_List.place": place}
+    select = "2:ncpus=16" if place == "scatter" else "7:ncpus=16"
+    jobs = ours("n2") + f"Job Id: 7.pbs\n{job(select, **fields)}\n"
+    assert len(released(snapshot(vnodes, jobs))) == 1
+    whole = (
+        ours("n2") + f"Job Id: 7.pbs\n{job(select, **{**fields, 'Resource_List.place': 'scatter:excl'})}\n"
+    )
+    assert released(snapshot(vnodes, whole)) == []
+
+
+def test_chunks_of_several_kinds_may_share_the_only_node() -> None:
+    vnodes = {"n1": vnode("n1")}
+    jobs = ours("n1") + f"Job Id: 7.pbs\n{job('1:ncpus=1+1:ncpus=2')}\n"
+    assert len(released(snapshot(vnodes, jobs))) == 1
+
+
+def test_hosts_without_cores_are_away_and_requests_that_fit_nowhere_are_harmless() -> None:
+    vnodes = {"lic": vnode("lic", 0), "n1": vnode("n1")}
+    seen = snapshot(vnodes, ours("n1") + f"Job Id: 7.pbs\n{job('1:ncpus=500')}\n")
+    assert {node.name: node.state for node in seen.nodes}["lic"] is NodeState.AWAY
+    assert released(seen) == []
+
+
+@pytest.mark.parametrize(
+    ("comment", "may"),
+    [
+        ("Node has reached job run limit", True),
+        ("Server job limit has been reached.", True),
+        ("Queue workq job limit has been reached.", True),
+        ("would exceed overall limit on resource ncpus in queue workq", True),
+        ("would exceed overall limit on resource ncpus in complex", True),
+        ("Group has reached server running limit.", True),
+        ("Node has reached user run limit", True),
+        ("Insufficient amount of resource: ncpus (R: 4 A: 0 T: 64)", True),
+        ("would exceed group tide's limit on resource ncpus in complex", True),
+        ("would exceed group muons's limit on resource ncpus in complex", False),
+        ("Server job limit reached for group muons", False),
+        ("User has reached server running job limit.", False),
+        ("User has reached queue workq running job limit.", False),
+        ("Queue workq per-user limit reached on resource ncpus", False),
+        ("Queue workq job limit reached for user ada", False),
+        ("would exceed user ada's limit on resource ncpus in queue workq", False),
+        ("would exceed project higgs's limit on resource ncpus in complex", False),
+        ("Project has reached queue workq's running limit.", False),
+        ("Queue not started.", False),
+        ("Queue not an execution queue.", False),
+        ("Job will run in nonprimetime only", False),
+        ("Job will cross into primetime", False),
+        ("Dedicated time conflict", False),
+        ("Job would cross dedicated time boundary", False),
+        ("Number of concurrent running subjobs limit reached", False),
+    ],
+)
+def test_only_limits_that_tidemill_cannot_fill_keep_a_job_from_free_nodes(comment: str, *, may: bool) -> None:
+    own = OwnLimits(user="tide", projects={"tide"}, groups=lambda: {"tide"})
+    record: Record = {"Job_Owner": "ada@login", "project": "higgs", "comment": f"Not Running: {comment}"}
+    assert may_start(record, QUEUE, own) is may
+    if "user" in comment.lower():
+        assert may_start({**record, "Job_Owner": "tide@login"}, QUEUE, own), "Tidemill fills its user's limit"
+    if "project" in comment.lower():
+        assert may_start({**record, "project": "tide"}, QUEUE, own)
+
+
+def test_jobs_of_queues_that_start_none_are_not_waited_for() -> None:
+    for queue in ({**QUEUE, "started": "False"}, {"queue_type": "Route", "started": "True"}):
+        jobs = ours(*FOUR) + f"Job Id: 7.pbs\n{job('1:ncpus=4', queue='night')}\n"
+        assert released(snapshot(FOUR, jobs, queues={"night": queue})) == []
+        assert released(snapshot(FOUR, jobs, queues={"night": QUEUE})) == ["n1+n2+n3+n4"]
+
+
+def test_elements_that_wait_share_the_comment_of_their_array() -> None:
+    limit = "Not Running: User has reached server running job limit."
+    element = "Job Id: 12[3].pbs\n" + "\n".join(job("1:ncpus=4").splitlines()[:-1])
+    for comment, count in ((limit, 0), ("Job Array Began at Fri Nov 27 at 00:20", 1)):
+        array = f"Job Id: 12[].pbs\n{job('1:ncpus=4', comment=comment)}\n"
+        assert len(released(snapshot(FOUR, f"{ours(*FOUR)}{array}\n{element}\n"))) == count
+
+
+def reservation() -> bytes:
+    """An open one on both vnodes of n1."""
+    now_s = int(clock.now_s())
+    return (
+        f"Resv ID: R17.pbs\nReserve_Name = beam\nreserve_start = {now_s - 60}\nreserve_end = {now_s + 86400}\n"
+        "queue = R17\nresv_nodes = (n1[0]:ncpus=32)+(n1[1]:ncpus=32)\nAuthorized_Users = tide@login\n"
+    ).encode()
+
+
+def test_jobs_of_a_reservation_are_those_of_its_queue_and_it_names_hosts_by_their_vnodes() -> None:
+    halves = {f"n1[{k}]": vnode("n1", 32) for k in range(2)}
+    vnodes = {**halves, "n2": vnode("n2")}
+    queues = {"R17": QUEUE}
+    inside = f"Job Id: 7.pbs\n{job('1:ncpus=4', queue='R17')}\n"
+    outside = f"Job Id: 7.pbs\n{job('1:ncpus=4')}\n"
+    for terms, text, hosts in (
+        ({"reservation": "R17"}, inside, ["n1"]),
+        ({"reservation": "beam"}, inside, ["n1"]),
+        ({"reservation": "R17"}, outside, []),
+        ({}, inside, []),
+    ):
+        held = "n1[0]" if terms else "n2"
+        seen = snapshot(vnodes, ours(held) + text, queues=queues, reservations=reservation())
+        assert seen.reservations[0].nodes == ("n1",)
+        assert released(seen, **terms) == hosts
+
+
+FORGED = "Job Id: 7.pbs\n    job_state = H\n    queue = none\n    comment = Can Never Run\n"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_record_that_a_user_forges_in_variables_takes_no_job_away(*, is_first: bool) -> None:
+    real = f"Job Id: 7.pbs\n{job('1:ncpus=4')}\n\n"
+    forger = f"Job Id: 8.pbs\n{job('1:ncpus=4', job_state='H', Variable_List='A=x')}\n{FORGED}\n"
+    text = ours(*FOUR) + (forger + real if is_first else real + forger)
+    assert released(snapshot(FOUR, text)) == ["n1+n2+n3+n4"]
+
+
+def test_a_forged_record_of_an_array_holds_none_of_its_elements() -> None:
+    array = (
+        f"Job Id: 12[].pbs\n{job('1:ncpus=4', job_state='B')}\n\nJob Id: 12[3].pbs\n{job('1:ncpus=4')}\n\n"
+    )
+    forged = FORGED.replace("7.pbs", "12[].pbs")
+    for text in (array + forged, forged + array):
+        assert released(snapshot(FOUR, ours(*FOUR) + text)) == ["n1+n2+n3+n4"]
+
+
+def test_jobs_that_ask_for_the_same_as_one_that_takes_no_nodes_are_left_out_with_it() -> None:
+    array = "".join(f"Job Id: 12[{k}].pbs\n{job('1:ncpus=4')}\n\n" for k in range(50))
+    other = f"Job Id: 13.pbs\n{job('1:ncpus=4', Job_Owner='bob@login')}\n"
+    assert released(snapshot(FOUR, ours(*FOUR) + array), left_out=frozenset({"12[0].pbs"})) == []
+    found = released(snapshot(FOUR, ours(*FOUR) + array + other), left_out=frozenset({"12[0].pbs"}))
+    assert found == ["n1+n2+n3+n4"]
