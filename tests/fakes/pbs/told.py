@@ -55,7 +55,9 @@ def attributes(job: Job, config: Config) -> Job:
             told["Exit_status"] = job["exit"]
         told["obittime"] = ctime(job["ended"])
     if job["index"] is not None:
-        told["array_id"], told["array_index"] = job["parent"] + "." + SERVER, job["index"]
+        told["array_id"] = job["parent"] + "." + SERVER
+        if job["state"] != "Q":  # an element that waits does not show its index
+            told["array_index"] = job["index"]
     return told
 
 

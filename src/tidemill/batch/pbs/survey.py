@@ -43,7 +43,7 @@ SILENT_S = 30.0
 not start."""
 
 OCCURRENCES_MAX = 100
-_ELEMENT = re.compile(r"\[\d+\]")
+_ELEMENT = re.compile(r"\[(\d+)\]")
 _WAITING = ("Q", "H", "W", "T")
 _SCHEDULER = re.compile(r"(?m)^\s*state = (\w+)")
 _PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
@@ -289,7 +289,7 @@ def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) 
     chunks = read_number(text_of(job, "Resource_List", "nodect"))
     return Running(
         id=number,
-        name=name_of(job, ours=ours),
+        name=name_of(number, job, ours=ours),
         user=text_of(job, "Job_Owner").partition("@")[0],
         nodes=names,
         width=len(names) if names and "truncated" not in placed else max(1, len(names), chunks),
@@ -329,14 +329,15 @@ def _array_of(number: str) -> str:
     return _ELEMENT.sub("[]", number)
 
 
-def name_of(job: Record, *, ours: bool) -> str:
-    """The job's name; for Tidemill's jobs the allocation's, with an element's index, as PBS may have cut the former."""
+def name_of(number: str, job: Record, *, ours: bool) -> str:
+    """The job's name; for Tidemill's jobs the allocation's, with an element's index, as PBS may have cut the former.
+    The index is that of the number `12[3]`: waiting elements show no `array_index` (OpenPBS 23.06)."""
     name = text_of(job, "Job_Name")
     if ours:
         name = variables(job).get(NAME, name)
-        index = text_of(job, "array_index")
-        if index.isdecimal():
-            name = element_name(name, int(index), count=2)
+        index = _ELEMENT.search(number)
+        if index is not None:
+            name = element_name(name, int(index[1]), count=2)
     return name
 
 
@@ -356,7 +357,7 @@ def _queued(number: str, job: Record, around: Surroundings, *, ours: bool, prior
     reservation = around.reservations.get(queue, "")
     return Queued(
         id=number,
-        name=name_of(job, ours=ours),
+        name=name_of(number, job, ours=ours),
         user=text_of(job, "Job_Owner").partition("@")[0],
         width=hosts.width(request) or max(1, read_number(text_of(job, "Resource_List", "nodect"))),
         walltime_s=read_duration(text_of(job, "Resource_List", "walltime")) or FAR_FUTURE_S,
