@@ -94,16 +94,26 @@ def check_server(words: list[str]) -> None:
     raise Failed(f"Connection refused\n{words_of.get(NAME, usual)}", AWAY.get(NAME, AWAY_OTHERS))
 
 
-def qsub(words: list[str]) -> None:
-    given, rest = options(words, "SojlrmqvNJAPWpk", "zVIXh")
+def check_words(given: dict[str, list[str]], name: str, priority: str) -> None:
+    """What qsub itself refuses, before it asks the server."""
+    if not re.fullmatch(r"[+-]?[0-9]+", priority) or not -1024 <= int(priority) <= 1023:
+        raise Failed(f"qsub: illegal -p value\n{USAGE}", 2)
     if "J" in given and given.get("r", ["y"])[-1] == "n":
         raise Failed(f"qsub:  cannot submit non-rerunable Array Job\n{USAGE}", 2)
-    resources = dict(each.partition("=")[::2] for each in given.get("l", []))
-    name = given.get("N", [Path(rest[0]).name])[0]
     if len(name) > 230:
         raise Failed("qsub: Job name is too long ", 2)
     if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
         raise Failed("qsub: illegal -N value", 2)
+
+
+def qsub(words: list[str]) -> None:
+    options_end = words.index("--") if "--" in words else len(words)
+    command = words[options_end + 1 :]  #: `qsub -- COMMAND`: PBS copies no script
+    given, rest = options(words[:options_end], "SojlrmqvNJAPWpk", "zVIXh")
+    rest = rest or command[-1:]
+    resources = dict(each.partition("=")[::2] for each in given.get("l", []))
+    name, priority = given.get("N", [Path(rest[0]).name])[0], given.get("p", ["0"])[-1]
+    check_words(given, name, priority)
     count, *chunk = resources.get("select", "1:ncpus=1").split(":")
     wanted = dict(each.partition("=")[::2] for each in chunk)
     ncpus = int(wanted.pop("ncpus", 1))
@@ -120,16 +130,18 @@ def qsub(words: list[str]) -> None:
             raise Failed(f"qsub: Unknown resource: {unknown[0]}", 187)
         number = state["next"]
         state.update(next=number + 1, due=True)
-        shutil.copy(rest[0], path("script", str(number)))
+        if not command:
+            shutil.copy(rest[0], path("script", str(number)))
         variables = dict(pair.partition("=")[::2] for pair in given.get("v", [""])[0].split(",") if pair)
         plain = {
             "name": name, "owner": user(), "queue": queue, "nodes": int(count), "ncpus": ncpus, "wanted": wanted,
             "select": resources.get("select", "1"), "place": resources.get("place", "free"),
             "walltime": seconds_of(resources.get("walltime", "3600")), "variables": variables, "exit": None,
-            "excl": "excl" in resources.get("place", ""), "script": str(path("script", str(number))),
+            "excl": "excl" in resources.get("place", ""),
+            "command": command or ["/bin/sh", str(path("script", str(number)))],
             "qtime": time.time(), "state": "H" if "h" in given else "Q", "index": None, "parent": None,
             "holds": "u" if "h" in given else "",
-            "priority": int(given.get("p", ["0"])[-1]),
+            "priority": int(priority),
         }  # fmt: skip
         if "J" in given:
             first, last = given["J"][-1].split("-")
@@ -417,7 +429,7 @@ USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n\t[-N job
 
 def main() -> int:
     if sys.argv[1:2] == ["--run"]:
-        run_job(sys.argv[2], sys.argv[3])
+        run_job(sys.argv[2], sys.argv[3:])
         return 0
     for name in ("end", "limit", "nodefile", "signal", "delete", "script", "runs"):
         path(name).mkdir(exist_ok=True)

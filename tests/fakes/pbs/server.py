@@ -296,7 +296,7 @@ def start(job: Job) -> None:
         str(Path(__file__).resolve().with_name("fake_pbs.py")),
         "--run",
         job["key"],
-        job["script"],
+        *job["command"],
     ]
     with path("runs", job["key"]).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -335,14 +335,14 @@ def signal_all(session: int, but: int, number: int) -> None:
             os.kill(pid, number)
 
 
-def run_job(key: str, script: str) -> None:
+def run_job(key: str, command: list[str]) -> None:
     """The MoM: limit, signals, end. Everything of the job is in a PID namespace where that is allowed."""
     outer = (
         ["unshare", "-pf", "--kill-child", "--mount-proc"]
         if os.getuid() == 0 and shutil.which("unshare")
         else []
     )
-    child = subprocess.Popen([*outer, "/bin/sh", script], start_new_session=True, cwd="/")
+    child = subprocess.Popen([*outer, *command], start_new_session=True, cwd="/")
     try:
         status = watch(key, child, child.pid if outer else 0)
     finally:  # whatever went wrong here, nothing of the job stays

@@ -201,3 +201,13 @@ def test_limits_before_a_deletion_are_few_and_only_lower() -> None:
         for k in range(command.LIMITS_MAX + 4)
     }
     assert len(command.limits_before_end(many, 2000.0)) == command.LIMITS_MAX
+
+
+def test_the_script_of_an_allocation_leads_its_session() -> None:
+    # a copy of it would run below a login shell, and the MoM would notice the end up to 19 s after `qdel`
+    assert command.script_words(Path("/site/batch/scripts/tm-x")) == [
+        "--",
+        "/bin/sh",
+        "-l",
+        "/site/batch/scripts/tm-x",
+    ]

@@ -107,10 +107,11 @@ class PbsBatchSystem:
         place = ScriptDialect(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
         script = self._records.prepare(name, compose(submission, place), node_text(submission))
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
-        reply = self._budget.act([*words, "-N", name[: self._name_chars_max], str(script)])
+        runs = command.script_words(script)
+        reply = self._budget.act([*words, "-N", name[: self._name_chars_max], *runs])
         if reply.status != 0 and "illegal -n value" in reply.errors.lower() and self._name_chars_max is None:
             self._name_chars_max = command.OLD_NAME_CHARS_MAX
-            reply = self._budget.act([*words, "-N", name[: self._name_chars_max], str(script)])
+            reply = self._budget.act([*words, "-N", name[: self._name_chars_max], *runs])
         if reply.status != 0:
             self.calls.failures += 1
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)

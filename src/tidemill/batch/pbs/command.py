@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from tidemill.batch.contract import BatchSubmission, Ending
@@ -88,7 +89,7 @@ STATES = {
 
 
 def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, account: str) -> list[str]:
-    """`qsub` without `-N` and the script. A line of `directives` comes last, and wins."""
+    """`qsub` without `-N` and what runs. A line of `directives` comes last, and wins."""
     chunk = f"{submission.nodes}:ncpus={max(1, submission.cores)}"
     if submission.memory_mb:
         chunk += f":mem={submission.memory_mb}mb"
@@ -98,7 +99,7 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
         chunk += f":{feature}" if "=" in feature else f":{feature}=True"
     # an array that may not be rerun is refused (OpenPBS since 14): "cannot submit non-rerunable Array Job"
     rerun = "n" if submission.count == 1 else "y"
-    words = ["qsub", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", rerun, "-m", "n"]
+    words = ["qsub", "-o", "/dev/null", "-j", "oe", "-r", rerun, "-m", "n"]
     words += ["-l", f"select={chunk}", "-l", "place=scatter:excl" if submission.nodes > 1 else "place=free"]
     words += ["-l", f"walltime={max(1, math.ceil(submission.walltime_s))}"]
     if submission.polite and config.nice is not None:
@@ -115,6 +116,16 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     for line in config.directives:
         words += line.split()
     return words
+
+
+def script_words(script: Path) -> list[str]:
+    """The end of a `qsub`: what runs, in the user's login environment, as a script that PBS copies would.
+
+    Of such a copy a login shell leads the session, which TERM ends first. The MoM then finds processes of the job alive
+    and looks again at its next sample, up to 19 s after `qdel` (resmom/linux/mom_start.c, scan_for_terminated; seen on
+    OpenPBS 23.06). This way our script leads the session and ends last: the nodes are free after 1 to 3 s.
+    """
+    return ["--", "/bin/sh", "-l", str(script)]
 
 
 class RunningLimit(NamedTuple):

@@ -124,17 +124,12 @@ def define_times(parser: Parser) -> None:
         ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
         ("--poll-s", 30.0, "pause between two polls of the machine"),
         ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
+        ("--death-s", 5.0, "from cancel, or the end of a limit, to free nodes"),
         ("--walltime-max-s", 86400.0, "longest allocation"),
     ):
         parser.add_argument(
             name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
         )
-    parser.add_argument(
-        "--death-s",
-        type=seconds,
-        metavar="S",
-        help="from cancel, or the end of a limit, to free nodes (default: 5, with a log of PBS 12)",
-    )
     parser.add_argument(
         "--glance-s",
         type=seconds,
@@ -233,12 +228,10 @@ def kind_of(path: Path) -> str:
 def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
     """What the command line asks for. Raises ConfigError for what cannot be.
 
-    On a machine of PBS (`is_pbs`) nodes are free later, and its agent sees neither the scheduler's cycles nor the order
-    of the queue.
+    On a machine of PBS (`is_pbs`) the agent sees neither the scheduler's cycles nor the order of the queue.
     """
     from tidemill.harvest.simulation.experiment import Study, horizon_of, replicas_for
     from tidemill.harvest.simulation.simulator import World
-    from tidemill.site.nodes.planning import DEATH_S, DEATH_S_PBS
 
     for name in ("event_s", "poll_s", "cycle_s", "walltime_max_s"):
         if getattr(args, name) <= 0:
@@ -258,7 +251,7 @@ def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
         is_aligned=not (args.unaligned or is_pbs),
         is_order_known=not (args.unordered or is_pbs),
         cycle_s=args.cycle_s,
-        death_s=args.death_s if args.death_s is not None else DEATH_S_PBS if is_pbs else DEATH_S,
+        death_s=args.death_s,
         jobs_max=args.jobs_max or 1_000_000,
         width_min=args.width_min,
         walltime_max_s=args.walltime_max_s,

@@ -43,9 +43,9 @@ SUBMITS_MAX = 20
 SINGLES_MAX = 8
 """Single jobs in one plan where elements of arrays could not be shortened: a quarter of `cluster.calls_per_min_max`."""
 
-DEATH_S, DEATH_S_PBS = 5.0, 12.0
-"""From our cancel to nodes that are free. PBS's MoM looks for ended processes every 10 s (`$min_check_poll`) however
-quickly they end: 8 to 12 s on OpenPBS 23.06, 1.4 to 16 s at the extremes."""
+DEATH_S = 5.0
+"""From our cancel to nodes that are free, until that was measured. OpenPBS 23.06: 1 to 3 s (see `script_words` in
+batch/pbs/command)."""
 
 DYING_S_MIN, DYING_DEATHS = 120.0, 3.0
 """An allocation that was canceled is gone after this time, or after this multiple of the death time if that is more.
@@ -116,7 +116,7 @@ def death_s_of(config: SiteConfig, measured_s: float = 0.0) -> float:
         return config.harvest.death_s
     if measured_s:
         return measured_s
-    return DEATH_S_PBS if config.batch == "pbs" else DEATH_S
+    return DEATH_S
 
 
 def submissions_of(count: int, config: SiteConfig, *, policy: Policy, made: int) -> list[int]:

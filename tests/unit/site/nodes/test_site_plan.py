@@ -74,10 +74,10 @@ def test_on_pbs_what_may_have_to_be_shortened_is_asked_for_alone_up_to_a_number(
     assert submissions_of(3, CONFIG, policy=Policy.DEMAND, made=0) == [1, 1, 1]
 
 
-def test_a_death_takes_longer_on_pbs_unless_the_site_says_so() -> None:
-    pbs = msgspec.structs.replace(CONFIG, batch="pbs")
-    assert (death_s_of(CLUSTER), death_s_of(pbs)) == (5.0, 12.0)
-    assert death_s_of(msgspec.structs.replace(pbs, harvest=Harvest(death_s=0))) == 0
+def test_a_death_takes_five_seconds_until_it_is_measured_unless_the_site_says_so() -> None:
+    assert death_s_of(CLUSTER) == 5.0
+    assert death_s_of(CLUSTER, measured_s=8.0) == 8.0
+    assert death_s_of(msgspec.structs.replace(CLUSTER, harvest=Harvest(death_s=0)), measured_s=8.0) == 0
 
 
 def test_nodes_are_asked_for_as_the_backlog_fills_them() -> None:
