@@ -211,3 +211,9 @@ def test_the_script_of_an_allocation_leads_its_session() -> None:
         "-l",
         "/site/batch/scripts/tm-x",
     ]
+
+
+def test_a_boolean_resource_is_a_feature_by_its_name_as_the_configuration_has_it() -> None:
+    resources = {"ncpus": "4", "host": "n1", "left": "True", "right": "False", "kind": "a,b"}
+    (node,) = read_nodes({"n1": {"state": "free", "resources_available": resources}}, {})
+    assert set(node.features) == {"left", "left=True", "right=False", "kind=a,b"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, text_of
 from tidemill.batch.pbs.requests import hosts_of
@@ -72,7 +72,7 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         partitions=tuple(
             name for name, each in queues.items() if _serves(parts[0], resources, name, each, queues)
         ),
-        features=tuple(sorted(f"{name}={value}" for name, value in resources.items() if name not in _PLAIN)),
+        features=tuple(sorted(_features(resources))),
         devices=(("gpu", gpus),) if gpus else (),
         word=",".join(sorted(states)),
     )
@@ -118,3 +118,12 @@ def _serves(  # a node's own queue, else what the queue's default chunk asks for
         if has is not None and value.lower() not in [each.lower() for each in has.split(",")]:
             return False
     return True
+
+
+def _features(resources: Mapping[str, str]) -> Iterator[str]:
+    """`gpu_type=A100`; a boolean that is set also by its name alone, as `cluster.features` may name it."""
+    for name, value in resources.items():
+        if name not in _PLAIN:
+            yield f"{name}={value}"
+            if value == "True":
+                yield name
