@@ -342,7 +342,9 @@ def run_job(key: str, command: list[str]) -> None:
         if os.getuid() == 0 and shutil.which("unshare")
         else []
     )
-    child = subprocess.Popen([*outer, *command], start_new_session=True, cwd="/")
+    # not as a login shell: the profile of the test's machine would take the fake commands from PATH
+    words = [word for word in command if word != "-l"]
+    child = subprocess.Popen([*outer, *words], start_new_session=True, cwd="/")
     try:
         status = watch(key, child, child.pid if outer else 0)
     finally:  # whatever went wrong here, nothing of the job stays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -74,7 +74,7 @@ def charge(
     queues: dict[int, list[Waiting]] = {id(group): [] for group in groups if group.is_usable}
     homes: dict[tuple[object, ...], list[JobHome]] = {}
     rooms = {id(group): _room(group) for group in groups}
-    shared = [node for node in snapshot.nodes if node.state is NodeState.SHARED]
+    widths = _Widths([node for node in snapshot.nodes if node.state is NodeState.SHARED])
     alike = set() if snapshot.is_order_known else {_wish(j) for j in snapshot.queued if j.id in left_out}
     for job in snapshot.queued:
         if job.ours or not job.eligible or not is_named(job.reservation, reservation):
@@ -97,8 +97,8 @@ def charge(
             if group.is_usable:
                 room = rooms[id(group)]
                 width = _width(job, cores, room)
-                if job.chunks and width > free:
-                    width = _least_width(job, width, room, shared=shared, free=free)
+                if job.chunks and 0 < free < width:
+                    width = widths.least((kind, id(group)), job, width, room, free=free)
                 width = _share(width, size=room.size, free=room.free, total=free if len(home) > 1 else 0)
                 if width:
                     queues[id(group)].append(Waiting(job.id, width, walltime_s, submitted_s))
@@ -136,18 +136,32 @@ def _width(job: Queued, cores: int, room: _Room) -> int:
     return sum(-(-chunk.count // _chunks_per_node(chunk, room)) for chunk in job.chunks)
 
 
-def _least_width(job: Queued, width: int, room: _Room, *, shared: Iterable[Node], free: int) -> int:
-    """Nodes for a job that needs more whole ones than are free: nodes in part use may take some of its chunks, and
-    chunks of several kinds may share a node. `width` where even that is too much, or where it would need no node, as it
-    then would run by now."""
-    least = 0.0
-    parts = [] if job.whole else [node.cores_free for node in shared if can_use(job, node)]
-    for chunk in job.chunks:
-        cores = max(1, chunk.cores)
-        elsewhere = sum(min(1, part // cores) if job.is_scattered else part // cores for part in parts)
-        each = 1 if job.is_scattered else _chunks_per_node(chunk, room)
-        least += max(0, chunk.count - elsewhere) / each
-    return math.ceil(least) if 0 < math.ceil(least) <= free else width
+class _Widths:
+    """Widths of jobs that nodes in part use take some chunks of; each request walks all of these nodes once."""
+
+    def __init__(self, shared: Sequence[Node]) -> None:
+        self._shared = shared
+        self._found: dict[tuple[object, ...], int] = {}
+
+    def least(self, where: tuple[object, ...], job: Queued, width: int, room: _Room, *, free: int) -> int:
+        """Nodes for a job that needs more whole ones than are free: nodes in part use may take some of its chunks, and
+        chunks of several kinds may share a node. `width` where even that is too much, or where it would need no node,
+        as it then would run by now. `where`: what decides with `job`'s chunks and place; the same gives the same."""
+        request = (*where, job.chunks, job.is_scattered, job.whole)
+        if request not in self._found:
+            least = math.ceil(self._whole_nodes(job, room))
+            self._found[request] = least if 0 < least <= free else width
+        return self._found[request]
+
+    def _whole_nodes(self, job: Queued, room: _Room) -> float:
+        found = 0.0
+        parts = [] if job.whole else [node.cores_free for node in self._shared if can_use(job, node)]
+        for chunk in job.chunks:
+            cores = max(1, chunk.cores)
+            elsewhere = sum(min(1, part // cores) if job.is_scattered else part // cores for part in parts)
+            each = 1 if job.is_scattered else _chunks_per_node(chunk, room)
+            found += max(0, chunk.count - elsewhere) / each
+        return found
 
 
 def _chunks_per_node(chunk: JobChunk, room: _Room) -> int:

@@ -23,7 +23,7 @@ from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
 from tidemill.model.quantities import counted_text
-from tidemill.model.state import AllocationState
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
 from tidemill.site.fleet.workload import Demand
@@ -89,6 +89,12 @@ class Harvesting:
         self.fleets = fleets
         self.book = Allocations(
             site.log, config, binary=site.binary, fleets=site.fleets_dir, nodes=machine.quarantine
+        )
+        # whether the last agent sent its cancels before it ended is not known: they may be sent once more
+        machine.uncanceled.update(
+            a.name
+            for a in site.log.pool.state.allocations.values()
+            if a.canceled_us and a.state not in ALLOCATION_FINAL
         )
         self.calls = BatchCalls(batch, site.epoch.check, inline=machine.is_local)
         self._policy = policy_of(config)

@@ -264,10 +264,11 @@ def end_us_of(allocation: Allocation, *, batch: str) -> int:
     """When it ends, as a plan may rely on: by the limit that the batch system reports; 0 = not known.
 
     An ordered end counts only where the batch system has set it, if need be to the next minute. So one that it refused
-    is ordered again. Elements of PBS's arrays keep their limits for ever, and end because their pilots leave.
+    is ordered again. Elements of PBS's arrays, and all jobs on Grid Engine, keep their limits, and end because their
+    pilots leave.
     """
     ends_us, ordered_us = allocation.ends_us, allocation.ordered_end_us
-    keeps_limit = batch == "pbs" and split_element(allocation.name)[1] is not None
+    keeps_limit = batch == "gridengine" or (batch == "pbs" and split_element(allocation.name)[1] is not None)
     if ordered_us and (keeps_limit or ends_us - ordered_us <= LIMIT_STEP_US):
         return min(ends_us, ordered_us) if ends_us else ordered_us
     return ends_us
