@@ -338,7 +338,7 @@ class PbsBatchSystem:
         # The newest come last; more would be other jobs of this user, and cost a command for each IDS_MAX of them.
         numbers = listed.decode(errors="replace").split()[-command.IDS_MAX :]
         for number, job in self._records_of(numbers).items():
-            if " " in number:  # a second record of a number, which somebody has forged
+            if " " in number:  # a second record of a number: a user has forged one of them
                 continue
             name = variables(job).get(command.NAME, "")
             if name in names and self._is_ours(job) and self._records.submitted(name) is None:
