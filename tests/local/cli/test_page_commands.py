@@ -58,7 +58,7 @@ RUN = {
     "accounting": Recipe(
         "cp $LOGS/october.txt sacct.txt", {"~/tidemill/site": SITE, "--site lrz": "--site local"}
     ),
-    "guests-manners": Recipe("cp $LOGS/sacct.txt .", {"--dir SITE": f"--dir {SITE}", **SMALL}),
+    "guests-manners": Recipe("cp $LOGS/sacct.txt .", {**PBS, "--dir SITE": f"--dir {SITE}", **SMALL}),
     "messages": Recipe(),
     "nodes": Recipe("cp $LOGS/program needs-a-licence", {"--events 1000": "--events 8"}),
     "operations": Recipe(
