@@ -247,7 +247,9 @@ def test_a_server_that_cannot_be_meant_is_refused(server: str) -> None:
 
 def test_a_password_in_the_address_is_not_repeated() -> None:
     for server in ("smtps://tm:geheim@m.example.org", "tm:geheim@m", "x://geheim@m"):
-        with pytest.raises(ValueError, match=r"`secret_file` of server\.toml holds user and password") as caught:
+        with pytest.raises(
+            ValueError, match=r"`secret_file` of server\.toml holds user and password"
+        ) as caught:
             Mail(server=server, sender="tm@example.org")
         assert "geheim" not in str(caught.value)
 
