@@ -219,7 +219,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[Duration, msgspec.Meta(ge=0)] | None,
         constant(
             "From cancelling one of Tidemill's allocations to its nodes being free; none = as measured (PBS with a "
-            "history), else 12 s on PBS, 5 s elsewhere"
+            "history), else 5 s"
         ),
     ] = None
     slack_s: Annotated[

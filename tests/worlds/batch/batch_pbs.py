@@ -22,7 +22,7 @@ from tidemill.config.site import Cluster
 COMMANDS = Path(__file__).parents[2] / "fakes" / "pbs"
 CORES = 4
 END_S = 0.2
-"""Ends are noticed 8 to 12 s late by real MoMs, which look every 10 s: scaled, as KILL_DELAY_S of the fake."""
+"""Real MoMs notice ends 1 to 3 s after `qdel`, up to 19 s where PBS copied the script: scaled, as KILL_DELAY_S."""
 
 
 class PbsWorld:

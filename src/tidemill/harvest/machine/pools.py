@@ -37,6 +37,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     left_out: frozenset[str] = (
         frozenset()
     )  #: ids of regular jobs that do not take the nodes that they are given
+    ending: frozenset[str] = frozenset()  #: idle nodes that canceled allocations still hold
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ def cut(
     usable = [group for group in groups if group.is_usable]
     _place(placed, usable)
     for group in groups:
-        group.count(taken)
+        group.count(taken, terms.ending)
     _lend_unknown(groups, taken)
     queues = charge(snapshot, groups, reservation=terms.reservation, left_out=terms.left_out)
     stairways = _windows(snapshot, usable, terms, taken)
@@ -146,7 +147,7 @@ class _Group:
         self.devices = first.devices
         self.nodes: list[Node] = []
         self.ours: list[Held] = []
-        self.idle = 0
+        self.idle = self.ending = 0
         self.unknown = 0  #: in use, with no known end
         self.busy: Counter[float] = Counter()
         self.outages: Counter[tuple[float, float]] = Counter()
@@ -164,16 +165,16 @@ class _Group:
     @property
     def size(self) -> int:
         """Nodes that are not unavailable."""
-        return self.idle + self.held + self.unknown + self.busy.total()
+        return self.idle + self.ending + self.held + self.unknown + self.busy.total()
 
     @property
     def free(self) -> int:
         """Nodes that a regular job could have now were we not here."""
-        return self.idle + self.held
+        return self.idle + self.ending + self.held
 
-    def count(self, taken: Occupancy) -> None:
-        """Sort each node into idle or busy, and count what closes it later. A reservation that is open keeps a node
-        busy until its end."""
+    def count(self, taken: Occupancy, ending: frozenset[str]) -> None:
+        """Sort each node into idle, `ending` or busy, and count what closes it later. A reservation that is open keeps
+        a node busy until its end."""
         for node in self.nodes:
             name, end_s = node.name, taken.ends_s.get(node.name, 0.0)
             outages = taken.outages.get(name, ())
@@ -186,7 +187,8 @@ class _Group:
             elif node.state in (NodeState.ENDING, NodeState.WAKING):
                 self.busy[taken.now_s + taken.slack_s] += 1
             elif node.state in (NodeState.IDLE, NodeState.SLEEPING) or name in taken.opened:
-                self.idle += 1
+                self.ending += name in ending
+                self.idle += name not in ending
             else:
                 self.unknown += 1
             for since, until in outages:
@@ -311,7 +313,7 @@ def _windows(
         partition=terms.partition,
         reservation=terms.reservation,
         features=terms.features,
-        exclude=terms.exclude,
+        exclude=terms.exclude | terms.ending,
         wake_nodes=terms.wake_nodes,
         guard_s=guard_s,
         planned_only=not blind,
@@ -348,6 +350,7 @@ def _pool(
             now_s=snapshot.at_s,
             nodes=group.size,
             idle=group.idle,
+            ending=group.ending,
             busy=[Busy(width, end_s) for end_s, width in sorted(group.busy.items())],
             queue=queue,
             outages=[Outage(width, since, until) for (since, until), width in sorted(group.outages.items())],

@@ -146,8 +146,7 @@ class SiteMachine:
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
         snapshot, ending = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
-        pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
-        pools = [planning.still_ending(pool, ending) for pool in pools]
+        pools = cut(snapshot, held, self._terms(policy, ending), backlog=work, limits=limits)
         plans = []
         ready: list[str] = []
         layouts = [layout_of(snapshot, pool) for pool in pools]
@@ -330,7 +329,7 @@ class SiteMachine:
             for a in living
         ]
 
-    def _terms(self, policy: Policy) -> Terms:
+    def _terms(self, policy: Policy, ending: frozenset[str]) -> Terms:
         cluster = self._config.cluster
         return Terms(
             partition=cluster.partition,
@@ -341,6 +340,7 @@ class SiteMachine:
             windows_only=policy is Policy.WINDOWS,
             end_slack_s=self._config.harvest.slack_s,
             left_out=self.patience.left_out(self.snapshot.at_s) if self.snapshot else frozenset(),
+            ending=ending,
         )
 
     def _shape_of(self, pool: Pool, *, single: bool) -> Shape:

@@ -14,7 +14,6 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
-from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.situation import (
     Backlog,
@@ -303,16 +302,6 @@ def without_dying(snapshot: Snapshot, names: Container[str]) -> tuple[Snapshot, 
             nodes[k] = replace(node, state=NodeState.IDLE, cores_free=node.cores)
             ending.add(node.name)
     return replace(snapshot, running=stays, nodes=nodes), frozenset(ending)
-
-
-def still_ending(pool: Pool, ending: frozenset[str]) -> Pool:
-    """The pool with those of its idle nodes that canceled allocations still hold as `ending`."""
-    count = len(pool.nodes & ending)
-    if not count:
-        return pool
-    situation, replace = pool.situation, msgspec.structs.replace
-    idle = max(0, situation.idle - count)
-    return replace(pool, situation=replace(situation, idle=idle, ending=situation.idle - idle))
 
 
 def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> list[str]:

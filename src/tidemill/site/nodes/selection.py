@@ -164,7 +164,7 @@ def orders(choice: PlacedDecision, groups: Sequence[HoldingGroup], situation: Si
 
 
 def _is_everything(decision: Decision, groups: Sequence[HoldingGroup]) -> bool:
-    """Whether all that runs goes: then there is nothing to choose, and choosing takes seconds for thousands of nodes."""
+    """Whether all that runs goes: then there is nothing to choose, which takes seconds for thousands of nodes."""
     counts = {order.key: order.count for order in decision.cancel}
     return all(
         counts.get(group.holding.key, 0) >= group.holding.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tidemill.harvest.machine.holdings import Held
@@ -9,9 +10,9 @@ from tidemill.harvest.machine.placement import layout_of
 from tidemill.harvest.machine.pools import Terms, cut
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, CancelHolding, Decision, Limits, Situation
-from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
+from tidemill.model.machine import Node, NodeState, Queued, Reservation, Running, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.planning import DYING_DEATHS, DYING_S_MIN, dying, still_ending, without_dying
+from tidemill.site.nodes.planning import DYING_DEATHS, DYING_S_MIN, dying, without_dying
 from tidemill.site.nodes.selection import HoldingGroup, PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation
 
@@ -62,9 +63,7 @@ def canceled_next(snapshot: Snapshot, gone: set[str]) -> tuple[list[str], Situat
     ]
     snapshot, ending = without_dying(snapshot, gone)
     work = Backlog(node_s=1e9, nodes_max=9, event_s=60.0)
-    (pool,) = (
-        still_ending(each, ending) for each in cut(snapshot, held, Terms(), backlog=work, limits=LIMITS)
-    )
+    (pool,) = cut(snapshot, held, Terms(ending=ending), backlog=work, limits=LIMITS)
     situation = pool.situation
     decision = decide(situation, Policy.YIELD)
     groups = [HoldingGroup(holding=each, names=pool.names[each.key]) for each in situation.holdings]
@@ -84,6 +83,30 @@ def test_no_other_allocation_ends_for_a_job_whose_nodes_are_about_to_be_free(
     assert (cancel, decision.submit) == ([], [])
     assert (situation.idle, situation.ending, situation.nodes) == (0, 1, 3)
     assert decision.yields_to == ["j0"], "it waits for the node that Tidemill still has"
+
+
+def pool_after(seen: Snapshot, gone: set[str], *, windows_only: bool = False) -> Situation:
+    snapshot, ending = without_dying(seen, gone)
+    terms = Terms(ending=ending, windows_only=windows_only)
+    (pool,) = cut(snapshot, [], terms, backlog=Backlog(node_s=1e9, nodes_max=9, event_s=60.0), limits=LIMITS)
+    return pool.situation
+
+
+def test_a_reservation_that_has_begun_on_ending_nodes_hides_no_idle_ones() -> None:
+    seen = machine(ours=["a"], queued=0)
+    seen = msgspec.structs.replace(
+        seen,
+        nodes=[*seen.nodes, Node(name="free", state=NodeState.IDLE, cores=4, memory_mb=1, cores_free=4)],
+        reservations=[Reservation(name="r", nodes=("n-a",), start_s=0.0, end_s=9000.0)],
+    )
+    situation = pool_after(seen, {"a"})
+    assert (situation.idle, situation.ending) == (1, 0)
+
+
+def test_windows_are_those_of_idle_nodes_alone() -> None:
+    seen = machine(ours=["a", "b"], queued=0)
+    situation = pool_after(seen, {"a", "b"}, windows_only=True)
+    assert (situation.idle, situation.ending, situation.windows) == (0, 2, [])
 
 
 def test_a_second_job_gets_a_second_node() -> None:
