@@ -113,6 +113,7 @@ def test_a_job_that_started_on_the_headroom_is_learned_too() -> None:
 def test_the_broker_leaves_the_headroom_idle_and_says_why() -> None:
     decision = decide(situation([], headroom=3), Policy.YIELD)
     assert sum(each.width * each.count for each in decision.submit) == 17
+    assert decision.waits_for == "headroom"
     decision = decide(situation([], idle=3, headroom=3), Policy.YIELD)
     assert not decision.submit
     assert decision.waits_for == "headroom"

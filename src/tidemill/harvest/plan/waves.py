@@ -43,7 +43,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.IDLE: "no node is idle",
     Binding.REGULAR: "all idle nodes are kept for regular jobs that may start there",
     Binding.OURS: "allocations of Tidemill wait for the idle nodes already",
-    Binding.HEADROOM: "the idle nodes are kept for small jobs that are about to come",
+    Binding.HEADROOM: "the nodes left idle are kept for small jobs that are about to come",
     Binding.PAYBACK: "the gaps are too short to pay back a start",
     Binding.BACKLOG: "there is no work for more nodes",
     Binding.SHORT: "the work that waits is too short to share it among more nodes",

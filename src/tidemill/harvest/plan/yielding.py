@@ -56,7 +56,7 @@ def yields(situation: Situation) -> Decision:
         room_of(situation, running=running, waiting=waiting),
         idle=min(idle, max(0, profile.free[0])),
     )
-    if binding is Binding.IDLE and spare > idle:
+    if binding in (Binding.IDLE, Binding.NOTHING) and spare > idle:
         binding = Binding.HEADROOM
     if binding is Binding.ALLOCATIONS:
         unfilled = min(idle, profile.free[0]) - sum(each.width * each.count for each in submits)

@@ -109,6 +109,7 @@ class Harvesting:
         self._hurries = False
         self._wanted = False  #: as of the last tick
         self._has_new_work = False  #: work has come since the last poll
+        self._is_stopped = False  #: as of the last tick
         self._is_fresh = False
         self._unreachable = ""
         self._starts_nothing = ""  #: why the batch system starts no jobs, as last seen
@@ -363,7 +364,10 @@ class Harvesting:
         stop = self._log.pool.state.stop
         if stop is not None:  # does not wait for the next poll
             self.causes = [planning.STOPPED]
+            self._is_stopped = True
             return self._retreat(stop)
+        if self._is_stopped:  # whoever resumes a site watches it, as whoever submits does
+            self._is_stopped, self._has_new_work = False, True
         if self._polled:
             self._polled = False
             if self._end(self._evictions()):
@@ -490,6 +494,8 @@ class Harvesting:
                 records.append(r.Canceled(at_s=clock.now_us() / 1e6, plan=name, names=plan.cancel))
             if fleet is not None:
                 asks += [(name, ask) for ask in self.machine.asks(plan, fleet)]
+            elif plan.submit:  # the server has work, and none of it is here yet: when it comes it is new
+                self._wanted = False
         if self.machine.snapshot is not None:
             records += self.harm.look(self.machine.snapshot, yielded)
         leave = self.machine.leaving(self._log.pool.state)
