@@ -224,7 +224,8 @@ class Harvesting:
         if not self._wanted or self._last_poll_s is None:
             return False
         living = self.book.living
-        left = sum(map(planning.has_left, living))
+        now_us = clock.now_us()
+        left = sum(planning.takes_no_work(a, now_us, death_s=self._death_s) for a in living)
         pause_s = awaited_s(has_new_work=self._has_new_work, living=len(living), left=left)
         if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
             return False
@@ -256,6 +257,10 @@ class Harvesting:
         return any(a.state is AllocationState.ACTIVE and not planning.has_left(a) for a in self.book.living)
 
     @property
+    def _death_s(self) -> float:
+        return planning.death_s_of(self._config, self.machine.death_s)
+
+    @property
     def glance_s(self) -> float | None:
         """The pause before a glance now; None = there is none."""
         if self._policy is not Policy.YIELD:
@@ -277,7 +282,7 @@ class Harvesting:
             pause_s * self.calls.batch.calls.interval_factor,
             plan_age_s=age_s,
             cycle_s=harvest.cycle_s or CYCLE_S,
-            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
+            lead_s=phase.lead(self._death_s),
         )
 
     def _pause_s(self) -> float:
@@ -293,7 +298,7 @@ class Harvesting:
             pause_s,
             plan_age_s=snapshot.plan_age_s,
             cycle_s=harvest.cycle_s or CYCLE_S,
-            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
+            lead_s=phase.lead(self._death_s),
         )
 
     def _take(self) -> bool:
@@ -332,7 +337,7 @@ class Harvesting:
         self._again = self._recancels.due(
             self.book.living,
             clock.now_us(),
-            pause_us=planning.dying_us(planning.death_s_of(self._config, self.machine.death_s)),
+            pause_us=planning.dying_us(self._death_s),
         )
         self.glances.pace.cost(answer.calls)
         if answer.snapshot is not None:

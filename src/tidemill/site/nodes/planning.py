@@ -102,6 +102,12 @@ def has_left(allocation: Allocation) -> bool:
     return allocation.pilots > 0 and not is_again_queued
 
 
+def takes_no_work(allocation: Allocation, now_us: int, *, death_s: float) -> bool:
+    """Whether it is about to end: its pilots have signed off, or it was canceled and should be gone any moment."""
+    is_canceled = allocation.canceled_us and now_us - allocation.canceled_us < dying_us(death_s)
+    return bool(is_canceled) or has_left(allocation)
+
+
 def policy_of(config: SiteConfig) -> Policy:
     """The policy that the configuration names, or the batch system's."""
     if config.harvest.policy is not None:
