@@ -84,8 +84,8 @@ def test_a_broker_that_does_not_know_the_order_releases_nodes_for_every_job_that
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_blocked_job_is_planned_for_the_time_at_which_it_would_start_without_us(known: bool) -> None:
-    """Ten nodes, four busy for an hour. `head` needs all; `long` and `short` would delay it. If Tidemill held nodes till
-    `long` might end, the scheduler would plan `head` for then, and start `short` ahead of it."""
+    """Ten nodes, four busy for an hour. `head` needs all; `long` and `short` would delay it. If Tidemill held nodes
+    until `long` might end, the scheduler would plan `head` for then, and start `short` ahead of it."""
     head, long, short = Job(1800, 600, 10, 600), Job(1800, DAY // 2, 3, DAY // 2), Job(1800, 7200, 1, 7200)
     jobs = [Job(0, 3600, 4, 3600), head, long, short]
     world = World(nodes=10, horizon_s=DAY, is_order_known=known)
