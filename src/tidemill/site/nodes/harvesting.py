@@ -372,7 +372,7 @@ class Harvesting:
             self.causes = [planning.STOPPED]
             self._is_stopped = True
             return self._retreat(stop)
-        if self._is_stopped:  # whoever resumes a site watches it, as whoever submits does
+        if self._is_stopped:  # people who resume a site watch it, as those do who submit
             self._is_stopped, self._has_new_work = False, True
         if self._polled:
             self._polled = False
