@@ -10,6 +10,7 @@ import pytest
 from tidemill import clock
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.replies import Record, read_text
+from tidemill.batch.pbs.resources import LEVELS_MAX
 from tidemill.batch.pbs.survey import MachineReplies, compose_snapshot
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.pools import Terms, cut
@@ -122,6 +123,29 @@ def test_a_job_for_gpus_waits_for_hosts_that_have_enough_of_them() -> None:
     ):
         jobs = ours("n1", "n2") + f"Job Id: 7.pbs\n{job(select)}\n"
         assert sorted(released(snapshot(vnodes, jobs))) == hosts, select
+
+
+def test_amounts_between_those_of_two_hosts_are_one_feature_however_many_jobs_ask_for_them() -> None:
+    vnodes = {f"n{k}": vnode(f"n{k}", scratch=f"{1 + k % 3}00gb") for k in range(6)}
+    texts = [f"{size}kb" for size in range(110_000_000, 310_000_000, 500_000)]
+    jobs = "".join(f"Job Id: {k}.pbs\n{job(f'1:scratch={text}')}\n\n" for k, text in enumerate(texts))
+    seen = snapshot(vnodes, jobs)
+    assert {node.amounts for node in seen.nodes} == {
+        (), ("scratch>=200gb",), ("scratch>=200gb", "scratch>=300gb"),
+    }  # fmt: skip
+
+
+def test_hosts_that_all_differ_are_told_apart_by_a_limited_number_of_amounts() -> None:
+    vnodes = {f"n{k}": vnode(f"n{k}", scratch=f"{100 + k}mb") for k in range(200)}
+    jobs = "".join(f"Job Id: {k}.pbs\n{job(f'1:scratch={100 + k}mb')}\n\n" for k in range(200))
+    seen = snapshot(vnodes, jobs)
+    told = {each for node in seen.nodes for each in node.amounts}
+    assert len(told) <= LEVELS_MAX
+    totals = {node.name: 100 + k for k, node in enumerate(seen.nodes)}
+    for queued in seen.queued:
+        wanted = 100 + int(queued.id.partition(".")[0])
+        fit = {node.name for node in seen.nodes if set(queued.features) <= {*node.features, *node.amounts}}
+        assert fit >= {name for name, total in totals.items() if total >= wanted}
 
 
 def test_amounts_that_jobs_ask_for_are_not_what_tidemill_asks_for() -> None:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tidemill.batch.pbs.replies import Record, read_amount, read_number, read_size_mb, text_of
+from tidemill.batch.pbs.replies import Record, read_number, read_size_mb, text_of
+from tidemill.batch.pbs.resources import Resource
 from tidemill.model.machine import JobChunk, Node
 
 _CHUNKS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^+"'])+""")
@@ -74,14 +75,15 @@ class Hosts:
         for vnode, each in vnodes.items():
             cores[self.of_vnode[vnode]] += read_number(text_of(each, "resources_available", "ncpus"))
         ((self._cores, _),) = Counter(cores.values()).most_common(1) or [(0, 0)]
-        self._shown: dict[str, dict[tuple[str, ...], set[str]]] = {}
+        self._resources: dict[str, Resource] = {}
         self._asked: dict[tuple[str, str], str] = {}
+        self._told: set[str] = set()
         self._features: dict[str, set[str]] = {}
         self._amounts: dict[str, set[str]] = {}
 
     def features(self, request: JobRequest) -> tuple[str, ...]:
         """The words of a request that tell hosts apart, as features or amounts of these. Linear in hosts for a word
-        that no other job has asked for."""
+        that differs from all before in which hosts have it."""
         return tuple(filter(None, (self._feature(name, value) for name, value in request.words)))
 
     def width(self, request: JobRequest) -> int:
@@ -92,62 +94,58 @@ class Hosts:
 
     def with_asked(self, nodes: Iterable[Node]) -> list[Node]:
         """The nodes with all that was asked for and that they have."""
-        return [
-            msgspec.structs.replace(
-                node,
-                features=tuple(sorted({*node.features, *self._features.get(node.name, ())})),
-                amounts=tuple(sorted(self._amounts.get(node.name, ()))),
-            )
-            if node.name in self._features or node.name in self._amounts
-            else node
-            for node in nodes
-        ]
+        alike: dict[tuple[str, ...], tuple[str, ...]] = {}
+        found = []
+        for node in nodes:
+            if node.name in self._features or node.name in self._amounts:
+                features = tuple(sorted({*node.features, *self._features.get(node.name, ())}))
+                amounts = tuple(sorted(self._amounts.get(node.name, ())))
+                node = msgspec.structs.replace(
+                    node,
+                    features=alike.setdefault(features, features),
+                    amounts=alike.setdefault(amounts, amounts),
+                )
+            found.append(node)
+        return found
 
     def _feature(self, name: str, value: str) -> str:
         if (name, value) not in self._asked:
-            feature, found, is_amount = self._find(name, value)
-            if not found or found == self._names:
-                feature = ""
-            self._asked[name, value] = feature
-            for host in found if feature else ():
-                (self._amounts if is_amount else self._features).setdefault(host, set()).add(feature)
+            self._asked[name, value] = self._find(name, value)
         return self._asked[name, value]
 
-    def _find(self, name: str, value: str) -> tuple[str, set[str], bool]:
-        """The word as a feature, the hosts that have it, and whether it is an amount."""
+    def _find(self, name: str, value: str) -> str:
+        """The word as a feature; empty if all hosts have it, or none."""
         if name in ("host", "vnode"):
             host = self.of_vnode.get(value, "") if name == "vnode" else value
-            return f"host={host}", {host} & self._names, False
-        shown = self._values(name)
-        kinds = {each for values in shown for each in values}
-        if kinds <= {"", "True", "False"} and value.lower() in _TRUE | _FALSE:
+            return self._tell(f"host={host}", {host} & self._names)
+        shown = self._resource(name)
+        if shown.is_boolean and value.lower() in _TRUE | _FALSE:
             wanted = "True" if value.lower() in _TRUE else "False"
-            found = [
-                hosts for values, hosts in shown.items() if wanted in {each or "False" for each in values}
-            ]
-            return f"{name}={wanted}", set().union(*found), False
-        amount = read_amount(value)
-        if amount is not None and all(read_amount(each) is not None for each in kinds if each):
-            found = [
-                hosts
-                for values, hosts in shown.items()
-                if amount <= sum(read_amount(each) or 0 for each in values)
-            ]
-            return f"{name}>={value}", set().union(*found), True
-        found = [hosts for values, hosts in shown.items() if any(value in each.split(",") for each in values)]
-        return f"{name}={value}", set().union(*found), False
+            return self._tell(f"{name}={wanted}", shown.hosts(wanted))
+        level = shown.level(value)
+        if level is None:
+            return self._tell(f"{name}={value}", shown.hosts(value))
+        feature = f"{name}>={shown.spell(level)}"
+        if feature in self._told:
+            return feature
+        return self._tell(feature, shown.hosts_with(level), is_amount=True)
 
-    def _values(self, name: str) -> dict[tuple[str, ...], set[str]]:
-        """The hosts by what their vnodes show of a resource; empty text where it is not set."""
-        if name not in self._shown:
+    def _tell(self, feature: str, found: set[str], *, is_amount: bool = False) -> str:
+        if not found or found == self._names:
+            return ""
+        for host in found:
+            (self._amounts if is_amount else self._features).setdefault(host, set()).add(feature)
+        self._told.add(feature)
+        return feature
+
+    def _resource(self, name: str) -> Resource:
+        if name not in self._resources:
             by_host: dict[str, list[str]] = {}
             for vnode, each in self._vnodes.items():
                 shown = text_of(each, "resources_available", name)
                 by_host.setdefault(self.of_vnode[vnode], []).append(shown)
-            found = self._shown[name] = {}
-            for host, values in by_host.items():
-                found.setdefault(tuple(values), set()).add(host)
-        return self._shown[name]
+            self._resources[name] = Resource(by_host)
+        return self._resources[name]
 
 
 def hosts_of(vnodes: Mapping[str, Record]) -> dict[str, str]:
