@@ -125,6 +125,33 @@ def test_a_job_for_gpus_waits_for_hosts_that_have_enough_of_them() -> None:
         assert sorted(released(snapshot(vnodes, jobs))) == hosts, select
 
 
+@pytest.mark.parametrize(
+    ("shown", "wanted", "hosts"),
+    [
+        ("rack=1,2,3", "rack=1", "n1"),
+        ("rack=1,2,3", "rack=2", "n2"),
+        ("slots=1,2,3", "slots=2", "n2+n3"),
+        ("fpga=2,4,8", "fpga=3", "n2+n3"),
+        ("naccelerators=2,4,8", "naccelerators=4", "n2+n3"),
+        ("ngpus=2,4,8", "ngpus=4", "n2+n3"),
+        ("scratch=2gb,4gb,8gb", "scratch=4gb", "n2+n3"),
+        ("scratch=2gb,4gb,8gb", "scratch=3000000000", "n2+n3"),
+    ],
+)
+def test_a_number_is_a_name_where_a_host_has_just_that_unless_it_is_known_to_be_an_amount(
+    shown: str, wanted: str, hosts: str
+) -> None:
+    name, _, values = shown.partition("=")
+    vnodes = {f"n{k}": vnode(f"n{k}") for k in (1, 2, 3)}
+    for each, value in zip(vnodes.values(), values.split(","), strict=True):
+        each["resources_available"][name] = value
+    vnodes["n1"]["resources_assigned"] = {"slots": "0"}
+    seen = snapshot(vnodes, f"Job Id: 7.pbs\n{job(f'1:ncpus=4:{wanted}')}\n")
+    words = set(seen.queued[0].features)
+    fit = [node.name for node in seen.nodes if words <= {*node.features, *node.amounts}]
+    assert "+".join(fit) == hosts
+
+
 def test_amounts_between_those_of_two_hosts_are_one_feature_however_many_jobs_ask_for_them() -> None:
     vnodes = {f"n{k}": vnode(f"n{k}", scratch=f"{1 + k % 3}00gb") for k in range(6)}
     texts = [f"{size}kb" for size in range(110_000_000, 310_000_000, 500_000)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, text_of
+from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, table_of, text_of
 from tidemill.batch.pbs.requests import hosts_of
 from tidemill.model.machine import Node, NodeState, Partition
 
@@ -59,7 +59,7 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
     resources = {
         name: value
         for each in parts
-        for name, value in _table(each.get("resources_available")).items()
+        for name, value in table_of(each, "resources_available").items()
         if isinstance(value, str)
     }
     gpus = sum(read_number(text_of(each, "resources_available", "ngpus")) for each in parts)
@@ -76,11 +76,6 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         devices=(("gpu", gpus),) if gpus else (),
         word=",".join(sorted(states)),
     )
-
-
-def _table(value: object) -> Record:
-    """A record in a record; none where there is something else."""
-    return value if isinstance(value, dict) else {}
 
 
 def _state(states: set[str], cores_free: int, *, is_used: bool, is_whole: bool) -> NodeState:

@@ -3,7 +3,8 @@
 PBS prints a request as `2:ncpus=16:mem=4gb+1:ncpus=1:Qlist=fast` (pbs_resources(7)), where the server has added the
 default chunks of queues. It compares each resource by its type (src/scheduler/check.cpp, check_avail_resources): text
 as a member of the node's list, a boolean that is not set as False, an amount that is not set as 0. Types are not shown,
-so they follow from the values of all nodes. A word that no host fulfils may be one that we misread: it rules out none.
+so they follow from the values of all nodes, and from what nodes show as used. A word that no host fulfils may be one
+that we misread: it rules out none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tidemill.batch.pbs.replies import Record, read_number, read_size_mb, text_of
+from tidemill.batch.pbs.replies import Record, read_number, read_size_mb, table_of, text_of
 from tidemill.batch.pbs.resources import Resource
 from tidemill.model.machine import JobChunk, Node
 
@@ -75,6 +76,7 @@ class Hosts:
         for vnode, each in vnodes.items():
             cores[self.of_vnode[vnode]] += read_number(text_of(each, "resources_available", "ncpus"))
         ((self._cores, _),) = Counter(cores.values()).most_common(1) or [(0, 0)]
+        self._used = set[str]().union(*(table_of(each, "resources_assigned") for each in vnodes.values()))
         self._resources: dict[str, Resource] = {}
         self._asked: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
@@ -144,7 +146,7 @@ class Hosts:
             for vnode, each in self._vnodes.items():
                 shown = text_of(each, "resources_available", name)
                 by_host.setdefault(self.of_vnode[vnode], []).append(shown)
-            self._resources[name] = Resource(by_host)
+            self._resources[name] = Resource(name, by_host, is_used=name in self._used)
         return self._resources[name]
 
 

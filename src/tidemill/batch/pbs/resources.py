@@ -11,13 +11,19 @@ LEVELS_MAX = 64
 """Amounts of one resource by which hosts are told apart. Where each host has an amount of its own, such as what is free
 on its disk, and each job asks for another, they would be hosts times jobs."""
 
+_AMOUNTS = {
+    "ncpus", "mem", "vmem", "ngpus", "naccelerators", "accelerator_memory", "hbmem", "mpiprocs", "ompthreads",
+}  # fmt: skip
+"""Those of pbs_resources(7), and `ngpus`, which the administrator's guide has sites define."""
+
 _UNITS = (("pb", 2**50), ("tb", 2**40), ("gb", 2**30), ("mb", 2**20), ("kb", 2**10), ("b", 1))
 
 
 class Resource:
     """What each host shows of a resource, one text for each of its vnodes; empty text where it is not set."""
 
-    def __init__(self, shown: Mapping[str, list[str]]) -> None:
+    def __init__(self, name: str, shown: Mapping[str, list[str]], *, is_used: bool = False) -> None:
+        """`is_used`: nodes show how much of it jobs use. They do for amounts only (openpbs, src/server/node_func.c)."""
         self._hosts: dict[str, set[str]] = {}
         for host, texts in shown.items():
             for word in {word for text in texts for word in text.split(",")}:
@@ -26,6 +32,7 @@ class Resource:
         figures = {text: read_amount(text) for text in kinds if text}
         self.is_boolean = kinds <= {"", "True", "False"}
         self.is_amount = None not in figures.values()
+        self._is_sure = is_used or name in _AMOUNTS
         self._is_size = any(text[-1].isalpha() for text in figures)
         self.totals = {
             host: sum(figures.get(text) or 0 for text in texts)
@@ -45,11 +52,20 @@ class Resource:
         """Hosts that have at least this amount, on all of their vnodes together."""
         return {host for host, total in self.totals.items() if total >= amount}
 
+    def amount(self, value: str) -> int | None:
+        """A value as an amount, of which hosts need at least as much; None for a word. A number that a host shows
+        may be a name, such as that of a rack: then only hosts with exactly this value are sure to do."""
+        amount = read_amount(value)
+        if not self.is_amount or amount is None:
+            return None
+        is_name = value in self._hosts and not value[-1].isalpha() and not self._is_sure
+        return None if is_name else amount
+
     def level(self, value: str) -> int | None:
         """The smallest amount of a host that is enough for a value: all values between two hosts' amounts want the same
-        hosts. More than all hosts have stays what it is. None if it is no amount."""
-        amount = read_amount(value)
-        if amount is None or not self.is_amount:
+        hosts. More than all hosts have stays what it is. None for a word."""
+        amount = self.amount(value)
+        if amount is None:
             return None
         place = bisect_left(self._levels, amount)
         return self._near(self._levels[place]) if place < len(self._levels) else amount
