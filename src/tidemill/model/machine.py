@@ -37,6 +37,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     amounts: tuple[
         str, ...
     ] = ()  #: `scratch>=10gb`: features that jobs ask for, and that use up what there is
+    stock: tuple[tuple[str, int], ...] = ()  #: how much it has of what chunks of jobs use up (`JobChunk`)
     devices: tuple[tuple[str, int], ...] = ()
     word: str = ""  #: state as the batch system prints it
 
@@ -63,7 +64,8 @@ class JobChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count: int
     cores: int = 0  #: of each
     memory_mb: int = 0
-    gpus: int = 0
+    amounts: tuple[tuple[str, int], ...] = ()  #: what else it uses up of a node's `stock`
+    may_share: bool = True  #: False: it is not clear whether a second one fits on the same node
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -196,7 +196,16 @@ def test_chunks_that_differ_may_want_any_node() -> None:
         ("5:ncpus=16", "free", 2),
         ("4:ncpus=16", "free:exclhost", 1),
         ("4:ncpus=16", "scatter", 4),
-        ("4:ncpus=16", "vscatter", 1),
+        ("4:ncpus=16", "vscatter", 4),
+        ("4:ncpus=16", "vscatter:excl", 4),
+        ("4:ncpus=4:scratch=80gb", "free", 4),
+        ("4:ncpus=4:scratch=40gb", "free", 2),
+        ("4:ncpus=4:scratch=40gb", "pack", 1),
+        ("3:ncpus=4:vmem=200gb", "free", 3),
+        ("3:ncpus=4:naccelerators=4", "free", 3),
+        ("3:ncpus=4:ngpus=4", "free", 3),
+        ("3:ncpus=4:fpga=1", "free", 3),
+        ("3:ncpus=4:Qlist=workq", "free", 1),
         ("2:ncpus=1:mem=200gb", "free", 2),
         ("64:ncpus=1", "pack", 1),
         ("ncpus=64", "free", 1),
@@ -206,9 +215,42 @@ def test_chunks_that_differ_may_want_any_node() -> None:
 )
 def test_chunks_share_nodes_unless_they_are_scattered(select: str, place: str, nodes: int) -> None:
     fields = {"Resource_List.place": place, "Resource_List.nodect": "64"}
+    has = {
+        "scratch": "100gb",
+        "vmem": "250gb",
+        "naccelerators": "4",
+        "ngpus": "4",
+        "Qlist": "workq",
+        "fpga": "1",
+    }
     vnodes = {f"n{k}": vnode(f"n{k}") for k in range(4)}
+    for each in vnodes.values():
+        each["resources_available"].update(has)
     jobs = ours(*vnodes) + f"Job Id: 7.pbs\n{job(select, **fields)}\n"
-    assert len(released(snapshot(vnodes, jobs))) == nodes
+    seen = snapshot(vnodes, jobs)
+    assert [each.width for each in seen.queued if not each.ours] == [nodes]
+    assert len(released(seen)) == nodes
+
+
+@pytest.mark.parametrize(
+    ("select", "hosts"),
+    [
+        ("6:ncpus=1:scratch=90gb", "n1+n2"),  # five on n2 alone
+        ("64:ncpus=1:rack=1", "n1+n2"),
+        ("64:ncpus=1:scratch=90gb", ""),
+    ],
+)
+def test_all_nodes_are_released_where_it_is_not_clear_how_many_chunks_share_one(
+    select: str, hosts: str
+) -> None:
+    vnodes = {
+        "n1": vnode("n1", scratch="100gb", rack="1"),
+        "n2": vnode("n2", scratch="500gb", rack="1"),
+        "n3": vnode("n3", rack="2"),
+    }
+    vnodes["n3"]["state"] = "offline"
+    jobs = ours("n1", "n2") + f"Job Id: 7.pbs\n{job(select)}\n"
+    assert released(snapshot(vnodes, jobs)) == [hosts] * 2 * bool(hosts)
 
 
 @pytest.mark.parametrize("place", ["free", "scatter"])
@@ -222,6 +264,14 @@ def test_nodes_in_part_use_take_some_chunks_of_a_job_that_needs_more_nodes_than_
         ours("n2") + f"Job Id: 7.pbs\n{job(select, **{**fields, 'Resource_List.place': 'scatter:excl'})}\n"
     )
     assert released(snapshot(vnodes, whole)) == []
+
+
+def test_chunks_on_vnodes_of_their_own_may_share_hosts_that_have_several() -> None:
+    vnodes = {f"n{k}[{half}]": vnode(f"n{k}", 32) for k in range(2) for half in range(2)}
+    jobs = ours("n0[0]", "n1[0]")
+    for count, nodes in ((2, 2), (4, 2), (9, 0)):
+        text = job(f"{count}:ncpus=32", **{"Resource_List.place": "vscatter"})
+        assert len(released(snapshot(vnodes, f"{jobs}Job Id: 7.pbs\n{text}\n"))) == nodes
 
 
 def test_chunks_of_several_kinds_may_share_the_only_node() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Mapping
 
 from tidemill.batch.pbs.replies import read_amount
@@ -32,6 +33,7 @@ class Resource:
         figures = {text: read_amount(text) for text in kinds if text}
         self.is_boolean = kinds <= {"", "True", "False"}
         self.is_amount = None not in figures.values()
+        self._has_figures = any(figures.values())
         self._is_sure = is_used or name in _AMOUNTS
         self._is_size = any(text[-1].isalpha() for text in figures)
         self.totals = {
@@ -39,6 +41,7 @@ class Resource:
             for host, texts in (shown.items() if self.is_amount else ())
         }
         self._levels = sorted(set(self.totals.values()))
+        ((self.usual, _),) = Counter(filter(None, self.totals.values())).most_common(1) or [(0, 0)]
         self._told: list[int] = []
 
     def hosts(self, word: str) -> set[str]:
@@ -60,6 +63,13 @@ class Resource:
             return None
         is_name = value in self._hosts and not value[-1].isalpha() and not self._is_sure
         return None if is_name else amount
+
+    def used_up(self, value: str) -> int | None:
+        """How much of the resource a chunk uses up; None if that is not clear."""
+        amount = read_amount(value)
+        if not amount or not self._has_figures:
+            return 0
+        return self.amount(value)
 
     def level(self, value: str) -> int | None:
         """The smallest amount of a host that is enough for a value: all values between two hosts' amounts want the same
