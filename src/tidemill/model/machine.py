@@ -38,6 +38,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         str, ...
     ] = ()  #: `scratch>=10gb`: features that jobs ask for, and that use up what there is
     stock: tuple[tuple[str, int], ...] = ()  #: how much it has of what chunks of jobs use up (`JobChunk`)
+    memory_free_mb: int = 0  #: 0 unless IDLE or SHARED, and where it is not known
+    stock_free: tuple[tuple[str, int], ...] = ()  #: of `stock`; none of what is missing, as far as is known
     devices: tuple[tuple[str, int], ...] = ()
     word: str = ""  #: state as the batch system prints it
 

@@ -266,6 +266,40 @@ def test_nodes_in_part_use_take_some_chunks_of_a_job_that_needs_more_nodes_than_
     assert released(snapshot(vnodes, whole)) == []
 
 
+@pytest.mark.parametrize(
+    ("used", "select", "nodes"),
+    [
+        ({"mem": "256gb"}, "5:ncpus=32:mem=100gb", 0),
+        ({"mem": "250gb"}, "5:ncpus=32:mem=100gb", 0),
+        ({"mem": "50gb"}, "5:ncpus=32:mem=100gb", 2),
+        ({}, "5:ncpus=32:mem=100gb", 2),
+        ({"mem": "256gb"}, "5:ncpus=32", 2),
+        ({"ngpus": "4"}, "5:ncpus=32:ngpus=2", 0),
+        ({"ngpus": "2"}, "5:ncpus=32:ngpus=2", 2),
+        ({"mem": "256gb"}, "3:ncpus=32:mem=100gb", 2),
+    ],
+)
+def test_nodes_in_part_use_take_chunks_as_far_as_all_amounts_are_free(
+    used: dict[str, str], select: str, nodes: int
+) -> None:
+    vnodes = {
+        "n1": vnode("n1", used=32, ngpus="4"),
+        "n2": vnode("n2", ngpus="4"),
+        "n3": vnode("n3", ngpus="4"),
+    }
+    vnodes["n1"]["resources_assigned"].update(used)
+    jobs = ours("n2", "n3") + f"Job Id: 7.pbs\n{job(select)}\n"
+    assert len(released(snapshot(vnodes, jobs))) == nodes
+
+
+def test_a_node_in_part_use_whose_memory_is_not_known_takes_no_chunk_that_asks_for_memory() -> None:
+    vnodes = {"n1": vnode("n1", used=32), "n2": vnode("n2")}
+    del vnodes["n1"]["resources_available"]["mem"]
+    for select, nodes in (("3:ncpus=32:mem=1gb", 0), ("3:ncpus=32", 1)):
+        jobs = ours("n2") + f"Job Id: 7.pbs\n{job(select)}\n"
+        assert len(released(snapshot(vnodes, jobs))) == nodes
+
+
 def test_chunks_on_vnodes_of_their_own_may_share_hosts_that_have_several() -> None:
     vnodes = {f"n{k}[{half}]": vnode(f"n{k}", 32) for k in range(2) for half in range(2)}
     jobs = ours("n0[0]", "n1[0]")

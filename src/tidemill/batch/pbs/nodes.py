@@ -62,13 +62,17 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         for name, value in table_of(each, "resources_available").items()
         if isinstance(value, str)
     }
+    memory = sum(read_bytes(text_of(each, "resources_available", "mem")) for each in parts)
+    memory_used = sum(read_bytes(text_of(each, "resources_assigned", "mem")) for each in parts)
+    takes_jobs = state in (NodeState.IDLE, NodeState.SHARED)
     gpus = sum(read_number(text_of(each, "resources_available", "ngpus")) for each in parts)
     return Node(
         name=host,
         state=state,
         cores=cores,
-        memory_mb=sum(read_bytes(text_of(each, "resources_available", "mem")) for each in parts) // 1_000_000,
-        cores_free=max(0, cores - used) if state in (NodeState.IDLE, NodeState.SHARED) else 0,
+        memory_mb=memory // 1_000_000,
+        cores_free=max(0, cores - used) if takes_jobs else 0,
+        memory_free_mb=max(0, memory - memory_used) // 1_000_000 if takes_jobs else 0,
         partitions=tuple(
             name for name, each in queues.items() if _serves(parts[0], resources, name, each, queues)
         ),

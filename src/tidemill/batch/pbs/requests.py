@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from tidemill.batch.pbs.replies import Record, read_number, read_size_mb, table_of, text_of
+from tidemill.batch.pbs.replies import Record, read_amount, read_number, read_size_mb, table_of, text_of
 from tidemill.batch.pbs.resources import Resource
 from tidemill.model.machine import JobChunk, Node
 
@@ -105,7 +105,9 @@ class Hosts:
 
     def used_up(self, name: str, value: str) -> int | None:
         """How much of a resource a chunk uses up, cores and memory aside; None if that is not clear."""
-        amount = 0 if name in _COUNTED | _NAMES else self._resource(name).used_up(value)
+        if name in _COUNTED or name in _NAMES:
+            return 0
+        amount = self._resource(name).used_up(value)
         if amount:
             self._stocked.add(name)
         return amount
@@ -115,12 +117,16 @@ class Hosts:
         alike: dict[tuple[str, ...], tuple[str, ...]] = {}
         stocks: dict[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] = {}
         names = sorted(self._stocked)
+        used = self._in_use(names)
         found = []
         for node in nodes:
             if names:
                 totals = ((name, self._resource(name).totals.get(node.name, 0)) for name in names)
                 stock = tuple(each for each in totals if each[1])
-                node = msgspec.structs.replace(node, stock=stocks.setdefault(stock, stock))
+                free = tuple((name, max(0, total - used[node.name, name])) for name, total in stock)
+                node = msgspec.structs.replace(
+                    node, stock=stocks.setdefault(stock, stock), stock_free=stocks.setdefault(free, free)
+                )
             if node.name in self._features or node.name in self._amounts:
                 features = tuple(sorted({*node.features, *self._features.get(node.name, ())}))
                 amounts = tuple(sorted(self._amounts.get(node.name, ())))
@@ -131,6 +137,16 @@ class Hosts:
                 )
             found.append(node)
         return found
+
+    def _in_use(self, names: Collection[str]) -> Counter[tuple[str, str]]:
+        """How much of each resource is used on each host. What is not set is 0, as for the scheduler."""
+        used = Counter[tuple[str, str]]()
+        for vnode, each in self._vnodes.items():
+            for name in names:
+                amount = read_amount(text_of(each, "resources_assigned", name))
+                if amount:
+                    used[self.of_vnode[vnode], name] += amount
+        return used
 
     def _chunks_per_host(self, chunk: JobChunk) -> int:
         if not chunk.may_share:
