@@ -16,7 +16,7 @@ from tidemill.harvest.plan.situation import Busy, Outage, Waiting
 
 EVER = float("inf")
 WIDTHS_MAX = 64
-"""Blocked jobs of an unknown order are planned by width, in so many groups at most: a plan stays fast."""
+"""Blocked jobs of an unknown order are planned by width, in this number of groups at most: a plan stays fast."""
 
 OVERDUE_S = 60.0
 """A job past its limit ends any moment: Slurm looks every 30 s, then it has KillWait (30 s by default)."""
