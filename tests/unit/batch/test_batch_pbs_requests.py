@@ -3,6 +3,8 @@ and no node is kept for a job that could not start there."""
 
 from __future__ import annotations
 
+import grp
+import os
 from typing import Any
 
 import pytest
@@ -359,6 +361,21 @@ def test_only_limits_that_tidemill_cannot_fill_keep_a_job_from_free_nodes(commen
         assert may_start({**record, "Job_Owner": "tide@login"}, QUEUE, own), "Tidemill fills its user's limit"
     if "project" in comment.lower():
         assert may_start({**record, "project": "tide"}, QUEUE, own)
+
+
+def test_the_groups_of_the_agent_are_looked_up_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = grp.getgrgid(os.getegid())
+    asked: list[int] = []
+
+    def answer(number: int) -> grp.struct_group:
+        asked.append(number)
+        return mine
+
+    monkeypatch.setattr(grp, "getgrgid", answer)
+    limit = f"Not Running: would exceed group {mine.gr_name}'s limit on resource ncpus in complex"
+    jobs = "".join(f"Job Id: {k}.pbs\n{job('1:ncpus=4', comment=limit)}\n\n" for k in range(50))
+    assert all(each.eligible for each in snapshot(FOUR, jobs).queued)
+    assert len(asked) == len({os.getegid(), *os.getgroups()})
 
 
 def test_jobs_of_queues_that_start_none_are_not_waited_for() -> None:
