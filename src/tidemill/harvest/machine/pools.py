@@ -8,6 +8,7 @@ some that Tidemill holds.
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -237,6 +238,15 @@ def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
 
 
 _MEMORY_COLUMN = 4
+_WORD_MAX = 48
+
+
+def _short(word: str) -> str:
+    """A word of a pool's name, which goes into the site's log with each allocation. Users' jobs make it as long as they
+    like, so the end of a long one is a checksum."""
+    if len(word) <= _WORD_MAX:
+        return word
+    return f"{word[: _WORD_MAX - 9]}~{zlib.crc32(word.encode(errors='replace')):08x}"
 
 
 def _name(groups: Sequence[_Group], ours: set[str]) -> None:
@@ -259,7 +269,7 @@ def _name(groups: Sequence[_Group], ours: set[str]) -> None:
     if same_memory:
         telling = [k for k in telling if k != _MEMORY_COLUMN]
     for group, row in zip(groups, columns, strict=True):
-        group.name = "/".join(row[k] for k in telling if row[k])
+        group.name = "/".join(_short(row[k]) for k in telling if row[k])
 
 
 def _place(placed: Sequence[Placed], usable: Sequence[_Group]) -> None:
