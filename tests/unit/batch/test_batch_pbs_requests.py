@@ -3,9 +3,12 @@ and no node is kept for a job that could not start there."""
 
 from __future__ import annotations
 
+import grp
+import os
 from typing import Any
 
 import pytest
+from tests.effort import lines_run
 
 from tidemill import clock
 from tidemill.batch.pbs.comments import OwnLimits, may_start
@@ -112,6 +115,93 @@ FOUR = {
 def test_a_node_is_released_to_a_job_that_asks_for_a_resource_where_it_has_it(words: str, hosts: str) -> None:
     jobs = ours(*FOUR) + f"Job Id: 7.pbs\n{job(f'1:ncpus=4{words}')}\n"
     assert released(snapshot(FOUR, jobs)) == [hosts]
+
+
+def canceled(seen: Snapshot, **terms: Any) -> list[str]:
+    """Names of the allocations that end, by counts alone, as all of a holding do or the first."""
+    held = [Held(name=each.name, width=each.width, is_waiting=False) for each in seen.running if each.ours]
+    backlog = Backlog(node_s=1e6, nodes_max=100, event_s=300)
+    limits = Limits(nodes_max=50, allocations_max=40, width_max=8)
+    found = []
+    for pool in cut(seen, held, Terms(**terms), backlog=backlog, limits=limits):
+        for each in decide(pool.situation, Policy.YIELD).cancel:
+            found += pool.first(each.key, each.count)
+    return sorted(found)
+
+
+def jobs_for(*hosts: str, **fields: Any) -> str:
+    return "".join(
+        f"Job Id: {k}.pbs\n{job(f'1:ncpus=4:host={host}', **fields)}\n\n" for k, host in enumerate(hosts)
+    )
+
+
+EIGHT = {
+    f"n{k}": vnode(f"n{k}", used=64 * (k > 6)) for k in range(1, 9)
+}  #: n7 and n8 are busy, n5 and n6 idle
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ended"),
+    [
+        (["n3"], ["tm-n3"]),
+        (["n3", "n3", "n3"], ["tm-n3"]),
+        (["n1", "n5", "n4"], ["tm-n1", "tm-n4"]),
+        (["n5", "n5", "n5"], []),
+        (["n7", "n8", "n7"], []),
+        (["n8", "n6", "n4", "n3", "n2", "n1"], ["tm-n1", "tm-n2", "tm-n3", "tm-n4"]),
+    ],
+)
+def test_a_job_that_names_a_host_gets_this_one_whatever_else_is_idle(
+    hosts: list[str], ended: list[str]
+) -> None:
+    assert canceled(snapshot(EIGHT, ours("n1", "n2", "n3", "n4") + jobs_for(*hosts))) == ended
+
+
+def test_jobs_that_name_hosts_are_left_out_host_by_host() -> None:
+    seen = snapshot(EIGHT, ours("n1", "n2") + jobs_for("n1", "n2", "n1"))
+    assert canceled(seen, left_out=frozenset({"0.pbs"})) == ["tm-n2"], "2.pbs asks for the same as 0.pbs"
+
+
+def test_a_job_that_names_a_host_needs_no_more_than_this_one_and_an_end_before_it_is_closed() -> None:
+    for select, ended in (("16:ncpus=4:host=n1", ["tm-n1"]), ("17:ncpus=4:host=n1", [])):
+        assert canceled(snapshot(EIGHT, ours("n1", "n2") + f"Job Id: 7.pbs\n{job(select)}\n")) == ended
+    closed = reservation(vnodes="(n1:ncpus=64)", in_s=1800, user="eve")  # of n1, and n2 is not closed
+    for walltime, ended in (("00:20:00", ["tm-n1", "tm-n2"]), ("01:00:00", ["tm-n2"])):
+        jobs = jobs_for("n1", "n2", **{"Resource_List.walltime": walltime})
+        assert canceled(snapshot(EIGHT, ours("n1", "n2") + jobs, reservations=closed)) == ended
+
+
+def test_an_allocation_of_several_nodes_ends_for_a_job_that_names_the_last_of_them() -> None:
+    wide = ours("n1").replace("(n1:ncpus=64)", "(n1:ncpus=64)+(n2:ncpus=64)")
+    assert canceled(snapshot(EIGHT, wide + jobs_for("n2"))) == ["tm-n1"]
+
+
+def test_no_allocation_is_started_on_idle_nodes_that_jobs_name() -> None:
+    seen = snapshot(EIGHT, jobs_for("n5", "n5", "n6", "n1"))
+    backlog, limits = (
+        Backlog(node_s=1e6, nodes_max=100, event_s=300),
+        Limits(nodes_max=50, allocations_max=40),
+    )
+    asked: dict[str, int] = {}
+    for pool in cut(seen, [], Terms(), backlog=backlog, limits=limits):
+        decision = decide(pool.situation, Policy.YIELD)
+        asked[pool.name] = sum(each.count for each in decision.submit)
+        if pool.name.endswith("named"):
+            assert decision.ready == ["0.pbs", "2.pbs", "3.pbs"], "one for each host"
+    assert asked == {"workq/64c": 3, "workq/64c/named": 0}
+
+
+def test_a_job_for_each_of_many_hosts_is_planned_with_work_in_proportion_to_them() -> None:
+    def work(count: int) -> int:
+        names = [f"n{k}" for k in range(count)]
+        seen = snapshot({name: vnode(name) for name in names}, ours(*names[::2]) + jobs_for(*names))
+        held = [Held(name=each.name, width=1, is_waiting=False) for each in seen.running if each.ours]
+        backlog = Backlog(node_s=1e6, nodes_max=100, event_s=300)
+        limits = Limits(nodes_max=50, allocations_max=40)
+        assert len(cut(seen, held, Terms(), backlog=backlog, limits=limits)) == 1
+        return lines_run(lambda: cut(seen, held, Terms(), backlog=backlog, limits=limits))
+
+    assert work(400) < 2.5 * work(200)
 
 
 def test_a_job_for_gpus_waits_for_hosts_that_have_enough_of_them() -> None:
@@ -361,6 +451,21 @@ def test_only_limits_that_tidemill_cannot_fill_keep_a_job_from_free_nodes(commen
         assert may_start({**record, "project": "tide"}, QUEUE, own)
 
 
+def test_the_groups_of_the_agent_are_looked_up_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = grp.getgrgid(os.getegid())
+    asked: list[int] = []
+
+    def answer(number: int) -> grp.struct_group:
+        asked.append(number)
+        return mine
+
+    monkeypatch.setattr(grp, "getgrgid", answer)
+    limit = f"Not Running: would exceed group {mine.gr_name}'s limit on resource ncpus in complex"
+    jobs = "".join(f"Job Id: {k}.pbs\n{job('1:ncpus=4', comment=limit)}\n\n" for k in range(50))
+    assert all(each.eligible for each in snapshot(FOUR, jobs).queued)
+    assert len(asked) == len({os.getegid(), *os.getgroups()})
+
+
 def test_jobs_of_queues_that_start_none_are_not_waited_for() -> None:
     for queue in ({**QUEUE, "started": "False"}, {"queue_type": "Route", "started": "True"}):
         jobs = ours(*FOUR) + f"Job Id: 7.pbs\n{job('1:ncpus=4', queue='night')}\n"
@@ -376,12 +481,14 @@ def test_elements_that_wait_share_the_comment_of_their_array() -> None:
         assert len(released(snapshot(FOUR, f"{ours(*FOUR)}{array}\n{element}\n"))) == count
 
 
-def reservation() -> bytes:
-    """An open one on both vnodes of n1."""
+def reservation(
+    *, vnodes: str = "(n1[0]:ncpus=32)+(n1[1]:ncpus=32)", in_s: int = -60, user: str = "tide"
+) -> bytes:
+    """One that is open, or begins in `in_s` seconds."""
     now_s = int(clock.now_s())
     return (
-        f"Resv ID: R17.pbs\nReserve_Name = beam\nreserve_start = {now_s - 60}\nreserve_end = {now_s + 86400}\n"
-        "queue = R17\nresv_nodes = (n1[0]:ncpus=32)+(n1[1]:ncpus=32)\nAuthorized_Users = tide@login\n"
+        f"Resv ID: R17.pbs\nReserve_Name = beam\nreserve_start = {now_s + in_s}\nreserve_end = {now_s + 86400}\n"
+        f"queue = R17\nresv_nodes = {vnodes}\nAuthorized_Users = {user}@login\n"
     ).encode()
 
 

@@ -389,6 +389,17 @@ def test_a_waiting_allocation_stays_in_its_pool_when_the_pools_name_grows() -> N
     assert told == {"batch/32c/1000MB": 1, "batch/64c/1000MB": 0, "batch/64c/2000MB": 0}
 
 
+def test_names_of_pools_are_short_and_differ_however_long_the_words_of_jobs_are() -> None:
+    words = ["scratch>=6." + "0" * 50_000 + end for end in ("1gb", "2gb")]
+    nodes = [node("n0", features=(words[0],)), node("n1", features=(words[1],)), node("n2")]
+    asked = [job(k, features=(word,)) for k, word in enumerate(words)]
+    names = {pool.name for pool in pools(machine(*nodes, queued=asked))}
+    assert len(names) == 3
+    assert max(map(len, names)) < 80
+    again = {pool.name for pool in pools(machine(*nodes[::-1], queued=asked))}
+    assert names == again, "they are stable, so that allocations stay in their pools"
+
+
 def test_a_machine_of_8000_nodes_and_20000_jobs_is_cut_with_bounded_work() -> None:
     draw = random.Random(1)
     names = [f"n{k:04}" for k in range(8000)]

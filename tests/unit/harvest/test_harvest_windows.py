@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.effort import lines_run
 
 from tidemill.cli.site.windows import unseen
 from tidemill.errors import ConfigError
@@ -211,3 +212,15 @@ def test_an_unknown_partition_names_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         windows(machine(node("n0")), Request(partition="bach"))
     assert caught.value.hint == "did you mean `batch`?"
+
+
+def test_jobs_that_name_a_host_each_end_the_windows_of_these_with_work_in_proportion_to_them() -> None:
+    def work(count: int) -> int:
+        nodes = [node(f"n{k}", features=(f"host=n{k}",)) for k in range(count)]
+        jobs = [queued(k, features=(f"host=n{k}",)) for k in range(1, count)]
+        snapshot = machine(*nodes, queued=jobs)
+        assert stairs(snapshot) == [(1, 3590, "time limit of batch")]
+        assert windows(snapshot, PLAIN).unplanned == [str(k) for k in range(1, count)]
+        return lines_run(lambda: windows(snapshot, PLAIN))
+
+    assert work(400) < 2.5 * work(200)

@@ -11,6 +11,7 @@ import grp
 import os
 import re
 from collections.abc import Callable, Collection
+from functools import cache
 
 import msgspec
 
@@ -32,23 +33,24 @@ _PROJECT = ("project has reached", "per-project limit", "limit reached for proje
 _GROUP = re.compile(r"(?:limit reached for|would exceed) group (\S+?)(?:'s |\s|$)")
 
 
-def own_groups() -> set[str]:
-    """Names of the groups of this process."""
+def own_groups() -> frozenset[str]:
+    """Names of the groups of this process. Reads a file, or asks a directory service, for each of them."""
     names = set()
     for number in {os.getegid(), *os.getgroups()}:
         try:
             names.add(grp.getgrgid(number).gr_name)
         except KeyError:
             continue
-    return names
+    return frozenset(names)
 
 
 class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose limits Tidemill's jobs count for."""
+    """Whose limits Tidemill's jobs count for. Made for each snapshot."""
 
     user: str = ""
     projects: Collection[str] = ()
-    groups: Callable[[], Collection[str]] = own_groups  #: asked for only where a comment names one
+    groups: Callable[[], Collection[str]] = msgspec.field(default_factory=lambda: cache(own_groups))
+    """Asked for only where a comment names one, and then read once."""
 
 
 def may_start(job: Record, queue: Record, own: OwnLimits) -> bool:

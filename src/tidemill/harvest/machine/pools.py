@@ -3,19 +3,22 @@
 Nodes differ only where it matters: to Tidemill (cores, devices) or to a job in the queue (partitions, features, memory
 that some job asks for). A regular job is charged to every pool where it could run. Nodes that Tidemill may not use
 (excluded or sleeping nodes, other partitions) are grouped, too: a regular job may start on such nodes together with
-some that Tidemill holds.
+some that Tidemill holds. Nodes that jobs name one by one are a pool together, in which each of them has its own job.
 """
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from tidemill.harvest.machine.charges import NodeKind, charge
 from tidemill.harvest.machine.holdings import Held, Placed, gather, matched
+from tidemill.harvest.machine.named import HOST, NamedHosts
 from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
 from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
@@ -71,8 +74,9 @@ def cut(
     """
     placed = matched(snapshot, held)
     taken = occupancy(snapshot, placed, reservation=terms.reservation, slack_s=terms.end_slack_s)
-    groups = _group(snapshot, terms, taken)
+    groups = _with_named(_group(snapshot, terms, taken), snapshot, terms, taken, placed)
     usable = [group for group in groups if group.is_usable]
+    _name(usable, {each.name for each in partitions(snapshot, terms.partition)})
     _place(placed, usable)
     for group in groups:
         group.count(taken, terms.ending)
@@ -83,15 +87,14 @@ def cut(
     here = [
         _pool(
             group,
-            queues[id(group)],
+            [*group.named, *queues[id(group)]],
             snapshot=snapshot,
             stairway=(blind, stairways.get(id(group))),
             backlog=backlog,
         )
         for group in usable
     ]
-    here = [_bounded(pool, here, snapshot=snapshot, terms=terms, limits=limits) for pool in here]
-    return sorted(here, key=lambda pool: (-pool.situation.idle, pool.name))
+    return sorted(_bounded(here, snapshot, terms, limits), key=lambda pool: (-pool.situation.idle, pool.name))
 
 
 def decide_each(
@@ -137,7 +140,8 @@ def _less(situation: Situation, *, nodes: int, allocations: int, node_s: float) 
 
 
 class _Group:
-    """Nodes that are alike, and what is on them. `idle` of those that are not usable: free for regular jobs."""
+    """Nodes that are alike, and what is on them. `idle` of those that are not usable: free for regular jobs. `named`: a
+    job for each of the nodes, where these are the nodes that jobs name."""
 
     def __init__(self, first: Node, kind: NodeKind, *, is_usable: bool) -> None:
         self.kind = kind
@@ -147,6 +151,7 @@ class _Group:
         self.devices = first.devices
         self.nodes: list[Node] = []
         self.ours: list[Held] = []
+        self.named: list[Waiting] = []
         self.idle = self.ending = 0
         self.unknown = 0  #: in use, with no known end
         self.busy: Counter[float] = Counter()
@@ -186,21 +191,31 @@ class _Group:
                 self.busy[end_s] += 1
             elif node.state in (NodeState.ENDING, NodeState.WAKING):
                 self.busy[taken.now_s + taken.slack_s] += 1
-            elif node.state in (NodeState.IDLE, NodeState.SLEEPING) or name in taken.opened:
+            elif _takes_jobs(node, taken):
                 self.ending += name in ending
                 self.idle += name not in ending
             else:
                 self.unknown += 1
             for since, until in outages:
-                if end_s < until:
+                if end_s < until and not self.named:  # whose jobs end before that
                     self.outages[(max(since, end_s), until)] += 1
+
+
+def _takes_jobs(node: Node, taken: Occupancy) -> bool:
+    """Whether a node takes a job now, if none holds it."""
+    if node.state in (NodeState.ENDING, NodeState.WAKING):
+        return False
+    return node.state in (NodeState.IDLE, NodeState.SLEEPING) or node.name in taken.opened
 
 
 def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
     ours = {each.name for each in partitions(snapshot, terms.partition)}
     wishes = [job for job in snapshot.queued if job.eligible and not job.ours]
     told_partitions = ours.union(*{job.partitions for job in wishes})
-    told_features = set(terms.features).union(*{job.features for job in wishes if job.is_feature_list_exact})
+    asked = set().union(*{job.features for job in wishes if job.is_feature_list_exact})
+    told_features = {word for word in asked if snapshot.is_order_known or not word.startswith(HOST)}.union(
+        terms.features
+    )
     steps = sorted({job.memory_mb_per_node for job in wishes} | {0})
     wanted = set(terms.features)
     groups: dict[tuple[object, ...], _Group] = {}
@@ -231,12 +246,59 @@ def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
         if group is None:
             group = groups[key] = _Group(node, kind, is_usable=is_usable)
         group.nodes.append(node)
-    found = list(groups.values())
-    _name([group for group in found if group.is_usable], ours)
+    return list(groups.values())
+
+
+def _with_named(
+    groups: Sequence[_Group],
+    snapshot: Snapshot,
+    terms: Terms,
+    taken: Occupancy,
+    placed: Sequence[Placed],
+) -> list[_Group]:
+    """The groups, each parted into the nodes that jobs name and could have now without Tidemill, and the others.
+
+    A number of nodes does not say which of them a job needs. Of the named ones all are kept for jobs or released to
+    jobs, so there a number is enough. Each has one job: others that name it wait for that one. A job that could not
+    have its host now counts nowhere, as no other node helps it.
+    """
+    hosts = NamedHosts(snapshot, taken, reservation=terms.reservation, left_out=terms.left_out)
+    if not hosts:
+        return list(groups)
+    widths = {name: each.held.width for each in placed for name in each.nodes}
+    places = {job.id: place for place, job in enumerate(snapshot.queued)}
+    later = widths.keys() | terms.ending
+    found = []
+    for group in groups:
+        named: dict[str, Waiting] = {}
+        for node in group.nodes if group.is_usable else ():
+            is_free = node.name in widths or (node.name not in taken.ends_s and _takes_jobs(node, taken))
+            job = hosts.first_start(node, group.kind) if is_free else None
+            if job is not None:
+                named[node.name] = msgspec.structs.replace(job, width=widths.get(node.name, 1))
+        if named:
+            part = _Group(group.nodes[0], group.kind, is_usable=True)
+            part.nodes = [node for node in group.nodes if node.name in named]
+            group.nodes = [node for node in group.nodes if node.name not in named]
+            # Those on idle nodes first, so that idle nodes count for the jobs that name these.
+            order = sorted(named.items(), key=lambda item: (item[0] in later, places[item[1].id]))
+            part.named = [job for _, job in order]
+            found.append(part)
+        if group.nodes:
+            found.append(group)
     return found
 
 
 _MEMORY_COLUMN = 4
+_WORD_MAX = 48
+
+
+def _short(word: str) -> str:
+    """A word of a pool's name, which goes into the site's log with each allocation. Users' jobs make it as long as they
+    like, so the end of a long one is a checksum."""
+    if len(word) <= _WORD_MAX:
+        return word
+    return f"{word[: _WORD_MAX - 9]}~{zlib.crc32(word.encode(errors='replace')):08x}"
 
 
 def _name(groups: Sequence[_Group], ours: set[str]) -> None:
@@ -252,27 +314,31 @@ def _name(groups: Sequence[_Group], ours: set[str]) -> None:
                 ",".join(kind.features),
                 f"{group.memory_mb}MB",
                 "+".join(name for name in kind.partitions if name not in ours),
+                "named" if group.named else "",
             ]
         )
     same_memory = len({group.kind.memory_mb for group in groups}) < 2
-    telling = [k for k in range(6) if k < 2 or len({row[k] for row in columns}) > 1]
+    telling = [k for k in range(7) if k < 2 or len({row[k] for row in columns}) > 1]
     if same_memory:
         telling = [k for k in telling if k != _MEMORY_COLUMN]
     for group, row in zip(groups, columns, strict=True):
-        group.name = "/".join(row[k] for k in telling if row[k])
+        group.name = "/".join(_short(row[k]) for k in telling if row[k])
 
 
 def _place(placed: Sequence[Placed], usable: Sequence[_Group]) -> None:
-    """Assign each of Tidemill's allocations to the group of its first node, or to the one it was requested for."""
+    """Assign each of Tidemill's allocations to the group of its first node, of the first that a job names if there is
+    one, or to the group that it was requested for."""
     by_node = {node.name: group for group in usable for node in group.nodes}
     by_name = {group.name: group for group in usable}
+    others = [group for group in usable if not group.named] or usable
     for each in placed:
-        home = by_node.get(each.nodes[0]) if each.nodes else None
+        homes = [by_node.get(name) for name in each.nodes]
+        home = next((group for group in homes if group and group.named), homes[0] if homes else None)
         if home is None and not each.nodes and usable:
             # A pool's name gets longer when others like it appear: the one with the most alike name.
             words = set(each.held.pool.split("/"))
             home = by_name.get(each.held.pool) or max(
-                usable, key=lambda group: (len(words.intersection(group.name.split("/"))), len(group.nodes))
+                others, key=lambda group: (len(words.intersection(group.name.split("/"))), len(group.nodes))
             )
         if home is not None:
             home.ours.append(each.held)
@@ -368,28 +434,50 @@ def _pool(
     )
 
 
-def _bounded(pool: Pool, pools: Iterable[Pool], *, snapshot: Snapshot, terms: Terms, limits: Limits) -> Pool:
-    """The pool with its part of the site's limits and backlog: what the holdings elsewhere leave."""
-    now_s = snapshot.at_s
-    others = [each for other in pools if other is not pool for each in other.situation.holdings]
-    nodes = sum(each.width * each.count for each in others)
-    node_s = sum(each.width * each.count * max(0.0, each.ends_s - now_s) for each in others)
-    mine = [each for each in partitions(snapshot, terms.partition) if each.name in pool.partitions]
-    is_up = not mine or any(each.is_up for each in mine)
-    walltimes = [each.walltime_max_s for each in mine if each.walltime_max_s is not None]
-    widths = [each.width_max for each in mine if each.width_max is not None]
+def _bounded(pools: Sequence[Pool], snapshot: Snapshot, terms: Terms, limits: Limits) -> list[Pool]:
+    """The pools, each with its part of the site's limits and backlog: what the holdings elsewhere leave."""
+    chosen = partitions(snapshot, terms.partition)
+    used = [_used(pool, snapshot.at_s) for pool in pools]
+    nodes, allocations = sum(each.nodes for each in used), sum(each.allocations for each in used)
+    node_s = sum(each.node_s for each in used)
     replace = msgspec.structs.replace
-    backlog = pool.situation.backlog
-    bounds = replace(
-        limits,
-        nodes_max=max(0, limits.nodes_max - nodes),
-        allocations_max=max(0, limits.allocations_max - sum(each.count for each in others)),
-        walltime_max_s=min([limits.walltime_max_s, *walltimes]),
-        width_max=min([limits.width_max, *widths]),
-        width_min=max([limits.width_min, *(each.width_min for each in mine)]),
-        closed_by=Binding.SCHEDULER if snapshot.starts_nothing else "" if is_up else Binding.CLOSED,
+    found = []
+    for pool, own in zip(pools, used, strict=True):
+        mine = [each for each in chosen if each.name in pool.partitions]
+        is_up = not mine or any(each.is_up for each in mine)
+        walltimes = [each.walltime_max_s for each in mine if each.walltime_max_s is not None]
+        widths = [each.width_max for each in mine if each.width_max is not None]
+        backlog = pool.situation.backlog
+        bounds = replace(
+            limits,
+            nodes_max=max(0, limits.nodes_max - (nodes - own.nodes)),
+            allocations_max=max(0, limits.allocations_max - (allocations - own.allocations)),
+            walltime_max_s=min([limits.walltime_max_s, *walltimes]),
+            width_max=min([limits.width_max, *widths]),
+            width_min=max([limits.width_min, *(each.width_min for each in mine)]),
+            closed_by=Binding.SCHEDULER if snapshot.starts_nothing else "" if is_up else Binding.CLOSED,
+        )
+        left = replace(
+            backlog,
+            node_s=max(0.0, backlog.node_s - (node_s - own.node_s)),
+            nodes_max=max(0, backlog.nodes_max - (nodes - own.nodes)),
+        )
+        found.append(replace(pool, situation=replace(pool.situation, limits=bounds, backlog=left)))
+    return found
+
+
+class _Used(NamedTuple):
+    """What the holdings of a pool take of the site's limits and backlog."""
+
+    nodes: int
+    allocations: int
+    node_s: float
+
+
+def _used(pool: Pool, now_s: float) -> _Used:
+    holdings = pool.situation.holdings
+    return _Used(
+        nodes=sum(each.width * each.count for each in holdings),
+        allocations=sum(each.count for each in holdings),
+        node_s=sum(each.width * each.count * max(0.0, each.ends_s - now_s) for each in holdings),
     )
-    left = replace(
-        backlog, node_s=max(0.0, backlog.node_s - node_s), nodes_max=max(0, backlog.nodes_max - nodes)
-    )
-    return replace(pool, situation=replace(pool.situation, limits=bounds, backlog=left))

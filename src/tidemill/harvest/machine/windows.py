@@ -9,7 +9,7 @@ staircase does not include what Tidemill could gain by yielding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -237,7 +237,7 @@ def _cut_for_reservations(free: dict[str, Until], snapshot: Snapshot, ours: str)
 
 def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
     """Planned starts of others. Our own give way to any."""
-    nodes = {node.name: node for node in snapshot.nodes if node.name in free}
+    homes = _Homes(node for node in snapshot.nodes if node.name in free)
     seen: set[tuple[object, ...]] = set()
     for job in sorted(snapshot.queued, key=lambda job: job.planned_s or 0.0):
         if job.ours or not job.eligible or job.planned_s is None:
@@ -251,9 +251,8 @@ def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
         kind = _kind(job)
         if kind not in seen:
             seen.add(kind)
-            for name, node in nodes.items():
-                if can_use(job, node):
-                    _cut(free, name, at_s, by)
+            for node in homes.of(job):
+                _cut(free, node.name, at_s, by)
 
 
 def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot, ours: str) -> None:
@@ -262,7 +261,7 @@ def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot, ours: str) -> No
     if snapshot.are_others_hidden:
         for name in free:
             _cut(free, name, snapshot.at_s, "jobs that are hidden")
-    nodes = {node.name: node for node in snapshot.nodes if node.name in free}
+    homes = _Homes(node for node in snapshot.nodes if node.name in free)
     seen: set[tuple[object, ...]] = set()
     for job in snapshot.queued:
         kind = _kind(job)
@@ -271,9 +270,8 @@ def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot, ours: str) -> No
         if not is_named(job.reservation, ours):
             continue
         seen.add(kind)
-        for name, node in nodes.items():
-            if can_use(job, node):
-                _cut(free, name, snapshot.at_s, f"job {job.id}, which has no planned start")
+        for node in homes.of(job):
+            _cut(free, node.name, snapshot.at_s, f"job {job.id}, which has no planned start")
 
 
 def can_use(job: Queued, node: Node) -> bool:
@@ -285,8 +283,26 @@ def can_use(job: Queued, node: Node) -> bool:
     return job.memory_mb_per_node <= node.memory_mb or node.memory_mb == 0
 
 
+class _Homes:
+    """Nodes by what jobs ask for, so that jobs that name one host each are not compared with all of them."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._all = list(nodes)
+        self._having: dict[str, list[Node]] = {}
+        for node in self._all:
+            for word in {*node.features, *node.amounts}:
+                self._having.setdefault(word, []).append(node)
+
+    def of(self, job: Queued) -> Iterator[Node]:
+        """The nodes that a job can use."""
+        words = job.features if job.is_feature_list_exact else ()
+        few = min((self._having.get(word, []) for word in words), key=len, default=self._all)
+        return (node for node in few if can_use(job, node))
+
+
 def _unplanned(snapshot: Snapshot, asked: Collection[Node]) -> list[str]:
     """Jobs that could use these nodes and have no planned start. Each kind of job is checked once."""
+    homes = _Homes(asked)
     usable: dict[tuple[object, ...], bool] = {}
     found = []
     for job in snapshot.queued:
@@ -294,7 +310,7 @@ def _unplanned(snapshot: Snapshot, asked: Collection[Node]) -> list[str]:
             continue
         kind = _kind(job)
         if kind not in usable:
-            usable[kind] = any(can_use(job, node) for node in asked)
+            usable[kind] = any(homes.of(job))
         if usable[kind]:
             found.append(job.id)
     return found

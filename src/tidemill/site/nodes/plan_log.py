@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tidemill import clock
@@ -81,6 +81,11 @@ class PlanLog:
             waits_for=plan.waits_for,
             why=decision.why,
         )
+
+    def keep(self, pools: Collection[str]) -> None:
+        """Forget pools that are no longer there: their names follow what users' jobs ask for."""
+        for name in self._last.keys() - set(pools):
+            del self._last[name]
 
     def recent(self) -> Iterator[AnyRecord]:
         """The records of the last two days, oldest first; at most the last `RECENT_BYTES_MAX` of each. A line that was
