@@ -251,7 +251,7 @@ def reservation() -> bytes:
 
 
 def test_jobs_of_a_reservation_are_those_of_its_queue_and_it_names_hosts_by_their_vnodes() -> None:
-    halves = {f"n1[{k}]": vnode("n1", 32) for k in range(2)}
+    halves = {f"n1[{k}]": {**vnode("n1", 32), "resv": "R17.pbs"} for k in range(2)}
     vnodes = {**halves, "n2": vnode("n2")}
     queues = {"R17": QUEUE}
     inside = f"Job Id: 7.pbs\n{job('1:ncpus=4', queue='R17')}\n"

@@ -16,7 +16,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
 from tidemill.batch.launch import describe
-from tidemill.batch.pbs import order, replies
+from tidemill.batch.pbs import order, replies, reservations
 from tidemill.batch.pbs.command import NAME
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
@@ -33,7 +33,7 @@ from tidemill.batch.pbs.replies import (
 from tidemill.batch.pbs.requests import Hosts, read_request
 from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.model.machine import Queued, Reservation, Running, Snapshot
+from tidemill.model.machine import Queued, Running, Snapshot
 
 HIDDEN_JOBS = "other users' jobs (query_other_jobs is False)"
 NO_SCHEDULER = "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down)"
@@ -42,11 +42,9 @@ SILENT_S = 30.0
 """A job that has waited longer than this without a comment was in no cycle: each cycle comments on jobs that it does
 not start."""
 
-OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[(\d+)\]")
 _WAITING = ("Q", "H", "W", "T")
 _SCHEDULER = re.compile(r"(?m)^\s*state = (\w+)")
-_PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
 
 
 def ask_server(budget: Budget) -> Record:
@@ -134,11 +132,12 @@ def compose_snapshot(
         for number, job in jobs.items()
         if text_of(job, "job_state") in ("R", "E", "S", "U") and "[]" not in number
     ]
+    reserved = replies.read_reservations(shown.reservations)
     formula = order.read_formula(text_of(server, "job_sort_formula"))
     around = Surroundings(
         hosts=hosts,
         queues=queues,
-        reservations=reservation_queues(shown.reservations),
+        reservations=reservations.queues(reserved, vnodes=shown.vnodes),
         own=OwnLimits(user=user, projects={text_of(job, "project") for job in jobs.values() if is_ours(job)}),
     )
     queued = [
@@ -157,7 +156,9 @@ def compose_snapshot(
         nodes=nodes,
         running=running,
         queued=sorted(queued, key=_likely_order),
-        reservations=read_reservations(shown.reservations, user=user, now_s=now_s, hosts=hosts.of_vnode),
+        reservations=reservations.read(
+            reserved, user=user, now_s=now_s, vnodes=shown.vnodes, hosts=hosts.of_vnode
+        ),
         partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
         starts_nothing=stops,
         iteration_s=read_duration(text_of(server, "scheduler_iteration")) or 0.0,
@@ -165,45 +166,6 @@ def compose_snapshot(
         are_others_hidden=is_hidden,
         hidden=[HIDDEN_JOBS] if is_hidden else [],
     )
-
-
-def read_reservations(
-    text: bytes, *, user: str, now_s: float, hosts: Mapping[str, str] | None = None
-) -> list[Reservation]:
-    """Reservations of `pbs_rstat -f`. Of a standing one only one occurrence is shown: the others follow by its rule.
-    `hosts`: of vnodes, which reservations name."""
-    found: list[Reservation] = []
-    for each in replies.read_reservations(text):
-        start_s = read_time(text_of(each, "reserve_start"), now_s)
-        end_s = read_time(text_of(each, "reserve_end"), now_s)
-        if start_s is None or end_s is None:
-            continue
-        vnodes = [name for name, _ in read_vnodes(text_of(each, "resv_nodes"))]
-        nodes = tuple(dict.fromkeys((hosts or {}).get(name, name) for name in vnodes))
-        users = [name.partition("@")[0] for name in text_of(each, "Authorized_Users").split(",")]
-        name = _reservation_name(each)
-        for shift_s in _occurrences(each):
-            if end_s + shift_s > now_s:
-                reservation = Reservation(
-                    name=name,
-                    start_s=start_s + shift_s,
-                    end_s=end_s + shift_s,
-                    nodes=nodes,
-                    maintenance=name.startswith("M"),
-                    usable=user in users,
-                )
-                found.append(reservation)
-    return found
-
-
-def reservation_queues(text: bytes) -> dict[str, str]:
-    """The name of each reservation of `pbs_rstat -f` by its queue, in which its jobs wait and run."""
-    return {text_of(each, "queue"): _reservation_name(each) for each in replies.read_reservations(text)}
-
-
-def _reservation_name(each: Record) -> str:
-    """`R17 NAME`."""
-    return f"{text_of(each, 'id').partition('.')[0]} {text_of(each, 'Reserve_Name')}".strip()
 
 
 def compose_facts(server: Record, seen: Snapshot) -> Facts:
@@ -266,18 +228,6 @@ def _ask(budget: Budget, words: list[str], part: str, head: str, *, kind: str) -
             f"`{' '.join(words)}` printed invalid JSON: `{text[:200].decode(errors='replace')}`"
         )
     return found
-
-
-def _occurrences(each: Record) -> list[float]:
-    """How much later than the one shown a standing reservation recurs, itself included (RFC 5545, FREQ and INTERVAL).
-    Whether the first or the next one is shown differs between versions: all that may be are kept."""
-    rule = dict(part.partition("=")[::2] for part in text_of(each, "reserve_rrule").split(";"))
-    period_s = _PERIODS.get(rule.get("FREQ", ""))
-    count = read_number(text_of(each, "reserve_count") or rule.get("COUNT", "1"))
-    if period_s is None or count < 2:
-        return [0.0]
-    step_s = period_s * max(1, read_number(rule.get("INTERVAL", "1")))
-    return [index * step_s for index in range(min(count, OCCURRENCES_MAX))]
 
 
 def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) -> Running:
