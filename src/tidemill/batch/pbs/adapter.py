@@ -24,11 +24,12 @@ from tidemill.batch.contract import (
     Facts,
     MachineTotals,
     Status,
+    element_name,
     split_element,
 )
 from tidemill.batch.launch import detect
-from tidemill.batch.names import check_name
-from tidemill.batch.pbs import command, survey
+from tidemill.batch.names import check_name, is_name
+from tidemill.batch.pbs import command, own, survey
 from tidemill.batch.pbs.deaths import Deaths
 from tidemill.batch.pbs.glance import ask_counts
 from tidemill.batch.pbs.replies import (
@@ -76,6 +77,9 @@ class PbsBatchSystem:
         self._user = pwd.getpwuid(os.getuid()).pw_name
         self._missing_since_s: dict[str, float] = {}
         self._final: dict[str, Status] = {}
+        self._living: set[str] = (
+            set()
+        )  #: that PBS showed when last asked for them, and what was submitted since
         self._suspended: set[str] = set()  #: that the scheduler suspended for another job, when last seen
         self._sought_s: dict[str, float] = {}  #: submissions without a number: when last looked for
         self._is_grouping = True  #: `qstat` knows `-E`
@@ -123,6 +127,7 @@ class PbsBatchSystem:
             walltime_s=submission.walltime_s,
         )
         self._records.note(name, submitted)
+        self._living.update(element_name(name, index, submission.count) for index in range(submission.count))
         return number
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
@@ -131,12 +136,14 @@ class PbsBatchSystem:
         answers: dict[str, Status] = {}
         for name in names:
             job = found.get(name)
+            self._living.discard(name)
             if name in self._final:
                 answers[name] = self._final[name]
             elif job is None or text_of(job, "job_state") in _OVER:
                 answers[name] = self._left(name, job)
             else:
                 self._missing_since_s.pop(name, None)
+                self._living.add(name)
                 answers[name] = self._told(name, job)
         unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
         if unclear and self._ask_history(unclear):
@@ -230,8 +237,9 @@ class PbsBatchSystem:
     def snapshot(self) -> Snapshot:
         """Take a snapshot by four queries, and now and then two for the server's settings and its scheduler."""
         server = self._ask_server()
+        checks = survey.Checks(settle=self._settle, is_scheduled=self._is_at_work)
         seen = survey.ask_snapshot(
-            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
+            self._budget, server, is_ours=self._is_ours, user=self._user, checks=checks
         )
         self._aliases = command.node_aliases(node.name for node in seen.nodes)
         self._is_planning = any(job.planned_s is not None and not job.ours for job in seen.queued)
@@ -255,6 +263,7 @@ class PbsBatchSystem:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
             self._suspended.discard(name)
+            self._living.discard(name)
         for name in submissions:
             self._sought_s.pop(name, None)
         self._records.forget(names, submissions)
@@ -283,6 +292,26 @@ class PbsBatchSystem:
     def _is_ours(self, job: Record) -> bool:
         owner = text_of(job, "Job_Owner").partition("@")[0]
         return owner == self._user and variables(job).get(command.KEY) == self._key
+
+    def _settle(self, jobs: dict[str, Record]) -> dict[str, Record]:
+        """The jobs of the machine, of which only Tidemill's say that they are its own (`own`). Those of lost submissions
+        are looked for first, so that they have numbers."""
+        claimed = own.claims(jobs, self._is_ours)
+        bases = {split_element(name)[0] for name in claimed.values()}
+        lost = [each for each in bases if is_name(each) and self._records.submitted(each) is None]
+        if lost := sorted(filter(self._records.was_tried, lost)):
+            self._find(lost)
+        mine = {own.number_of(key): name for key, name in claimed.items() if self._is_number(key, name)}
+        doubtful = own.doubtful(jobs, mine, self._living)
+        told = own.by_number(doubtful, self._records_of(doubtful))
+        return own.settled(jobs, claimed, mine, told)
+
+    def _is_number(self, key: str, name: str) -> bool:
+        """Whether a record has the number that we know of this allocation, or of this array as a whole."""
+        base, index = split_element(name)
+        if not is_name(base) or (index is not None and not self._records.has(name)):
+            return False
+        return command.short_id(own.number_of(key)) == command.short_id(self._id(name))
 
     def _id(self, name: str) -> str:
         """The number of an allocation; empty where the reply to its submission never came."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
+from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts
 from tidemill.batch.launch import describe
 from tidemill.batch.pbs import order, replies, reservations
 from tidemill.batch.pbs.command import NAME
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
+from tidemill.batch.pbs.own import name_in
 from tidemill.batch.pbs.replies import (
     Record,
     copy_of,
@@ -86,6 +87,17 @@ class MachineReplies(msgspec.Struct, frozen=True, kw_only=True):
     reservations: bytes  #: of `pbs_rstat -f`
 
 
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """What is found out with all jobs at hand.
+
+    `settle`: all records -> those of the machine's jobs, of which only Tidemill's say that they are its own;
+    `is_scheduled`: all jobs -> whether a scheduler runs.
+    """
+
+    settle: Callable[[dict[str, Record]], dict[str, Record]] = lambda jobs: jobs
+    is_scheduled: Callable[[Mapping[str, Record]], bool] = lambda _: True
+
+
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides where a waiting job could run, and whether it could start."""
 
@@ -101,19 +113,22 @@ def ask_snapshot(
     *,
     is_ours: Callable[[Record], bool],
     user: str,
-    is_scheduled: Callable[[Mapping[str, Record]], bool] = lambda _: True,
+    checks: Checks | None = None,
 ) -> Snapshot:
-    """Four queries: nodes, jobs, queues, reservations. `is_scheduled`: all jobs -> whether a scheduler runs. Raises
-    SiteError, ProtocolError."""
+    """Four queries: nodes, jobs, queues, reservations. `is_ours`: whether a record says so. Raises SiteError,
+    ProtocolError."""
+    checks = Checks() if checks is None else checks
+    vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
+    # as text: JSON makes numbers of variables that look like one, and our key may
+    jobs = replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:")
     shown = MachineReplies(
         server=server,
-        vnodes=_ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot"),
-        # as text: JSON makes numbers of variables that look like one, and our key may
-        jobs=replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:"),
+        vnodes=vnodes,
+        jobs=checks.settle(jobs),
         queues=_ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot"),
         reservations=budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")),
     )
-    stops = "" if is_scheduled(shown.jobs) else NO_SCHEDULER
+    stops = "" if checks.is_scheduled(shown.jobs) else NO_SCHEDULER
     if not stops and text_of(server, "scheduling") == "False":
         stops = NO_SCHEDULING
     return compose_snapshot(shown, is_ours=is_ours, user=user, stops=stops)
@@ -282,13 +297,7 @@ def _array_of(number: str) -> str:
 def name_of(number: str, job: Record, *, ours: bool) -> str:
     """The job's name; for Tidemill's jobs the allocation's, with an element's index, as PBS may have cut the former.
     The index is that of the number `12[3]`: waiting elements show no `array_index` (OpenPBS 23.06)."""
-    name = text_of(job, "Job_Name")
-    if ours:
-        name = variables(job).get(NAME, name)
-        index = _ELEMENT.search(number)
-        if index is not None:
-            name = element_name(name, int(index[1]), count=2)
-    return name
+    return name_in(number, job) if ours and variables(job).get(NAME) else text_of(job, "Job_Name")
 
 
 def _likely_order(job: Queued) -> tuple[float, float, float]:
