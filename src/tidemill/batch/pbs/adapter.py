@@ -156,9 +156,34 @@ class PbsBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """Delete the jobs of these allocations that have not ended, by one `qdel` (for IDS_MAX of them)."""
+        """Delete the jobs of these allocations that have not ended, by one `qdel` (for IDS_MAX of them).
+
+        Raises SiteError, transient, where one of them was not found and is not known to have ended; the others are
+        deleted all the same."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
-        jobs = self._jobs(wanted)
+        self._seek({split_element(name)[0] for name in wanted}, pause_s=0.0)
+        shown = self._records_of([number for name in wanted if (number := self._id(name))])
+        jobs = self._named(wanted, shown)
+        self._delete(jobs)
+        missing = [name for name in wanted if name not in jobs]
+        unclear = [name for name in missing if not self._has_left(name, shown)]
+        if unclear:
+            text = f"PBS does not show {len(unclear)} of {len(wanted)} allocations that are to be deleted, such as"
+            raise SiteError(f"{text} `{unclear[0]}`", hint="the agent orders it again")
+
+    def _has_left(self, name: str, shown: Mapping[str, Record]) -> bool:
+        """Whether an allocation that is not among the jobs that PBS `shown` has ended: its script says so, PBS shows
+        only others, or a job of another user with its number. A submission whose reply was lost may still come."""
+        number = self._id(name)
+        if self._records.ending(name, number) is not None:
+            return True
+        if not number:
+            now_s = clock.monotonic_s()
+            return now_s - self._missing_since_s.setdefault(name, now_s) > self._config.unknown_s
+        same = [job for key, job in shown.items() if command.short_id(key) == command.short_id(number)]
+        return all(text_of(job, "Job_Owner") and "Variable_List" in job for job in same)
+
+    def _delete(self, jobs: Mapping[str, Record]) -> None:
         states = {name: text_of(job, "job_state") for name, job in jobs.items()}
         living = [name for name, state in states.items() if state not in ("F", "X", "E")]
         if not living:
@@ -294,8 +319,8 @@ class PbsBatchSystem:
         return owner == self._user and variables(job).get(command.KEY) == self._key
 
     def _settle(self, jobs: dict[str, Record]) -> dict[str, Record]:
-        """The jobs of the machine, of which only Tidemill's say that they are its own (`own`). Those of lost submissions
-        are looked for first, so that they have numbers."""
+        """The jobs of the machine, of which only Tidemill's say that they are its own (`own`). Those of lost
+        submissions are looked for first, so that they have numbers."""
         claimed = own.claims(jobs, self._is_ours)
         bases = {split_element(name)[0] for name in claimed.values()}
         lost = [each for each in bases if is_name(each) and self._records.submitted(each) is None]
@@ -319,12 +344,12 @@ class PbsBatchSystem:
         submitted = self._records.submitted(base)
         return command.element_id(submitted.batch_id, index) if submitted else ""
 
-    def _seek(self, names: Collection[str]) -> None:
+    def _seek(self, names: Collection[str], *, pause_s: float = LOST_EVERY_S) -> None:
         """Look for the jobs of those of these submissions that have no number: for all of them at once, as soon as one
-        was not looked for within LOST_EVERY_S."""
+        was not looked for within `pause_s`."""
         lost = sorted(name for name in names if self._records.submitted(name) is None)
         now_s = clock.monotonic_s()
-        if any(now_s - self._sought_s.get(name, -LOST_EVERY_S) >= LOST_EVERY_S for name in lost):
+        if any(now_s - self._sought_s.get(name, -pause_s) >= pause_s for name in lost):
             self._find(lost)
             self._sought_s |= dict.fromkeys(lost, now_s)
 
@@ -333,10 +358,14 @@ class PbsBatchSystem:
         several numbers (openpbs issue 2672), and turns a key that looks like a number into one."""
         asked = [name for name in names if self._records.has(name)]
         self._seek({split_element(name)[0] for name in asked})
-        numbers = {name: number for name in asked if (number := self._id(name))}
-        ids = {command.short_id(number): name for name, number in numbers.items()}
+        numbers = [number for name in asked if (number := self._id(name))]
+        return self._named(asked, self._records_of(numbers, *options))
+
+    def _named(self, names: Iterable[str], shown: Mapping[str, Record]) -> dict[str, Record]:
+        """The records that PBS `shown` of these allocations, by name."""
+        ids = {command.short_id(number): name for name in names if (number := self._id(name))}
         found: dict[str, Record] = {}
-        for number, job in self._records_of(list(numbers.values()), *options).items():
+        for number, job in shown.items():
             name = ids.get(command.short_id(number), "")
             told = variables(job).get(command.NAME, "")
             if name and self._is_ours(job) and told in (name, split_element(name)[0]):
@@ -355,7 +384,11 @@ class PbsBatchSystem:
                 reply = self._budget.query(["qstat", *options, "-f", *group], kind="status")
             if reply.status not in {0, *command.GONE_STATUSES}:
                 self._budget.check(reply)
-            found |= read_text(reply.output, "Job Id:")
+            records = read_text(reply.output, "Job Id:")
+            if reply.status == 0 and not records and not options:  # without a history, -x prints nothing
+                said = reply.output[:200].decode(errors="replace").strip()
+                raise SiteError(f"`qstat -f` of {len(group)} jobs printed no job, and no error: `{said}`")
+            found |= records
         return found
 
     def _find(self, names: Sequence[str]) -> None:

@@ -52,9 +52,10 @@ def settled(
     mine: Mapping[str, str],
     told: Mapping[str, Record | None],
 ) -> dict[str, Record]:
-    """The jobs of the machine, of which only Tidemill's say that they are its own. `told`: what PBS shows of the
-    doubtful numbers; all other records of these are forged. A job of another number loses its variables, and counts as a
-    regular one."""
+    """The jobs of the machine, of which only Tidemill's say that they are its own.
+
+    `told`: what PBS shows of the doubtful numbers; all other records of these are forged. A job of another number loses
+    its variables, and counts as a regular one."""
     found: dict[str, Record] = {}
     for key, job in jobs.items():
         number = number_of(key)
