@@ -279,6 +279,16 @@ def test_a_record_that_a_user_forges_in_variables_takes_no_job_away(*, is_first:
     assert released(snapshot(FOUR, text)) == ["n1+n2+n3+n4"]
 
 
+def test_a_forged_record_of_a_job_that_runs_takes_no_idle_node_from_the_jobs_that_wait() -> None:
+    vnodes = {**FOUR, "n5": vnode("n5", used=64)}
+    text = ours("n1", "n2") + f"Job Id: 7.pbs\n{job('4:ncpus=64')}\n\n"
+    for number, place in enumerate(("(n3:ncpus=64)+(n4:ncpus=64)", "(n4:ncpus=64)+(n5:ncpus=64)"), start=8):
+        text += f"Job Id: {number}.pbs\n{job('2:ncpus=64', job_state='R', exec_vnode=place)}\n\n"
+    seen = snapshot(vnodes, text)
+    assert [each.nodes for each in seen.running if not each.ours] == [("n5",)]
+    assert released(seen) == ["n1+n2+n3+n4+n5"] * 2
+
+
 def test_a_forged_record_of_an_array_holds_none_of_its_elements() -> None:
     array = (
         f"Job Id: 12[].pbs\n{job('1:ncpus=4', job_state='B')}\n\nJob Id: 12[3].pbs\n{job('1:ncpus=4')}\n\n"

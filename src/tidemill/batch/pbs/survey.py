@@ -34,7 +34,7 @@ from tidemill.batch.pbs.replies import (
 from tidemill.batch.pbs.requests import Hosts, read_request
 from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.model.machine import Queued, Running, Snapshot
+from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 HIDDEN_JOBS = "other users' jobs (query_other_jobs is False)"
 NO_SCHEDULER = "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down)"
@@ -115,16 +115,16 @@ def ask_snapshot(
     user: str,
     checks: Checks | None = None,
 ) -> Snapshot:
-    """Four queries: nodes, jobs, queues, reservations. `is_ours`: whether a record says so. Raises SiteError,
+    """Four queries: jobs, nodes, queues, reservations. `is_ours`: whether a record says so. Raises SiteError,
     ProtocolError."""
     checks = Checks() if checks is None else checks
-    vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
     # as text: JSON makes numbers of variables that look like one, and our key may
     jobs = replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:")
+    jobs = checks.settle(jobs)  # before the nodes, which are to show all that run (`_on_used`)
     shown = MachineReplies(
         server=server,
-        vnodes=vnodes,
-        jobs=checks.settle(jobs),
+        vnodes=_ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot"),
+        jobs=jobs,
         queues=_ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot"),
         reservations=budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")),
     )
@@ -142,6 +142,7 @@ def compose_snapshot(
     hosts = Hosts(shown.vnodes)
     is_hidden = text_of(server, "query_other_jobs") == "False"
     now_s = float(clock.now_s())
+    nodes = read_nodes(shown.vnodes, queues)
     running = [
         _running(number, job, hosts.of_vnode, ours=is_ours(job))
         for number, job in jobs.items()
@@ -165,11 +166,11 @@ def compose_snapshot(
         )
         for number, job in waiting(jobs)
     ]
-    nodes = hosts.with_asked(read_nodes(shown.vnodes, queues))  # after all jobs were read
+    nodes = hosts.with_asked(nodes)  # after all jobs were read
     return Snapshot(
         at_s=now_s,
         nodes=nodes,
-        running=running,
+        running=_on_used(running, nodes),
         queued=sorted(queued, key=_likely_order),
         reservations=reservations.read(
             reserved, user=user, now_s=now_s, vnodes=shown.vnodes, hosts=hosts.of_vnode
@@ -265,6 +266,18 @@ def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) 
         whole="excl" in text_of(job, "Resource_List", "place"),
         ours=ours,
     )
+
+
+def _on_used(running: list[Running], nodes: list[Node]) -> list[Running]:
+    """These without regular jobs on nodes that PBS shows without any, which it did later: such a job has just ended, or
+    a user has forged its record so that idle nodes seem to be in use."""
+    unused = {each.name for each in nodes if each.state is NodeState.IDLE and each.cores_free == each.cores}
+    found = []
+    for job in running:
+        used = job.nodes if job.ours else tuple(name for name in job.nodes if name not in unused)
+        if used or not job.nodes:
+            found.append(job if used == job.nodes else msgspec.structs.replace(job, nodes=used))
+    return found
 
 
 def waiting(jobs: dict[str, Record]) -> Iterator[tuple[str, Record]]:
