@@ -155,6 +155,18 @@ def test_a_stop_file_of_another_user_ends_us_until_an_operator_resumes(slurm_clu
         it.wait(lambda: job(it, number)["events_done"] > done, "and go on")  # type: ignore[operator]
 
 
+def test_a_resumed_site_does_not_wait_for_the_next_poll(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster, poll_s=3600) as it:
+        number = hold_all(it, 1)
+        (it.staff / "STOP").write_text("a test\n")
+        it.wait(lambda: not it.ours(), "all of ours are gone", 60)
+        done = job(it, number)["events_done"]
+        (it.staff / "STOP").unlink()
+        resumed = it.world.run("site", "resume", str(it.directory), "--reason", "agreed by telephone")
+        assert resumed.returncode == 0, resumed.stderr
+        it.wait(lambda: job(it, number)["events_done"] > done, "it works again", 60)  # type: ignore[operator]
+
+
 def test_three_cancellations_by_staff_drain_the_site(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster) as it:
         hold_all(it, 4)

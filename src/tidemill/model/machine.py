@@ -37,6 +37,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     amounts: tuple[
         str, ...
     ] = ()  #: `scratch>=10gb`: features that jobs ask for, and that use up what there is
+    stock: tuple[tuple[str, int], ...] = ()  #: how much it has of what chunks of jobs use up (`JobChunk`)
+    memory_free_mb: int = 0  #: 0 unless IDLE or SHARED, and where it is not known
+    stock_free: tuple[tuple[str, int], ...] = ()  #: of `stock`; none of what is missing, as far as is known
     devices: tuple[tuple[str, int], ...] = ()
     word: str = ""  #: state as the batch system prints it
 
@@ -63,7 +66,8 @@ class JobChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count: int
     cores: int = 0  #: of each
     memory_mb: int = 0
-    gpus: int = 0
+    amounts: tuple[tuple[str, int], ...] = ()  #: what else it uses up of a node's `stock`
+    may_share: bool = True  #: False: it is not clear whether a second one fits on the same node
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):

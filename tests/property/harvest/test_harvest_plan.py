@@ -69,10 +69,14 @@ def situations(draw: st.DrawFn) -> Situation:
 
 
 def view(
-    situation: Situation, *, with_us: bool, queue: list[Waiting] | None = None
+    situation: Situation,
+    *,
+    with_us: bool,
+    queue: list[Waiting] | None = None,
+    reservations: int = 0,
 ) -> tuple[list[str], dict[str, float]]:
     """What the scheduler does: starts now, planned starts. With us: after the decision, cancelled nodes are free.
-    `queue`: in its own order, without reservations."""
+    `queue`: in its own order, with so many `reservations`."""
     decision = decide(situation, Policy.YIELD)
     counts = {each.key: each.count for each in situation.holdings}
     widths = {each.key: each.width for each in situation.holdings}
@@ -93,8 +97,9 @@ def view(
         free += sum(nodes for _, nodes in held)
         held = []
     profile = ahead(0.0, free, [*situation.busy, *(Busy(nodes, at) for at, nodes in held)], situation.outages)
-    reservations = situation.limits.reservations if queue is None else 0
-    outlook = play(profile, situation.queue if queue is None else queue, reservations)
+    if queue is None:
+        queue, reservations = situation.queue, situation.limits.reservations
+    outlook = play(profile, queue, reservations)
     return [job.id for job in outlook.starts], {job.id: at for job, at in outlook.planned}
 
 
@@ -114,17 +119,21 @@ def test_after_a_decision_the_scheduler_starts_and_plans_as_if_we_were_not_here(
 def test_where_the_order_is_not_known_whatever_starts_first_starts_as_if_we_were_not_here(
     situation: Situation, random: Random
 ) -> None:
-    """PBS without `strict_ordering`: jobs start in an order that we do not know, and nothing is reserved."""
+    """Jobs start in an order that we do not know. PBS without `strict_ordering` reserves nothing; with it, the first
+    job that is blocked has a reservation, and starts no later than if we were not here."""
     here = msgspec.structs.replace(situation, is_order_known=False)
     without = msgspec.structs.replace(
         here, idle=here.idle + sum(each.width * each.count for each in here.holdings), holdings=[]
     )
     queue = random.sample(here.queue, len(here.queue))
-    assert view(here, with_us=True, queue=queue)[0] == view(without, with_us=False, queue=queue)[0]
+    for reservations in (0, 1):
+        ours = view(here, with_us=True, queue=queue, reservations=reservations)
+        assert ours == view(without, with_us=False, queue=queue, reservations=reservations)
 
 
 def released_to_all(situation: Situation) -> tuple[list[CancelHolding], list[Shorten]]:
-    """What is released where each waiting job that could start takes its nodes, however many they are together."""
+    """What is released where each waiting job that could start takes its nodes, however many they are together, and
+    each other one the nodes that it would get if it were the first, but not more than the widest of them."""
     held = [HeldNodes(each) for each in situation.holdings]
     ours = sum(each.left * each.width for each in held)
     profile = ahead(0.0, situation.idle + ours, situation.busy, situation.outages)
@@ -133,10 +142,15 @@ def released_to_all(situation: Situation) -> tuple[list[CancelHolding], list[Sho
         for job in situation.queue
         if job.width <= profile.free[0] and profile.fits(job.width, job.walltime_s)
     ]
+    rest = [job for job in situation.queue if job not in possible]
+    alone = sorted((profile.earliest(job.width, job.walltime_s), job.width) for job in rest)
     for job in possible:
         profile.take(job.width, 0.0, job.walltime_s)
-    rest = [job for job in situation.queue if job not in possible]
-    play(profile, rest, situation.limits.reservations)
+    widest = 0
+    for at, width in alone:
+        if at < EVER and width > widest:
+            profile.take(width - widest, at, EVER)
+            widest = width
     cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
     return cancels, make_way(held, profile, situation.limits.death_s)
 

@@ -10,6 +10,7 @@ import pytest
 from tidemill import clock
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.replies import Record, read_text
+from tidemill.batch.pbs.resources import LEVELS_MAX
 from tidemill.batch.pbs.survey import MachineReplies, compose_snapshot
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.pools import Terms, cut
@@ -124,6 +125,56 @@ def test_a_job_for_gpus_waits_for_hosts_that_have_enough_of_them() -> None:
         assert sorted(released(snapshot(vnodes, jobs))) == hosts, select
 
 
+@pytest.mark.parametrize(
+    ("shown", "wanted", "hosts"),
+    [
+        ("rack=1,2,3", "rack=1", "n1"),
+        ("rack=1,2,3", "rack=2", "n2"),
+        ("slots=1,2,3", "slots=2", "n2+n3"),
+        ("fpga=2,4,8", "fpga=3", "n2+n3"),
+        ("naccelerators=2,4,8", "naccelerators=4", "n2+n3"),
+        ("ngpus=2,4,8", "ngpus=4", "n2+n3"),
+        ("scratch=2gb,4gb,8gb", "scratch=4gb", "n2+n3"),
+        ("scratch=2gb,4gb,8gb", "scratch=3000000000", "n2+n3"),
+    ],
+)
+def test_a_number_is_a_name_where_a_host_has_just_that_unless_it_is_known_to_be_an_amount(
+    shown: str, wanted: str, hosts: str
+) -> None:
+    name, _, values = shown.partition("=")
+    vnodes = {f"n{k}": vnode(f"n{k}") for k in (1, 2, 3)}
+    for each, value in zip(vnodes.values(), values.split(","), strict=True):
+        each["resources_available"][name] = value
+    vnodes["n1"]["resources_assigned"] = {"slots": "0"}
+    seen = snapshot(vnodes, f"Job Id: 7.pbs\n{job(f'1:ncpus=4:{wanted}')}\n")
+    words = set(seen.queued[0].features)
+    fit = [node.name for node in seen.nodes if words <= {*node.features, *node.amounts}]
+    assert "+".join(fit) == hosts
+
+
+def test_amounts_between_those_of_two_hosts_are_one_feature_however_many_jobs_ask_for_them() -> None:
+    vnodes = {f"n{k}": vnode(f"n{k}", scratch=f"{1 + k % 3}00gb") for k in range(6)}
+    texts = [f"{size}kb" for size in range(110_000_000, 310_000_000, 500_000)]
+    jobs = "".join(f"Job Id: {k}.pbs\n{job(f'1:scratch={text}')}\n\n" for k, text in enumerate(texts))
+    seen = snapshot(vnodes, jobs)
+    assert {node.amounts for node in seen.nodes} == {
+        (), ("scratch>=200gb",), ("scratch>=200gb", "scratch>=300gb"),
+    }  # fmt: skip
+
+
+def test_hosts_that_all_differ_are_told_apart_by_a_limited_number_of_amounts() -> None:
+    vnodes = {f"n{k}": vnode(f"n{k}", scratch=f"{100 + k}mb") for k in range(200)}
+    jobs = "".join(f"Job Id: {k}.pbs\n{job(f'1:scratch={100 + k}mb')}\n\n" for k in range(200))
+    seen = snapshot(vnodes, jobs)
+    told = {each for node in seen.nodes for each in node.amounts}
+    assert len(told) <= LEVELS_MAX
+    totals = {node.name: 100 + k for k, node in enumerate(seen.nodes)}
+    for queued in seen.queued:
+        wanted = 100 + int(queued.id.partition(".")[0])
+        fit = {node.name for node in seen.nodes if set(queued.features) <= {*node.features, *node.amounts}}
+        assert fit >= {name for name, total in totals.items() if total >= wanted}
+
+
 def test_amounts_that_jobs_ask_for_are_not_what_tidemill_asks_for() -> None:
     jobs = ours("n1") + f"Job Id: 7.pbs\n{job('1:ncpus=4:scratch=10gb:Qlist=workq')}\n"
     seen = snapshot(FOUR, jobs)
@@ -145,7 +196,16 @@ def test_chunks_that_differ_may_want_any_node() -> None:
         ("5:ncpus=16", "free", 2),
         ("4:ncpus=16", "free:exclhost", 1),
         ("4:ncpus=16", "scatter", 4),
-        ("4:ncpus=16", "vscatter", 1),
+        ("4:ncpus=16", "vscatter", 4),
+        ("4:ncpus=16", "vscatter:excl", 4),
+        ("4:ncpus=4:scratch=80gb", "free", 4),
+        ("4:ncpus=4:scratch=40gb", "free", 2),
+        ("4:ncpus=4:scratch=40gb", "pack", 1),
+        ("3:ncpus=4:vmem=200gb", "free", 3),
+        ("3:ncpus=4:naccelerators=4", "free", 3),
+        ("3:ncpus=4:ngpus=4", "free", 3),
+        ("3:ncpus=4:fpga=1", "free", 3),
+        ("3:ncpus=4:Qlist=workq", "free", 1),
         ("2:ncpus=1:mem=200gb", "free", 2),
         ("64:ncpus=1", "pack", 1),
         ("ncpus=64", "free", 1),
@@ -155,9 +215,42 @@ def test_chunks_that_differ_may_want_any_node() -> None:
 )
 def test_chunks_share_nodes_unless_they_are_scattered(select: str, place: str, nodes: int) -> None:
     fields = {"Resource_List.place": place, "Resource_List.nodect": "64"}
+    has = {
+        "scratch": "100gb",
+        "vmem": "250gb",
+        "naccelerators": "4",
+        "ngpus": "4",
+        "Qlist": "workq",
+        "fpga": "1",
+    }
     vnodes = {f"n{k}": vnode(f"n{k}") for k in range(4)}
+    for each in vnodes.values():
+        each["resources_available"].update(has)
     jobs = ours(*vnodes) + f"Job Id: 7.pbs\n{job(select, **fields)}\n"
-    assert len(released(snapshot(vnodes, jobs))) == nodes
+    seen = snapshot(vnodes, jobs)
+    assert [each.width for each in seen.queued if not each.ours] == [nodes]
+    assert len(released(seen)) == nodes
+
+
+@pytest.mark.parametrize(
+    ("select", "hosts"),
+    [
+        ("6:ncpus=1:scratch=90gb", "n1+n2"),  # five on n2 alone
+        ("64:ncpus=1:rack=1", "n1+n2"),
+        ("64:ncpus=1:scratch=90gb", ""),
+    ],
+)
+def test_all_nodes_are_released_where_it_is_not_clear_how_many_chunks_share_one(
+    select: str, hosts: str
+) -> None:
+    vnodes = {
+        "n1": vnode("n1", scratch="100gb", rack="1"),
+        "n2": vnode("n2", scratch="500gb", rack="1"),
+        "n3": vnode("n3", rack="2"),
+    }
+    vnodes["n3"]["state"] = "offline"
+    jobs = ours("n1", "n2") + f"Job Id: 7.pbs\n{job(select)}\n"
+    assert released(snapshot(vnodes, jobs)) == [hosts] * 2 * bool(hosts)
 
 
 @pytest.mark.parametrize("place", ["free", "scatter"])
@@ -171,6 +264,48 @@ def test_nodes_in_part_use_take_some_chunks_of_a_job_that_needs_more_nodes_than_
         ours("n2") + f"Job Id: 7.pbs\n{job(select, **{**fields, 'Resource_List.place': 'scatter:excl'})}\n"
     )
     assert released(snapshot(vnodes, whole)) == []
+
+
+@pytest.mark.parametrize(
+    ("used", "select", "nodes"),
+    [
+        ({"mem": "256gb"}, "5:ncpus=32:mem=100gb", 0),
+        ({"mem": "250gb"}, "5:ncpus=32:mem=100gb", 0),
+        ({"mem": "50gb"}, "5:ncpus=32:mem=100gb", 2),
+        ({}, "5:ncpus=32:mem=100gb", 2),
+        ({"mem": "256gb"}, "5:ncpus=32", 2),
+        ({"ngpus": "4"}, "5:ncpus=32:ngpus=2", 0),
+        ({"ngpus": "2"}, "5:ncpus=32:ngpus=2", 2),
+        ({"mem": "256gb"}, "3:ncpus=32:mem=100gb", 2),
+    ],
+)
+def test_nodes_in_part_use_take_chunks_as_far_as_all_amounts_are_free(
+    used: dict[str, str], select: str, nodes: int
+) -> None:
+    vnodes = {
+        "n1": vnode("n1", used=32, ngpus="4"),
+        "n2": vnode("n2", ngpus="4"),
+        "n3": vnode("n3", ngpus="4"),
+    }
+    vnodes["n1"]["resources_assigned"].update(used)
+    jobs = ours("n2", "n3") + f"Job Id: 7.pbs\n{job(select)}\n"
+    assert len(released(snapshot(vnodes, jobs))) == nodes
+
+
+def test_a_node_in_part_use_whose_memory_is_not_known_takes_no_chunk_that_asks_for_memory() -> None:
+    vnodes = {"n1": vnode("n1", used=32), "n2": vnode("n2")}
+    del vnodes["n1"]["resources_available"]["mem"]
+    for select, nodes in (("3:ncpus=32:mem=1gb", 0), ("3:ncpus=32", 1)):
+        jobs = ours("n2") + f"Job Id: 7.pbs\n{job(select)}\n"
+        assert len(released(snapshot(vnodes, jobs))) == nodes
+
+
+def test_chunks_on_vnodes_of_their_own_may_share_hosts_that_have_several() -> None:
+    vnodes = {f"n{k}[{half}]": vnode(f"n{k}", 32) for k in range(2) for half in range(2)}
+    jobs = ours("n0[0]", "n1[0]")
+    for count, nodes in ((2, 2), (4, 2), (9, 0)):
+        text = job(f"{count}:ncpus=32", **{"Resource_List.place": "vscatter"})
+        assert len(released(snapshot(vnodes, f"{jobs}Job Id: 7.pbs\n{text}\n"))) == nodes
 
 
 def test_chunks_of_several_kinds_may_share_the_only_node() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.effort import lines_run
 
 from tidemill.harvest.plan.policies import POLICIES, Policy, decide
+from tidemill.harvest.plan.profile import WIDTHS_MAX, ahead, play
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
@@ -121,6 +122,28 @@ def test_where_the_order_is_a_guess_only_those_wait_for_us_that_our_nodes_are_en
     found = decide(wide, Policy.YIELD)
     assert (found.ready, found.yields_to) == (["a"], ["b"]), "who waits for nodes that are released is named"
     assert found.cancel == [CancelHolding(1, 2)]
+
+
+def test_where_the_order_is_a_guess_a_blocked_job_is_planned_as_if_it_were_the_first() -> None:
+    """Were it planned behind `long`, Tidemill would stay for two hours, and a scheduler that has it first would plan
+    it that late, and start other long jobs ahead of it."""
+    queue = [Waiting("long", 5, 2 * HOUR), Waiting("head", 96, HOUR)]
+    here = situation(idle=0, busy=[Busy(60, HOUR)], holdings=[held(1, 40)], queue=queue, is_order_known=False)
+    found = decide(here, Policy.YIELD)
+    assert found.yields_to == ["long"]
+    assert found.cancel == [CancelHolding(1, 5)]
+    assert found.shorten == [Shorten(1, 35, HOUR - LIMITS.death_s)]
+
+
+def test_where_the_order_is_a_guess_many_widths_are_planned_in_groups_none_too_late() -> None:
+    queue = [Waiting(str(width), width, HOUR) for width in range(1001, 2001)]
+    profile = ahead(0.0, 1000, [Busy(1, 60.0 * k) for k in range(1, 1001)], [])
+    planned = play(profile, queue, 1, is_order_known=False).planned
+    assert len(planned) <= WIDTHS_MAX
+    free = dict(zip(profile.times, profile.free, strict=True))
+    for job in queue:
+        at = 60.0 * (job.width - 1000)
+        assert free[at] <= 1000 + at / 60.0 - job.width
 
 
 def test_an_outage_is_neither_filled_nor_run_into() -> None:

@@ -82,6 +82,17 @@ def test_a_broker_that_does_not_know_the_order_releases_nodes_for_every_job_that
     assert held_s[False] == pytest.approx(5 * DAY, rel=0.01)  # two nodes stay idle from then on
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_blocked_job_is_planned_for_the_time_at_which_it_would_start_without_us(known: bool) -> None:
+    """Ten nodes, four busy for an hour. `head` needs all; `long` and `short` would delay it. If Tidemill held nodes
+    until `long` might end, the scheduler would plan `head` for then, and start `short` ahead of it."""
+    head, long, short = Job(1800, 600, 10, 600), Job(1800, DAY // 2, 3, DAY // 2), Job(1800, 7200, 1, 7200)
+    jobs = [Job(0, 3600, 4, 3600), head, long, short]
+    world = World(nodes=10, horizon_s=DAY, is_order_known=known)
+    assert play(world, jobs).waits_s == pytest.approx([0, 1800, 2400, 2400])
+    assert play(world, jobs, Policy.YIELD).waits_s == pytest.approx([0, 1800, 2400, 2400], abs=40)
+
+
 def test_preemption_makes_a_job_wait_for_the_grace_only() -> None:
     world = World(nodes=10, horizon_s=DAY)
     jobs = [Job(0, 10, 1, 10), Job(DAY // 2, 600, 10, 600)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, text_of
+from tidemill.batch.pbs.replies import Record, read_bytes, read_duration, read_number, table_of, text_of
 from tidemill.batch.pbs.requests import hosts_of
 from tidemill.model.machine import Node, NodeState, Partition
 
@@ -59,16 +59,20 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
     resources = {
         name: value
         for each in parts
-        for name, value in _table(each.get("resources_available")).items()
+        for name, value in table_of(each, "resources_available").items()
         if isinstance(value, str)
     }
+    memory = sum(read_bytes(text_of(each, "resources_available", "mem")) for each in parts)
+    memory_used = sum(read_bytes(text_of(each, "resources_assigned", "mem")) for each in parts)
+    takes_jobs = state in (NodeState.IDLE, NodeState.SHARED)
     gpus = sum(read_number(text_of(each, "resources_available", "ngpus")) for each in parts)
     return Node(
         name=host,
         state=state,
         cores=cores,
-        memory_mb=sum(read_bytes(text_of(each, "resources_available", "mem")) for each in parts) // 1_000_000,
-        cores_free=max(0, cores - used) if state in (NodeState.IDLE, NodeState.SHARED) else 0,
+        memory_mb=memory // 1_000_000,
+        cores_free=max(0, cores - used) if takes_jobs else 0,
+        memory_free_mb=max(0, memory - memory_used) // 1_000_000 if takes_jobs else 0,
         partitions=tuple(
             name for name, each in queues.items() if _serves(parts[0], resources, name, each, queues)
         ),
@@ -76,11 +80,6 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         devices=(("gpu", gpus),) if gpus else (),
         word=",".join(sorted(states)),
     )
-
-
-def _table(value: object) -> Record:
-    """A record in a record; none where there is something else."""
-    return value if isinstance(value, dict) else {}
 
 
 def _state(states: set[str], cores_free: int, *, is_used: bool, is_whole: bool) -> NodeState:

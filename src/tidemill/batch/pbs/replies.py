@@ -128,6 +128,12 @@ def text_of(record: Record, *path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def table_of(record: Record, name: str) -> Record:
+    """A record in a record; empty where there is something else."""
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 def variables(record: Record) -> dict[str, str]:
     """`Variable_List` as a record, or as the text form `A=1,B=2`, in which values may hold commas and line breaks."""
     value = record.get("Variable_List", {})

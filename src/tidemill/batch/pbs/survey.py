@@ -324,7 +324,7 @@ def _queued(number: str, job: Record, around: Surroundings, *, ours: bool, prior
         planned_s = None
     planned = read_vnodes(text_of(job, "estimated", "exec_vnode")) if planned_s is not None else []
     hosts = around.hosts
-    request = read_request(job)
+    request = read_request(job, hosts)
     queue = text_of(job, "queue")
     reservation = around.reservations.get(queue, "")
     return Queued(

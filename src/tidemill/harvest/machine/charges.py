@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -44,8 +46,8 @@ class JobHome(Protocol):
         """Of each, at least; 0 = not known."""
 
     @property
-    def devices(self) -> tuple[tuple[str, int], ...]:
-        """Of each."""
+    def nodes(self) -> Sequence[Node]:
+        """All of them."""
 
     @property
     def size(self) -> int:
@@ -57,13 +59,15 @@ class JobHome(Protocol):
 
 
 class _Room(NamedTuple):
-    """A group in figures: all of its nodes, those that are free without Tidemill, and what each of them has."""
+    """A group in figures: all of its nodes, those that are free without Tidemill, and what each of them has, at least
+    and at most. 0 MB: not known."""
 
     size: int
     free: int
     cores: int
     memory_mb: int
-    gpus: int
+    memory_max_mb: int
+    stock: Mapping[str, tuple[int, int]] = {}
 
 
 def charge(
@@ -106,7 +110,12 @@ def charge(
 
 
 def _room(group: JobHome) -> _Room:
-    return _Room(group.size, group.free, group.cores, group.memory_mb, dict(group.devices).get("gpu", 0))
+    stock: dict[str, tuple[int, int]] = {}
+    for name, amount in set(chain.from_iterable({node.stock for node in group.nodes})):
+        least, most = stock.get(name, (amount, amount))
+        stock[name] = (min(least, amount), max(most, amount))
+    memory_max_mb = max(node.memory_mb for node in group.nodes)
+    return _Room(group.size, group.free, group.cores, group.memory_mb, memory_max_mb, stock)
 
 
 def _cores_at_once(job: Queued) -> int:
@@ -136,40 +145,93 @@ def _width(job: Queued, cores: int, room: _Room) -> int:
     return sum(-(-chunk.count // _chunks_per_node(chunk, room)) for chunk in job.chunks)
 
 
+class _Part(NamedTuple):
+    """What is free of a node in part use."""
+
+    memory_mb: int
+    cores: int
+    stock: tuple[tuple[str, int], ...]
+
+    def chunks(self, chunk: JobChunk) -> int:
+        """How many chunks fit there; none of those that ask for what is not known to be free."""
+        fits = self.cores // max(1, chunk.cores)
+        if fits and chunk.memory_mb:
+            fits = min(fits, self.memory_mb // chunk.memory_mb)
+        if fits and chunk.amounts:
+            stock = dict(self.stock)
+            fits = min(fits, *(stock.get(name, 0) // amount for name, amount in chunk.amounts))
+        return fits
+
+
 class _Widths:
-    """Widths of jobs that nodes in part use take some chunks of; each request walks all of these nodes once."""
+    """Widths of jobs that nodes in part use take some chunks of; each request walks all of these nodes that differ, and
+    that it can use, once."""
 
     def __init__(self, shared: Sequence[Node]) -> None:
         self._shared = shared
         self._found: dict[tuple[object, ...], int] = {}
+        self._parts: dict[tuple[object, ...], list[tuple[_Part, int]]] = {}
 
     def least(self, where: tuple[object, ...], job: Queued, width: int, room: _Room, *, free: int) -> int:
         """Nodes for a job that needs more whole ones than are free: nodes in part use may take some of its chunks, and
-        chunks of several kinds may share a node. `width` where even that is too much, or where it would need no node,
-        as it then would run by now. `where`: what decides with `job`'s chunks and place; the same gives the same."""
+        chunks of several kinds may share a node. All that are free where it might do with them, but it is not clear
+        with how many. `width` where even that is too much, or where it would need no node, as it then would run by
+        now. `where`: what decides with `job`'s chunks and place; the same gives the same."""
         request = (*where, job.chunks, job.is_scattered, job.whole)
         if request not in self._found:
-            least = math.ceil(self._whole_nodes(job, room))
+            parts = self._free_parts(where, job)
+            least = math.ceil(_whole_nodes(job, room, parts, at_best=False))
+            if least > free and 0 < math.ceil(_whole_nodes(job, room, parts, at_best=True)) <= free:
+                least = free
             self._found[request] = least if 0 < least <= free else width
         return self._found[request]
 
-    def _whole_nodes(self, job: Queued, room: _Room) -> float:
-        found = 0.0
-        parts = [] if job.whole else [node.cores_free for node in self._shared if can_use(job, node)]
-        for chunk in job.chunks:
-            cores = max(1, chunk.cores)
-            elsewhere = sum(min(1, part // cores) if job.is_scattered else part // cores for part in parts)
-            each = 1 if job.is_scattered else _chunks_per_node(chunk, room)
-            found += max(0, chunk.count - elsewhere) / each
-        return found
+    def _free_parts(self, where: tuple[object, ...], job: Queued) -> list[tuple[_Part, int]]:
+        """What is free of nodes that the job can use, and on how many of them, those with most memory first."""
+        if job.whole:
+            return []
+        if where not in self._parts:
+            cores = max(1, _cores_at_once(job))
+            alike = Counter(
+                _Part(node.memory_free_mb, node.cores_free, node.stock_free)
+                for node in self._shared
+                if node.cores_free >= cores and can_use(job, node)
+            )
+            self._parts[where] = sorted(alike.items(), reverse=True)
+        return self._parts[where]
 
 
-def _chunks_per_node(chunk: JobChunk, room: _Room) -> int:
+def _whole_nodes(job: Queued, room: _Room, parts: Sequence[tuple[_Part, int]], *, at_best: bool) -> float:
+    found = 0.0
+    for chunk in job.chunks:
+        is_alone = job.is_scattered or not (chunk.may_share or at_best)
+        each = 1 if is_alone else _chunks_per_node(chunk, room, at_best=at_best)
+        found += (chunk.count - _elsewhere(chunk, parts, is_alone=is_alone)) / each
+    return found
+
+
+def _elsewhere(chunk: JobChunk, parts: Sequence[tuple[_Part, int]], *, is_alone: bool) -> int:
+    """How many of the chunks nodes in part use take, those with most memory first."""
+    found = 0
+    for part, count in parts:
+        if found >= chunk.count or part.memory_mb < chunk.memory_mb:
+            break
+        fits = part.chunks(chunk)
+        found += count * (min(1, fits) if is_alone else fits)
+    return min(found, chunk.count)
+
+
+def _chunks_per_node(chunk: JobChunk, room: _Room, *, at_best: bool = False) -> int:
+    """`at_best`: on the nodes of the group that have most, and if those that are not clear can share one."""
+    if not (chunk.may_share or at_best):
+        return 1
     fits = room.cores // max(1, chunk.cores)
-    if chunk.memory_mb and room.memory_mb:
-        fits = min(fits, room.memory_mb // chunk.memory_mb)
-    if chunk.gpus and room.gpus:
-        fits = min(fits, room.gpus // chunk.gpus)
+    memory_mb = room.memory_max_mb if at_best else room.memory_mb
+    if chunk.memory_mb and memory_mb:
+        fits = min(fits, memory_mb // chunk.memory_mb)
+    for name, amount in chunk.amounts:
+        if name in room.stock:
+            fits = min(fits, room.stock[name][at_best] // amount)
     return max(1, fits)
 
 

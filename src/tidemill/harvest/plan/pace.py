@@ -47,8 +47,8 @@ FIRST_WORK_S = 2.0
 one: the user who submitted it watches, and what it waits for may have ended long ago."""
 
 LEFT_S = 5.0
-"""Pause between such polls while an allocation whose pilots have signed off has not ended: the usual time from its end
-to idle nodes (`DEATH_S` in `site/nodes/planning`)."""
+"""Pause between such polls while an allocation that was canceled, or whose pilots have signed off, has not ended: the
+usual time from its end to idle nodes (`DEATH_S` in `site/nodes/planning`)."""
 
 BURST_POLLS = 4.0
 """Polls beyond the sustained rate that a burst of changes may cause."""
@@ -107,8 +107,8 @@ def change_between(
 
 def awaited_s(*, has_new_work: bool, living: int, left: int) -> float | None:
     """Seconds from the last poll to the one that waiting work calls for; None = it waits for the regular one. `living`:
-    allocations that have not ended, as far as the last poll showed; `left`: those of them whose pilots have all signed
-    off, so that they are about to end.
+    allocations that have not ended, as far as the last poll showed; `left`: those of them that are about to end, since
+    they were canceled or their pilots have all signed off.
 
     An allocation with a pilot, or one that is to start one, takes the work. Without such an allocation the poll after
     new work finds idle nodes, and those after it follow only until what was left has ended, and its nodes are free.

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from tidemill.harvest.plan.situation import Busy, Outage, Waiting
 
 EVER = float("inf")
+WIDTHS_MAX = 64
+"""Blocked jobs of an unknown order are planned by width, in so many groups at most: a plan stays fast."""
+
 OVERDUE_S = 60.0
 """A job past its limit ends any moment: Slurm looks every 30 s, then it has KillWait (30 s by default)."""
 
@@ -157,16 +160,10 @@ def play(
     """What the queue does now, in order; `profile` then holds those starts and reservations, too.
 
     It ends where no later job could change anything, so it costs one comparison a job at most once all reservations
-    are made. Where the order is not known every job starts that could in some order; the others keep the order that
-    they are given in. Together they may need more nodes than are free: `profile` holds them up to the first that
-    leaves no node free, because whatever is decided on a profile without free nodes does not depend on more of them.
+    are made. Where the order is not known it is as `in_any_order` has it, whatever the number of `reservations`.
     """
     if not is_order_known:
-        possible = startable(profile, queue)
-        profile.take_now(_until_used_up(possible, profile.free[0]))
-        first = {id(job) for job in possible}
-        rest = [job for job in queue if id(job) not in first]
-        return Outlook(possible, play(profile, rest, reservations).planned)
+        return in_any_order(profile, queue)
     starts: list[Waiting] = []
     planned: list[tuple[Waiting, float]] = []
     begin = profile.times[0]
@@ -187,6 +184,47 @@ def play(
         elif free <= 0:
             break
     return Outlook(starts, planned)
+
+
+def in_any_order(profile: FreeNodes, queue: Sequence[Waiting]) -> Outlook:
+    """What the queue may do now if any of its jobs may be the first of it; `profile` then holds that.
+
+    Every job starts that could if it were the first. Together they may need more nodes than are free: `profile` holds
+    them up to the first that leaves no node free, because whatever is decided on a profile without free nodes does not
+    depend on more of them. Each blocked job gets a reservation where it would have one as the first, before any other
+    starts: were it planned behind those that may start, Tidemill would hold its nodes for longer, the scheduler would
+    plan it later, too, and others would start ahead of it (64 nodes, jobs of up to 12 h: 17 % longer waits).
+    """
+    possible = startable(profile, queue)
+    first = {id(job) for job in possible}
+    planned = _each_alone(profile, [job for job in queue if id(job) not in first])
+    profile.take_now(_until_used_up(possible, profile.free[0]))
+    widest = 0
+    for job, at in planned:
+        if job.width > widest:
+            profile.take(job.width - widest, at, EVER)
+            widest = job.width
+    return Outlook(possible, planned)
+
+
+def _each_alone(profile: FreeNodes, blocked: Iterable[Waiting]) -> list[tuple[Waiting, float]]:
+    """(Job, its start if it were the first), the earliest first: the widest job of each group of like widths, which
+    counts as starting when the narrowest and shortest of the group would."""
+    shortest: dict[int, Waiting] = {}
+    for job in blocked:
+        known = shortest.get(job.width)
+        if known is None or job.walltime_s < known.walltime_s:
+            shortest[job.width] = job
+    widths = sorted(shortest)
+    size = -(-len(widths) // WIDTHS_MAX) or 1
+    planned = []
+    for k in range(0, len(widths), size):
+        group = widths[k : k + size]
+        at = profile.earliest(group[0], min(shortest[width].walltime_s for width in group))
+        if at < EVER:
+            planned.append((shortest[group[-1]], at))
+    planned.sort(key=lambda each: each[1])
+    return planned
 
 
 def _until_used_up(jobs: Iterable[Waiting], free: int) -> list[tuple[int, float]]:

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 import msgspec
 
 from tidemill.config.site import Harvest
-from tidemill.model.state import AllocationState
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.state.site_state import Allocation
 
 AGAIN_S = 60.0
@@ -47,13 +47,13 @@ class Silence:
 
     def look(self, living: Iterable[Allocation], now_s: float) -> list[Eviction]:
         """Those that have been silent for too long by `now_s` (of any clock that does not jump)."""
-        silent = [a for a in living if a.state is AllocationState.ACTIVE and not a.pilots]
+        silent = [a for a in living if a.state is AllocationState.ACTIVE and not (a.pilots or a.canceled_us)]
         self._since_s = {a.name: self._since_s.get(a.name, now_s) for a in silent}
         found = []
         for each in silent:
             if now_s - self._since_s[each.name] < self._bound_s:
                 continue
-            self._since_s[each.name] = now_s  # it is canceled again if it stays
+            self._since_s[each.name] = now_s
             where = (
                 f" on {', '.join(each.hosts[:4])}{', ...' if len(each.hosts) > 4 else ''}"
                 if each.hosts
@@ -63,8 +63,35 @@ class Silence:
                 f"it has run for {self._bound_s:.0f} s{where} and no pilot of it was heard: its launcher hangs, or the "
                 "file system there"
             )
-            found.append(Eviction(names=[each.name], why=why, is_failure=not each.canceled_us))
+            found.append(Eviction(names=[each.name], why=why, is_failure=True))
         return found
+
+
+class Recancels:
+    """Cancels to send once more: those that the batch system did not confirm, at each poll, and those of allocations
+    that stay although it did, whenever their usual time to go has passed."""
+
+    def __init__(self, known: Iterable[Allocation]) -> None:
+        """`known`: what the last agent left. Whether it sent its last cancels is not known."""
+        self._unconfirmed = {a.name for a in known if a.canceled_us and a.state not in ALLOCATION_FINAL}
+        self._sent_us: dict[str, int] = {}
+
+    def sent(self, names: Iterable[str], now_us: int, *, is_confirmed: bool) -> None:
+        """Take notice of a cancel."""
+        for name in names:
+            self._sent_us[name] = now_us
+            (self._unconfirmed.discard if is_confirmed else self._unconfirmed.add)(name)
+
+    def due(self, living: Iterable[Allocation], now_us: int, *, pause_us: int) -> list[str]:
+        """Whom to cancel again. `pause_us`: their usual time to go."""
+        canceled = {a.name: a.canceled_us for a in living if a.canceled_us}
+        self._unconfirmed &= canceled.keys()
+        self._sent_us = {name: at_us for name, at_us in self._sent_us.items() if name in canceled}
+        return [
+            name
+            for name, at_us in canceled.items()
+            if name in self._unconfirmed or now_us - max(at_us, self._sent_us.get(name, 0)) >= pause_us
+        ]
 
 
 def suspended(living: Iterable[Allocation], names: Container[str], now_us: int) -> list[Eviction]:

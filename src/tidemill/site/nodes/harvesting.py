@@ -23,7 +23,7 @@ from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
 from tidemill.model.quantities import counted_text
-from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.model.state import AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
 from tidemill.site.fleet.workload import Demand
@@ -38,7 +38,7 @@ from tidemill.site.nodes.batch_calls import (
     PollAnswer,
     Unreachable,
 )
-from tidemill.site.nodes.evictions import Eviction, Silence, doomed, hopeless, late, suspended
+from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
@@ -90,12 +90,8 @@ class Harvesting:
         self.book = Allocations(
             site.log, config, binary=site.binary, fleets=site.fleets_dir, nodes=machine.quarantine
         )
-        # whether the last agent sent its cancels before it ended is not known: they may be sent once more
-        machine.uncanceled.update(
-            a.name
-            for a in site.log.pool.state.allocations.values()
-            if a.canceled_us and a.state not in ALLOCATION_FINAL
-        )
+        self._recancels = Recancels(site.state.allocations.values())
+        self._again: list[str] = []  #: allocations to cancel once more
         self.calls = BatchCalls(batch, site.epoch.check, inline=machine.is_local)
         self._policy = policy_of(config)
         self._interval_s = poll_s_of(config)
@@ -228,7 +224,8 @@ class Harvesting:
         if not self._wanted or self._last_poll_s is None:
             return False
         living = self.book.living
-        left = sum(map(planning.has_left, living))
+        now_us = clock.now_us()
+        left = sum(planning.takes_no_work(a, now_us, death_s=self._death_s) for a in living)
         pause_s = awaited_s(has_new_work=self._has_new_work, living=len(living), left=left)
         if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
             return False
@@ -260,6 +257,10 @@ class Harvesting:
         return any(a.state is AllocationState.ACTIVE and not planning.has_left(a) for a in self.book.living)
 
     @property
+    def _death_s(self) -> float:
+        return planning.death_s_of(self._config, self.machine.death_s)
+
+    @property
     def glance_s(self) -> float | None:
         """The pause before a glance now; None = there is none."""
         if self._policy is not Policy.YIELD:
@@ -281,7 +282,7 @@ class Harvesting:
             pause_s * self.calls.batch.calls.interval_factor,
             plan_age_s=age_s,
             cycle_s=harvest.cycle_s or CYCLE_S,
-            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
+            lead_s=phase.lead(self._death_s),
         )
 
     def _pause_s(self) -> float:
@@ -297,7 +298,7 @@ class Harvesting:
             pause_s,
             plan_age_s=snapshot.plan_age_s,
             cycle_s=harvest.cycle_s or CYCLE_S,
-            lead_s=phase.lead(planning.death_s_of(self._config, self.machine.death_s)),
+            lead_s=phase.lead(self._death_s),
         )
 
     def _take(self) -> bool:
@@ -333,6 +334,11 @@ class Harvesting:
         changed = self.book.take(answer.statuses)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
         self.machine.death_s = self.calls.batch.calls.death_s
+        self._again = self._recancels.due(
+            self.book.living,
+            clock.now_us(),
+            pause_us=planning.dying_us(self._death_s),
+        )
         self.glances.pace.cost(answer.calls)
         if answer.snapshot is not None:
             self.glances.polled(answer.snapshot.counts)
@@ -366,7 +372,7 @@ class Harvesting:
             self.causes = [planning.STOPPED]
             self._is_stopped = True
             return self._retreat(stop)
-        if self._is_stopped:  # whoever resumes a site watches it, as whoever submits does
+        if self._is_stopped:  # people who resume a site watch it, as those do who submit
             self._is_stopped, self._has_new_work = False, True
         if self._polled:
             self._polled = False
@@ -502,7 +508,8 @@ class Harvesting:
         if cancel or ends_s or leave:
             ends_us = {each: int(end_s * 1e6) for each, end_s in ends_s.items()}
             self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=cancel, ends_us=ends_us, leave=leave))
-        if not (cancel or ends_s or asks):
+        again = self._canceled_again(cancel)
+        if not (cancel or again or ends_s or asks):
             self._plan_log.append(records)
             return bool(leave)
         submissions = self._intend(asks, records)
@@ -510,9 +517,19 @@ class Harvesting:
         self.counts.cancels += len(cancel)
         self.counts.shortens += len(ends_s)
         self._plan_log.append(records)
-        self.calls.act(Actions(cancel=cancel, ends_s=ends_s, submissions=self.fleets.first_work(submissions)))
+        self.calls.act(
+            Actions(cancel=cancel + again, ends_s=ends_s, submissions=self.fleets.first_work(submissions))
+        )
         self._take()
         return True
+
+    def _canceled_again(self, cancel: Sequence[str]) -> list[str]:
+        """Whom to cancel once more beside `cancel`. Their order is noted already, and its time counts."""
+        again = [name for name in self._again if name not in cancel]
+        self._again = []
+        if again:
+            _log.warning("cancel.again", allocations=again[:8], number=len(again))
+        return again
 
     def _intend(
         self, asks: Sequence[tuple[str, AllocationRequest]], records: list[r.AnyRecord]
@@ -539,10 +556,7 @@ class Harvesting:
 
     def _note(self, acted: ActionsDone) -> None:
         self.book.note(acted)
-        if acted.canceled:
-            self.machine.uncanceled.difference_update(acted.acts.cancel)
-        elif acted.acts.cancel:
-            self.machine.uncanceled.update(acted.acts.cancel)
+        self._recancels.sent(acted.acts.cancel, clock.now_us(), is_confirmed=acted.canceled)
         self.glances.acted(
             OwnJobs(
                 submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),

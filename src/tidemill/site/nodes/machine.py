@@ -60,7 +60,6 @@ class SiteMachine:
         self._policy = planning.policy_of(config)
         self.look_s = planning.poll_s_of(config)  #: usual pause between two polls of the machine
         self.death_s = 0.0  #: as the batch system has it measured; 0 = not yet
-        self.uncanceled: set[str] = set()  #: allocations whose cancel the batch system did not take
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
@@ -125,11 +124,11 @@ class SiteMachine:
         """What to do now, pool by pool."""
         living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
         wide = [a for a in living if _is_wide(state, a)]
-        self.uncanceled.intersection_update(a.name for a in living)
         death_s = planning.death_s_of(self._config, self.death_s)
-        dying = planning.dying(living, clock.now_us(), death_s=death_s, failed=self.uncanceled)
-        others = [a for a in living if not _is_wide(state, a) and a.name not in dying]
-        taken = sum(a.nodes for a in wide)
+        dying, stuck = planning.on_their_way(living, clock.now_us(), death_s=death_s)
+        others = [a for a in living if not _is_wide(state, a) and a.name not in dying | stuck]
+        apart = {a.name for a in wide} | stuck
+        taken = sum(a.nodes for a in living if a.name in apart)
         wait = starts.why
         if not self.reads_snapshots:
             nodes = max(0, self.nodes - taken)
@@ -145,7 +144,7 @@ class SiteMachine:
         work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
-        snapshot, ending = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
+        snapshot, ending = planning.without_dying(as_regular(self.snapshot, apart), dying)
         pools = cut(snapshot, held, self._terms(policy, ending), backlog=work, limits=limits)
         plans = []
         ready: list[str] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -99,6 +100,12 @@ def has_left(allocation: Allocation) -> bool:
         return False
     is_again_queued = allocation.requeued > 0 and allocation.state is not AllocationState.ACTIVE
     return allocation.pilots > 0 and not is_again_queued
+
+
+def takes_no_work(allocation: Allocation, now_us: int, *, death_s: float) -> bool:
+    """Whether it is about to end: its pilots have signed off, or it was canceled and should be gone any moment."""
+    is_canceled = allocation.canceled_us and now_us - allocation.canceled_us < dying_us(death_s)
+    return bool(is_canceled) or has_left(allocation)
 
 
 def policy_of(config: SiteConfig) -> Policy:
@@ -273,18 +280,33 @@ def end_us_of(allocation: Allocation, *, batch: str) -> int:
     return ends_us
 
 
-def dying(
-    allocations: Iterable[Allocation], now_us: int, *, death_s: float, failed: Container[str] = ()
-) -> set[str]:
-    """Names of those that were canceled and should be gone any moment: they hold nothing that could be released once
-    more. One that does not go in time counts again, and is canceled again; so is one of those in `failed`, whose
-    cancel the batch system did not take."""
-    dying_us = max(DYING_S_MIN, DYING_DEATHS * death_s) * 1e6
-    return {
-        a.name
-        for a in allocations
-        if a.canceled_us and now_us - a.canceled_us < dying_us and a.name not in failed
-    }
+class OnTheirWay(NamedTuple):
+    """Names of allocations that were canceled and have not ended: `dying`, which should be gone any moment, and
+    `stuck`, which run although they should have gone long ago."""
+
+    dying: set[str]
+    stuck: set[str]
+
+
+def dying_us(death_s: float) -> int:
+    """Time (us) in which what is canceled should be gone: its usual death time a few times over."""
+    return int(max(DYING_S_MIN, DYING_DEATHS * death_s) * 1e6)
+
+
+def on_their_way(allocations: Iterable[Allocation], now_us: int, *, death_s: float) -> OnTheirWay:
+    """Who holds nothing that could be released once more.
+
+    The nodes of those that are dying go to whom they were canceled for, so that no other allocation ends instead, also
+    where the batch system has not confirmed the cancel and it is sent again. Those that are stuck count like regular
+    jobs: others end instead.
+    """
+    found = OnTheirWay(set(), set())
+    for a in allocations:
+        if a.canceled_us and now_us - a.canceled_us < dying_us(death_s):
+            found.dying.add(a.name)
+        elif a.canceled_us and a.state is AllocationState.ACTIVE:
+            found.stuck.add(a.name)
+    return found
 
 
 def without_dying(snapshot: Snapshot, names: Container[str]) -> tuple[Snapshot, frozenset[str]]:

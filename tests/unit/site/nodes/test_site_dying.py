@@ -12,7 +12,8 @@ from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, CancelHolding, Decision, Limits, Situation
 from tidemill.model.machine import Node, NodeState, Queued, Reservation, Running, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.planning import DYING_DEATHS, DYING_S_MIN, dying, without_dying
+from tidemill.site.nodes.evictions import Recancels
+from tidemill.site.nodes.planning import DYING_DEATHS, DYING_S_MIN, dying_us, on_their_way, without_dying
 from tidemill.site.nodes.selection import HoldingGroup, PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation
 
@@ -123,17 +124,47 @@ def test_a_node_that_stays_in_other_hands_or_is_down_is_not_about_to_be_free() -
     assert without_dying(shared, {"b"})[1] == frozenset()
 
 
-def test_what_does_not_go_in_several_death_times_is_canceled_again() -> None:
-    at_us = 10_000 * SECOND_US
-    gone = Allocation(
-        name="a", fleet="f", nodes=1, cores=4, state=AllocationState.ACTIVE, intended_us=1, canceled_us=at_us
-    )
+AT_US = 10_000 * SECOND_US
+
+
+def canceled(name: str, at_us: int = AT_US, *, state: AllocationState = AllocationState.ACTIVE) -> Allocation:
+    return Allocation(name=name, fleet="f", nodes=1, cores=4, state=state, intended_us=1, canceled_us=at_us)
+
+
+def test_what_does_not_go_in_several_death_times_counts_like_a_regular_job() -> None:
+    queued = canceled("q", state=AllocationState.QUEUED)
     for death_s in (5.0, 120.0):
         most_us = int(max(DYING_S_MIN, DYING_DEATHS * death_s) * SECOND_US)
         assert most_us >= 60 * SECOND_US, "an epilog takes a minute"
-        assert dying([gone], at_us + most_us - 1, death_s=death_s) == {"a"}
-        assert dying([gone], at_us + most_us, death_s=death_s) == set()
-    assert dying([gone], at_us + 1, death_s=5.0, failed={"a"}) == set()
+        both = [canceled("a"), queued]
+        assert on_their_way(both, AT_US + most_us - 1, death_s=death_s) == ({"a", "q"}, set())
+        assert on_their_way(both, AT_US + most_us, death_s=death_s) == (set(), {"a"})
+
+
+def test_an_agent_that_begins_ends_no_others_for_a_job_that_the_last_one_released_nodes_for() -> None:
+    living = [canceled("a"), canceled("b")]
+    seen = machine(ours=["a", "b", "c", "d"], queued=2)
+    recancels = Recancels(living)
+    now_us = AT_US + 4 * SECOND_US
+    gone, stuck = on_their_way(living, now_us, death_s=5.0)
+    assert (canceled_next(seen, gone)[0], stuck) == ([], set())
+    assert recancels.due(living, now_us, pause_us=dying_us(5.0)) == ["a", "b"], "were the cancels sent?"
+
+
+def test_cancels_are_sent_again_until_they_are_confirmed_and_then_whenever_they_should_have_worked() -> None:
+    pause_us = dying_us(5.0)
+    recancels = Recancels([])
+    living = [canceled("a"), msgspec.structs.replace(canceled("b"), canceled_us=0)]
+    assert recancels.due(living, AT_US, pause_us=pause_us) == []
+    recancels.sent(["a"], AT_US, is_confirmed=False)
+    assert recancels.due(living, AT_US + 1, pause_us=pause_us) == ["a"]
+    assert recancels.due(living, AT_US + 2, pause_us=pause_us) == ["a"]
+    recancels.sent(["a"], AT_US + 3, is_confirmed=True)
+    assert recancels.due(living, AT_US + pause_us, pause_us=pause_us) == []
+    assert recancels.due(living, AT_US + 3 + pause_us, pause_us=pause_us) == ["a"]
+    recancels.sent(["a"], AT_US + 3 + pause_us, is_confirmed=True)
+    assert recancels.due(living, AT_US + 4 + pause_us, pause_us=pause_us) == []
+    assert recancels.due(living[1:], AT_US + 9 * pause_us, pause_us=pause_us) == []
 
 
 def test_nodes_that_are_about_to_be_free_are_not_filled_before() -> None:
