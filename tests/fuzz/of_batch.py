@@ -20,6 +20,7 @@ from tidemill.batch.pbs import glance as pbs_glance
 from tidemill.batch.pbs import nodes as pbs_nodes
 from tidemill.batch.pbs import order as pbs_order
 from tidemill.batch.pbs import replies as pbs
+from tidemill.batch.pbs import reservations as pbs_reservations
 from tidemill.batch.pbs import survey as pbs_survey
 from tidemill.batch.pbs.comments import OwnLimits
 from tidemill.batch.pbs.requests import Hosts
@@ -135,7 +136,10 @@ def _machine_pbs(content: bytes) -> object:
 
 
 def _reservations_pbs(content: bytes) -> object:
-    return pbs_survey.read_reservations(content, user="me", now_s=NOW_S)
+    records = pbs.read_reservations(content)
+    vnodes = {"a0": {"resv": "S12"}, "b": {"resv": "M9"}}
+    read = pbs_reservations.read(records, user="me", now_s=NOW_S, vnodes=vnodes, hosts={})
+    return read, pbs_reservations.queues(records, vnodes=vnodes)
 
 
 def _from_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:

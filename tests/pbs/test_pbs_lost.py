@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from tests.pbs.test_pbs_endings import client, is_final, runs, submission, wait
 from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_world import KEY
 
 from tidemill.batch.contract import Answer
 from tidemill.batch.pbs import PbsBatchSystem, command
@@ -123,3 +125,48 @@ def test_many_numbers_are_spread_over_commands(pbs: PbsWorld) -> None:
     assert batch.calls.queries - before == 2
     batch.cancel(names)
     assert [len(line.split()) - 1 for line in pbs.commands("qdel")] == [command.IDS_MAX, 1]
+
+
+def test_cancel_looks_at_once_for_a_submission_that_was_not_there_a_moment_ago(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    with pbs.away(), pytest.raises(SiteError):
+        batch.submit(submission("sleep 600"))
+    assert batch.status([NAME])[NAME].answer is Answer.UNCLEAR
+    number = pbs.plant(name=NAME, comment=f"tidemill {KEY}", stranger=False)  # as if `qsub` came late
+    batch.cancel([NAME])
+    assert pbs.commands("qdel") == [f"qdel {number}"]
+
+
+def test_cancel_of_a_lost_submission_is_an_error_until_it_counts_as_gone(pbs: PbsWorld) -> None:
+    batch = client(pbs, unknown_s=0.3)
+    lives = msgspec.structs.replace(submission("sleep 600"), name="tm-here-e1-2")
+    batch.submit(lives)
+    with pbs.away(), pytest.raises(SiteError):
+        batch.submit(submission("sleep 600"))
+    with pytest.raises(SiteError, match=f"1 of 2 allocations .* `{NAME}`") as caught:
+        batch.cancel([NAME, lives.name])
+    assert caught.value.transient
+    assert pbs.commands("qdel") == ["qdel 1.fake-pbs"], "the other one is deleted"
+    wait(batch, NAME, lambda each: each.answer is Answer.GONE)
+    batch.cancel([NAME])
+
+
+@pytest.mark.parametrize(
+    "said", ["", "qstat: garbage", "Job Id: 1.fake-pbs", "Job Id: 1.fake-pbs\n    job_state = R"]
+)
+def test_cancel_by_a_reply_that_shows_nothing_is_an_error_and_can_be_ordered_again(
+    pbs: PbsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    batch = client(pbs)
+    batch.submit(submission("sleep 600"))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "qstat").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (broken / "qstat").chmod(0o700)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{broken}:{os.environ['PATH']}")
+        with pytest.raises(SiteError) as caught:
+            batch.cancel([NAME])
+    assert caught.value.transient
+    batch.cancel([NAME])
+    assert pbs.commands("qdel") == ["qdel 1.fake-pbs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.worlds.batch.batch_slurm import SlurmWorld, world
 from tests.worlds.batch.slurm_cluster import CORES, NODES, OTHER_USER
@@ -18,6 +19,7 @@ from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
+from tidemill.site.nodes.planning import without_dying
 
 PILOTS = "tm-a-e1-1"
 BACKLOG = Backlog(node_s=1e6, nodes_max=NODES, event_s=1)
@@ -58,12 +60,10 @@ class Broker:
 
     def look(self) -> Situation:
         snapshot = self.snapshot()
-        held = [
-            Held(name=job.name, width=1, is_waiting=False, is_ending=job.name in self.canceled)
-            for job in snapshot.running
-            if job.ours
-        ]
-        (pool,) = cut(snapshot, held, TERMS, backlog=BACKLOG, limits=LIMITS)
+        left, ending = without_dying(snapshot, self.canceled)
+        held = [Held(name=job.name, width=1, is_waiting=False) for job in left.running if job.ours]
+        terms = msgspec.structs.replace(TERMS, ending=ending)
+        (pool,) = cut(left, held, terms, backlog=BACKLOG, limits=LIMITS)
         decision = decide(pool.situation, Policy.YIELD)
         names = [name for each in decision.cancel for name in pool.first(each.key, each.count)]
         self.started += self._tracker.look(snapshot, [Yielded("e1-1", pool.situation, decision)])

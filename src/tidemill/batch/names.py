@@ -19,9 +19,14 @@ def is_allocation_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def is_name(name: str) -> bool:
+    """Whether batch systems, files and command lines can all bear this name of a submission."""
+    return len(name) <= NAME_CHARS_MAX and _PLAIN.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
     """The name of a submission, if batch systems, files and command lines can all bear it. Raises SiteError."""
-    if len(name) > NAME_CHARS_MAX or not _PLAIN.fullmatch(name):
+    if not is_name(name):
         raise SiteError(
             f"an allocation cannot be named `{name[:NAME_CHARS_MAX]}`",
             hint=f"letters, digits and `._-`, at most {NAME_CHARS_MAX} of them",

@@ -348,6 +348,16 @@ def tell(part: str, head: str, records: dict[str, Any], *, is_json: bool) -> Non
     sys.stdout.write(as_json(part, records) if is_json else as_text(head, records))
 
 
+def reserved() -> dict[str, str]:
+    """The reservations of each node, as its attribute `resv` has them."""
+    text = path("rstat").read_text() if path("rstat").exists() else ""
+    found: dict[str, list[str]] = {}
+    for number, nodes in re.findall(r"(?s)Resv ID: (\S+).*?resv_nodes = (.*?)\n", text):
+        for name in re.findall(r"\((.*?):", nodes):
+            found.setdefault(name, []).append(number)
+    return {name: ", ".join(numbers) for name, numbers in found.items()}
+
+
 def pbsnodes(words: list[str]) -> None:
     with server() as (state, config):
         records = {}
@@ -362,6 +372,7 @@ def pbsnodes(words: list[str]) -> None:
                                         "vnode": name, **config.get("features", {}).get(name, {})},
                 "resources_assigned": {"ncpus": used} if used else {},
                 "resv_enable": "True", "sharing": "default_shared",
+                **({"resv": reserved()[name]} if name in reserved() else {}),
             }  # fmt: skip
             if (
                 parts := config.get("vnodes", 1)

@@ -129,9 +129,11 @@ def as_text(head: str, records: dict[str, Any]) -> str:
                 [(f"{key}.{k}", v) for k, v in value.items()] if isinstance(value, dict) else [(key, value)]
             )
             for k, v in pairs:
-                line = f"    {k} = {v}"
-                lines.append(line[:79])
-                lines += ["\t" + line[at : at + 70] for at in range(79, len(line), 70)]
+                for line in f"    {k} = {v}".split(
+                    "\n"
+                ):  # as where a user has taken care that no wrap hits his lines
+                    lines.append(line[:79])
+                    lines += ["\t" + line[at : at + 70] for at in range(79, len(line), 70)]
         lines.append("")
     return "\n".join(lines) + "\n"
 

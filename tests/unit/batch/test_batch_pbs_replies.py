@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import BatchSubmission, Ending
-from tidemill.batch.pbs import command, replies, survey
+from tidemill.batch.pbs import command, replies, reservations
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -120,7 +120,9 @@ def test_queues_that_route_are_none_and_lend_their_default() -> None:
 
 
 def test_standing_reservations_recur_and_maintenance_is_told() -> None:
-    found = survey.read_reservations((FIXTURES / "rstat.txt").read_bytes(), user="ada", now_s=NOW_S)
+    records = replies.read_reservations((FIXTURES / "rstat.txt").read_bytes())
+    vnodes = {**{name: {"resv": "M9.pbs01"} for name in "bcd"}, "a0": {"resv": "S3.pbs01, S12.pbs01"}}
+    found = reservations.read(records, user="ada", now_s=NOW_S, vnodes=vnodes, hosts={})
     assert [(each.name, each.maintenance, each.usable) for each in found] == [
         ("M9 pm", True, False),
         *[("S12 weekly", False, True)] * 3,

@@ -493,7 +493,7 @@ def reservation(
 
 
 def test_jobs_of_a_reservation_are_those_of_its_queue_and_it_names_hosts_by_their_vnodes() -> None:
-    halves = {f"n1[{k}]": vnode("n1", 32) for k in range(2)}
+    halves = {f"n1[{k}]": {**vnode("n1", 32), "resv": "R17.pbs"} for k in range(2)}
     vnodes = {**halves, "n2": vnode("n2")}
     queues = {"R17": QUEUE}
     inside = f"Job Id: 7.pbs\n{job('1:ncpus=4', queue='R17')}\n"
@@ -519,6 +519,16 @@ def test_a_record_that_a_user_forges_in_variables_takes_no_job_away(*, is_first:
     forger = f"Job Id: 8.pbs\n{job('1:ncpus=4', job_state='H', Variable_List='A=x')}\n{FORGED}\n"
     text = ours(*FOUR) + (forger + real if is_first else real + forger)
     assert released(snapshot(FOUR, text)) == ["n1+n2+n3+n4"]
+
+
+def test_a_forged_record_of_a_job_that_runs_takes_no_idle_node_from_the_jobs_that_wait() -> None:
+    vnodes = {**FOUR, "n5": vnode("n5", used=64)}
+    text = ours("n1", "n2") + f"Job Id: 7.pbs\n{job('4:ncpus=64')}\n\n"
+    for number, place in enumerate(("(n3:ncpus=64)+(n4:ncpus=64)", "(n4:ncpus=64)+(n5:ncpus=64)"), start=8):
+        text += f"Job Id: {number}.pbs\n{job('2:ncpus=64', job_state='R', exec_vnode=place)}\n\n"
+    seen = snapshot(vnodes, text)
+    assert [each.nodes for each in seen.running if not each.ours] == [("n5",)]
+    assert released(seen) == ["n1+n2+n3+n4+n5"] * 2
 
 
 def test_a_forged_record_of_an_array_holds_none_of_its_elements() -> None:

@@ -202,17 +202,12 @@ def test_what_runs_is_told_by_the_machine_and_what_waits_by_us() -> None:
     assert sum(each.count for each in found[0].situation.holdings if not each.waiting) == 2
 
 
-def test_what_we_have_canceled_goes_first_and_is_gone_when_its_node_is_cleaned_up() -> None:
-    running = [runs(k, f"n{k}", name=name, ours=True) for k, name in enumerate("abc")]
-    held = [
-        Held(name="a", width=1, is_waiting=False),
-        Held(name="b", width=1, is_waiting=False, loss_s=200, is_ending=True),
-        Held(name="c", width=1, is_waiting=False, is_ending=True),
-    ]
-    nodes = [busy("n0"), busy("n1"), node("n2", state=NodeState.ENDING)]
+def test_what_is_gone_when_its_node_is_cleaned_up_is_held_no_more() -> None:
+    running = [runs(k, f"n{k}", name=name, ours=True) for k, name in enumerate("ab")]
+    held = [Held(name=name, width=1, is_waiting=False) for name in "ab"]
+    nodes = [busy("n0"), node("n1", state=NodeState.ENDING)]
     (pool,) = pools(machine(*nodes, running=running), *held)
-    assert pool.names == {0: ["b"], 1: ["a"]}
-    assert [each.loss_s for each in pool.situation.holdings] == [-1.0, 0.0]
+    assert pool.names == {0: ["a"]}
     assert pool.situation.busy == [Busy(1, NOW + 30)]
 
 

@@ -24,11 +24,12 @@ from tidemill.batch.contract import (
     Facts,
     MachineTotals,
     Status,
+    element_name,
     split_element,
 )
 from tidemill.batch.launch import detect
-from tidemill.batch.names import check_name
-from tidemill.batch.pbs import command, survey
+from tidemill.batch.names import check_name, is_name
+from tidemill.batch.pbs import command, own, survey
 from tidemill.batch.pbs.deaths import Deaths
 from tidemill.batch.pbs.glance import ask_counts
 from tidemill.batch.pbs.replies import (
@@ -76,6 +77,9 @@ class PbsBatchSystem:
         self._user = pwd.getpwuid(os.getuid()).pw_name
         self._missing_since_s: dict[str, float] = {}
         self._final: dict[str, Status] = {}
+        self._living: set[str] = (
+            set()
+        )  #: that PBS showed when last asked for them, and what was submitted since
         self._suspended: set[str] = set()  #: that the scheduler suspended for another job, when last seen
         self._sought_s: dict[str, float] = {}  #: submissions without a number: when last looked for
         self._is_grouping = True  #: `qstat` knows `-E`
@@ -123,6 +127,7 @@ class PbsBatchSystem:
             walltime_s=submission.walltime_s,
         )
         self._records.note(name, submitted)
+        self._living.update(element_name(name, index, submission.count) for index in range(submission.count))
         return number
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
@@ -131,12 +136,14 @@ class PbsBatchSystem:
         answers: dict[str, Status] = {}
         for name in names:
             job = found.get(name)
+            self._living.discard(name)
             if name in self._final:
                 answers[name] = self._final[name]
             elif job is None or text_of(job, "job_state") in _OVER:
                 answers[name] = self._left(name, job)
             else:
                 self._missing_since_s.pop(name, None)
+                self._living.add(name)
                 answers[name] = self._told(name, job)
         unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
         if unclear and self._ask_history(unclear):
@@ -149,9 +156,34 @@ class PbsBatchSystem:
         return answers
 
     def cancel(self, names: Collection[str]) -> None:
-        """Delete the jobs of these allocations that have not ended, by one `qdel` (for IDS_MAX of them)."""
+        """Delete the jobs of these allocations that have not ended, by one `qdel` (for IDS_MAX of them).
+
+        Raises SiteError, transient, where one of them was not found and is not known to have ended; the others are
+        deleted all the same."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
-        jobs = self._jobs(wanted)
+        self._seek({split_element(name)[0] for name in wanted}, pause_s=0.0)
+        shown = self._records_of([number for name in wanted if (number := self._id(name))])
+        jobs = self._named(wanted, shown)
+        self._delete(jobs)
+        missing = [name for name in wanted if name not in jobs]
+        unclear = [name for name in missing if not self._has_left(name, shown)]
+        if unclear:
+            text = f"PBS does not show {len(unclear)} of {len(wanted)} allocations that are to be deleted, such as"
+            raise SiteError(f"{text} `{unclear[0]}`", hint="the agent orders it again")
+
+    def _has_left(self, name: str, shown: Mapping[str, Record]) -> bool:
+        """Whether an allocation that is not among the jobs that PBS `shown` has ended: its script says so, PBS shows
+        only others, or a job of another user with its number. A submission whose reply was lost may still come."""
+        number = self._id(name)
+        if self._records.ending(name, number) is not None:
+            return True
+        if not number:
+            now_s = clock.monotonic_s()
+            return now_s - self._missing_since_s.setdefault(name, now_s) > self._config.unknown_s
+        same = [job for key, job in shown.items() if command.short_id(key) == command.short_id(number)]
+        return all(text_of(job, "Job_Owner") and "Variable_List" in job for job in same)
+
+    def _delete(self, jobs: Mapping[str, Record]) -> None:
         states = {name: text_of(job, "job_state") for name, job in jobs.items()}
         living = [name for name, state in states.items() if state not in ("F", "X", "E")]
         if not living:
@@ -230,8 +262,9 @@ class PbsBatchSystem:
     def snapshot(self) -> Snapshot:
         """Take a snapshot by four queries, and now and then two for the server's settings and its scheduler."""
         server = self._ask_server()
+        checks = survey.Checks(settle=self._settle, is_scheduled=self._is_at_work)
         seen = survey.ask_snapshot(
-            self._budget, server, is_ours=self._is_ours, user=self._user, is_scheduled=self._is_at_work
+            self._budget, server, is_ours=self._is_ours, user=self._user, checks=checks
         )
         self._aliases = command.node_aliases(node.name for node in seen.nodes)
         self._is_planning = any(job.planned_s is not None and not job.ours for job in seen.queued)
@@ -255,6 +288,7 @@ class PbsBatchSystem:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
             self._suspended.discard(name)
+            self._living.discard(name)
         for name in submissions:
             self._sought_s.pop(name, None)
         self._records.forget(names, submissions)
@@ -284,18 +318,38 @@ class PbsBatchSystem:
         owner = text_of(job, "Job_Owner").partition("@")[0]
         return owner == self._user and variables(job).get(command.KEY) == self._key
 
+    def _settle(self, jobs: dict[str, Record]) -> dict[str, Record]:
+        """The jobs of the machine, of which only Tidemill's say that they are its own (`own`). Those of lost
+        submissions are looked for first, so that they have numbers."""
+        claimed = own.claims(jobs, self._is_ours)
+        bases = {split_element(name)[0] for name in claimed.values()}
+        lost = [each for each in bases if is_name(each) and self._records.submitted(each) is None]
+        if lost := sorted(filter(self._records.was_tried, lost)):
+            self._find(lost)
+        mine = {own.number_of(key): name for key, name in claimed.items() if self._is_number(key, name)}
+        doubtful = own.doubtful(jobs, mine, self._living)
+        told = own.by_number(doubtful, self._records_of(doubtful))
+        return own.settled(jobs, claimed, mine, told)
+
+    def _is_number(self, key: str, name: str) -> bool:
+        """Whether a record has the number that we know of this allocation, or of this array as a whole."""
+        base, index = split_element(name)
+        if not is_name(base) or (index is not None and not self._records.has(name)):
+            return False
+        return command.short_id(own.number_of(key)) == command.short_id(self._id(name))
+
     def _id(self, name: str) -> str:
         """The number of an allocation; empty where the reply to its submission never came."""
         base, index = split_element(name)
         submitted = self._records.submitted(base)
         return command.element_id(submitted.batch_id, index) if submitted else ""
 
-    def _seek(self, names: Collection[str]) -> None:
+    def _seek(self, names: Collection[str], *, pause_s: float = LOST_EVERY_S) -> None:
         """Look for the jobs of those of these submissions that have no number: for all of them at once, as soon as one
-        was not looked for within LOST_EVERY_S."""
+        was not looked for within `pause_s`."""
         lost = sorted(name for name in names if self._records.submitted(name) is None)
         now_s = clock.monotonic_s()
-        if any(now_s - self._sought_s.get(name, -LOST_EVERY_S) >= LOST_EVERY_S for name in lost):
+        if any(now_s - self._sought_s.get(name, -pause_s) >= pause_s for name in lost):
             self._find(lost)
             self._sought_s |= dict.fromkeys(lost, now_s)
 
@@ -304,10 +358,14 @@ class PbsBatchSystem:
         several numbers (openpbs issue 2672), and turns a key that looks like a number into one."""
         asked = [name for name in names if self._records.has(name)]
         self._seek({split_element(name)[0] for name in asked})
-        numbers = {name: number for name in asked if (number := self._id(name))}
-        ids = {command.short_id(number): name for name, number in numbers.items()}
+        numbers = [number for name in asked if (number := self._id(name))]
+        return self._named(asked, self._records_of(numbers, *options))
+
+    def _named(self, names: Iterable[str], shown: Mapping[str, Record]) -> dict[str, Record]:
+        """The records that PBS `shown` of these allocations, by name."""
+        ids = {command.short_id(number): name for name in names if (number := self._id(name))}
         found: dict[str, Record] = {}
-        for number, job in self._records_of(list(numbers.values()), *options).items():
+        for number, job in shown.items():
             name = ids.get(command.short_id(number), "")
             told = variables(job).get(command.NAME, "")
             if name and self._is_ours(job) and told in (name, split_element(name)[0]):
@@ -326,7 +384,11 @@ class PbsBatchSystem:
                 reply = self._budget.query(["qstat", *options, "-f", *group], kind="status")
             if reply.status not in {0, *command.GONE_STATUSES}:
                 self._budget.check(reply)
-            found |= read_text(reply.output, "Job Id:")
+            records = read_text(reply.output, "Job Id:")
+            if reply.status == 0 and not records and not options:  # without a history, -x prints nothing
+                said = reply.output[:200].decode(errors="replace").strip()
+                raise SiteError(f"`qstat -f` of {len(group)} jobs printed no job, and no error: `{said}`")
+            found |= records
         return found
 
     def _find(self, names: Sequence[str]) -> None:

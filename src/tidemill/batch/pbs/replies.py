@@ -28,6 +28,9 @@ _BARE = re.compile(r"([:\[,]\s*)(-?0\d+(?:\.\d+)?|[A-Za-z_][\w.@/-]*)(\s*[,}\]\n
 _ATTRIBUTE = re.compile(r"^    ([A-Za-z_][\w.]*) = ?(.*)$")
 _VARIABLE = re.compile(r"(?:^|,)([A-Za-z_][\w%()]*)=((?:(?!,[A-Za-z_][\w%()]*=).)*)", re.DOTALL)
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*(b|kb|mb|gb|tb|pb|w|kw|mw|gw|tw|pw)?", re.IGNORECASE)
+_AFTER_VARIABLES = {"reserve_rrule", "reserve_index", "reserve_count"}
+"""Attributes of a reservation after its `Variable_List` (master_resv_attr_def.xml of OpenPBS) that are read here."""
+
 _WORD_BYTES = 8
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
@@ -91,17 +94,25 @@ def copy_of(name: str, number: int) -> str:
 
 
 def read_reservations(text: bytes) -> list[Record]:
-    """The records of `pbs_rstat -f`, whose attributes are not indented in all versions."""
+    """The records of `pbs_rstat -f`, whose attributes are not indented in all versions.
+
+    PBS prints a user's `$LOGNAME` and `$MAIL` in `Variable_List` with their line breaks (pbs_rsub.c, pbs_rstat.c). So
+    the first value of a name counts, and of the lines after `Variable_List` only the rule of a standing reservation,
+    which PBS prints there: its last value counts. A forged `Resv ID:` line begins a record as a real one does."""
     found: list[Record] = []
     last = ""
+    has_variables = False
     for line in text.decode(errors="replace").splitlines():
         name, equals, value = line.strip().partition(" = ")
-        if line.lstrip().startswith("Resv ID:"):
+        if line.startswith("Resv ID:"):
             found.append({"id": line.partition(":")[2].strip()})
-            last = ""
+            last, has_variables = "", False
         elif equals and found and re.fullmatch(r"[A-Za-z_][\w.]*", name):
-            found[-1][name] = value
-            last = name
+            is_real = name in _AFTER_VARIABLES if has_variables else name not in found[-1]
+            has_variables = has_variables or name == "Variable_List"
+            last = name if is_real else ""
+            if is_real:
+                found[-1][name] = value
         elif last and line.startswith("\t"):
             found[-1][last] += line.strip()
     return found

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts, element_name
+from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts
 from tidemill.batch.launch import describe
-from tidemill.batch.pbs import order, replies
+from tidemill.batch.pbs import order, replies, reservations
 from tidemill.batch.pbs.command import NAME
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
+from tidemill.batch.pbs.own import name_in
 from tidemill.batch.pbs.replies import (
     Record,
     copy_of,
@@ -33,7 +34,7 @@ from tidemill.batch.pbs.replies import (
 from tidemill.batch.pbs.requests import Hosts, read_request
 from tidemill.batch.polite import Budget
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.model.machine import Queued, Reservation, Running, Snapshot
+from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 HIDDEN_JOBS = "other users' jobs (query_other_jobs is False)"
 NO_SCHEDULER = "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down)"
@@ -42,11 +43,9 @@ SILENT_S = 30.0
 """A job that has waited longer than this without a comment was in no cycle: each cycle comments on jobs that it does
 not start."""
 
-OCCURRENCES_MAX = 100
 _ELEMENT = re.compile(r"\[(\d+)\]")
 _WAITING = ("Q", "H", "W", "T")
 _SCHEDULER = re.compile(r"(?m)^\s*state = (\w+)")
-_PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
 
 
 def ask_server(budget: Budget) -> Record:
@@ -88,6 +87,17 @@ class MachineReplies(msgspec.Struct, frozen=True, kw_only=True):
     reservations: bytes  #: of `pbs_rstat -f`
 
 
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """What is found out with all jobs at hand.
+
+    `settle`: all records -> those of the machine's jobs, of which only Tidemill's say that they are its own;
+    `is_scheduled`: all jobs -> whether a scheduler runs.
+    """
+
+    settle: Callable[[dict[str, Record]], dict[str, Record]] = lambda jobs: jobs
+    is_scheduled: Callable[[Mapping[str, Record]], bool] = lambda _: True
+
+
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides where a waiting job could run, and whether it could start."""
 
@@ -103,19 +113,22 @@ def ask_snapshot(
     *,
     is_ours: Callable[[Record], bool],
     user: str,
-    is_scheduled: Callable[[Mapping[str, Record]], bool] = lambda _: True,
+    checks: Checks | None = None,
 ) -> Snapshot:
-    """Four queries: nodes, jobs, queues, reservations. `is_scheduled`: all jobs -> whether a scheduler runs. Raises
-    SiteError, ProtocolError."""
+    """Four queries: jobs, nodes, queues, reservations. `is_ours`: whether a record says so. Raises SiteError,
+    ProtocolError."""
+    checks = Checks() if checks is None else checks
+    # as text: JSON makes numbers of variables that look like one, and our key may
+    jobs = replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:")
+    jobs = checks.settle(jobs)  # before the nodes, which are to show all that run (`_on_used`)
     shown = MachineReplies(
         server=server,
         vnodes=_ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot"),
-        # as text: JSON makes numbers of variables that look like one, and our key may
-        jobs=replies.read_text(budget.check(budget.query(["qstat", "-t", "-f"], kind="snapshot")), "Job Id:"),
+        jobs=jobs,
         queues=_ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot"),
         reservations=budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")),
     )
-    stops = "" if is_scheduled(shown.jobs) else NO_SCHEDULER
+    stops = "" if checks.is_scheduled(shown.jobs) else NO_SCHEDULER
     if not stops and text_of(server, "scheduling") == "False":
         stops = NO_SCHEDULING
     return compose_snapshot(shown, is_ours=is_ours, user=user, stops=stops)
@@ -129,16 +142,18 @@ def compose_snapshot(
     hosts = Hosts(shown.vnodes)
     is_hidden = text_of(server, "query_other_jobs") == "False"
     now_s = float(clock.now_s())
+    nodes = read_nodes(shown.vnodes, queues)
     running = [
         _running(number, job, hosts.of_vnode, ours=is_ours(job))
         for number, job in jobs.items()
         if text_of(job, "job_state") in ("R", "E", "S", "U") and "[]" not in number
     ]
+    reserved = replies.read_reservations(shown.reservations)
     formula = order.read_formula(text_of(server, "job_sort_formula"))
     around = Surroundings(
         hosts=hosts,
         queues=queues,
-        reservations=reservation_queues(shown.reservations),
+        reservations=reservations.queues(reserved, vnodes=shown.vnodes),
         own=OwnLimits(user=user, projects={text_of(job, "project") for job in jobs.values() if is_ours(job)}),
     )
     queued = [
@@ -151,13 +166,15 @@ def compose_snapshot(
         )
         for number, job in waiting(jobs)
     ]
-    nodes = hosts.with_asked(read_nodes(shown.vnodes, queues))  # after all jobs were read
+    nodes = hosts.with_asked(nodes)  # after all jobs were read
     return Snapshot(
         at_s=now_s,
         nodes=nodes,
-        running=running,
+        running=_on_used(running, nodes),
         queued=sorted(queued, key=_likely_order),
-        reservations=read_reservations(shown.reservations, user=user, now_s=now_s, hosts=hosts.of_vnode),
+        reservations=reservations.read(
+            reserved, user=user, now_s=now_s, vnodes=shown.vnodes, hosts=hosts.of_vnode
+        ),
         partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
         starts_nothing=stops,
         iteration_s=read_duration(text_of(server, "scheduler_iteration")) or 0.0,
@@ -165,45 +182,6 @@ def compose_snapshot(
         are_others_hidden=is_hidden,
         hidden=[HIDDEN_JOBS] if is_hidden else [],
     )
-
-
-def read_reservations(
-    text: bytes, *, user: str, now_s: float, hosts: Mapping[str, str] | None = None
-) -> list[Reservation]:
-    """Reservations of `pbs_rstat -f`. Of a standing one only one occurrence is shown: the others follow by its rule.
-    `hosts`: of vnodes, which reservations name."""
-    found: list[Reservation] = []
-    for each in replies.read_reservations(text):
-        start_s = read_time(text_of(each, "reserve_start"), now_s)
-        end_s = read_time(text_of(each, "reserve_end"), now_s)
-        if start_s is None or end_s is None:
-            continue
-        vnodes = [name for name, _ in read_vnodes(text_of(each, "resv_nodes"))]
-        nodes = tuple(dict.fromkeys((hosts or {}).get(name, name) for name in vnodes))
-        users = [name.partition("@")[0] for name in text_of(each, "Authorized_Users").split(",")]
-        name = _reservation_name(each)
-        for shift_s in _occurrences(each):
-            if end_s + shift_s > now_s:
-                reservation = Reservation(
-                    name=name,
-                    start_s=start_s + shift_s,
-                    end_s=end_s + shift_s,
-                    nodes=nodes,
-                    maintenance=name.startswith("M"),
-                    usable=user in users,
-                )
-                found.append(reservation)
-    return found
-
-
-def reservation_queues(text: bytes) -> dict[str, str]:
-    """The name of each reservation of `pbs_rstat -f` by its queue, in which its jobs wait and run."""
-    return {text_of(each, "queue"): _reservation_name(each) for each in replies.read_reservations(text)}
-
-
-def _reservation_name(each: Record) -> str:
-    """`R17 NAME`."""
-    return f"{text_of(each, 'id').partition('.')[0]} {text_of(each, 'Reserve_Name')}".strip()
 
 
 def compose_facts(server: Record, seen: Snapshot) -> Facts:
@@ -268,18 +246,6 @@ def _ask(budget: Budget, words: list[str], part: str, head: str, *, kind: str) -
     return found
 
 
-def _occurrences(each: Record) -> list[float]:
-    """How much later than the one shown a standing reservation recurs, itself included (RFC 5545, FREQ and INTERVAL).
-    Whether the first or the next one is shown differs between versions: all that may be are kept."""
-    rule = dict(part.partition("=")[::2] for part in text_of(each, "reserve_rrule").split(";"))
-    period_s = _PERIODS.get(rule.get("FREQ", ""))
-    count = read_number(text_of(each, "reserve_count") or rule.get("COUNT", "1"))
-    if period_s is None or count < 2:
-        return [0.0]
-    step_s = period_s * max(1, read_number(rule.get("INTERVAL", "1")))
-    return [index * step_s for index in range(min(count, OCCURRENCES_MAX))]
-
-
 def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) -> Running:
     now_s = clock.now_s()
     started_s = read_time(text_of(job, "stime"), now_s) or float(now_s)
@@ -300,6 +266,18 @@ def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) 
         whole="excl" in text_of(job, "Resource_List", "place"),
         ours=ours,
     )
+
+
+def _on_used(running: list[Running], nodes: list[Node]) -> list[Running]:
+    """These without regular jobs on nodes that PBS shows without any, which it did later: such a job has just ended, or
+    a user has forged its record so that idle nodes seem to be in use."""
+    unused = {each.name for each in nodes if each.state is NodeState.IDLE and each.cores_free == each.cores}
+    found = []
+    for job in running:
+        used = job.nodes if job.ours else tuple(name for name in job.nodes if name not in unused)
+        if used or not job.nodes:
+            found.append(job if used == job.nodes else msgspec.structs.replace(job, nodes=used))
+    return found
 
 
 def waiting(jobs: dict[str, Record]) -> Iterator[tuple[str, Record]]:
@@ -332,13 +310,7 @@ def _array_of(number: str) -> str:
 def name_of(number: str, job: Record, *, ours: bool) -> str:
     """The job's name; for Tidemill's jobs the allocation's, with an element's index, as PBS may have cut the former.
     The index is that of the number `12[3]`: waiting elements show no `array_index` (OpenPBS 23.06)."""
-    name = text_of(job, "Job_Name")
-    if ours:
-        name = variables(job).get(NAME, name)
-        index = _ELEMENT.search(number)
-        if index is not None:
-            name = element_name(name, int(index[1]), count=2)
-    return name
+    return name_in(number, job) if ours and variables(job).get(NAME) else text_of(job, "Job_Name")
 
 
 def _likely_order(job: Queued) -> tuple[float, float, float]:

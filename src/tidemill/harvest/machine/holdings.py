@@ -14,16 +14,12 @@ LOSS_STEPS_PER_EVENT = 4
 """Allocations whose losses differ by less than a quarter of an event count as alike."""
 
 
-ENDING_LOSS_S = -1.0
-"""The loss of what ends anyway: less than that of any other."""
-
-
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """One of Tidemill's allocations, as the agent's log records it.
 
     `ends_s`: the end that the agent ordered or the batch system reported, 0 = not known; `walltime_s`: the request of a
     waiting one; `pool`: the pool that it was requested for, empty = not known; `loss_s`: node-seconds of work that
-    ending it now throws away; `is_ending`: its end is ordered, so it ends before all others and none ends instead.
+    ending it now throws away.
     """
 
     name: str
@@ -34,7 +30,6 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     walltime_s: float = 0.0
     loss_s: float = 0.0
     pool: str = ""
-    is_ending: bool = False
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -67,7 +62,6 @@ def matched(snapshot: Snapshot, held: Sequence[Held]) -> list[Placed]:
             is_waiting=False,
             started_s=job.started_s,
             ends_s=ends_s,
-            loss_s=ENDING_LOSS_S if mine.is_ending else mine.loss_s,
         )
         placed.append(Placed(running, job.nodes))
     for each in known.values():
