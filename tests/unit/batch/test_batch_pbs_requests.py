@@ -166,9 +166,10 @@ def test_a_job_that_names_a_host_needs_no_more_than_this_one_and_an_end_before_i
     for select, ended in (("16:ncpus=4:host=n1", ["tm-n1"]), ("17:ncpus=4:host=n1", [])):
         assert canceled(snapshot(EIGHT, ours("n1", "n2") + f"Job Id: 7.pbs\n{job(select)}\n")) == ended
     closed = reservation(vnodes="(n1:ncpus=64)", in_s=1800, user="eve")  # of n1, and n2 is not closed
+    nodes = {**EIGHT, "n1": {**EIGHT["n1"], "resv": "R17.pbs"}}
     for walltime, ended in (("00:20:00", ["tm-n1", "tm-n2"]), ("01:00:00", ["tm-n2"])):
         jobs = jobs_for("n1", "n2", **{"Resource_List.walltime": walltime})
-        assert canceled(snapshot(EIGHT, ours("n1", "n2") + jobs, reservations=closed)) == ended
+        assert canceled(snapshot(nodes, ours("n1", "n2") + jobs, reservations=closed)) == ended
 
 
 def test_an_allocation_of_several_nodes_ends_for_a_job_that_names_the_last_of_them() -> None:
