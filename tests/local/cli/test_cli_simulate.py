@@ -55,6 +55,7 @@ def test_the_json_document_holds_every_figure_of_each_policy(log: Path, tmp_path
         assert nodes == sorted(nodes)
         assert sum(size["jobs"] for size in each["by_size"]) == 900
         assert all("wait_change" in size for size in each["by_size"])
+        assert each["by_size"][-1]["bound"] == {"change": 0.01, "delay_s": None}  # 65 to 128 of 256 nodes
         for name in ("by_length", "by_limit"):
             assert sum(length["jobs"] for length in each[name]) == 900
         assert each["by_size_and_length"]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange, delay
+from tidemill.harvest.simulation.experiment import ClassResult, PairedWaits
+from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange, RunSummary, classes_of, delay
 from tidemill.harvest.simulation.promise import (
     Judged,
     PromiseState,
+    class_bound,
     class_verdict,
+    mean_bound,
     mean_verdict,
     promise_of,
 )
+from tidemill.harvest.simulation.swf import Job
 
 KEPT, BROKEN, UNSURE = PromiseState.KEPT, PromiseState.BROKEN, PromiseState.UNSURE
 
@@ -49,6 +53,47 @@ def test_the_largest_jobs_may_wait_1_percent_longer_whatever_the_seconds() -> No
     assert class_verdict(change(0.011, 0.019), later(1, 2), is_largest=True) is BROKEN
     assert class_verdict(change(0.001, 0.011), later(1, 2), is_largest=True) is UNSURE
     assert class_verdict(change(None, None), later(1, 2), is_largest=True) is KEPT
+
+
+def classes(jobs: list[Job], nodes: int, mean_s: tuple[float, float]) -> list[ClassResult]:
+    """All classes of three pairs of runs, in which each of them waits `mean_s` without us and with us."""
+    found = classes_of(jobs, nodes)
+    number = 1 + len(found.sizes) + len(found.lengths) + len(found.limits) + len(found.both)
+
+    def runs(mean: float) -> list[RunSummary]:
+        return [
+            RunSummary(
+                idle_s=1, capacity_s=1, held_s=1, useful_s=1, starts=1, cancels=1, calls=1, kept_s=0, cpu_s=0,
+                waits_s=[mean + k] * number, slowdowns=[1.0] * number,
+            )
+            for k in range(3)
+        ]  # fmt: skip
+
+    by = PairedWaits(runs(mean_s[0]), runs(mean_s[1]), nodes=nodes).results(found)
+    return [*by.sizes, *by.lengths, *by.limits, *by.both]
+
+
+def test_only_jobs_over_a_quarter_of_the_machine_have_the_bound_of_the_largest() -> None:
+    few = [Job(0, 600, 1 + k % 32, 600) for k in range(150)]  # too few for classes: one of 1 to 32 nodes
+    many = 4 * [job for job in few if job.width <= 16] + 4 * [job for job in few if job.width > 16]
+
+    assert {(each.bound.text, each.verdict) for each in classes(few, 64, (1000, 1015))} == {
+        ("2 % or 15 s", KEPT)
+    }
+    found = classes(many, 64, (1000, 1015))
+    wide = [each for each in found if each.nodes_min > 16]
+    # as a class of size, and as one of size and any length
+    assert [(each.bound.text, each.verdict) for each in wide] == [("1 %", BROKEN)] * 2
+    assert {(each.bound.text, each.verdict) for each in found if each.nodes_min <= 16} == {
+        ("2 % or 15 s", KEPT)
+    }
+
+
+def test_the_bound_of_a_row_says_what_its_verdict_is_by() -> None:
+    assert class_bound(change(0.0, 0.1), is_largest=True).text == "1 %"
+    assert class_bound(change(None, None), is_largest=True).text == "15 s"  # nobody waits without us
+    assert mean_bound(change(-0.1, 0.1)).text == "0 %"
+    assert mean_bound(change(None, None)).text == "15 s"
 
 
 def test_the_mean_may_not_grow() -> None:

@@ -403,6 +403,7 @@ def print_classes(policy: str, found: Result) -> None:
         *(
             f"{signed(moved.low)} .. {signed(moved.high)}",
             *delay_texts(found.delay_s),
+            found.mean_bound.text,
             found.promise.mean.text,
         ),
     ]
@@ -414,9 +415,20 @@ def print_classes(policy: str, found: Result) -> None:
     )
     rows = [class_row(text(each), each) for classes, text in groups for each in classes]
     show_table(
-        [policy.upper(), "JOBS", "WAIT WITHOUT US", "WITH US", "CHANGE", "95 %", "LATER", "95 %", "PROMISE"],
+        [
+            policy.upper(),
+            "JOBS",
+            "WAIT WITHOUT US",
+            "WITH US",
+            "CHANGE",
+            "95 %",
+            "LATER",
+            "95 %",
+            "BOUND",
+            "PROMISE",
+        ],
         [total, *rows],
-        right=tuple(range(1, 8)),
+        right=tuple(range(1, 9)),
     )
     show(f"{policy}: promise {found.promise.verdict.text}; the promise is: {SENTENCE}")
     if found.delay_s.low is None:
@@ -433,7 +445,10 @@ def class_row(text: str, each: ClassResult) -> list[str]:
             f"{each.wait_s:,.0f}",
             signed(each.wait_change),
         ),
-        *(f"{signed(each.low)} .. {signed(each.high)}", *delay_texts(each.delay_s), each.verdict.text),
+        f"{signed(each.low)} .. {signed(each.high)}",
+        *delay_texts(each.delay_s),
+        each.bound.text,
+        each.verdict.text,
     ]
 
 

@@ -28,12 +28,15 @@ from tidemill.harvest.simulation.promise import (
     Judged,
     Promise,
     PromiseState,
-    class_verdict,
-    mean_verdict,
+    WaitBound,
+    class_bound,
+    mean_bound,
     promise_of,
+    verdict_of,
 )
 from tidemill.harvest.simulation.simulator import HOUR_S, SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
+from tidemill.model.figures.job_classes import size_edges
 
 REPLICA_JOBS = 170_000
 """Each seed replays up to about this number of jobs: shorter logs, whose mean waits are noisier, get more replicas."""
@@ -83,6 +86,7 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float
     slowdown_without: float
     slowdown_change: RelativeChange
+    bound: WaitBound
     verdict: PromiseState
 
 
@@ -110,6 +114,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     by_length: list[ClassResult]
     by_limit: list[ClassResult]
     by_size_and_length: list[ClassResult]
+    mean_bound: WaitBound
     promise: Promise
 
 
@@ -189,7 +194,9 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
     """The figures of one policy."""
     with_us = [run for each in runs for run in each.policies[policy.value]]
     without = [run for each in runs for run in each.without[: len(each.policies[policy.value])]]
-    by = PairedWaits(without, with_us).results(classes_of(study.jobs, study.world.nodes))
+    by = PairedWaits(without, with_us, nodes=study.world.nodes).results(
+        classes_of(study.jobs, study.world.nodes)
+    )
     idle_s = sum(run.idle_s for run in without)
     useful_s = sum(run.useful_s for run in with_us)
     bounds = change([run.idle_s for run in without], [run.useful_s for run in with_us])
@@ -216,6 +223,7 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
         by_length=by.lengths,
         by_limit=by.limits,
         by_size_and_length=by.both,
+        mean_bound=by.mean_bound,
         promise=by.promise,
     )
 
@@ -228,21 +236,26 @@ class ClassResults(NamedTuple):
     limits: list[ClassResult]
     both: list[ClassResult]
     delay_s: MeanDelay
+    mean_bound: WaitBound
     promise: Promise
 
 
 class PairedWaits:
-    """The waits of all pairs, place by place of their digests."""
+    """The waits of all pairs on a machine of `nodes`, place by place of their digests."""
 
-    def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary]) -> None:
-        self._without, self._with_us = without, with_us
+    def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary], *, nodes: int) -> None:
+        self._without, self._with_us, self._nodes = without, with_us, nodes
 
     def results(self, classes: JobClasses) -> ClassResults:
         """All classes, in the order of a digest."""
-        largest = classes.sizes[-1]
         both = [each for _, _, each in classes.both]
         everything = [*classes.sizes, *classes.lengths, *classes.limits, *both]
-        found = [self._result(each, k, is_largest=each is largest) for k, each in enumerate(everything, 1)]
+        largest = largest_jobs(classes, self._nodes)
+        found = [
+            # the same jobs have one bound in every table
+            self._result(each, k, is_largest=each.jobs == largest and is_over_quarter(each, self._nodes))
+            for k, each in enumerate(everything, 1)
+        ]
         lengths = len(classes.sizes)
         limits = lengths + len(classes.lengths)
         rest = limits + len(classes.limits)
@@ -255,13 +268,15 @@ class PairedWaits:
             for k, each in enumerate(found)
         ]
         moved, later = self._change(0)
+        bound = mean_bound(moved)
         return ClassResults(
             sizes=found[:lengths],
             lengths=found[lengths:limits],
             limits=found[limits:rest],
             both=found[rest:],
             delay_s=later,
-            promise=promise_of(mean_verdict(moved, later), judged),
+            mean_bound=bound,
+            promise=promise_of(verdict_of(bound, moved, later), judged),
         )
 
     def _change(self, k: int) -> tuple[RelativeChange, MeanDelay]:
@@ -270,6 +285,7 @@ class PairedWaits:
 
     def _result(self, of: JobClass, k: int, *, is_largest: bool) -> ClassResult:
         moved, later = self._change(k)
+        bound = class_bound(moved, is_largest=is_largest)
         without, with_us = self._without, self._with_us
         return ClassResult(
             name=of.name,
@@ -289,8 +305,19 @@ class PairedWaits:
             slowdown_change=change(
                 [run.slowdowns[k] for run in without], [run.slowdowns[k] for run in with_us]
             ),
-            verdict=class_verdict(moved, later, is_largest=is_largest),
+            bound=bound,
+            verdict=verdict_of(bound, moved, later),
         )
+
+
+def largest_jobs(classes: JobClasses, nodes: int) -> int:
+    """How many jobs the class over a quarter of the machine has; 0 where they joined smaller ones."""
+    return sum(each.jobs for each in classes.sizes if is_over_quarter(each, nodes))
+
+
+def is_over_quarter(of: JobClass, nodes: int) -> bool:
+    """Whether all jobs of a class are over a quarter of the machine, as the last class of size is named."""
+    return of.nodes_min > size_edges(nodes)[-2]
 
 
 def mean(values: Sequence[float]) -> float:

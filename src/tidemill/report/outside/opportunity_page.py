@@ -193,6 +193,7 @@ def _waits(data: Opportunity) -> str:
         "change",
         "95 %",
         "later by",
+        "bound",
         "promise",
     ]
     rows = []
@@ -201,13 +202,14 @@ def _waits(data: Opportunity) -> str:
         jobs = count_text(sum(size.jobs for size in each.by_size))
         rows.append(
             [each.policy, length, "all", jobs, wait_text(each.wait_without_s), signed(each.wait_change.mean),
-             interval(each.wait_change), f"{each.wait_s - each.wait_without_s:+,.0f} s", each.promise.mean.text]
+             interval(each.wait_change), f"{each.wait_s - each.wait_without_s:+,.0f} s",
+             each.mean_bound.text, each.promise.mean.text]
         )  # fmt: skip
         for name, row in _classes(each):
             change = RelativeChange(mean=row.wait_change, low=row.low, high=row.high)
             rows.append(
                 [each.policy, length, name, count_text(row.jobs), wait_text(row.wait_without_s), signed(change.mean),
-                 interval(change), f"{row.delay_s.mean:+,.0f} s", row.verdict.text]
+                 interval(change), f"{row.delay_s.mean:+,.0f} s", row.bound.text, row.verdict.text]
             )  # fmt: skip
     told = (
         "Mean waits of the log's own jobs, replayed with and without guests on the same workload. The promise: "
