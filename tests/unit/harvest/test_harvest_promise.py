@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.harvest.simulation.experiment import ClassResult, PairedWaits
+from tidemill.harvest.simulation.experiment import ClassResult, PairedWaits, Study, too_little
 from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange, RunSummary, classes_of, delay
 from tidemill.harvest.simulation.promise import (
     Judged,
@@ -15,6 +15,7 @@ from tidemill.harvest.simulation.promise import (
     mean_verdict,
     promise_of,
 )
+from tidemill.harvest.simulation.simulator import World
 from tidemill.harvest.simulation.swf import Job
 
 KEPT, BROKEN, UNSURE = PromiseState.KEPT, PromiseState.BROKEN, PromiseState.UNSURE
@@ -87,6 +88,28 @@ def test_only_jobs_over_a_quarter_of_the_machine_have_the_bound_of_the_largest()
     assert {(each.bound.text, each.verdict) for each in found if each.nodes_min <= 16} == {
         ("2 % or 15 s", KEPT)
     }
+
+
+def test_a_log_of_few_jobs_keeps_no_promise() -> None:
+    few = [Job(0, 600, 1, 600)] * 29
+
+    assert {each.verdict for each in classes(few, 64, (1000, 990))} == {UNSURE}
+    assert {each.verdict for each in classes(few, 64, (1000, 1100))} == {BROKEN}
+    assert {each.verdict for each in classes([*few, *few[:1]], 64, (1000, 990))} == {KEPT}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "days", "warning"),
+    [(99, 20, "99 jobs are too little"), (100, 13, "13.0 days are too little"), (1, 0.5, "1 job and 0.5 days"),
+     (100, 14, "")],
+)  # fmt: skip
+def test_too_few_jobs_or_days_are_warned_of(jobs: int, days: float, warning: str) -> None:
+    study = Study(
+        world=World(nodes=4, horizon_s=days * 86_400), jobs=[Job(0, 60, 1, 60)] * jobs, policies=[], seeds=1,
+        replicas=1, jitter_s=0,
+    )  # fmt: skip
+    assert warning in " ".join(too_little(study))
+    assert bool(too_little(study)) is bool(warning)
 
 
 def test_the_bound_of_a_row_says_what_its_verdict_is_by() -> None:

@@ -170,11 +170,12 @@ def define_times(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Simulate and print."""
-    from tidemill.harvest.simulation.experiment import results_of, run_all
+    from tidemill.harvest.simulation.experiment import results_of, run_all, too_little
 
     kind = args.kind or kind_of(args.trace)
     trace = read(args, kind)
     study = study_of(args, trace, is_pbs=kind == "pbs")
+    trace.notes.extend(too_little(study))
     for note in notes_of(trace):
         say(note)
     if args.plot is not None:
@@ -273,13 +274,18 @@ def notes_of(trace: Trace) -> list[str]:
     """What is to be known of a log, for people."""
     from tidemill.harvest.simulation.swf import told
 
-    lines = [f"{trace.name}: {len(trace.jobs):,} jobs on {trace.nodes:,} nodes ({trace.nodes_from})"]
+    lines = [f"{trace.name}: {size_text(len(trace.jobs), trace.nodes)} ({trace.nodes_from})"]
     if trace.skipped:
         lines.append(f"skipped: {told(trace.skipped)}")
     if trace.outages:
         hours = sum(end - start for start, end in trace.outages) / 3600
         lines.append(f"left out: {counted_text(len(trace.outages), 'outage')}, {hours:,.0f} h")
     return lines + trace.notes
+
+
+def size_text(jobs: int, nodes: int) -> str:
+    """`629 jobs on 64 nodes`."""
+    return f"{counted_text(jobs, 'job')} on {counted_text(nodes, 'node')}"
 
 
 def report_of(
@@ -389,7 +395,7 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
     first = next(iter(results.values()))
     show("")
     seeds = counted_text(study.seeds, "seed")
-    show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {seeds}")
+    show(f"{percent(first.idle_share)} of {counted_text(trace.nodes, 'node')} idle without us; {seeds}")
 
 
 def print_classes(policy: str, found: Result) -> None:

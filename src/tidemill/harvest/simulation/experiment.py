@@ -29,6 +29,7 @@ from tidemill.harvest.simulation.promise import (
     Promise,
     PromiseState,
     WaitBound,
+    at_best,
     class_bound,
     mean_bound,
     promise_of,
@@ -37,10 +38,14 @@ from tidemill.harvest.simulation.promise import (
 from tidemill.harvest.simulation.simulator import HOUR_S, SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
 from tidemill.model.figures.job_classes import size_edges
+from tidemill.model.quantities import counted_text
 
 REPLICA_JOBS = 170_000
 """Each seed replays up to about this number of jobs: shorter logs, whose mean waits are noisier, get more replicas."""
 REPLICAS_MAX = 24
+JOBS_FEW = 100
+DAYS_FEW = 14
+"""A log with fewer jobs, or of less time, says little of a machine: verdicts come with a warning."""
 REFERENCE_SHARE = 4
 """Policies for comparison run on one of this number of replicas."""
 
@@ -116,6 +121,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     by_size_and_length: list[ClassResult]
     mean_bound: WaitBound
     promise: Promise
+
+
+def too_little(study: Study) -> list[str]:
+    """Warnings that a log is too short to say much of its machine."""
+    few = []
+    if len(study.jobs) < JOBS_FEW:
+        few.append(counted_text(len(study.jobs), "job"))
+    if study.world.horizon_s < DAYS_FEW * 86_400:
+        few.append(f"{study.world.horizon_s / 86_400:.1f} days")
+    if not few:
+        return []
+    return [
+        f"{' and '.join(few)} are too little to judge a machine by: waits and the promise need at least "
+        f"{JOBS_FEW} jobs and {DAYS_FEW} days"
+    ]
 
 
 def replicas_for(jobs: int) -> int:
@@ -245,9 +265,11 @@ class PairedWaits:
 
     def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary], *, nodes: int) -> None:
         self._without, self._with_us, self._nodes = without, with_us, nodes
+        self._jobs = 0
 
     def results(self, classes: JobClasses) -> ClassResults:
         """All classes, in the order of a digest."""
+        self._jobs = sum(each.jobs for each in classes.sizes)
         both = [each for _, _, each in classes.both]
         everything = [*classes.sizes, *classes.lengths, *classes.limits, *both]
         largest = largest_jobs(classes, self._nodes)
@@ -276,8 +298,11 @@ class PairedWaits:
             both=found[rest:],
             delay_s=later,
             mean_bound=bound,
-            promise=promise_of(verdict_of(bound, moved, later), judged),
+            promise=promise_of(self._verdict(bound, moved, later), judged),
         )
+
+    def _verdict(self, bound: WaitBound, moved: RelativeChange, later: MeanDelay) -> PromiseState:
+        return at_best(verdict_of(bound, moved, later), jobs=self._jobs)
 
     def _change(self, k: int) -> tuple[RelativeChange, MeanDelay]:
         before, after = [run.waits_s[k] for run in self._without], [run.waits_s[k] for run in self._with_us]
@@ -306,7 +331,7 @@ class PairedWaits:
                 [run.slowdowns[k] for run in without], [run.slowdowns[k] for run in with_us]
             ),
             bound=bound,
-            verdict=verdict_of(bound, moved, later),
+            verdict=self._verdict(bound, moved, later),
         )
 
 

@@ -21,6 +21,8 @@ DELAY_S_MAX = 15.0
 LARGEST_CHANGE_MAX = 0.01
 """Jobs that are all over the last bound of `model.figures.job_classes` but one: a quarter of the machine."""
 MEAN_CHANGE_MAX = 0.0
+JOBS_MIN = 30
+"""Fewer jobs show no promise kept, however well the runs agree: another month has other jobs."""
 SENTENCE = (
     "no class waits more than 2 % or 15 s longer, whichever is larger; the jobs over a quarter of the machine at "
     "most 1 %; the mean of all not at all"
@@ -109,6 +111,11 @@ def class_verdict(change: RelativeChange, delay_s: MeanDelay, *, is_largest: boo
 def mean_verdict(change: RelativeChange, delay_s: MeanDelay) -> PromiseState:
     """Whether the mean wait of all jobs grows."""
     return verdict_of(mean_bound(change), change, delay_s)
+
+
+def at_best(verdict: PromiseState, *, jobs: int) -> PromiseState:
+    """A verdict over a log of so many jobs: too few show that the promise is broken, but not that it is kept."""
+    return PromiseState.UNSURE if verdict is PromiseState.KEPT and jobs < JOBS_MIN else verdict
 
 
 def within(bounds: RelativeChange | MeanDelay, most: float) -> PromiseState:
