@@ -82,6 +82,23 @@ def test_without_json_it_prints_tables(log: Path) -> None:
     assert "900 jobs on 256 nodes (MaxNodes of the header)" in done.stderr
 
 
+def test_a_log_without_submissions_gets_no_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "sacct.txt"
+    rows = [
+        f"{k}|2026-10-{1 + k // 24:02d}T{k % 24:02d}:00:00|2026-10-{1 + k // 24:02d}T{k % 24:02d}:50:00|2"
+        for k in range(400)
+    ]
+    path.write_text("\n".join(["JobID|Start|End|NNodes", *rows, ""]))
+
+    done = simulate(str(path), "--seeds", "2", "--replicas", "1")
+
+    assert done.returncode == 0, done.stderr
+    assert "yield: no verdict: the log does not say when jobs were submitted" in done.stdout
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("all ", "2-2 nodes ", "run "))]
+    assert len(rows) == 3
+    assert all(line.endswith("no verdict") for line in rows)
+
+
 def test_an_availability_log_is_replayed(tmp_path: Path) -> None:
     path = tmp_path / "free.csv"
     chance = Random(3)

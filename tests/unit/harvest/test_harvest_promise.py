@@ -9,6 +9,7 @@ from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange, RunSu
 from tidemill.harvest.simulation.promise import (
     Judged,
     PromiseState,
+    at_best,
     class_bound,
     class_verdict,
     mean_bound,
@@ -19,6 +20,7 @@ from tidemill.harvest.simulation.simulator import World
 from tidemill.harvest.simulation.swf import Job
 
 KEPT, BROKEN, UNSURE = PromiseState.KEPT, PromiseState.BROKEN, PromiseState.UNSURE
+UNJUDGED = PromiseState.UNJUDGED
 
 
 def change(low: float | None, high: float | None) -> RelativeChange:
@@ -96,6 +98,12 @@ def test_a_log_of_few_jobs_keeps_no_promise() -> None:
     assert {each.verdict for each in classes(few, 64, (1000, 990))} == {UNSURE}
     assert {each.verdict for each in classes(few, 64, (1000, 1100))} == {BROKEN}
     assert {each.verdict for each in classes([*few, *few[:1]], 64, (1000, 990))} == {KEPT}
+
+
+def test_there_is_no_verdict_where_submissions_are_not_known() -> None:
+    assert {at_best(each, jobs=1000, is_judged=False) for each in PromiseState} == {UNJUDGED}
+    found = promise_of(UNJUDGED, [judged("1/64", UNJUDGED), judged("1/64 5min", UNJUDGED, belongs=False)])
+    assert (found.verdict.text, found.broken, found.unsure) == ("no verdict", [], [])
 
 
 @pytest.mark.parametrize(

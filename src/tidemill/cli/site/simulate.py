@@ -267,6 +267,7 @@ def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
         replicas=args.replicas or replicas_for(len(trace.jobs)),
         jitter_s=int(args.jitter_s),
         workers=args.workers or os.cpu_count() or 1,
+        has_submissions=trace.has_submissions,
     )
 
 
@@ -400,7 +401,7 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
 
 def print_classes(policy: str, found: Result) -> None:
     """Waits by class of a policy, and the promise."""
-    from tidemill.harvest.simulation.promise import SENTENCE
+    from tidemill.harvest.simulation.promise import SENTENCE, PromiseState
 
     moved = found.wait_change
     jobs = sum(each.jobs for each in found.by_size)
@@ -436,6 +437,11 @@ def print_classes(policy: str, found: Result) -> None:
         [total, *rows],
         right=tuple(range(1, 9)),
     )
+    if found.promise.verdict is PromiseState.UNJUDGED:
+        show(
+            f"{policy}: no verdict: the log does not say when jobs were submitted, so waits cannot be judged"
+        )
+        return
     show(f"{policy}: promise {found.promise.verdict.text}; the promise is: {SENTENCE}")
     if found.delay_s.low is None:
         show("one pair of runs gives no 95 % interval, so no verdict: raise --seeds or --replicas")

@@ -60,6 +60,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     jitter_s: int
     workers: int = 1
+    has_submissions: bool = (
+        True  #: whether the log says when its jobs were submitted; waits mean nothing otherwise
+    )
 
 
 class SeedRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,9 +217,8 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
     """The figures of one policy."""
     with_us = [run for each in runs for run in each.policies[policy.value]]
     without = [run for each in runs for run in each.without[: len(each.policies[policy.value])]]
-    by = PairedWaits(without, with_us, nodes=study.world.nodes).results(
-        classes_of(study.jobs, study.world.nodes)
-    )
+    waits = PairedWaits(without, with_us, nodes=study.world.nodes, is_judged=study.has_submissions)
+    by = waits.results(classes_of(study.jobs, study.world.nodes))
     idle_s = sum(run.idle_s for run in without)
     useful_s = sum(run.useful_s for run in with_us)
     bounds = change([run.idle_s for run in without], [run.useful_s for run in with_us])
@@ -263,8 +265,15 @@ class ClassResults(NamedTuple):
 class PairedWaits:
     """The waits of all pairs on a machine of `nodes`, place by place of their digests."""
 
-    def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary], *, nodes: int) -> None:
-        self._without, self._with_us, self._nodes = without, with_us, nodes
+    def __init__(
+        self,
+        without: Sequence[RunSummary],
+        with_us: Sequence[RunSummary],
+        *,
+        nodes: int,
+        is_judged: bool = True,
+    ) -> None:
+        self._without, self._with_us, self._nodes, self._is_judged = without, with_us, nodes, is_judged
         self._jobs = 0
 
     def results(self, classes: JobClasses) -> ClassResults:
@@ -302,7 +311,7 @@ class PairedWaits:
         )
 
     def _verdict(self, bound: WaitBound, moved: RelativeChange, later: MeanDelay) -> PromiseState:
-        return at_best(verdict_of(bound, moved, later), jobs=self._jobs)
+        return at_best(verdict_of(bound, moved, later), jobs=self._jobs, is_judged=self._is_judged)
 
     def _change(self, k: int) -> tuple[RelativeChange, MeanDelay]:
         before, after = [run.waits_s[k] for run in self._without], [run.waits_s[k] for run in self._with_us]

@@ -48,11 +48,12 @@ class PromiseState(StrEnum):
     KEPT = "kept"
     BROKEN = "broken"
     UNSURE = "unsure"
+    UNJUDGED = "unjudged"  #: the log does not say when jobs were submitted
 
     @property
     def text(self) -> str:
         """For people."""
-        return "not sure" if self is PromiseState.UNSURE else str(self)
+        return {PromiseState.UNSURE: "not sure", PromiseState.UNJUDGED: "no verdict"}.get(self, str(self))
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +114,11 @@ def mean_verdict(change: RelativeChange, delay_s: MeanDelay) -> PromiseState:
     return verdict_of(mean_bound(change), change, delay_s)
 
 
-def at_best(verdict: PromiseState, *, jobs: int) -> PromiseState:
-    """A verdict over a log of so many jobs: too few show that the promise is broken, but not that it is kept."""
+def at_best(verdict: PromiseState, *, jobs: int, is_judged: bool = True) -> PromiseState:
+    """A verdict over a log of so many jobs: too few show that the promise is broken, but not that it is kept. None at
+    all if jobs are submitted at their starts (not `is_judged`), for want of a better time: no wait is known then."""
+    if not is_judged:
+        return PromiseState.UNJUDGED
     return PromiseState.UNSURE if verdict is PromiseState.KEPT and jobs < JOBS_MIN else verdict
 
 
@@ -140,8 +144,8 @@ def promise_of(mean: PromiseState, classes: Sequence[Judged]) -> Promise:
     verdict = (
         PromiseState.BROKEN
         if broken
-        else PromiseState.KEPT
-        if counted == {PromiseState.KEPT}
+        else next(iter(counted))
+        if counted in ({PromiseState.KEPT}, {PromiseState.UNJUDGED})
         else PromiseState.UNSURE
     )
     return Promise(verdict=verdict, mean=mean, broken=broken, unsure=unsure)

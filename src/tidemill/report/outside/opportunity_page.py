@@ -172,6 +172,8 @@ def _classes(each: Harvestable) -> list[tuple[str, ClassResult]]:
 
 def _promise(each: Harvestable) -> str:
     """Which classes of jobs wait longer than the promise allows."""
+    if each.promise.verdict is PromiseState.UNJUDGED:
+        return " The log does not say when jobs were submitted, so whether they wait longer cannot be judged."
     broken = [name for name, row in _classes(each) if row.verdict is PromiseState.BROKEN]
     if broken:
         return f" Jobs that {', and jobs that '.join(broken)} wait longer than promised."
