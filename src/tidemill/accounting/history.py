@@ -20,6 +20,8 @@ UNKNOWN = -1
 RUNAWAY_S = 86_400
 """A job without an end that is this far past its limit has ended unseen by slurmdbd (sacctmgr(1), "RunAwayJobs")."""
 EARLY_SHARE_MAX = 0.1
+NO_SUBMIT_SHARE_MAX = 0.05
+"""Waits are not judged if more jobs lack a time of submission: they seem to have waited for nothing."""
 RUN_UP_S = 86_400
 EVER_S = 1 << 40
 """A later time is unreadable: it is 35,000 years after the epoch."""
@@ -204,7 +206,13 @@ class History:
         """What a simulation replays: the same as `tidemill simulate` makes of the log, if all of it is taken."""
         records = self.recent(jobs_max)
         where = (machine.nodes, machine.nodes_from)
-        return swf.trace_of(Path(self.name), records, nodes=where, skipped={})
+        trace = swf.trace_of(Path(self.name), records, nodes=where, skipped={})
+        return msgspec.structs.replace(trace, has_submissions=self.has_submissions)
+
+    @property
+    def has_submissions(self) -> bool:
+        """Whether the log says when its jobs were submitted, but for a few of them."""
+        return self.remarks.count(Remark.NO_SUBMIT) <= NO_SUBMIT_SHARE_MAX * len(self)
 
     def part_nodes(self, cores_per_node: int) -> int:
         """Jobs that had fewer cores than whole nodes have."""

@@ -1,14 +1,16 @@
 """Accounting logs of PBS Professional, OpenPBS and Torque: `MM/DD/YYYY HH:MM:SS;TYPE;ID;key=value key=value ...`.
 
 Facts: PBS Professional Administrator's Guide, "Accounting"; Torque 6 Administrator's Guide, "Accounting records". E
-ends a job, R a run of a job that is started again, S starts one, D and A end one that may not have started. Times in
-the attributes are seconds since 1970.
+ends a job, R a run of a job that is started again, S starts one, D and A end one that may not have started, Q queues
+one. Times in the attributes are seconds since 1970; the time before a record is that of the server's clock, without a
+zone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -20,7 +22,10 @@ from tidemill.model.number import whole
 RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;(\w+);([^;]*);(.*)", re.DOTALL)
 _ATTRIBUTE = re.compile(r'(?<!\S)([\w.]+)=("(?:[^"\\]|\\.)*"|\S*)')
 RUNNING_MAX = 1_000_000
-"""Jobs that have started and not ended; beyond, the oldest is taken as lost from the log."""
+"""Jobs that have started and not ended, or that are queued; beyond, the oldest is taken as lost from the log."""
+DAY_S = 86_400
+ZONE_STEP_S = 900
+"""Zones of the world differ from UTC by multiples of a quarter of an hour."""
 WALLTIME_EXCEEDED = -29
 """Exit_status (job.h of OpenPBS)."""
 
@@ -36,7 +41,7 @@ def read(lines: Iterable[tuple[int, str]], remarks: Remarks) -> Iterator[PastJob
         if job is not None:
             remarks.jobs += 1
             yield job
-    for number, job in log.running.values():
+    for number, job in log.still_running():
         remarks.add(Remark.RUNNING, number, f"job {job.id[:40]}")
         remarks.jobs += 1
         yield job
@@ -49,6 +54,9 @@ class _Log:
         self._remarks = remarks
         self._seen = SeenRuns()
         self.running: dict[str, tuple[int, PastJob]] = {}
+        self._queued: dict[str, tuple[int, int | None]] = {}
+        """(the server's clock, its zone's seconds ahead of UTC if known) of each record Q."""
+        self._ahead_s: int | None = None
 
     def job(self, number: int, line: str) -> PastJob | None:
         """The run that a record ends; None for other records and for what cannot be read, which is counted."""
@@ -56,14 +64,16 @@ class _Log:
         if not line.endswith("\n"):
             remarks.add(Remark.CUT, number)
             return None
-        found = RECORD.fullmatch(line.rstrip("\r\n"))
+        text = line.rstrip("\r\n")
+        found = RECORD.fullmatch(text)
         if found is None:
             remarks.add(Remark.UNREADABLE, number, f"not a record of PBS: `{line.strip()[:60]}`")
             return None
-        kind, id, text = found.groups()
+        kind, id, attributes = found.groups()
         is_new = id not in self.running
         try:
-            job = self._ended(kind, id, text, number)
+            self._note_times(kind, id, text[:19], attributes)
+            job = self._ended(kind, id, attributes, number)
         except ValueError as error:
             remarks.add(Remark.UNREADABLE, number, f"record {kind} of {id[:40]}: {error}"[:160])
             return None
@@ -71,10 +81,36 @@ class _Log:
             if job is not None or (kind in ("D", "A") and is_new):
                 remarks.add(Remark.NOT_STARTED, number, f"job {id[:40]}")
             return None
+        job = self._submitted(job, kind)
         run = self._seen.run(id, (job.start_s, job.end_s, kind))
         if run:
             remarks.add(Remark.REPEATED if run < 0 else Remark.REQUEUED, number, f"job {id[:40]}")
         return None if run < 0 else msgspec.structs.replace(job, requeue=run)
+
+    def _note_times(self, kind: str, id: str, stamp: str, attributes: str) -> None:
+        """Keep when a job was queued, and how far the server's clock is ahead of UTC. Raises ValueError."""
+        if kind == "Q":
+            if len(self._queued) >= RUNNING_MAX:
+                del self._queued[next(iter(self._queued))]
+            self._queued.setdefault(id, (_clock_s(stamp), self._ahead_s))
+        elif kind in ("S", "E") and self._queued:
+            known = re.search(r"\bstart=(\d{1,12})\b" if kind == "S" else r"\bend=(\d{1,12})\b", attributes)
+            ahead_s = _clock_s(stamp) - int(known[1]) if known else None
+            if ahead_s is not None and abs(ahead_s) < DAY_S:
+                self._ahead_s = round(ahead_s / ZONE_STEP_S) * ZONE_STEP_S
+
+    def _submitted(self, job: PastJob, kind: str) -> PastJob:
+        """The job with the time of its record Q, if it has no other time of submission."""
+        queued = self._queued.pop(job.id, None) if kind == "E" else self._queued.get(job.id)
+        if job.submit_s is not None or queued is None:
+            return job
+        at_s, ahead_s = queued
+        ahead_s = self._ahead_s if ahead_s is None else ahead_s
+        return job if ahead_s is None else msgspec.structs.replace(job, submit_s=at_s - ahead_s)
+
+    def still_running(self) -> Iterator[tuple[int, PastJob]]:
+        """(line, job) of what has started and not ended at the end of the log."""
+        return ((number, self._submitted(job, "S")) for number, job in self.running.values())
 
     def _ended(self, kind: str, id: str, text: str, number: int) -> PastJob | None:
         """What a record ends. Raises ValueError for what cannot be read."""
@@ -133,6 +169,12 @@ def _job(id: str, text: str, state: str) -> PastJob:
         state=state or _ending(found.get("Exit_status", "")),
         reservation=found.get("resvID", "") or found.get("resvname", ""),
     )
+
+
+def _clock_s(stamp: str) -> int:
+    """Seconds from 1970 to a time such as `11/02/2026 00:02:44`, as if it were of UTC. Raises ValueError."""
+    at = datetime.strptime(stamp, "%m/%d/%Y %H:%M:%S")  # noqa: DTZ007
+    return int(at.replace(tzinfo=UTC).timestamp())
 
 
 def _time(found: dict[str, str], key: str) -> int | None:

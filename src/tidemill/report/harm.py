@@ -170,8 +170,7 @@ def _classes(found: dict[tuple[str, str], list[r.RegularStarted]]) -> list[Class
     order_of_size = {name: k for k, name in enumerate((*SIZES, UNKNOWN, ""))}
     order_of_length = {name: k for k, name in enumerate((*LENGTHS, UNKNOWN, ""))}
     keys = sorted(found, key=lambda key: (order_of_size[key[0]], order_of_length[key[1]]))
-    known = [size for size, length in keys if size in SIZES and not length]
-    return [_class(key, found[key], is_largest=not key[1] and key[0] == (known or [""])[-1]) for key in keys]
+    return [_class(key, found[key], is_largest=key == (SIZES[-1], "")) for key in keys]
 
 
 def _class(key: tuple[str, str], records: list[r.RegularStarted], *, is_largest: bool) -> ClassHarm:

@@ -55,6 +55,7 @@ def test_the_json_document_holds_every_figure_of_each_policy(log: Path, tmp_path
         assert nodes == sorted(nodes)
         assert sum(size["jobs"] for size in each["by_size"]) == 900
         assert all("wait_change" in size for size in each["by_size"])
+        assert each["by_size"][-1]["bound"] == {"change": 0.01, "delay_s": None}  # 65 to 128 of 256 nodes
         for name in ("by_length", "by_limit"):
             assert sum(length["jobs"] for length in each[name]) == 900
         assert each["by_size_and_length"]
@@ -79,6 +80,23 @@ def test_without_json_it_prints_tables(log: Path) -> None:
         "yield: promise not sure; the promise is: no class waits more than 2 %" in done.stdout
     )  # of a single pair nothing is sure
     assert "900 jobs on 256 nodes (MaxNodes of the header)" in done.stderr
+
+
+def test_a_log_without_submissions_gets_no_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "sacct.txt"
+    rows = [
+        f"{k}|2026-10-{1 + k // 24:02d}T{k % 24:02d}:00:00|2026-10-{1 + k // 24:02d}T{k % 24:02d}:50:00|2"
+        for k in range(400)
+    ]
+    path.write_text("\n".join(["JobID|Start|End|NNodes", *rows, ""]))
+
+    done = simulate(str(path), "--seeds", "2", "--replicas", "1")
+
+    assert done.returncode == 0, done.stderr
+    assert "yield: no verdict: the log does not say when jobs were submitted" in done.stdout
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("all ", "2-2 nodes ", "run "))]
+    assert len(rows) == 3
+    assert all(line.endswith("no verdict") for line in rows)
 
 
 def test_an_availability_log_is_replayed(tmp_path: Path) -> None:

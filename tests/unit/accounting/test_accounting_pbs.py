@@ -43,6 +43,37 @@ def test_an_e_record_is_a_job() -> None:
     assert not remarks.noted
 
 
+def test_a_job_without_times_of_its_submission_was_submitted_when_its_record_q_says() -> None:
+    bare = "start=1793577764 Resource_List.nodect=2"  # 2026-11-02T00:02:44Z, by a clock of two hours more
+    lines = [
+        "11/02/2026 01:52:44;Q;7.pbs;queue=workq\n", f"11/02/2026 02:02:45;S;7.pbs;{bare}\n",
+        f"11/02/2026 02:32:44;E;7.pbs;{bare} end=1793579564\n",
+        f"11/02/2026 02:33:00;E;8.pbs;{bare} end=1793579580\n",
+        "11/02/2026 02:34:00;Q;9.pbs;queue=workq\n",
+        f"11/02/2026 02:40:00;S;9.pbs;{bare.replace('577764', '580000')}\n",
+    ]  # fmt: skip
+    seven, eight, nine = list(pbs.read(enumerate(lines, start=1), Remarks()))
+
+    assert (seven.start_s, seven.submit_s) == (1793577764, 1793577764 - 600)
+    assert (eight.id, eight.submit_s) == ("8.pbs", None)
+    assert (nine.state, nine.submit_s) == ("RUNNING", 1793579640)
+
+
+def test_waits_of_a_log_without_submissions_are_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "20261024"
+    lines = [f"{AT};E;{k}.pbs;{USED} end=5000 Exit_status=0\n" for k in range(40)]
+    path.write_text("".join(lines))
+    history = history_of(path)
+    assert history.trace(history.machine(None), 100).has_submissions
+
+    path.write_text("".join(line.replace("ctime=1000 qtime=1000", "") for line in lines))
+    history = history_of(path)
+    assert not history.trace(history.machine(None), 100).has_submissions
+
+    path.write_text("".join([*lines[1:], lines[0].replace("ctime=1000 qtime=1000", "")]))
+    assert history_of(path).has_submissions
+
+
 def test_nodes_are_counted_by_hosts_where_their_number_is_not_told() -> None:
     hosts = "exec_host=n1/0+n1/1+n2/0+n2/1"
     torque = f"user=ada queue=q qtime=1 start=2 {hosts} Resource_List.nodes=2:ppn=2 end=9 Exit_status=271"

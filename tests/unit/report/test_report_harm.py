@@ -117,6 +117,15 @@ def test_classes_have_means_bounds_and_a_verdict() -> None:
     ]
 
 
+def test_only_jobs_over_a_quarter_of_the_machine_have_the_bound_of_the_largest() -> None:
+    def verdict(width: int) -> PromiseState:
+        (of_size,) = harm([of_class(str(k), width, 50_000.0, 700.0) for k in range(3)]).by_size
+        return of_size.verdict
+
+    assert verdict(900) is PromiseState.BROKEN  # 1.4 %
+    assert verdict(200) is PromiseState.KEPT  # the largest that came, but small
+
+
 def test_records_of_earlier_agents_count_as_of_unknown_length_on_the_machine_of_the_plans() -> None:
     old = b'{"kind":"regular","at_s":1728000211.0,"id":"7","user":"ann","width":2,"submitted_s":1728000110.0,'
     old += b'"could_start_s":null,"started_s":1728000210.0,"share_s":0.0,"uncertainty_s":30.0,"plans":[]}'

@@ -13,7 +13,7 @@ from tidemill.accounting.history import Machine
 from tidemill.accounting.idle import EDGES_S, STEPS, HoleClass, Idle
 from tidemill.harvest.simulation.experiment import ClassResult
 from tidemill.harvest.simulation.outcome import MeanDelay, RelativeChange
-from tidemill.harvest.simulation.promise import Promise, PromiseState
+from tidemill.harvest.simulation.promise import Promise, PromiseState, WaitBound
 from tidemill.model.figures.job_classes import SIZES
 from tidemill.report.outside import opportunity_figures as figures
 from tidemill.report.outside.opportunity import NO_CLOCK, Harvestable, Opportunity, Price
@@ -36,6 +36,9 @@ def idle(*, node_h: Sequence[float] = (5.0,) * len(EDGES_S), by_hour: list[float
     )  # fmt: skip
 
 
+CLASS_BOUND = WaitBound(change=0.02, delay_s=15.0)
+
+
 def found(
     useful: float | None = 0.9, *, policy: str = "yield", event_s: float = 300.0, sizes: int = 2
 ) -> Harvestable:
@@ -45,7 +48,8 @@ def found(
         ClassResult(
             nodes_min=4**k, nodes=4 ** (k + 1) - 1, jobs=9, wait_s=5, wait_without_s=4, wait_change=0.02, low=-0.01,
             high=0.05, slowdown=1, slowdown_without=1, slowdown_change=no_change, name=SIZES[k], over_s=0.0,
-            up_to_s=None, delay_s=MeanDelay(mean=1.0, low=0.5, high=1.5), verdict=PromiseState.KEPT,
+            up_to_s=None, delay_s=MeanDelay(mean=1.0, low=0.5, high=1.5), bound=CLASS_BOUND,
+            verdict=PromiseState.KEPT,
         )
         for k in range(sizes)
     ]  # fmt: skip
@@ -53,7 +57,7 @@ def found(
         policy=policy, event_s=event_s, useful=useful, useful_low=None if useful is None else useful - 0.02,
         useful_high=None if useful is None else useful + 0.02, occupied=0.9, node_h_month=100.0, core_h_month=None,
         money_month=None, wait_change=change, wait_s=5, wait_without_s=4, by_size=by_size, starts_per_h=1,
-        cancels_per_h=1, pairs=2, by_length=by_size[:1],
+        cancels_per_h=1, pairs=2, by_length=by_size[:1], mean_bound=CLASS_BOUND,
         promise=Promise(verdict=PromiseState.UNSURE, mean=PromiseState.UNSURE, broken=[], unsure=["all"]),
     )  # fmt: skip
 

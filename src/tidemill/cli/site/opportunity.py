@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, moment, zone_of
-from tidemill.cli.site.simulate import SIMULATED, define_bounds, define_times, seconds, study_of
+from tidemill.cli.site.simulate import SIMULATED, define_bounds, define_times, seconds, size_text, study_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.files import write_whole
@@ -151,9 +151,7 @@ def made(args: Namespace) -> Opportunity:
     history = past(args, zone)
     machine = history.machine(args.nodes)
     trace = history.trace(machine, args.jobs_simulated)
-    say(
-        f"{history.name}: {len(history):,} jobs on {machine.nodes:,} nodes ({machine.nodes_from}); simulating"
-    )
+    say(f"{history.name}: {size_text(len(history), machine.nodes)} ({machine.nodes_from}); simulating")
     args.policy = args.policy or [Policy.YIELD.value, Policy.PREEMPT.value]
     studies = [
         study_of(Namespace(**{**vars(args), "event_s": each}), trace, is_pbs=history.kind is LogKind.PBS)

@@ -170,11 +170,12 @@ def define_times(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Simulate and print."""
-    from tidemill.harvest.simulation.experiment import results_of, run_all
+    from tidemill.harvest.simulation.experiment import results_of, run_all, too_little
 
     kind = args.kind or kind_of(args.trace)
     trace = read(args, kind)
     study = study_of(args, trace, is_pbs=kind == "pbs")
+    trace.notes.extend(too_little(study))
     for note in notes_of(trace):
         say(note)
     if args.plot is not None:
@@ -266,6 +267,7 @@ def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
         replicas=args.replicas or replicas_for(len(trace.jobs)),
         jitter_s=int(args.jitter_s),
         workers=args.workers or os.cpu_count() or 1,
+        has_submissions=trace.has_submissions,
     )
 
 
@@ -273,13 +275,18 @@ def notes_of(trace: Trace) -> list[str]:
     """What is to be known of a log, for people."""
     from tidemill.harvest.simulation.swf import told
 
-    lines = [f"{trace.name}: {len(trace.jobs):,} jobs on {trace.nodes:,} nodes ({trace.nodes_from})"]
+    lines = [f"{trace.name}: {size_text(len(trace.jobs), trace.nodes)} ({trace.nodes_from})"]
     if trace.skipped:
         lines.append(f"skipped: {told(trace.skipped)}")
     if trace.outages:
         hours = sum(end - start for start, end in trace.outages) / 3600
         lines.append(f"left out: {counted_text(len(trace.outages), 'outage')}, {hours:,.0f} h")
     return lines + trace.notes
+
+
+def size_text(jobs: int, nodes: int) -> str:
+    """`629 jobs on 64 nodes`."""
+    return f"{counted_text(jobs, 'job')} on {counted_text(nodes, 'node')}"
 
 
 def report_of(
@@ -389,12 +396,12 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
     first = next(iter(results.values()))
     show("")
     seeds = counted_text(study.seeds, "seed")
-    show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {seeds}")
+    show(f"{percent(first.idle_share)} of {counted_text(trace.nodes, 'node')} idle without us; {seeds}")
 
 
 def print_classes(policy: str, found: Result) -> None:
     """Waits by class of a policy, and the promise."""
-    from tidemill.harvest.simulation.promise import SENTENCE
+    from tidemill.harvest.simulation.promise import SENTENCE, PromiseState
 
     moved = found.wait_change
     jobs = sum(each.jobs for each in found.by_size)
@@ -403,6 +410,7 @@ def print_classes(policy: str, found: Result) -> None:
         *(
             f"{signed(moved.low)} .. {signed(moved.high)}",
             *delay_texts(found.delay_s),
+            found.mean_bound.text,
             found.promise.mean.text,
         ),
     ]
@@ -414,10 +422,26 @@ def print_classes(policy: str, found: Result) -> None:
     )
     rows = [class_row(text(each), each) for classes, text in groups for each in classes]
     show_table(
-        [policy.upper(), "JOBS", "WAIT WITHOUT US", "WITH US", "CHANGE", "95 %", "LATER", "95 %", "PROMISE"],
+        [
+            policy.upper(),
+            "JOBS",
+            "WAIT WITHOUT US",
+            "WITH US",
+            "CHANGE",
+            "95 %",
+            "LATER",
+            "95 %",
+            "BOUND",
+            "PROMISE",
+        ],
         [total, *rows],
-        right=tuple(range(1, 8)),
+        right=tuple(range(1, 9)),
     )
+    if found.promise.verdict is PromiseState.UNJUDGED:
+        show(
+            f"{policy}: no verdict: the log does not say when jobs were submitted, so waits cannot be judged"
+        )
+        return
     show(f"{policy}: promise {found.promise.verdict.text}; the promise is: {SENTENCE}")
     if found.delay_s.low is None:
         show("one pair of runs gives no 95 % interval, so no verdict: raise --seeds or --replicas")
@@ -433,7 +457,10 @@ def class_row(text: str, each: ClassResult) -> list[str]:
             f"{each.wait_s:,.0f}",
             signed(each.wait_change),
         ),
-        *(f"{signed(each.low)} .. {signed(each.high)}", *delay_texts(each.delay_s), each.verdict.text),
+        f"{signed(each.low)} .. {signed(each.high)}",
+        *delay_texts(each.delay_s),
+        each.bound.text,
+        each.verdict.text,
     ]
 
 

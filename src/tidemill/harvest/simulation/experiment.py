@@ -28,16 +28,24 @@ from tidemill.harvest.simulation.promise import (
     Judged,
     Promise,
     PromiseState,
-    class_verdict,
-    mean_verdict,
+    WaitBound,
+    at_best,
+    class_bound,
+    mean_bound,
     promise_of,
+    verdict_of,
 )
 from tidemill.harvest.simulation.simulator import HOUR_S, SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
+from tidemill.model.figures.job_classes import size_edges
+from tidemill.model.quantities import counted_text
 
 REPLICA_JOBS = 170_000
 """Each seed replays up to about this number of jobs: shorter logs, whose mean waits are noisier, get more replicas."""
 REPLICAS_MAX = 24
+JOBS_FEW = 100
+DAYS_FEW = 14
+"""A log with fewer jobs, or of less time, says little of a machine: verdicts come with a warning."""
 REFERENCE_SHARE = 4
 """Policies for comparison run on one of this number of replicas."""
 
@@ -52,6 +60,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     jitter_s: int
     workers: int = 1
+    has_submissions: bool = (
+        True  #: whether the log says when its jobs were submitted; waits mean nothing otherwise
+    )
 
 
 class SeedRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +94,7 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float
     slowdown_without: float
     slowdown_change: RelativeChange
+    bound: WaitBound
     verdict: PromiseState
 
 
@@ -110,7 +122,23 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     by_length: list[ClassResult]
     by_limit: list[ClassResult]
     by_size_and_length: list[ClassResult]
+    mean_bound: WaitBound
     promise: Promise
+
+
+def too_little(study: Study) -> list[str]:
+    """Warnings that a log is too short to say much of its machine."""
+    few = []
+    if len(study.jobs) < JOBS_FEW:
+        few.append(counted_text(len(study.jobs), "job"))
+    if study.world.horizon_s < DAYS_FEW * 86_400:
+        few.append(f"{study.world.horizon_s / 86_400:.1f} days")
+    if not few:
+        return []
+    return [
+        f"{' and '.join(few)} are too little to judge a machine by: waits and the promise need at least "
+        f"{JOBS_FEW} jobs and {DAYS_FEW} days"
+    ]
 
 
 def replicas_for(jobs: int) -> int:
@@ -189,7 +217,8 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
     """The figures of one policy."""
     with_us = [run for each in runs for run in each.policies[policy.value]]
     without = [run for each in runs for run in each.without[: len(each.policies[policy.value])]]
-    by = PairedWaits(without, with_us).results(classes_of(study.jobs, study.world.nodes))
+    waits = PairedWaits(without, with_us, nodes=study.world.nodes, is_judged=study.has_submissions)
+    by = waits.results(classes_of(study.jobs, study.world.nodes))
     idle_s = sum(run.idle_s for run in without)
     useful_s = sum(run.useful_s for run in with_us)
     bounds = change([run.idle_s for run in without], [run.useful_s for run in with_us])
@@ -216,6 +245,7 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
         by_length=by.lengths,
         by_limit=by.limits,
         by_size_and_length=by.both,
+        mean_bound=by.mean_bound,
         promise=by.promise,
     )
 
@@ -228,21 +258,35 @@ class ClassResults(NamedTuple):
     limits: list[ClassResult]
     both: list[ClassResult]
     delay_s: MeanDelay
+    mean_bound: WaitBound
     promise: Promise
 
 
 class PairedWaits:
-    """The waits of all pairs, place by place of their digests."""
+    """The waits of all pairs on a machine of `nodes`, place by place of their digests."""
 
-    def __init__(self, without: Sequence[RunSummary], with_us: Sequence[RunSummary]) -> None:
-        self._without, self._with_us = without, with_us
+    def __init__(
+        self,
+        without: Sequence[RunSummary],
+        with_us: Sequence[RunSummary],
+        *,
+        nodes: int,
+        is_judged: bool = True,
+    ) -> None:
+        self._without, self._with_us, self._nodes, self._is_judged = without, with_us, nodes, is_judged
+        self._jobs = 0
 
     def results(self, classes: JobClasses) -> ClassResults:
         """All classes, in the order of a digest."""
-        largest = classes.sizes[-1]
+        self._jobs = sum(each.jobs for each in classes.sizes)
         both = [each for _, _, each in classes.both]
         everything = [*classes.sizes, *classes.lengths, *classes.limits, *both]
-        found = [self._result(each, k, is_largest=each is largest) for k, each in enumerate(everything, 1)]
+        largest = largest_jobs(classes, self._nodes)
+        found = [
+            # the same jobs have one bound in every table
+            self._result(each, k, is_largest=each.jobs == largest and is_over_quarter(each, self._nodes))
+            for k, each in enumerate(everything, 1)
+        ]
         lengths = len(classes.sizes)
         limits = lengths + len(classes.lengths)
         rest = limits + len(classes.limits)
@@ -255,14 +299,19 @@ class PairedWaits:
             for k, each in enumerate(found)
         ]
         moved, later = self._change(0)
+        bound = mean_bound(moved)
         return ClassResults(
             sizes=found[:lengths],
             lengths=found[lengths:limits],
             limits=found[limits:rest],
             both=found[rest:],
             delay_s=later,
-            promise=promise_of(mean_verdict(moved, later), judged),
+            mean_bound=bound,
+            promise=promise_of(self._verdict(bound, moved, later), judged),
         )
+
+    def _verdict(self, bound: WaitBound, moved: RelativeChange, later: MeanDelay) -> PromiseState:
+        return at_best(verdict_of(bound, moved, later), jobs=self._jobs, is_judged=self._is_judged)
 
     def _change(self, k: int) -> tuple[RelativeChange, MeanDelay]:
         before, after = [run.waits_s[k] for run in self._without], [run.waits_s[k] for run in self._with_us]
@@ -270,6 +319,7 @@ class PairedWaits:
 
     def _result(self, of: JobClass, k: int, *, is_largest: bool) -> ClassResult:
         moved, later = self._change(k)
+        bound = class_bound(moved, is_largest=is_largest)
         without, with_us = self._without, self._with_us
         return ClassResult(
             name=of.name,
@@ -289,8 +339,19 @@ class PairedWaits:
             slowdown_change=change(
                 [run.slowdowns[k] for run in without], [run.slowdowns[k] for run in with_us]
             ),
-            verdict=class_verdict(moved, later, is_largest=is_largest),
+            bound=bound,
+            verdict=self._verdict(bound, moved, later),
         )
+
+
+def largest_jobs(classes: JobClasses, nodes: int) -> int:
+    """How many jobs the class over a quarter of the machine has; 0 where they joined smaller ones."""
+    return sum(each.jobs for each in classes.sizes if is_over_quarter(each, nodes))
+
+
+def is_over_quarter(of: JobClass, nodes: int) -> bool:
+    """Whether all jobs of a class are over a quarter of the machine, as the last class of size is named."""
+    return of.nodes_min > size_edges(nodes)[-2]
 
 
 def mean(values: Sequence[float]) -> float:

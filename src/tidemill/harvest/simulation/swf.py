@@ -48,6 +48,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     outages: list[tuple[int, int]]
     skipped: dict[str, int]
     notes: list[str]
+    has_submissions: bool = True  #: False: the log lacks them, and the starts stand in for them
 
 
 class Raw(NamedTuple):

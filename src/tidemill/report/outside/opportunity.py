@@ -13,9 +13,17 @@ from tidemill import clock
 from tidemill.accounting.history import History, Machine
 from tidemill.accounting.idle import HOUR_S, Idle, busy_of_tide, idle_of
 from tidemill.accounting.times import LogClock
-from tidemill.harvest.simulation.experiment import ClassResult, Result, Study, results_of, run_all, tide_of
+from tidemill.harvest.simulation.experiment import (
+    ClassResult,
+    Result,
+    Study,
+    results_of,
+    run_all,
+    tide_of,
+    too_little,
+)
 from tidemill.harvest.simulation.outcome import RelativeChange
-from tidemill.harvest.simulation.promise import Promise
+from tidemill.harvest.simulation.promise import Promise, WaitBound
 from tidemill.model.quantities import counted_text
 
 MONTH_H = 365.25 * 24 / 12
@@ -51,6 +59,7 @@ class Harvestable(msgspec.Struct, frozen=True, kw_only=True):
     cancels_per_h: float
     pairs: int
     by_length: list[ClassResult]
+    mean_bound: WaitBound
     promise: Promise
 
 
@@ -141,6 +150,7 @@ def _harvestable(policy: str, event_s: float, result: Result, node_h: float, pri
         cancels_per_h=result.cancels_per_h,
         pairs=result.pairs,
         by_length=result.by_length,
+        mean_bound=result.mean_bound,
         promise=result.promise,
     )
 
@@ -186,6 +196,7 @@ def _remarks(history: History, machine: Machine, price: Price, study: Study) -> 
             f"{len(study.jobs):,} of {len(history):,} jobs are simulated, the latest: shares, waits and money refer to "
             f"their {study.world.horizon_s / 86400:,.1f} days"
         )
+    found += too_little(study)
     if price.cores_per_node is not None and (parts := history.part_nodes(price.cores_per_node)):
         found.append(
             f"{parts:,} jobs had only a part of their nodes' cores; they count as whole nodes: more may be idle than "

@@ -172,6 +172,8 @@ def _classes(each: Harvestable) -> list[tuple[str, ClassResult]]:
 
 def _promise(each: Harvestable) -> str:
     """Which classes of jobs wait longer than the promise allows."""
+    if each.promise.verdict is PromiseState.UNJUDGED:
+        return " The log does not say when jobs were submitted, so whether they wait longer cannot be judged."
     broken = [name for name, row in _classes(each) if row.verdict is PromiseState.BROKEN]
     if broken:
         return f" Jobs that {', and jobs that '.join(broken)} wait longer than promised."
@@ -193,6 +195,7 @@ def _waits(data: Opportunity) -> str:
         "change",
         "95 %",
         "later by",
+        "bound",
         "promise",
     ]
     rows = []
@@ -201,13 +204,14 @@ def _waits(data: Opportunity) -> str:
         jobs = count_text(sum(size.jobs for size in each.by_size))
         rows.append(
             [each.policy, length, "all", jobs, wait_text(each.wait_without_s), signed(each.wait_change.mean),
-             interval(each.wait_change), f"{each.wait_s - each.wait_without_s:+,.0f} s", each.promise.mean.text]
+             interval(each.wait_change), f"{each.wait_s - each.wait_without_s:+,.0f} s",
+             each.mean_bound.text, each.promise.mean.text]
         )  # fmt: skip
         for name, row in _classes(each):
             change = RelativeChange(mean=row.wait_change, low=row.low, high=row.high)
             rows.append(
                 [each.policy, length, name, count_text(row.jobs), wait_text(row.wait_without_s), signed(change.mean),
-                 interval(change), f"{row.delay_s.mean:+,.0f} s", row.verdict.text]
+                 interval(change), f"{row.delay_s.mean:+,.0f} s", row.bound.text, row.verdict.text]
             )  # fmt: skip
     told = (
         "Mean waits of the log's own jobs, replayed with and without guests on the same workload. The promise: "
