@@ -31,6 +31,8 @@ KEPT = ("name", "nodes_min", "nodes", "over_s", "up_to_s", "jobs", "wait_without
 def simulated(log: Path, args: argparse.Namespace) -> dict[str, Any]:
     """The document of `tidemill simulate` on a log."""
     words = ["--event-s", "300", "--startup-s", "120", "--seeds", str(args.seeds), "--json"]
+    if args.pbs:
+        words += ["--unaligned", "--unordered"]
     for name in ("replicas", "workers"):
         if (value := getattr(args, name)) is not None:
             words += [f"--{name}", str(value)]
@@ -111,6 +113,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=8, help="of the simulation (default: 8)")
     parser.add_argument("--replicas", type=int, help="pairs in a seed (default: by the length of the log)")
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
+    parser.add_argument(
+        "--pbs", action="store_true", help="as on PBS, which shows neither its cycle nor the order of its queue"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     began = time.monotonic()
