@@ -115,7 +115,7 @@ def mean_verdict(change: RelativeChange, delay_s: MeanDelay) -> PromiseState:
 
 
 def at_best(verdict: PromiseState, *, jobs: int, is_judged: bool = True) -> PromiseState:
-    """A verdict over a log of so many jobs: too few show that the promise is broken, but not that it is kept. None at
+    """A verdict over a log of this number of jobs: too few show that the promise is broken, but not that it is kept. None at
     all if jobs are submitted at their starts (not `is_judged`), for want of a better time: no wait is known then."""
     if not is_judged:
         return PromiseState.UNJUDGED
