@@ -114,7 +114,9 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, help="pairs in a seed (default: by the length of the log)")
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
     parser.add_argument(
-        "--pbs", action="store_true", help="as on PBS, which shows neither its cycle nor the order of its queue"
+        "--pbs",
+        action="store_true",
+        help="as on PBS, which shows neither its cycle nor the order of its queue",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
