@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ UNKNOWN = -1
 RUNAWAY_S = 86_400
 """A job without an end that is this far past its limit has ended unseen by slurmdbd (sacctmgr(1), "RunAwayJobs")."""
 EARLY_SHARE_MAX = 0.1
+NAMES_MAX = 5
 NO_SUBMIT_SHARE_MAX = 0.05
 """Waits are not judged if more jobs lack a time of submission: they seem to have waited for nothing."""
 RUN_UP_S = 86_400
@@ -67,17 +69,42 @@ class History:
 
         `partition`: only jobs of this one.
         """
+        others: Counter[str] = Counter()
         for job in jobs:
             if partition is None or partition in job.partition.split(","):
                 self._add(job)
+            else:
+                others[job.partition] += 1
         self._close()
         if not self.submit_s:
-            of = f" of partition `{partition}`" if partition is not None else ""
-            why = "; ".join(self.remarks.sentences()) or "it holds no record"
-            raise ConfigError(
-                f"`{self.name}` has no job{of} that ran ({why})",
-                hint="--kind says what the log is: sacct, pbs or swf",
+            raise self._nothing(partition, others)
+
+    def _nothing(self, partition: str | None, others: Counter[str]) -> ConfigError:
+        """Why no job is left, and what to do; `others`: jobs of other partitions."""
+        word = "queue" if self.kind == "pbs" else "partition"
+        if others:
+            known = ", ".join(
+                f"{name or 'no name'} ({count:,})" for name, count in others.most_common(NAMES_MAX)
             )
+            hint = f"{word}s in the log: {known}{' and others' if len(others) > NAMES_MAX else ''}"
+            return ConfigError(f"`{self.name}` has no job of {word} `{partition}` that ran", hint=hint)
+        remarks = self.remarks
+        why = list(remarks.sentences())
+        hint = ""
+        if remarks.passed and not why:
+            records = ", ".join(
+                f"{count:,} records {name}" for name, count in remarks.passed.most_common(NAMES_MAX)
+            )
+            why.append(f"{records}, none S or E")
+            hint = "jobs that ran have records S (start) and E (end): are the logs of later days missing?"
+        elif self.kind == "sacct" and not remarks.lines:
+            why.append("it has a header of sacct and no job")
+            hint = "`sacct -a` prints the jobs of all users, -S and -E set from when until when"
+        elif remarks.count(Remark.UNREADABLE):
+            hint = "--kind says what the log is: sacct, pbs or swf"
+        return ConfigError(
+            f"`{self.name}` has no job that ran ({'; '.join(why) or 'it holds no record'})", hint=hint or None
+        )
 
     def _add(self, job: PastJob) -> None:
         submit_s = job.submit_s

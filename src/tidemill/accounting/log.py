@@ -12,6 +12,7 @@ from tidemill.accounting.history import History
 from tidemill.accounting.lines import log_lines
 from tidemill.accounting.records import PastJob, Remarks
 from tidemill.accounting.times import LogClock
+from tidemill.errors import ConfigError
 
 
 class LogKind(StrEnum):
@@ -31,8 +32,11 @@ def kind_of(line: str) -> LogKind:
 
 def kind_of_file(path: Path) -> LogKind:
     """The kind of a log by its first line that is not empty. Raises ConfigError."""
-    lines = log_lines(path, Remarks())
-    return kind_of(next((line for _, line in lines if line.strip()), ""))
+    remarks = Remarks()
+    first = next((line for _, line in log_lines(path, remarks) if line.strip()), "")
+    if not first:
+        raise ConfigError("; ".join([f"`{path}` is empty", *remarks.sentences()]))
+    return kind_of(first)
 
 
 def jobs_of(
@@ -57,5 +61,8 @@ def history_of(
     remarks = Remarks()
     history = History(path.name, remarks, kind=kind)
     jobs = jobs_of(path, remarks, kind=kind, zone=zone, header=history.header)
-    history.take(jobs, partition=partition)
+    try:
+        history.take(jobs, partition=partition)
+    except sacct.HeaderError as error:
+        raise ConfigError(error.message, hint=f"make it by `{sacct.PLAIN_COMMAND}`") from error
     return history

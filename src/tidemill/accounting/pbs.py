@@ -23,6 +23,7 @@ RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;(\w+);([^;]*);(.*)", re.DOT
 _ATTRIBUTE = re.compile(r'(?<!\S)([\w.]+)=("(?:[^"\\]|\\.)*"|\S*)')
 RUNNING_MAX = 1_000_000
 """Jobs that have started and not ended, or that are queued; beyond, the oldest is taken as lost from the log."""
+JOB_RECORDS = frozenset("SERDA")
 DAY_S = 86_400
 ZONE_STEP_S = 900
 """Zones of the world differ from UTC by multiples of a quarter of an hour."""
@@ -70,6 +71,8 @@ class _Log:
             remarks.add(Remark.UNREADABLE, number, f"not a record of PBS: `{line.strip()[:60]}`")
             return None
         kind, id, attributes = found.groups()
+        if kind not in JOB_RECORDS:
+            remarks.passed[kind] += 1
         is_new = id not in self.running
         try:
             self._note_times(kind, id, text[:19], attributes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
@@ -40,7 +42,10 @@ class Remark(StrEnum):
     """What a reader says of a log besides its jobs."""
 
     UNREADABLE = "unreadable"
-    CUT = "cut"  #: the last line, or the compressed file
+    CUT = "cut"  #: the last line
+    GZIP_SHORT = "gzip_short"
+    GZIP_DAMAGED = "gzip_damaged"
+    NO_DAY = "no_day"  #: of a directory of daily files
     REPEATED = "repeated"
     ORPHAN_STEP = "orphan_step"
     REQUEUED = "requeued"
@@ -57,6 +62,9 @@ class Remark(StrEnum):
 SENTENCES = {
     Remark.UNREADABLE: "{count} of {lines} could not be read",
     Remark.CUT: "the log is cut short: its last line is left out",
+    Remark.GZIP_SHORT: "the gzip file ends early",
+    Remark.GZIP_DAMAGED: "the gzip file is damaged",
+    Remark.NO_DAY: "the log has a gap",
     Remark.REPEATED: "{count} left out: the same record of a job was read before",
     Remark.ORPHAN_STEP: "{count} left out: a step whose job is not in the log",
     Remark.REQUEUED: "{count} with a further run of a requeued job: each run counts",
@@ -87,7 +95,24 @@ class Remarks:
         self.lines = 0  #: that hold a record, comments and headers not counted
         self.line = 0  #: the number of the line that was read last
         self.jobs = 0
+        self.passed: Counter[str] = Counter()  #: records of other types, by type
         self.noted: dict[Remark, RemarkCount] = {}
+        self._files: list[tuple[int, str]] = []
+
+    def begin(self, name: str) -> None:
+        """Note that the lines after `line` are of this file."""
+        self._files.append((self.line, name))
+
+    def file_of(self, line: int) -> tuple[str, int]:
+        """The file of a line, "" if there is none, and its number in that file."""
+        place = bisect_left(self._files, line, key=lambda each: each[0]) - 1
+        before, name = self._files[place] if place >= 0 else (0, "")
+        return name, line - before
+
+    def where(self, line: int) -> str:
+        """A line for people: `line 1,067`; in a directory of files `line 12 of `20261104``."""
+        name, number = self.file_of(line)
+        return f"line {number:,}" + (f" of `{name}`" if len(self._files) > 1 else "")
 
     def add(self, remark: Remark, line: int, why: str = "") -> None:
         """Count a line; the first of its kind is kept as the example."""
@@ -111,5 +136,7 @@ class Remarks:
             text = SENTENCES[remark].format(count=count, lines=f"{self.lines:,}")
             if known.why:
                 text += f": {known.why}"
-            where = f", {'first ' if known.lines > 1 else ''}at line {known.first:,}" if known.first else ""
+            where = (
+                f", {'first ' if known.lines > 1 else ''}at {self.where(known.first)}" if known.first else ""
+            )
             yield text + where

@@ -25,7 +25,18 @@ COLUMNS = (
 """What is worth having. JobIDRaw makes elements of arrays cheap to tell apart; a job's name may hold the separator, and
 does no harm where it is last."""
 COMMAND = f"sacct -a -D -X -P --noconvert -S 2026-01-01 -E now -o {COLUMNS}"
-NEEDED = (("jobid", "jobidraw"), ("start",), ("end",), ("nnodes", "allocnodes"))
+PLAIN_COMMAND = (
+    "sacct -a -D -X -P --noconvert -S 2026-01-01 -E now -o JobID,JobIDRaw,Partition,Submit,Start,End,ElapsedRaw,"
+    "NNodes,NCPUS,TimelimitRaw,State"
+)
+"""What a simulation uses: nothing that says whose the jobs were."""
+NEEDED = {
+    "JobID": ("jobid", "jobidraw"),
+    "Start": ("start",),
+    "End": ("end",),
+    "NNodes": ("nnodes", "allocnodes"),
+}
+"""Columns by Slurm's names, and those that are as good."""
 CLOCK_CHANGES_S = (3600, -3600, 1800, -1800)
 """Daylight saving time moves clocks by an hour, on Lord Howe Island by half of one."""
 COUNTS_MAX = 10_000
@@ -50,6 +61,10 @@ _NAMES = {
     "reservation": ("reservation",),
     "cpu": ("totalcpu",),
 }
+
+
+class HeaderError(ConfigError):
+    """The dump has no header that names what is needed."""
 
 
 class Columns(NamedTuple):
@@ -86,13 +101,12 @@ def columns_of(line: str, where: str = "the dump") -> Columns:
     names = [each.strip().lower() for each in line.rstrip("\r\n").split(separator)]
     trailing = int(len(names) > 1 and not names[-1])
     names = names[: len(names) - trailing]
-    for group in NEEDED:
-        if not any(each in names for each in group):
-            raise ConfigError(
-                f"{where} has no column {' or '.join(f'`{each}`' for each in group)}: its header is "
-                f"`{line.strip()[:120]}`",
-                hint=f"make it by `{COMMAND}`",
-            )
+    lacking = [name for name, group in NEEDED.items() if not any(each in names for each in group)]
+    if lacking:
+        raise HeaderError(
+            f"{where} lacks {', '.join(f'`{each}`' for each in lacking)}: its header is `{line.strip()[:120]}`",
+            hint=f"make it by `{COMMAND}`",
+        )
     places = {
         field: next((names.index(each) for each in wanted if each in names), -1)
         for field, wanted in _NAMES.items()
@@ -126,10 +140,9 @@ def read(
     for number, line in lines:
         if reader is None or (line[:3] == head and is_header(line)):  # dumps that were put together repeat it
             if line.strip():
-                reader, head = (
-                    _Rows(columns_of(line, f"line {number}"), remarks, clock, (seen, keep)),
-                    line[:3],
-                )
+                name, own = remarks.file_of(number)
+                where = f"`{name}`, line {own}" if name else f"line {own}"
+                reader, head = _Rows(columns_of(line, where), remarks, clock, (seen, keep)), line[:3]
             continue
         if len(line) < 2:
             continue
@@ -139,7 +152,7 @@ def read(
             remarks.jobs += 1
             yield job
     if reader is None:
-        raise ConfigError("the dump is empty: it has no header", hint=f"make it by `{COMMAND}`")
+        raise HeaderError("the dump is empty: it has no header", hint=f"make it by `{COMMAND}`")
 
 
 class _Rows:

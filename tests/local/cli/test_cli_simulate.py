@@ -128,7 +128,7 @@ def test_what_is_no_log_is_a_usage_error_with_a_hint(tmp_path: Path, log: Path) 
 
     for words, message in (
         ((str(text),), "line 1"),
-        ((str(names),), "has no column `start`"),
+        ((str(names),), "`sacct.txt`, line 1 lacks `Start`, `End`, `NNodes`"),
         (
             (str(torn),),
             "has no job that ran (1 line of 1 could not be read: record E of 1.pbs: start is `never`",

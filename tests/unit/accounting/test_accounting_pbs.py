@@ -151,4 +151,4 @@ def test_a_damaged_compressed_log_costs_its_end_only(tmp_path: Path) -> None:
     history = history_of(path)
 
     assert 0 < len(history) < 2000
-    assert history.remarks.count(Remark.CUT) == 1
+    assert history.remarks.count(Remark.GZIP_SHORT) == 1

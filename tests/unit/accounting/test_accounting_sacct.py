@@ -66,7 +66,7 @@ def test_lines_that_end_with_the_separator_are_as_good() -> None:
 
 
 def test_a_dump_without_a_needed_column_is_refused_with_the_command_that_makes_one() -> None:
-    with pytest.raises(ConfigError, match="`nnodes` or `allocnodes`") as caught:
+    with pytest.raises(ConfigError, match="line 1 lacks `NNodes`") as caught:
         parsed("1|a", head="JobID|Start|End|Submit")
     assert "sacct -a -D -X -P" in (caught.value.hint or "")
 
