@@ -115,16 +115,9 @@ def mean_verdict(change: RelativeChange, delay_s: MeanDelay) -> PromiseState:
 
 
 def at_best(verdict: PromiseState, *, jobs: int, is_judged: bool = True) -> PromiseState:
-<<<<<<< HEAD
     """A verdict over a log with this number of jobs: too few show that the promise is broken, but not that it is kept.
     None at all if jobs are submitted at their starts (not `is_judged`), for want of a better time: no wait is known
     then."""
-=======
-    """A verdict over a log of that number of jobs: too few may show that the promise is broken, but not that it is kept.
-
-    Where a log does not have the times of submission (not `is_judged`), no wait is known and there is no verdict.
-    """
->>>>>>> w5
     if not is_judged:
         return PromiseState.UNJUDGED
     return PromiseState.UNSURE if verdict is PromiseState.KEPT and jobs < JOBS_MIN else verdict
