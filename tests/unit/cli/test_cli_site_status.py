@@ -95,6 +95,13 @@ def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_p
     (tmp_path / "2026-01-02.jsonl").write_bytes(newest)
     assert [(each.pool, each.at_s) for each in newest_plans(tmp_path)] == [("b", 90), ("batch/8c", 99)]
     assert newest_plans(tmp_path / "none") == []
+    gone = encode(plan(100, pool="b", gone=True))
+    (tmp_path / "2026-01-02.jsonl").write_bytes(newest.removesuffix(b'{"kind":"pl') + gone)
+    assert [each.pool for each in newest_plans(tmp_path)] == ["batch/8c"], "b is no longer there"
+    (tmp_path / "2026-01-02.jsonl").write_bytes(
+        newest.removesuffix(b'{"kind":"pl') + encode(plan(100, plan="e2-1"))
+    )
+    assert [each.at_s for each in newest_plans(tmp_path)] == [100], "what an earlier agent saw is over"
 
 
 def test_a_plan_is_told_in_words() -> None:

@@ -224,7 +224,8 @@ def mode_text(config: SiteConfig) -> str:
 
 
 def newest_plans(directory: Path) -> list[PlanMade]:
-    """The last plan of each pool that the newest file of records holds."""
+    """The last plan of each pool of the newest agent that the newest file of records holds, without pools that are no
+    longer there."""
     from tidemill.errors import ProtocolError
     from tidemill.harvest.account.records import PlanMade, decode
 
@@ -235,14 +236,18 @@ def newest_plans(directory: Path) -> list[PlanMade]:
         file.seek(max(0, newest.stat().st_size - TAIL_BYTES_MAX))
         lines = file.read(TAIL_BYTES_MAX).split(b"\n")
     plans: dict[str, PlanMade] = {}
+    epoch = ""
     for line in lines:
         try:
             record = decode(line) if line else None
         except ProtocolError:  # the first line may be cut, the last one is being written
             continue
         if isinstance(record, PlanMade):
+            if record.plan.partition("-")[0] != epoch:
+                epoch = record.plan.partition("-")[0]
+                plans.clear()
             plans[record.pool] = record
-    return list(plans.values())
+    return [plan for plan in plans.values() if not plan.gone]
 
 
 def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:

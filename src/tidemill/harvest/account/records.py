@@ -24,7 +24,7 @@ class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
     """A decision for one pool and its inputs. Written if it acts, yields, or differs from the last one.
 
     `held` and `waiting` count nodes of Tidemill's allocations, `queue` counts regular jobs; `cancel`, `shorten` and
-    `submit` count allocations.
+    `submit` count allocations. A pool that is no longer there gets a last record, which is `gone`.
     """
 
     plan: str
@@ -42,6 +42,7 @@ class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
     submit: int = 0
     waits_for: str = ""
     why: str = ""
+    gone: bool = False
 
 
 class Submitted(Record, frozen=True, kw_only=True, tag="submit"):

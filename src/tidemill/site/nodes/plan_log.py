@@ -82,10 +82,27 @@ class PlanLog:
             why=decision.why,
         )
 
-    def keep(self, pools: Collection[str]) -> None:
-        """Forget pools that are no longer there: their names follow what users' jobs ask for."""
-        for name in self._last.keys() - set(pools):
+    def keep(self, pools: Collection[str], *, epoch: int) -> None:
+        """Forget pools that are no longer there: their names follow what users' jobs ask for. Each gets a last record,
+        so that readers forget it, too."""
+        now_s = clock.now_s()
+        for name in sorted(self._last.keys() - set(pools)):
             del self._last[name]
+            self._plans += 1
+            last = PlanMade(
+                at_s=now_s,
+                plan=plan_name(epoch, self._plans),
+                pool=name,
+                snapshot_s=now_s,
+                nodes=0,
+                idle=0,
+                busy=0,
+                held=0,
+                waiting=0,
+                queue=0,
+                gone=True,
+            )
+            self.append([last])
 
     def recent(self) -> Iterator[AnyRecord]:
         """The records of the last two days, oldest first; at most the last `RECENT_BYTES_MAX` of each. A line that was
