@@ -115,7 +115,7 @@ def mean_verdict(change: RelativeChange, delay_s: MeanDelay) -> PromiseState:
 
 
 def at_best(verdict: PromiseState, *, jobs: int, is_judged: bool = True) -> PromiseState:
-    """A verdict over a log of that number of jobs: too few may show that the promise is broken, but not that it is kept.
+    """A verdict over a log of that number of jobs: too few may show that the promise is broken, but not kept.
 
     Where a log does not have the times of submission (not `is_judged`), no wait is known and there is no verdict.
     """
