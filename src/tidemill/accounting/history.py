@@ -22,6 +22,12 @@ RUNAWAY_S = 86_400
 """A job without an end that is this far past its limit has ended unseen by slurmdbd (sacctmgr(1), "RunAwayJobs")."""
 EARLY_SHARE_MAX = 0.1
 NAMES_MAX = 5
+LEFT_OUT = {
+    Remark.RUNAWAY: "no end",
+    Remark.BACKWARDS: "an end before the start",
+    Remark.NO_NODES: "no number of nodes",
+}
+WHOLE_SHARE_MIN = 0.1
 NO_SUBMIT_SHARE_MAX = 0.05
 """Waits are not judged if more jobs lack a time of submission: they seem to have waited for nothing."""
 RUN_UP_S = 86_400
@@ -51,6 +57,7 @@ class History:
         self.kind = kind
         self.remarks = remarks
         self.header: dict[str, int] = {}
+        self.left_out: Counter[str] = Counter()  #: jobs that are not replayed, by reason
         self.submit_s = array("q")
         self.wait_s = array("q")
         self.run_s = array("i")
@@ -76,6 +83,10 @@ class History:
             else:
                 others[job.partition] += 1
         self._close()
+        if self.kind == "pbs" and partition is None:  # records of such jobs do not say which queue
+            self.left_out[swf.NEVER_STARTED] += self.remarks.count(Remark.NOT_STARTED)
+        for remark, reason in LEFT_OUT.items():
+            self.left_out[reason] += self.remarks.count(remark)
         if not self.submit_s:
             raise self._nothing(partition, others)
 
@@ -116,6 +127,7 @@ class History:
             return
         self.last_s = max(self.last_s, latest_s)
         if start_s is None and job.run_s is None:
+            self.left_out[swf.NEVER_STARTED] += 1
             return
         if job.nodes <= 0 or job.nodes > TIMES_MAX:
             self.remarks.add(Remark.NO_NODES, line, f"job {job.id[:40]}")
@@ -131,6 +143,7 @@ class History:
                 self.remarks.add(Remark.NO_SUBMIT, line, f"job {job.id[:40]}")
             submit_s = start_s or 0
         if run_s == 0 or len(self) >= JOBS_MAX:
+            self.left_out[swf.NO_RUN_TIME if run_s == 0 else "no room"] += 1
             return
         self.submit_s.append(submit_s)
         self.wait_s.append(UNKNOWN if start_s is None else start_s - submit_s)
@@ -233,13 +246,29 @@ class History:
         """What a simulation replays: the same as `tidemill simulate` makes of the log, if all of it is taken."""
         records = self.recent(jobs_max)
         where = (machine.nodes, machine.nodes_from)
-        trace = swf.trace_of(Path(self.name), records, nodes=where, skipped={})
+        early = sum(at < self.begin_s and run > 0 for at, run in zip(self.submit_s, self.run_s, strict=True))
+        skipped = {**self.left_out, swf.BEFORE_FIRST_END: early}
+        skipped = {reason: count for reason, count in skipped.items() if count}
+        trace = swf.trace_of(Path(self.name), records, nodes=where, skipped=skipped)
         return msgspec.structs.replace(trace, has_submissions=self.has_submissions)
 
     @property
     def has_submissions(self) -> bool:
         """Whether the log says when its jobs were submitted, but for a few of them."""
         return self.remarks.count(Remark.NO_SUBMIT) <= NO_SUBMIT_SHARE_MAX * len(self)
+
+    def whole_cores(self) -> int:
+        """Cores of a whole node: the most that jobs have on each of their nodes, but for a few jobs; 0 = not known."""
+        nodes: Counter[int] = Counter()
+        for cores, width in zip(self.cores, self.width, strict=True):
+            if cores > 0:
+                nodes[-(-cores // width)] += width
+        left = WHOLE_SHARE_MIN * nodes.total()
+        for cores in sorted(nodes, reverse=True):
+            left -= nodes[cores]
+            if left <= 0:
+                return cores
+        return 0
 
     def part_nodes(self, cores_per_node: int) -> int:
         """Jobs that had fewer cores than whole nodes have."""

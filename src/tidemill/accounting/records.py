@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -126,11 +126,11 @@ class Remarks:
         known = self.noted.get(remark)
         return 0 if known is None else known.lines
 
-    def sentences(self) -> Iterator[str]:
-        """The remarks for people, in the order of `Remark`."""
+    def sentences(self, *, but: Container[Remark] = ()) -> Iterator[str]:
+        """The remarks for people, in the order of `Remark`; `but`: without these."""
         for remark in Remark:
             known = self.noted.get(remark)
-            if known is None:
+            if known is None or remark in but:
                 continue
             count = f"{known.lines:,} {'line' if known.lines == 1 else 'lines'}"
             text = SENTENCES[remark].format(count=count, lines=f"{self.lines:,}")

@@ -99,6 +99,25 @@ def test_a_log_without_submissions_gets_no_verdict(tmp_path: Path) -> None:
     assert all(line.endswith("no verdict") for line in rows)
 
 
+def test_left_out_jobs_and_parts_of_nodes_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "sacct.txt"
+    rows = [
+        f"{k}|2026-10-{1 + k // 24:02d}T{k % 24:02d}:00:00|2026-10-{1 + k // 24:02d}T{k % 24:02d}:00:00|"
+        f"2026-10-{1 + k // 24:02d}T{k % 24:02d}:50:00|1|{4 if k % 4 else 32}"
+        for k in range(400)
+    ]
+    rows.append("999|2026-10-02T00:00:00|Unknown|Unknown|1|4")
+    path.write_text("\n".join(["JobID|Submit|Start|End|NNodes|NCPUS", *rows, ""]))
+
+    done = simulate(str(path), "--seeds", "1", "--replicas", "1", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["skipped"] == {"never started": 1}
+    assert "left out: 1 job never started" in done.stderr
+    assert done.stderr.count("started") == 1, "said once"
+    assert "300 jobs of 400 had fewer cores than 32 a node and count as whole nodes" in done.stderr
+
+
 def test_an_availability_log_is_replayed(tmp_path: Path) -> None:
     path = tmp_path / "free.csv"
     chance = Random(3)

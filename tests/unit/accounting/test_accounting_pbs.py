@@ -74,6 +74,14 @@ def test_waits_of_a_log_without_submissions_are_not_judged(tmp_path: Path) -> No
     assert history_of(path).has_submissions
 
 
+def test_jobs_that_were_deleted_before_a_start_are_counted_as_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "20261024"
+    lines = [f"{AT};E;{k}.pbs;{USED} end=5000 Exit_status=0\n" for k in range(3)]
+    path.write_text("".join([*lines, f"{AT};D;9.pbs;requestor=ada@h\n"]))
+    history = history_of(path)
+    assert history.trace(history.machine(None), 100).skipped == {"never started": 1}
+
+
 def test_nodes_are_counted_by_hosts_where_their_number_is_not_told() -> None:
     hosts = "exec_host=n1/0+n1/1+n2/0+n2/1"
     torque = f"user=ada queue=q qtime=1 start=2 {hosts} Resource_List.nodes=2:ppn=2 end=9 Exit_status=271"

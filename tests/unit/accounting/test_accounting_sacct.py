@@ -13,6 +13,7 @@ from tidemill.accounting.log import LogKind, history_of, jobs_of, kind_of
 from tidemill.accounting.records import PastJob, Remark, Remarks
 from tidemill.accounting.times import LogClock
 from tidemill.errors import ConfigError
+from tidemill.harvest.simulation.swf import told
 
 HEAD = "JobID|User|Account|Partition|Submit|Start|End|Elapsed|NNodes|NCPUS|Timelimit|State"
 DAY = 1_792_800_000  # 2026-10-24T00:00:00Z
@@ -281,6 +282,29 @@ def test_of_the_weeks_before_a_dump_begins_only_long_jobs_are_in_it_and_they_are
 
     assert history.span == (DAY + 7200, DAY + 39 * 3600)
     assert len(history.recent(100)) == 38
+    skipped = history.trace(history.machine(None), 100).skipped
+    assert skipped == {"before the first end": 1}
+
+
+def test_jobs_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    never = row("3", start="Unknown", end="2026-10-24T00:30:00", state="CANCELLED")
+    back = row("4", end="2026-10-24T00:30:00", elapsed="")
+    elsewhere = row("5", partition="debug", start="Unknown", state="PENDING")
+    path = written(tmp_path, row("1"), row("2"), never, back, elsewhere)
+
+    history = history_of(path, partition="batch")
+    skipped = history.trace(history.machine(None), 100).skipped
+
+    assert skipped == {"never started": 1, "an end before the start": 1}
+    assert told(skipped) == "1 record with an end before the start, 1 job never started"
+
+
+def test_cores_of_a_whole_node_are_the_most_that_more_than_a_few_jobs_have(tmp_path: Path) -> None:
+    rows = [row(str(k), nodes="1", cores=str(cores)) for k, cores in enumerate([4] * 14 + [32] * 5 + [128])]
+    history = history_of(written(tmp_path, *rows))
+
+    assert history.whole_cores() == 32
+    assert history.part_nodes(32) == 14
 
 
 @pytest.mark.parametrize("trailing", ["", "|"])

@@ -17,12 +17,14 @@ from tidemill import clock
 from tidemill.cache.engine.contact import greet
 from tidemill.cli.main import main
 from tidemill.cli.site.caches import examine_caches
-from tidemill.cli.site.check import examine_site
+from tidemill.cli.site.check import effective, examine_site
 from tidemill.cli.site.containers import VERSION_S, examine_containers
+from tidemill.cli.site.directory import read_site
 from tidemill.config.caching import SiteCache
 from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.site.applications.catalogue import Applications
+from tidemill.site.nodes.planning import poll_s_of
 from tidemill.site.setup.finding import Finding
 
 GREETING = b"\0\0" + struct.pack(">HIII", 0, 8, 0x520, 1)
@@ -263,3 +265,17 @@ def test_a_check_writes_nothing_into_the_site_directory(
     found = json.loads(capsys.readouterr().out)
     assert {each["check"] for each in found} >= {"batch system", "cache", "container"}
     assert sorted(each.name for each in site.rglob("*")) == ["apps", "site.toml"]
+
+
+@pytest.mark.parametrize(("batch", "policy"), [("local", "demand"), ("slurm", "yield")])
+def test_values_that_follow_from_the_batch_system_are_shown_as_they_are_used(
+    tmp_path: Path, batch: str, policy: str
+) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f'name = "here"\nserver = "unix:/s"\nbatch = "{batch}"\n')
+    read = read_site(tmp_path)
+
+    rows = {key: value for key, value, _ in effective(path, read)}
+
+    assert (rows["harvest.policy"], rows["harvest.poll_s"]) == (policy, poll_s_of(read))
+    assert rows["harvest.poll_s"] > 0

@@ -79,6 +79,8 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     told = plan(100, waits_for="3 did not start; the next try at 20:41")
     at_length = dict(metrics_lines(read_metrics(path), [plan(99), told]))
     assert at_length["why no more"] == "no node is idle; 3 did not start; the next try at 20:41; new"
+    stopped = dict(metrics_lines(read_metrics(path), [told], is_stopped=True))
+    assert stopped["why no more"] == "the site is stopped", "the metrics are older"
     assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
     assert lines["today"].startswith("2 regular jobs waited 42 s because of us")

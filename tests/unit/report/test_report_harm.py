@@ -186,8 +186,16 @@ def test_the_verb_shows_the_evidence_of_one_job(site: Path, capsys: pytest.Captu
 
     assert main(["site", "harm", "5", "--dir", str(site)]) == 0
     assert "job 5 never stood behind us" in capsys.readouterr().out
-    assert main(["site", "harm", "99", "--dir", str(site)]) == 0
-    assert "nothing is known of job 99" in capsys.readouterr().err
+
+
+def test_an_unknown_job_is_not_found_rather_than_not_delayed(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--json"]):
+        assert main(["site", "harm", "99", "--dir", str(site), *more]) == 3
+        told = capsys.readouterr()
+        assert "job 99 is not found in the site's records" in told.out + told.err
+        assert "regular jobs started" not in told.out
 
 
 def test_the_verb_gives_all_of_it_as_json(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

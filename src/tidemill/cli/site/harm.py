@@ -10,8 +10,9 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, moment
 from tidemill.cli.site.directory import site_directory
 from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import SiteError
 from tidemill.model.figures.job_classes import UNKNOWN, length_bounds, length_text, size_text
-from tidemill.model.quantities import count_text, duration_text
+from tidemill.model.quantities import count_text, counted_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.report.harm import ClassHarm, Delay, Harm, YieldAct
@@ -37,7 +38,7 @@ def define(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Print regular jobs that started, our share in their wait, and the totals."""
+    """Print regular jobs that started, our share in their wait, and the totals. Raises SiteError for an unknown job."""
     from tidemill.report.harm import harm, read_records
 
     since_s = None if args.since is None else args.since / 1e6
@@ -46,6 +47,13 @@ def run(args: Namespace) -> int:
         site_directory(args) / "harvest", since_s=None if args.job is not None else since_s
     )
     found = harm(records, unreadable=unreadable, since_s=since_s or 0.0, job=args.job)
+    if args.job is not None and not found.jobs:
+        raise SiteError(
+            f"job {args.job} is not found in the site's records: whether Tidemill delayed it is not known",
+            hint="they have jobs that started, or could have, while the site's agent looked"
+            + (f"; {counted_text(unreadable, 'line')} of them cannot be read" if unreadable else ""),
+            transient=False,
+        )
     if args.json:
         show_json(found)
         return 0
@@ -59,8 +67,6 @@ def run(args: Namespace) -> int:
     if args.job is not None:
         for each in delayed:
             _tell_evidence(each)
-        if not delayed:
-            say(f"nothing is known of job {args.job}: it has not started while the site's agent looked")
     _tell_totals(found)
     if args.job is None and found.totals.jobs:
         show("")

@@ -16,12 +16,14 @@ from tidemill.harvest.plan.policies import Policy
 from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
+    from tidemill.accounting.history import History
     from tidemill.harvest.simulation.experiment import ClassResult, Result, Study
     from tidemill.harvest.simulation.outcome import MeanDelay
     from tidemill.harvest.simulation.swf import Trace
 
 KINDS = ("swf", "sacct", "pbs", "availability")
 PROBED_LINES = 20  #: a header of an availability log is shorter
+PARTS_SHARE_MAX = 0.05
 SIMULATED = [Policy.YIELD, Policy.PREEMPT, Policy.CAPPED, Policy.TITAN, Policy.WINDOWS]
 
 
@@ -88,7 +90,11 @@ def define(parser: Parser) -> None:
     )
     define_bounds(parser)
     parser.add_argument(
-        "--nodes", type=count, metavar="N", help="size of the machine (default: as the log's header says)"
+        "--nodes",
+        type=count,
+        metavar="N",
+        help="size of the machine in nodes; a job with a part of a node counts as one with all of it (default: as the "
+        "log's header says, of sacct and PBS the most nodes busy at once)",
     )
     parser.add_argument(
         "--workers", type=count, metavar="N", help="processes, one seed each at a time (default: all cores)"
@@ -192,11 +198,17 @@ def read(args: Namespace, kind: str) -> Trace:
     """The trace of the command line, a log of this kind. Raises ConfigError."""
     if kind in ("sacct", "pbs"):
         from tidemill.accounting.log import LogKind, history_of
+        from tidemill.accounting.records import Remark
+        from tidemill.harvest.simulation.swf import NEVER_STARTED
 
         history = history_of(args.trace, kind=LogKind(kind), partition=args.partition)
-        for remark in history.remarks.sentences():
+        trace = history.trace(history.machine(args.nodes), len(history))
+        for remark in history.remarks.sentences(
+            but=(Remark.NOT_STARTED,) if NEVER_STARTED in trace.skipped else ()
+        ):
             say(remark)
-        return history.trace(history.machine(args.nodes), len(history))
+        trace.notes.extend(parts_of(history))
+        return trace
     if args.partition is not None:
         raise ConfigError(
             f"--partition needs a log of sacct or PBS: `{args.trace}` is read as {kind}",
@@ -209,6 +221,18 @@ def read(args: Namespace, kind: str) -> Trace:
     from tidemill.harvest.simulation import swf
 
     return swf.read(args.trace, nodes=args.nodes)
+
+
+def parts_of(history: History) -> list[str]:
+    """A warning if many jobs seem to have a part of a node."""
+    cores = history.whole_cores()
+    parts = history.part_nodes(cores)
+    if parts <= PARTS_SHARE_MAX * len(history):
+        return []
+    return [
+        f"{counted_text(parts, 'job')} of {len(history):,} had fewer cores than {cores} a node and count as whole "
+        "nodes: figures are too high for this machine if jobs share nodes"
+    ]
 
 
 def kind_of(path: Path) -> str:
@@ -277,7 +301,7 @@ def notes_of(trace: Trace) -> list[str]:
 
     lines = [f"{trace.name}: {size_text(len(trace.jobs), trace.nodes)} ({trace.nodes_from})"]
     if trace.skipped:
-        lines.append(f"skipped: {told(trace.skipped)}")
+        lines.append(f"left out: {told(trace.skipped)}")
     if trace.outages:
         hours = sum(end - start for start, end in trace.outages) / 3600
         lines.append(f"left out: {counted_text(len(trace.outages), 'outage')}, {hours:,.0f} h")

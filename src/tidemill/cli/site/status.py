@@ -106,7 +106,7 @@ def status(args: Namespace) -> int:
     polled_s = _one(samples, POLLED) or 0.0
     for plan in plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6, polled_s=polled_s))
-    for head, text in _figures(directory, samples, denied, plans):
+    for head, text in _figures(directory, samples, denied, plans, is_stopped=stopped is not None):
         _line(head, text)
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
@@ -119,7 +119,7 @@ def status(args: Namespace) -> int:
 
 
 def _figures(
-    directory: Path, samples: Samples, denied: list[str], plans: list[PlanMade]
+    directory: Path, samples: Samples, denied: list[str], plans: list[PlanMade], *, is_stopped: bool
 ) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
@@ -127,7 +127,13 @@ def _figures(
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
     troubles = trouble_lines(_troubles(directory))
-    return [*metrics_lines(samples, plans), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
+    return [
+        *metrics_lines(samples, plans, is_stopped=is_stopped),
+        *moves,
+        *troubles,
+        *bad,
+        *(("denied", each) for each in denied),
+    ]
 
 
 def _troubles(directory: Path) -> list[Trouble]:
@@ -293,9 +299,13 @@ def read_metrics(path: Path) -> Samples:
     return samples
 
 
-def metrics_lines(samples: Samples, plans: Sequence[PlanMade] = ()) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text). `plans`: the last ones, which have some causes at
-    length."""
+def metrics_lines(
+    samples: Samples, plans: Sequence[PlanMade] = (), *, is_stopped: bool = False
+) -> list[tuple[str, str]]:
+    """What people want to know of the metrics: (head, text). `plans`: the last ones, which have some causes at length.
+
+    Metrics are written at polls: of a site that was stopped since (`is_stopped`) they have an older cause.
+    """
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
     for labels, value in samples.get("tidemill_grant_node_seconds", []):
@@ -322,7 +332,9 @@ def metrics_lines(samples: Samples, plans: Sequence[PlanMade] = ()) -> list[tupl
     if _one(samples, "tidemill_batch_glance_off"):
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
-    if causes:
+    if is_stopped:
+        lines.append(("why no more", "the site is stopped"))
+    elif causes:
         lines.append(("why no more", "; ".join(_cause_text(cause, plans) for cause in causes)))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:

@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill.errors import ConfigError
 from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
+from tidemill.model.quantities import counted_text
 
 FIELDS = 18
 FIELDS_MIN = 9  #: up to the requested time; shorter records exist in no log, but longer tails are often cut
@@ -26,6 +27,12 @@ LINE_CHARS_MAX = 10_000
 RECORDS_MAX = 20_000_000
 OVERFULL_SHARE_MAX = 0.01
 """Starts of a log are trusted unless they use more nodes than there are for more of the time."""
+NEVER_STARTED, BEFORE_FIRST_END, NO_RUN_TIME = "never started", "before the first end", "no run time"
+SKIPPED = {
+    NEVER_STARTED: ("job", "never started"),
+    BEFORE_FIRST_END: ("job", "submitted before the first end"),
+}
+"""What was left out and why, where "record with" does not fit."""
 PARTIAL_STATUS = {2, 3, 4}  #: parts of a job that was checkpointed; its sum has a record of its own
 
 
@@ -179,7 +186,7 @@ def parsed(path: Path, number: int, text: str) -> tuple[Raw | None, str]:
     if len(values) > 10 and values[10] in PARTIAL_STATUS:
         return None, "part of a job"
     if run_s <= 0:
-        return None, "no run time"
+        return None, NO_RUN_TIME
     width = used if used > 0 else asked
     if width <= 0:
         return None, "no number of processors"
@@ -238,4 +245,8 @@ def overfull_note(share: float) -> str:
 
 def told(skipped: dict[str, int]) -> str:
     """What was skipped, in words."""
-    return ", ".join(f"{count:,} records with {reason}" for reason, count in sorted(skipped.items()))
+    found = [
+        (count, *SKIPPED.get(reason, ("record", f"with {reason}")))
+        for reason, count in sorted(skipped.items())
+    ]
+    return ", ".join(f"{counted_text(count, what)} {why}" for count, what, why in found)
