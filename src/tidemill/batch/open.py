@@ -36,7 +36,13 @@ def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
     key = site_key(site_dir) if (site_dir / _KEY_FILE).exists() else ""
     account = config.accounts[0].name if config.accounts else ""
     with TemporaryDirectory(prefix="tidemill-") as scratch:
-        yield open_cluster(config.batch, Path(scratch), config.cluster, key=key, account=account)
+        batch = open_cluster(config.batch, Path(scratch), config.cluster, key=key, account=account)
+        if config.batch == "pbs":
+            from tidemill.batch.pbs import PbsBatchSystem
+
+            assert isinstance(batch, PbsBatchSystem)
+            batch.knows_numbers = False  # the agent has them; what is shown here is acted on by nobody
+        yield batch
 
 
 def open_cluster(

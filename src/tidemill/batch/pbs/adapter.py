@@ -88,6 +88,8 @@ class PbsBatchSystem:
         self._deaths = Deaths() if deaths is None else deaths
         self._name_chars_max: int | None = None
         self._server: Record | None = None
+        #: False: it submits nothing and has no numbers, such as for `tidemill windows`; jobs are whose they say
+        self.knows_numbers = True
         self._asked_server_s = 0.0
         self._is_scheduled = True
         self._is_planning = False  #: at the last poll, PBS planned the start of a regular job
@@ -321,6 +323,8 @@ class PbsBatchSystem:
     def _settle(self, jobs: dict[str, Record]) -> dict[str, Record]:
         """The jobs of the machine, of which only Tidemill's say that they are its own (`own`). Those of lost
         submissions are looked for first, so that they have numbers."""
+        if not self.knows_numbers:
+            return jobs
         claimed = own.claims(jobs, self._is_ours)
         bases = {split_element(name)[0] for name in claimed.values()}
         lost = [each for each in bases if is_name(each) and self._records.submitted(each) is None]
