@@ -41,7 +41,7 @@ def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
             from tidemill.batch.pbs import PbsBatchSystem
 
             assert isinstance(batch, PbsBatchSystem)
-            batch.knows_numbers = False  # the agent has them; what is shown here is acted on by nobody
+            batch.knows_numbers = False  # the agent has them, and it alone acts on what it sees
         yield batch
 
 
