@@ -14,7 +14,9 @@ from tests.pbs.test_pbs_lost import lose
 from tests.worlds.batch.batch_pbs import PbsWorld, world
 from tests.worlds.batch.batch_world import KEY
 
+from tidemill.batch.open import asked_cluster
 from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.config.site import SiteConfig
 
 NAMES = ("tm-here-e1-1", "tm-here-e1-2")
 HERE = {NAMES[0]: "1.fake-pbs", NAMES[1]: "2.fake-pbs"}
@@ -54,6 +56,20 @@ def ours(batch: PbsBatchSystem) -> dict[str, tuple[str, tuple[str, ...]]]:
     running = [each for each in batch.snapshot().running if each.ours]
     assert len({each.name for each in running}) == len(running)
     return {each.name: (each.id, each.nodes) for each in running}
+
+
+def test_a_client_that_only_asks_and_has_no_numbers_knows_the_allocations(
+    pbs: PbsWorld, tmp_path: Path
+) -> None:
+    """As `tidemill windows` does: else it takes Tidemill's own jobs for regular ones."""
+    full(pbs)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "key").write_text(KEY)
+    with asked_cluster(SiteConfig(name="here", server="unix:/none.sock", batch="pbs"), site) as batch:
+        assert isinstance(batch, PbsBatchSystem)
+        assert ours(batch).keys() == set(NAMES)
+    assert [each.name for each in site.iterdir()] == ["key"]
 
 
 @pytest.mark.parametrize("name", ["tm-here-e1-9", NAMES[0], "", "../scripts", "tm-here-e1-1.0"])

@@ -20,7 +20,7 @@ from tidemill.cli.site.status import (
     trouble_lines,
 )
 from tidemill.config.site import Cluster, Harvest, SiteConfig
-from tidemill.harvest.account.records import PlanMade, Submitted, encode
+from tidemill.harvest.account.records import PlanMade, PoolGone, Submitted, encode
 from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
 from tidemill.model.trouble import Trouble
 from tidemill.site.nodes.outage import clear_outage, read_outage, show_outage
@@ -97,7 +97,7 @@ def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_p
     (tmp_path / "2026-01-02.jsonl").write_bytes(newest)
     assert [(each.pool, each.at_s) for each in newest_plans(tmp_path)] == [("b", 90), ("batch/8c", 99)]
     assert newest_plans(tmp_path / "none") == []
-    gone = encode(plan(100, pool="b", gone=True))
+    gone = encode(PoolGone(at_s=100, pool="b"))
     (tmp_path / "2026-01-02.jsonl").write_bytes(newest.removesuffix(b'{"kind":"pl') + gone)
     assert [each.pool for each in newest_plans(tmp_path)] == ["batch/8c"], "b is no longer there"
     (tmp_path / "2026-01-02.jsonl").write_bytes(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from tidemill.batch.pbs.replies import read_amount
 
 LEVELS_MAX = 64
-"""Amounts of one resource by which hosts are told apart. Where each host has an amount of its own, such as what is free
-on its disk, and each job asks for another, they would be hosts times jobs."""
+"""Amounts of one resource that distinguish hosts. Without a bound their number would be hosts times jobs, if each
+host has a different amount, as of free disk space, and each job asks for another."""
 
 _AMOUNTS = {
     "ncpus", "mem", "vmem", "ngpus", "naccelerators", "accelerator_memory", "hbmem", "mpiprocs", "ompthreads",

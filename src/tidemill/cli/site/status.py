@@ -230,10 +230,10 @@ def mode_text(config: SiteConfig) -> str:
 
 
 def newest_plans(directory: Path) -> list[PlanMade]:
-    """The last plan of each pool of the newest agent that the newest file of records holds, without pools that are no
-    longer there."""
+    """The last plan of each pool of the newest agent that the newest file of records holds, without pools that
+    disappeared."""
     from tidemill.errors import ProtocolError
-    from tidemill.harvest.account.records import PlanMade, decode
+    from tidemill.harvest.account.records import PlanMade, PoolGone, decode
 
     newest = max(directory.glob("????-??-??.jsonl"), default=None)
     if newest is None:
@@ -253,7 +253,9 @@ def newest_plans(directory: Path) -> list[PlanMade]:
                 epoch = record.plan.partition("-")[0]
                 plans.clear()
             plans[record.pool] = record
-    return [plan for plan in plans.values() if not plan.gone]
+        elif isinstance(record, PoolGone):
+            plans.pop(record.pool, None)
+    return list(plans.values())
 
 
 def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:

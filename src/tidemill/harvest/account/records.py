@@ -24,7 +24,7 @@ class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
     """A decision for one pool and its inputs. Written if it acts, yields, or differs from the last one.
 
     `held` and `waiting` count nodes of Tidemill's allocations, `queue` counts regular jobs; `cancel`, `shorten` and
-    `submit` count allocations. A pool that is no longer there gets a last record, which is `gone`.
+    `submit` count allocations.
     """
 
     plan: str
@@ -42,7 +42,12 @@ class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
     submit: int = 0
     waits_for: str = ""
     why: str = ""
-    gone: bool = False
+
+
+class PoolGone(Record, frozen=True, kw_only=True, tag="pool_gone"):
+    """A pool disappeared: its last plan is out of date."""
+
+    pool: str
 
 
 class Submitted(Record, frozen=True, kw_only=True, tag="submit"):
@@ -92,7 +97,7 @@ class RegularStarted(Record, frozen=True, kw_only=True, tag="regular"):
     nodes: int = 0
 
 
-AnyRecord = PlanMade | Submitted | Shortened | Canceled | RegularStarted
+AnyRecord = PlanMade | PoolGone | Submitted | Shortened | Canceled | RegularStarted
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)

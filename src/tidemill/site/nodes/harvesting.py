@@ -486,7 +486,7 @@ class Harvesting:
             at_s = clock.now_us() / 1e6
             records.append(r.Canceled(at_s=at_s, plan="", names=wide.cancel, reason=why))
         yielded: list[Yielded] = []
-        self._plan_log.keep({plan.shape.pool for plan in plans}, epoch=self._log.pool.state.epoch)
+        self._plan_log.keep({plan.shape.pool for plan in plans})
         for plan in plans:
             made = self._plan_log.made(plan, epoch=self._log.pool.state.epoch, observes=observes)
             name = made.plan if made is not None else ""

@@ -13,7 +13,15 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.files import open_append, write_all
-from tidemill.harvest.account.records import AnyRecord, PlanMade, decode, encode, file_name, plan_name
+from tidemill.harvest.account.records import (
+    AnyRecord,
+    PlanMade,
+    PoolGone,
+    decode,
+    encode,
+    file_name,
+    plan_name,
+)
 from tidemill.log import Log
 from tidemill.site.nodes.selection import Named
 
@@ -82,27 +90,12 @@ class PlanLog:
             why=decision.why,
         )
 
-    def keep(self, pools: Collection[str], *, epoch: int) -> None:
-        """Forget pools that are no longer there: their names follow what users' jobs ask for. Each gets a last record,
-        so that readers forget it, too."""
-        now_s = clock.now_s()
-        for name in sorted(self._last.keys() - set(pools)):
+    def keep(self, pools: Collection[str]) -> None:
+        """Forget all other pools, and record that they disappeared. Names of pools follow what users' jobs ask for."""
+        gone = sorted(self._last.keys() - set(pools))
+        for name in gone:
             del self._last[name]
-            self._plans += 1
-            last = PlanMade(
-                at_s=now_s,
-                plan=plan_name(epoch, self._plans),
-                pool=name,
-                snapshot_s=now_s,
-                nodes=0,
-                idle=0,
-                busy=0,
-                held=0,
-                waiting=0,
-                queue=0,
-                gone=True,
-            )
-            self.append([last])
+        self.append([PoolGone(at_s=clock.now_s(), pool=name) for name in gone])
 
     def recent(self) -> Iterator[AnyRecord]:
         """The records of the last two days, oldest first; at most the last `RECENT_BYTES_MAX` of each. A line that was

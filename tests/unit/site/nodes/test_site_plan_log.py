@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemill.harvest.account.records import PlanMade
+from tidemill.harvest.account.records import PoolGone
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.site.nodes.plan_log import PlanLog
@@ -40,6 +40,6 @@ def is_recorded(log: PlanLog, pool: str) -> bool:
 def test_a_pool_is_forgotten_when_it_is_gone_and_recorded_when_it_is_back(tmp_path: Path) -> None:
     log = PlanLog(tmp_path)
     assert [is_recorded(log, pool) for pool in ("a", "b", "a")] == [True, True, False]
-    log.keep({"a"}, epoch=1)
-    assert [(each.pool, each.gone) for each in log.recent() if isinstance(each, PlanMade)] == [("b", True)]
+    log.keep({"a"})
+    assert [each.pool for each in log.recent() if isinstance(each, PoolGone)] == ["b"]
     assert [is_recorded(log, pool) for pool in ("a", "b")] == [False, True]
