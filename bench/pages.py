@@ -30,6 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.worlds.services.ports import free_port
+
 from tidemill import clock
 from tidemill.client.authority import Authority, Wanted
 from tidemill.model.application import Parameter, ParameterType
@@ -43,7 +45,6 @@ from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,
     AppOffer,
-    BadNode,
     Capacity,
     DeliveredReport,
     DeliverOrder,
@@ -55,8 +56,8 @@ from tidemill.wire.api import (
     SiteView,
     SubmitRequest,
     SyncRequest,
-    TransferView,
 )
+from tidemill.wire.monitoring import BadNode, TransferView
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "postgresql.sh"
 BATCH = 5_000  #: jobs of a request, all of one campaign
@@ -344,8 +345,7 @@ def certified(folder: Path) -> tuple[dict[str, Any], ssl.SSLContext, int]:
     authority = Authority.create(folder / "ca", name="Bench", days=2)
     for role, name in (("server", "localhost"), ("submitter", f"owner{OWNER}")):
         authority.issue(Wanted(role=role, name=name, days=2), folder / "ca")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     own = folder / "ca"
     tls = {"certificate": f"{own}/localhost.pem", "key": f"{own}/localhost.key", "ca": f"{own}/ca.pem"}
     context = ssl.create_default_context(cafile=f"{own}/ca.pem")

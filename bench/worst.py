@@ -37,6 +37,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.worlds.services.ports import free_port
+
 from tidemill.client.authority import Authority, Wanted
 from tidemill.errors import TidemillError
 from tidemill.model.job import JobSpec
@@ -92,8 +94,7 @@ def serving(folder: Path) -> Iterator[Place]:
     for role, name in wanted:
         alias = "127.0.0.1" if role == "server" else name
         authority.issue(Wanted(role=role, name=alias, days=1), folder / "ca")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config = {
         "dir": str(folder / "server"), "listen": f"127.0.0.1:{port}",
         "tls": {

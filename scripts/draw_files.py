@@ -38,6 +38,7 @@ SECTIONS = [
     ("A parameter of an application: `[parameters.NAME]`", "application.py", "Parameter"),
     ("A job: `[[job]]`", "job.py", "JobSpec"),
     ("Resources of a slot: `[resources]`", "job.py", "Resources"),
+    ("What a command's shell sets: `[job.shell]`", "job.py", "Shell"),
     ("An input: `[[job.inputs]]`", "job.py", "Input"),
     ("An output: `[[outputs]]`", "job.py", "Output"),
     ("An addressee of notices of the campaign: `[[notify]]`", "notification.py", "Subscription"),

@@ -39,6 +39,8 @@ TAIL = """
   `message.delayed`.
 - `tidemill_server_transaction_seconds`: the database is slow when most take longer than 0.1 s.
 - `tidemill_drained` is 1: staff have stopped the site. `tidemill site status` shows who and why.
+- `tidemill_batch_doubted` is 1: replies of the batch system do not show Tidemill's own running jobs, or cancels end
+  nothing. Nothing is submitted; [what to do](troubleshooting.md#replies-that-are-not-believed).
 - `tidemill_cancels_total{by="others"}` grows: the centre's staff, or one of their scripts, ends Tidemill's allocations.
 - `tidemill_batch_interval_factor` is above 1: the batch system is slow, and the agent polls it less often.
 - `tidemill_harm_today_seconds`: how long regular jobs waited because of Tidemill; `tidemill site harm` names them.
@@ -47,7 +49,8 @@ TAIL = """
   `payback` (the gaps are too short), `backlog` (no work for more), `nodes`, `allocations`, `waiting`, `starts`,
   `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the batch
   system's scheduler does not run), `closed` (the partition is closed), `failed_starts`, `wide`
-  (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's).
+  (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's),
+  `doubt` (replies of the batch system are not believed, or one is being checked).
   `tidemill site status` describes the cause.
 - `tidemill_io_over_total` grows: nodes counted more operations or bytes on an area than the [I/O
   budget](io-budget.md) allows; starts are slowed.

@@ -133,6 +133,11 @@ def doc_lines(text: str, *, indent: str) -> list[str]:
     return [f"{indent}/// {line}".rstrip() for line in text.splitlines()] if text else []
 
 
+def rust_number(name: str, value: int) -> str:
+    """A number of src/tidemill/wire/node.py."""
+    return f"pub const {name}: u64 = {value:_};\n"
+
+
 def rust_names(name: str, values: Sequence[str], *, of: str = "src/tidemill/wire/node.py") -> str:
     """A table of names."""
     words = textwrap.fill(", ".join(f'"{value}"' for value in values) + ",", 100)
@@ -143,7 +148,7 @@ def rust_names(name: str, values: Sequence[str], *, of: str = "src/tidemill/wire
 def rust_text() -> str:
     """The whole of generated.rs."""
     parts = [
-        f"pub const FORMAT: u64 = {node.FORMAT};\n",
+        *(rust_number(name, getattr(node, name)) for name in ("FORMAT", "FORM_BASE", "STEPS_FROM")),
         rust_names("NETWORK_TYPES", sorted(NETWORK_TYPES), of="src/tidemill/model/file_systems.py"),
     ]
     parts += [rust_names("FIGURES", node.FIGURES), rust_names("MOUNT_FIGURES", node.MOUNT_FIGURES)]

@@ -3,8 +3,8 @@
     scripts/run_stages.py check-python,test-python+check-rust,test-rust test-postgresql test-slurm+test-images
 
 Steps run one after the other; within a step the lanes, separated by `+`, run side by side, each with its targets in
-order. A target that fails does not stop the others. The output of each goes to `target/logs/NAME.log`, and to the
-screen where the target failed. Standard library only.
+order; `--without=TARGET` leaves one out. A target that fails does not stop the others. The output of each goes to
+`target/logs/NAME.log`, and to the screen where the target failed. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "target" / "logs"
 TARGET_S_MAX = 1800  #: a target that hangs is ended, so that the next ones run
+SAY_S = 60.0  #: a line on what is still running comes this often
 COUNTS = re.compile(r"\b(\d+) (passed|failed|errors?)\b")
 
 
@@ -74,26 +75,45 @@ def run(target: str, screen: threading.Lock) -> Result:
     return Result(target, passed, failed)
 
 
-def run_step(step: str, screen: threading.Lock) -> list[Result]:
+def lanes_of(step: str, without: set[str]) -> list[list[str]]:
+    """The lanes of a step, each the targets that it runs."""
+    lanes = [[each for each in lane.split(",") if each not in without] for lane in step.split("+")]
+    return [lane for lane in lanes if lane]
+
+
+def run_step(lanes: list[list[str]], screen: threading.Lock) -> list[Result]:
     """Run the lanes of a step side by side."""
     results: list[Result] = []
+    now: dict[int, str] = {}  # by lane, the target that it runs
 
-    def run_lane(targets: list[str]) -> None:
-        results.extend([run(target, screen) for target in targets])
+    def run_lane(number: int) -> None:
+        for target in lanes[number]:
+            now[number] = target
+            results.append(run(target, screen))
+        del now[number]
 
-    lanes = [threading.Thread(target=run_lane, args=(lane.split(","),)) for lane in step.split("+")]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
+    threads = [threading.Thread(target=run_lane, args=(number,)) for number in range(len(lanes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(SAY_S)
+            if thread.is_alive():
+                with screen:
+                    sys.stdout.write(
+                        f"{time.strftime('%H:%M:%S')} running: {', '.join(list(now.values()))}\n"
+                    )
+                    sys.stdout.flush()
     return results
 
 
-def main(steps: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """0 where everything passed, else 1."""
+    steps = [each for each in arguments if not each.startswith("--")]
+    without = {each.removeprefix("--without=") for each in arguments if each.startswith("--")}
     LOGS.mkdir(parents=True, exist_ok=True)
     screen = threading.Lock()
-    results = [result for step in steps for result in run_step(step, screen)]
+    results = [result for step in steps for result in run_step(lanes_of(step, without), screen)]
     failed = [result.target for result in results if result.failed]
     if failed:
         sys.stdout.write(f"failed: {', '.join(failed)}; see {LOGS.relative_to(ROOT)}/\n")

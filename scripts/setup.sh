@@ -183,7 +183,7 @@ install_s3_server() {
 }
 
 main() {
-  local goal=${1:-all}
+  local goal=${1:-all} s3_build=
   mkdir -p .uv
   exec 9>.uv/lock
   flock --timeout 1800 9 || fail 'another set-up of this checkout has been running for half an hour'
@@ -191,8 +191,12 @@ main() {
   [ "$goal" = node ] || install_packages "$goal"
   find_rust "$goal"
   install_uv
+  if [ "$goal" = all ]; then # beside the other build, whose last minutes use one core
+    install_s3_server &
+    s3_build=$!
+  fi
   sync_environment "$goal"
-  [ "$goal" != all ] || install_s3_server
+  [ -z "$s3_build" ] || wait "$s3_build"
   say "ready: $(.venv/bin/tidemill-node --version 2>/dev/null || echo tidemill-node), $(.venv/bin/python --version)"
 }
 

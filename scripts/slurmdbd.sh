@@ -65,9 +65,9 @@ find_programs() {
 }
 
 make_directories() {
-    mkdir -p "$dir/etc" "$dir/log" "$dir/run/munge" "$dir/db" "$dir/db.sock" "$dir/munge"
+    mkdir -p "$dir/etc" "$dir/log" "$dir/run/munge" "$dir/db" "$dir/db.sock" "$dir/db.tmp" "$dir/munge"
     chmod 0755 "$dir" "$dir/etc" "$dir/run" "$dir/run/munge"
-    chmod 0700 "$dir/db" "$dir/db.sock" "$dir/munge" "$dir/log"
+    chmod 0700 "$dir/db" "$dir/db.sock" "$dir/db.tmp" "$dir/munge" "$dir/log"
     [ -s "$dir/munge/key" ] || (umask 077 && head -c 1024 /dev/urandom >"$dir/munge/key")
     if [ "$(id -u)" = 0 ]; then chown -R slurm:slurm "$dir"; fi
 }
@@ -114,9 +114,10 @@ start() {
     configure "$port"
     cd "$dir"
     # Who may open the socket is the database's user, without a password: mariadb-install-db makes this account for him
-    [ -d "$dir/db/mysql" ] || (as_owner mariadb-install-db --no-defaults --datadir="$dir/db" --auth-root-authentication-method=socket \
+    # at its start, MariaDB removes the temporary tables of any other MariaDB in the same TMPDIR, such as /tmp
+    [ -d "$dir/db/mysql" ] || (as_owner env TMPDIR="$dir/db.tmp" mariadb-install-db --no-defaults --datadir="$dir/db" --auth-root-authentication-method=socket \
         --auth-root-socket-user="$user" --skip-test-db) >"$dir/log/install" 2>&1 || fail "$(tail -5 "$dir/log/install")"
-    (as_owner mariadbd --no-defaults --datadir="$dir/db" --socket="$dir/db.sock/s" --skip-networking --pid-file="$dir/run/mariadbd.pid" \
+    (as_owner env TMPDIR="$dir/db.tmp" mariadbd --no-defaults --datadir="$dir/db" --socket="$dir/db.sock/s" --skip-networking --pid-file="$dir/run/mariadbd.pid" \
         --innodb-buffer-pool-size=128M --innodb-lock-wait-timeout=900 --innodb-flush-log-at-trx-commit=0 --log-error="$dir/log/mariadbd" \
         </dev/null >/dev/null 2>&1) &
     answers 60 $! "$dir/log/mariadbd" sql -e 'select 1'

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +20,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.worlds")
+
+#: folders whose tests leave their process as it was; in the others, tests share servers, clusters and helpers
+LEAVES_NOTHING = ("unit", "property", "contract")
+ENDS_S = 10.0  #: threads and programs of a test end within this time after it
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -115,3 +122,37 @@ def short_path() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="tm-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread or program behind: another test would count it, or fail by it."""
+    folder = request.path.relative_to(request.config.rootpath).parts[1]
+    if folder not in LEAVES_NOTHING:
+        yield
+        return
+    threads, programs, here = set(threading.enumerate()), children(), Path.cwd()
+    yield
+    os.chdir(here)
+    end_s = time.monotonic() + ENDS_S
+    while left := [
+        *(f"the thread {each.name}" for each in threading.enumerate() if each not in threads),
+        *(f"the program {each}" for each in children() - programs),
+    ]:
+        gc.collect()  # a caught error keeps the objects of its functions alive
+        if time.monotonic() > end_s:
+            pytest.fail(f"this test leaves {' and '.join(left)} behind")
+        time.sleep(0.01)
+
+
+def children() -> set[int]:
+    """The child processes that run, or that have ended without a wait(2)."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
+    found = set[int]()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has ended
+            found.update(map(int, (task / "children").read_text().split()))
+    return found

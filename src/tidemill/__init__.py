@@ -19,6 +19,7 @@ _HOMES = {
     "Executor": "client.executor",
     "Input": "model.job",
     "InputKind": "model.job",
+    "JobChanges": "model.retry.changes",
     "JobError": "errors",
     "JobFile": "client.jobfile",
     "JobSpec": "model.job",
@@ -31,14 +32,15 @@ _HOMES = {
     "Submission": "client.client",
     "TidemillError": "errors",
     "frames": "report.frames",
+    "limits": "model.retry.changes",
     "load_job_file": "client.jobfile",
     "progress": "client.progress",
 }
 
 __all__ = [
     "CallError", "CallFuture", "CallTimeoutError", "Client", "ConfigError", "Executor", "Input", "InputKind",
-    "JobError", "JobFile", "JobSpec", "Member", "Output", "OutputFile", "OutputKind", "Resources", "SiteError",
-    "Submission", "TidemillError", "frames", "load_job_file", "progress",
+    "JobChanges", "JobError", "JobFile", "JobSpec", "Member", "Output", "OutputFile", "OutputKind", "Resources",
+    "SiteError", "Submission", "TidemillError", "frames", "limits", "load_job_file", "progress",
 ]  # fmt: skip
 
 

@@ -21,6 +21,8 @@ from tidemill.model.job import JobSpec as JobSpec
 from tidemill.model.job import Output as Output
 from tidemill.model.job import OutputKind as OutputKind
 from tidemill.model.job import Resources as Resources
+from tidemill.model.retry.changes import JobChanges as JobChanges
+from tidemill.model.retry.changes import limits as limits
 from tidemill.report import frames as frames
 
 __version__: str

@@ -33,12 +33,15 @@ def utc_text(at_us: int) -> str:
 
 
 def parse_duration_s(text: str) -> int:
-    """Seconds of a walltime: `90` (seconds), `90s`, `90m`, `6h`, `2d`, `MM:SS`, `HH:MM:SS`, `D-HH:MM:SS`.
+    """Seconds of a walltime: `90s`, `90m`, `6h`, `2d`, `MM:SS`, `HH:MM:SS`, `D-HH:MM:SS`, and `0`.
 
+    Refuses a number without a unit: Slurm takes `--time 30` as minutes, most other programs as seconds.
     Raises ValueError that quotes the text.
     """
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     stripped = text.strip()
+    if stripped.isdecimal() and stripped.strip("0"):
+        raise ValueError(f"`{text}` has no unit: write `{stripped}s` for seconds, `{stripped}m` for minutes")
     try:
         if stripped[-1:] in units and "-" not in stripped:
             seconds = float(stripped[:-1]) * units[stripped[-1]]

@@ -92,13 +92,15 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | 
     return matches[0] if matches else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the nearest known one, else all of them."""
+def did_you_mean(name: str, known: Iterable[str], *, most: int | None = None) -> str:
+    """A hint for an unknown name: the nearest known one, else all, or `most` of them and how many more there are."""
     names = sorted(known)
     best = nearest(name, names)
     if best is not None:
         return f"did you mean `{best}`?"
-    return "known: " + (", ".join(f"`{each}`" for each in names) or "none")
+    shown = names[:most]
+    others = [f"{len(names) - len(shown):,} more"] if len(shown) < len(names) else []
+    return "known: " + (", ".join([f"`{each}`" for each in shown] + others) or "none")
 
 
 def install_hint(extra: str) -> str:

@@ -6,7 +6,9 @@ once, on any host: readers of a directory skip it. Knows nothing of what is in a
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,9 @@ from typing import BinaryIO
 from tidemill.errors import SiteError, TidemillError
 
 TEMPORARY = ".tmp"
+NAME_BYTES_MAX = 200
+"""Longest name to which a suffix is added: file systems take 255 bytes."""
+
 PIECE_BYTES = 1 << 20
 """A file is read in such pieces: `read` makes room for all that it is asked for, were the file empty."""
 _HINT = "check free space, quota and rights of that directory"
@@ -36,10 +41,24 @@ def why_unseen(path: Path) -> str:
     return ""
 
 
-def write_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Failure = SiteError) -> None:
-    """Put `content` at `path` whole or not at all; on return it survives a crash. Raises `failure`."""
+def why_not_opened(error: OSError) -> str:
+    """Why an open with O_NOFOLLOW failed: ELOOP's own text, "Too many levels of symbolic links", is misleading."""
+    if error.errno == errno.ELOOP:
+        return "it is a symbolic link, which is not followed here"
+    return error.strerror or str(error)
+
+
+def write_durable(
+    path: Path, content: bytes, *, mode: int = 0o600, exact: bool = False, failure: Failure = SiteError
+) -> None:
+    """Put `content` at `path` whole or not at all; on return it survives a crash. `exact`: the umask does not count.
+
+    Raises `failure`.
+    """
     with _said(path, failure), replaced(path, mode=mode) as file:
         file.write(content)
+        if exact:
+            set_mode(file.fileno(), mode)
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600, failure: Failure = SiteError) -> None:
@@ -58,7 +77,7 @@ def create_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Fa
     """
     draft = temporary(path)
     try:
-        with _said(path, failure), _written(draft, mode) as file:
+        with _said(path, failure), open_new(draft, mode) as file:
             file.write(content)
             sync(file)
         with _said(path, failure, but=FileExistsError, hint=f"{_HINT}; it must allow hard links"):
@@ -107,7 +126,7 @@ def replaced(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterator
     """
     draft = temporary(path)
     try:
-        with _written(draft, mode) as file:
+        with open_new(draft, mode) as file:
             yield file
             if durable:
                 sync(file)
@@ -120,9 +139,19 @@ def replaced(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterator
         sync_directory(path.parent)
 
 
+def short_name(name: str) -> str:
+    """The name, for use in a longer one; a digest of it if it is too long for that."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= NAME_BYTES_MAX:
+        return name
+    import hashlib  # loads OpenSSL, which most verbs do not need
+
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
 def temporary(path: Path) -> Path:
     """A unique name in the directory of `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY}")
+    return path.with_name(f".{short_name(path.name)}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY}")
 
 
 def open_append(path: Path, *, exclusive: bool = False) -> int:
@@ -197,6 +226,64 @@ def names_in(directory: Path) -> list[str] | None:
         ) from error
 
 
+def current_umask() -> int:
+    """The umask of this process. Reading it changes nothing (proc_pid_status(5), Linux 4.7)."""
+    with suppress(OSError, ValueError), Path("/proc/self/status").open(errors="replace") as file:
+        for line in file:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+def make_directories(directory: Path, umask: int) -> None:
+    """Create a directory and its missing parents with the mode that this umask leaves. Raises OSError.
+
+    Ignores the umask of this process, and keeps an inherited set-group-id bit.
+    """
+    missing = []
+    while not directory.exists():
+        missing.append(directory)
+        directory = directory.parent
+    for each in reversed(missing):
+        try:
+            each.mkdir(mode=0o700)
+        except FileExistsError:  # another thread was faster
+            if not each.is_dir():
+                raise
+            continue
+        inherited = each.stat().st_mode & stat.S_ISGID
+        set_mode(each, 0o777 & ~umask | stat.S_IRWXU | inherited)
+
+
+def set_mode(path: Path | int, mode: int) -> None:
+    """Give a file or directory its mode, if the file system has modes. Raises OSError.
+
+    Does not follow links: another user with write permission in the directory could have made one to a private file
+    of this user.
+    """
+    if isinstance(path, int):
+        _change_mode(path, mode)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISDIR(found.st_mode) and found.st_nlink != 1:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), str(path))
+        _change_mode(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def _change_mode(descriptor: int, mode: int) -> None:
+    try:
+        os.fchmod(descriptor, mode)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+            raise
+
+
 def open_at_once(path: str, flags: int) -> int:
     """A descriptor, an opener for `open`: a FIFO of that name does not block, and files are read as ever."""
     return os.open(path, flags | os.O_NONBLOCK)
@@ -221,7 +308,8 @@ def read_bounded(path: Path, size_max: int) -> bytes | None:
     return content
 
 
-def _written(path: Path, mode: int) -> BinaryIO:
+def open_new(path: Path, mode: int) -> BinaryIO:
+    """A new file for writing, with this mode less the umask; never through an existing link. Raises OSError."""
     return open(path, "xb", opener=lambda name, _: os.open(name, _CREATE, mode))
 
 

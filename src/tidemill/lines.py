@@ -1,12 +1,14 @@
 """Lines of a large text file by their number: a million of them are never held.
 
-A line ends at a newline and at nothing else, as the pilot has it: a form feed or U+2028 is part of its line.
+A line ends only at a newline, as in the pilot: a form feed or U+2028 is part of its line. A byte order mark at the
+beginning of the file is not.
 """
 
 from __future__ import annotations
 
 import threading
 from array import array
+from codecs import BOM_UTF8
 from pathlib import Path
 
 STEP = 1000
@@ -31,6 +33,9 @@ class NumberedLines:
                     self._starts.append(offset)
                 offset += len(line)
                 self.count += 1
+            file.seek(0)
+            if self.count and file.read(len(BOM_UTF8)) == BOM_UTF8:
+                self._starts[0] = len(BOM_UTF8)
 
     def read(self, first: int, end: int) -> list[str]:
         """The lines `first` to `end - 1` without blanks at their ends, as far as the file has them. Raises OSError."""

@@ -19,6 +19,7 @@ _UNSAFE = (
 )
 _IN_LINES = re.compile(f"[{_UNSAFE}]")
 _IN_LINE = re.compile(f"[\\n{_UNSAFE}]")
+_NOT_ASCII = re.compile("[^\\x00-\\x7f]")
 _SHORT = {"\n": "\\n", "\r": "\\r"}
 
 
@@ -30,6 +31,11 @@ def printable_line(text: str) -> str:
 def printable_lines(text: str) -> str:
     """The same for a text of several lines, whose ends stay."""
     return _IN_LINES.sub(_escape, text)
+
+
+def escaped(text: str) -> str:
+    """The text in ASCII, with all other characters as JSON escapes."""
+    return text if text.isascii() else _NOT_ASCII.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:

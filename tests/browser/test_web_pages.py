@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from tests.worlds.services import node_series
-from tests.worlds.services.browser import DESK, PHONE
+from tests.worlds.services.browser import DESK, PHONE, Watched
 from tests.worlds.services.pages_world import EVIL
+from tests.worlds.services.server_process import until
 from tests.worlds.services.web_world import SECRET, Opens, World, a_job, log_in
 
 from tidemill import clock
@@ -48,17 +49,17 @@ def test_a_token_lets_in_for_a_while_and_what_was_left_is_worth_nothing(web: Wor
     her.go("/jobs?state=FAILED")
     assert her.page.url.startswith(f"{web.base}/login?next=")
     her.page.fill("#token", "no-such-token-at-all-is-known")
-    her.page.click("button.do")
+    her.follow("button.do")
     assert "wrong" in her.text()
     her.page.fill("#token", SECRET)
-    her.page.click("button.do")
+    her.follow("button.do")
     assert her.page.url == f"{web.base}/jobs?state=FAILED"
     (cookie,) = her.context.cookies()
     assert (cookie["name"], cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (
         "__Host-tidemill", True, True, "Strict",
     )  # fmt: skip
     assert SECRET not in cookie["value"]
-    her.page.click("text=Log out")
+    her.follow("text=Log out")
     assert her.page.url == f"{web.base}/login"
     her.context.add_cookies([cookie])
     her.go("/jobs")
@@ -118,18 +119,28 @@ def test_a_login_by_token_has_the_rights_of_the_token_and_ends_with_it(web: Worl
 def test_who_is_revoked_is_out_with_the_next_request_and_sees_nothing_live(web: World, opens: Opens) -> None:
     carol = opens(None)
     carol.expected = ["status of 401"]
-    log_in(carol, web.issuer.token(jti="stolen"))
+    token = web.issuer.token(jti="stolen")
+    log_in(carol, token)
     carol.go("/campaigns")
     assert carol.page.url == f"{web.base}/campaigns"
+    assert not refuses(carol, token)
     web.revoked.write_text("token stolen\n")
     try:
+        until(lambda: refuses(carol, token))  # a thread reads the list once a second
         web.submit(a_job(), campaign="behind-her-back", owner="carol@iam")
         carol.page.wait_for_url("**/login?next=%2Fcampaigns")
         assert "is revoked" in carol.text()
+        assert "behind-her-back" not in carol.text()
         log_in(carol, web.issuer.token(jti="stolen"))
         assert "is revoked" in carol.text()
     finally:
         web.revoked.write_text("")
+
+
+def refuses(watched: Watched, token: str) -> bool:
+    """Whether the server refuses a program that comes with this token."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return bool(watched.context.request.get(watched.base + "/v1/jobs", headers=headers).status == 401)
 
 
 def test_a_site_sees_itself_and_no_jobs(web: World, opens: Opens) -> None:
@@ -203,8 +214,7 @@ def test_jobs_are_searched_filtered_sorted_and_paged_by_addresses_that_can_be_sh
     olga.go("/jobs?size=25&sort=name")
     seen = page.locator("td.name b").all_inner_texts()
     while page.locator("a[rel=next]").count():
-        page.click("a[rel=next]")
-        page.wait_for_load_state()
+        olga.follow("a[rel=next]")
         seen += page.locator("td.name b").all_inner_texts()
     assert seen == sorted(seen)
     seen = [each for each in seen if each != "mine"]  # of the tests that act
@@ -282,7 +292,7 @@ def test_the_page_of_an_allocation_renews_itself_as_samples_come(web: World, ope
     titan.expected = ["status of 404"]
     assert titan.go("/allocations/tm-lrz-1").status == 404  # it is another's
     olga.go("/allocations")
-    olga.page.click("text=tm-lrz-1")
+    olga.follow("text=tm-lrz-1")
     assert olga.page.locator("td.name").all_inner_texts() == ["nid1"]
     web.lrz.sync(view=measured("nid1", "nid2"))
     olga.page.wait_for_selector("td.name >> text=nid2", timeout=20_000)
@@ -302,12 +312,12 @@ def test_pages_are_used_by_keyboard_and_without_javascript(web: World, opens: Op
     plain = opens("olga", java_script_enabled=False)
     plain.go("/jobs")
     plain.page.select_option("[name=state]", "COMPLETED")
-    plain.page.click("text=Show")
+    plain.follow("text=Show")
     assert "state=COMPLETED" in plain.page.url
     number = web.submit(a_job(), campaign="plain", owner="ann")
     plain.go(f"/jobs/{number}")
     plain.page.click("text=Cancel…")
-    plain.page.click("button.danger")
+    plain.follow("button.danger")
     assert "1 job canceled" in plain.text()
     assert "CANCELED" in plain.text()
 

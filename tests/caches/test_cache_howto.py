@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.worlds.services.cache_world import ROOT, CacheWorld, free_port, near, ordinary_user
+from tests.worlds.services.cache_world import ROOT, CacheWorld, near, ordinary_user
+from tests.worlds.services.ports import free_port
 
 __all__ = ["near"]
 

@@ -16,12 +16,12 @@ from tests.worlds.services.cache_world import (
     TIDEMILL,
     CacheWorld,
     far,
-    free_port,
     near,
     ordinary_user,
     sums_once,
     until,
 )
+from tests.worlds.services.ports import free_port
 from tests.worlds.services.root_reader import connections_to, read_together
 
 from tidemill.cache.engine.contact import greet

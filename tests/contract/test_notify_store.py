@@ -22,7 +22,7 @@ from tidemill.server.notices import tables
 from tidemill.server.notices.addressees import Addressees
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.notifier import Gatherer, Post
-from tidemill.server.read import api_pages
+from tidemill.server.read import feed
 from tidemill.wire.api import DrainRequest
 from tidemill.wire.notification import CampaignNews, Digest, FailuresNews, JobsNews, News, SiteNews
 
@@ -141,7 +141,7 @@ def test_the_next_step_after_a_failure_without_stderr_is_not_to_read_it(
     assert isinstance(news, CampaignNews)
     assert news.figures is not None
     (group,) = news.figures.failures
-    assert group.next_step.startswith("its stderr is empty, read its stdout: `tidemill job logs ")
+    assert group.next_step.startswith("its stderr is empty, read its stdout, if any: `tidemill job logs ")
 
 
 def test_a_share_of_failures_is_told_once_and_again_only_after_it_was_well_below(
@@ -274,7 +274,7 @@ def test_the_feed_keeps_what_nobody_was_told_of_yet(world: World, gatherer: Gath
     (news,) = told(world)
     assert isinstance(news, JobsNews)
     assert news.ended == {"COMPLETED": 2}
-    left, _ = api_pages.changes(world.reader, 0, None)
+    left, _ = feed.changes(world.reader, 0, None)
     assert left
     assert left[0].number > notified
 

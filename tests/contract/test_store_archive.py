@@ -21,13 +21,14 @@ from tidemill.server.api.routes import (
     JobsQuery,
     NoQuery,
     OfCampaignQuery,
+    OutputsQuery,
     PageQuery,
 )
 from tidemill.server.archive import lookup
 from tidemill.server.archive.archiver import Archiver, OpenBatch
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
-from tidemill.server.read import api_pages, archived
+from tidemill.server.read import api_pages, archived, feed, numbered
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     ActionRequest,
@@ -93,6 +94,22 @@ def table_sizes(kept: Kept) -> dict[str, int]:
     session: Any = kept.world.reader
     run = session._ready().execute if hasattr(session, "_ready") else session._connection.execute
     return {table: run(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in names.split()}
+
+
+def test_a_follower_that_slept_until_jobs_were_archived_is_told_of_their_ends(kept: Kept) -> None:
+    """It asks on from the number that it was told, and would never see them otherwise."""
+    jobs = kept.finish("old")
+    before = numbered.ended(kept.world.reader, "old", 0, limit=10, archive=kept.archive)
+    kept.run()
+    assert kept.live() == []
+
+    first = numbered.ended(kept.world.reader, "old", 0, limit=2, archive=kept.archive)
+    rest = numbered.ended(kept.world.reader, "old", first.reached or 0, limit=2, archive=kept.archive)
+
+    found = [*first.jobs, *rest.jobs]
+    assert sorted(each.id for each in found) == jobs
+    assert [(each.id, each.state) for each in found] == [(each.id, each.state) for each in before.jobs]
+    assert (rest.next, rest.reached) == (None, feed.reached(kept.world.reader))
 
 
 def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) -> None:
@@ -244,7 +261,38 @@ def test_the_api_reads_the_archive(kept: Kept) -> None:
     assert ask("/v1/jobs/{job:int}", NoQuery(), job=ids[0]).row.campaign == "old"
     (failure,) = ask("/v1/failures", OfCampaignQuery(campaign="old")).failures
     assert (failure.job, failure.evidence.message) == (ids[-1], "exit 1")
-    assert ask("/v1/outputs", OfCampaignQuery(job=ids[0])).outputs == []
+    assert ask("/v1/outputs", OutputsQuery(job=ids[0])).outputs == []
+    assert listed(jobs=f"{ids[0]},{more[0]}-{more[-1]}") == [*sorted(more, reverse=True), ids[0]]
+    assert ask("/v1/outputs", OutputsQuery(jobs=str(ids[0]))).outputs == []
+
+
+def test_outputs_in_the_archive_come_oldest_first_by_campaign_and_by_number(kept: Kept) -> None:
+    ids = kept.world.submit(
+        *[JobSpec(app="reco", outputs=[Output(name="hits", path="h")])] * 3, campaign="old"
+    )
+    orders = leases(kept.site.sync())
+    delivers = kept.site.sync(*[done(each, outputs=True) for each in orders])
+    row = OutputRow(name="hits", url="file:///h", size_bytes=1, sha256="0")
+    kept.site.sync(
+        *[
+            DeliveredReport(n=0, job=each.job, outputs=[row], evidence=None)
+            for each in delivers
+            if isinstance(each, DeliverOrder)
+        ]
+    )
+    kept.run()
+    dispatcher = kept.world.dispatcher
+    dispatcher.rules = dispatcher.rules._replace(archive=kept.archive)
+    run = next(route.run for route in ROUTES if route.path == "/v1/outputs")
+    assert run is not None
+
+    def found(**query: Any) -> list[int]:
+        call = Call(kept.world.reader, dispatcher, OutputsQuery(**query), None, {}, {})
+        return [each.job for each in run(call).outputs]
+
+    assert found(campaign="old", after=0) == ids
+    assert found(campaign="old", after=ids[0]) == ids[1:]
+    assert found(jobs=f"{ids[0]}-{ids[2]}", after=ids[0]) == ids[1:]
 
 
 def test_nobody_reads_of_the_archive_what_is_another_owners(kept: Kept) -> None:
@@ -261,8 +309,8 @@ def test_nobody_reads_of_the_archive_what_is_another_owners(kept: Kept) -> None:
         ("/v1/campaigns/{name:str}", NoQuery(), {"name": "old"}),
         ("/v1/failures", OfCampaignQuery(campaign="old"), {}),
         ("/v1/failures", OfCampaignQuery(job=ids[-1]), {}),
-        ("/v1/outputs", OfCampaignQuery(campaign="old"), {}),
-        ("/v1/outputs", OfCampaignQuery(job=ids[0]), {}),
+        ("/v1/outputs", OutputsQuery(campaign="old"), {}),
+        ("/v1/outputs", OutputsQuery(job=ids[0]), {}),
     ]
     runs = {route.path: route.run for route in ROUTES if route.method == "GET"}
     for path, query, at in asked:

@@ -13,7 +13,7 @@ from tests.effort import lines_run
 from tidemill.errors import JobError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
-from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
+from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery, OutputsQuery
 from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import AuditNote
 from tidemill.server.errors import MissingError, RequestError
@@ -149,7 +149,7 @@ def test_no_hint_names_a_campaign_of_another(world: World) -> None:
         ("/v1/campaigns/{name:str}", NoQuery(), {"name": "nothing"}),
         ("/v1/jobs", JobsQuery(campaign="nothing"), {}),
         ("/v1/failures", OfCampaignQuery(campaign="nothing"), {}),
-        ("/v1/outputs", OfCampaignQuery(campaign="nothing"), {}),
+        ("/v1/outputs", OutputsQuery(campaign="nothing"), {}),
     ]
     for path, query, at in asked:
         (ask,) = (each.run for each in ROUTES if (each.method, each.path) == ("GET", path) and each.run)

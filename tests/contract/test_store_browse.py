@@ -20,13 +20,11 @@ from tidemill.wire.api import (
     VIEW_ROWS_MAX,
     ActionRequest,
     AllocationReport,
-    BadNode,
     FailurePage,
     JobRow,
     SiteView,
-    TidePoint,
-    TransferView,
 )
+from tidemill.wire.monitoring import BadNode, TidePoint, TransferView
 
 
 @pytest.fixture

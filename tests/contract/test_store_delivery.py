@@ -105,6 +105,14 @@ def test_a_canceled_job_is_delivered_as_far_as_it_is_done_and_a_retry_runs_the_r
     assert detail.usage.payloads == 3
 
 
+def test_a_job_whose_two_events_failed_says_so(world: World) -> None:
+    site = KeepingSite(world)
+    world.submit(JobSpec(app="reco", events=2, failed_max=1))
+    (lease,) = leases(site.sync())
+    site.sync(failed(lease, 0), failed(lease, 1), want=0)
+    assert world.job(lease.job).row.reason == "both events failed"
+
+
 def test_a_job_that_fails_is_delivered_as_far_as_it_is_done(world: World) -> None:
     site = KeepingSite(world)
     lease = started(world, site)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused
+from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused, release_of
 
 from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
@@ -236,6 +236,18 @@ def test_released_events_are_leased_again_once(world: World) -> None:
     assert world.state(job) == "COMPLETED"
 
 
+def test_what_a_site_has_returned_is_no_longer_its_own_however_late_it_returns_the_rest(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=10))
+    site, other = Site(world), Site(world, "t")
+    (lease,) = leases(site.sync())
+    site.sync(release_of(lease, 4, 1), release_of(lease, 6, 1), want=0)
+    first, second = leases(other.sync())
+    assert [(each.first, each.count) for each in (first, second)] == [(4, 1), (6, 1)]
+    site.sync(release_of(lease, 0, 10), want=0)
+    assert [(each.first, each.count) for each in leases(site.sync())] == [(0, 4), (5, 1), (7, 3)]
+    assert [each.state for each in world.job(job).attempts[:3]] == ["RELEASED", "ACTIVE", "ACTIVE"]
+
+
 # ---- lost sites --------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +266,21 @@ def test_events_of_a_lost_site_run_elsewhere_and_late_results_lose(world: World)
     assert (found.row.state, found.done) == ("COMPLETED", "0-3")
     assert any(isinstance(order, DiscardOrder) and order.first == 2 for order in other.sync())
     assert api_pages.campaign(world.reader, "c").events_done == 4
+
+
+def test_late_results_are_taken_from_each_site_that_runs_some_of_their_events_again(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=10))
+    site, one, two = Site(world), Site(world, "t"), Site(world, "u")
+    (lease,) = leases(site.sync())
+    world.now_s = 601
+    assert world.dispatcher.check_sites() == ["s"]
+    assert [(each.first, each.count) for each in leases(one.sync(want=4.0))] == [(0, 4)]
+    assert [(each.first, each.count) for each in leases(two.sync())] == [(4, 6)]
+    site.sync(done(lease), want=0)
+    assert world.state(job) == "COMPLETED"
+    for other, events in ((one, (0, 4)), (two, (4, 6))):
+        discards = [each for each in other.sync(want=0) if isinstance(each, DiscardOrder)]
+        assert [(each.first, each.count) for each in discards] == [events]
 
 
 def test_a_lost_home_loses_its_outputs_to_the_next_home(world: World) -> None:

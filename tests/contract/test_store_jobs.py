@@ -14,18 +14,20 @@ from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import Input, JobSpec, Output, Resources
+from tidemill.model.legal import row_fault, spec_fault
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.rows import PARTIAL
 from tidemill.server.database.store import Store, row
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ForbiddenError, MissingError, RequestError, WrongEdgeError
-from tidemill.server.read import api_pages
+from tidemill.server.read import api_pages, feed
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,
     CancelOrder,
+    Capacity,
     DeliveredReport,
     DeliverOrder,
     DrainOrder,
@@ -36,6 +38,44 @@ from tidemill.wire.api import (
     OutputRow,
     SubmitRequest,
 )
+
+ANY_COMMAND = Capacity(
+    want_core_s=1e6, want_ranges_max=5000, slot_cores_max=4, slot_memory_mb_max=4000, devices={}, event_s={}, nodes=1,
+    busy_cores=0, adhoc=True,
+)  # fmt: skip
+
+# ---- names -------------------------------------------------------------------------------------------------------
+
+PROGRAMS = [
+    "./my prog", "/opt/pr\u00f6g", "p\U0010ffffq", "li\nne", "_main_.py", ".hidden", "-x", "\u00e9\u00e9", "a" * 200,
+    "-" * 99 + "ab", "a" * 99 + " b", "tab\t", "end/", "~", "a(1)", "prog",
+]  # fmt: skip
+
+
+def test_sites_take_jobs_whatever_the_name_of_their_program_is(world: World) -> None:
+    jobs = world.submit(*(JobSpec(command=[program]) for program in PROGRAMS))
+    found = leases(Site(world).sync(capacity=ANY_COMMAND))
+    assert sorted(lease.job for lease in found) == jobs
+    specs = [lease.spec for lease in found if lease.spec is not None]
+    assert [row_fault(spec) or spec_fault(spec) for spec in specs] == [None] * len(PROGRAMS)
+    names = {spec.command[0]: spec.name for spec in specs if spec.command}
+    assert (names["./my prog"], names["prog"], names["\u00e9\u00e9"]) == ("my-prog", "prog", None)
+
+
+def test_a_name_that_an_older_server_derived_from_a_program_keeps_no_site_from_the_job(world: World) -> None:
+    (job,) = world.submit(JobSpec(command=["./my prog"]))
+    rename = "UPDATE jobs SET name = 'my prog'"
+    world.dispatcher.writer.write(lambda work: work.session._execute(rename))  # type: ignore[attr-defined]
+    assert world.job(job).row.name == "my prog"
+    (lease,) = leases(Site(world).sync(capacity=ANY_COMMAND))
+    assert lease.spec is not None
+    assert row_fault(lease.spec) is None
+
+
+def test_an_output_without_a_path_is_refused_before_any_site_has_the_job(world: World) -> None:
+    with pytest.raises(RequestError, match="path of output o is empty"):
+        world.submit(JobSpec(command=["true"], outputs=[Output(name="o", path="")]))
+
 
 # ---- dependencies ------------------------------------------------------------------------------------------------
 
@@ -286,13 +326,13 @@ def test_changes_tell_every_state_in_order(world: World) -> None:
     site = Site(world)
     (lease,) = leases(site.sync())
     site.sync(done(lease))
-    changes, reached = api_pages.changes(world.reader, 0, "c")
+    changes, reached = feed.changes(world.reader, 0, "c")
     assert [(each.job, each.state, each.events_done) for each in changes] == [
         (job, "RUNNING", 0),
         (job, "COMPLETED", 1),
     ]
-    assert api_pages.changes(world.reader, reached, None) == ([], reached)
-    assert api_pages.changes(world.reader, changes[0].number, "other")[0] == []
+    assert feed.changes(world.reader, reached, None) == ([], reached)
+    assert feed.changes(world.reader, changes[0].number, "other")[0] == []
 
 
 def test_a_log_is_fetched_from_the_site_that_ran_the_event(world: World) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, done, leases
 
 from tidemill.model.identity import Identity, Role, Via
+from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import HALF_LIFE_S, Dispatcher
 from tidemill.server.database import store as database
 from tidemill.server.database.queries import migrations
@@ -132,6 +133,13 @@ def test_shares_of_owners_are_kept_over_a_restart(world: World) -> None:
     assert world.reader.rows("owner_shares", names=["ada"])[0][1] == 2.5
     with pytest.raises(MissingError, match="`eve` has no campaigns"):
         world.dispatcher.handle_shares(SharesRequest(owner="eve", shares=2.5))
+
+
+def test_a_hint_for_an_unknown_campaign_names_ten_at_most(world: World) -> None:
+    for number in range(12):
+        world.submit(SIM, campaign=f"c{number:02}", owner="ada")
+    hint = rights.missing_campaign(world.reader, "nosuch", "ada").hint or ""
+    assert (hint.count("`c"), hint.endswith(", 2 more")) == (10, True)
 
 
 # ---- a site reset ------------------------------------------------------------------------------------------------

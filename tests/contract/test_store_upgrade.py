@@ -23,7 +23,7 @@ from tidemill.server.database import store as database
 from tidemill.server.database.queries import Dialect, migrations, statements
 from tidemill.server.database.store import Store
 from tidemill.server.database.upgrade import copy_database, copy_of
-from tidemill.server.read import api_pages
+from tidemill.server.read import api_pages, feed
 from tidemill.server.read.listing import Filter
 from tidemill.server.run import upgrade_server
 from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsage
@@ -102,7 +102,7 @@ def test_what_was_there_is_shown(upgraded: World) -> None:
     assert api_pages.campaign(upgraded.reader, "odd.3+").owner == ODD_OWNER
     (failure,) = [each for each in api_pages.failures(upgraded.reader, limit=9).failures if each.job == 6]
     assert failure.evidence.stderr_tail.endswith("☃ \\ end")
-    changes, reached = api_pages.changes(upgraded.reader, 0, None)
+    changes, reached = feed.changes(upgraded.reader, 0, None)
     assert ([each.job for each in changes], reached) == ([2, 7], 4)
     for site in api_pages.sites(upgraded.reader):
         assert (site.name, site.lost) in {("s", 0), ("gone-site", 1), ("named.only", 0)}

@@ -53,14 +53,14 @@ def ended(it: World, spec: JobSpec, *, done: int = 0) -> JobDetail:
     ("words", "code", "said", "hint"),
     [
         (["--app", "pie"], 2, "no site offers the application `pie`", "did you mean `pi`?"),
-        (["--app", "pi", "--site", "her"], 2, "site `her` does not offer the application `pi`", "known: none"),
+        (["--app", "pi", "--site", "her"], 2, "site `her` does not offer the application `pi`", "offers none"),
         (["--app", "pi", "-p", "drats=3"], 2, "`pi` has no parameter `drats`", "did you mean `darts`?"),
         (["--app", "pi", "-p", "darts=0"], 2, "`darts` is 0, at least 1 is allowed", "hint: `darts` is an integer"),
         (["--app", "pi", "-p", "darts=x"], 2, "`darts` is `x`", "int"),
         (["--app", "pythia8", "-p", "process=zmumuu"], 2, "`process` is `zmumuu`", "did you mean `zmumu`?"),
         (["--app", "pythia8", "-p", "tune=35"], 2, "`tune` is 35, at most 34 is allowed", "Monash"),
         (["--app", "pi", "--events", "0"], 2, "--events", "0"),
-        (["--app", "pi", "--events", "2000000000"], 1, "legal is 1 to 1000000000", ""),
+        (["--app", "pi", "--events", "2000000000"], 2, "legal is 1 to 1000000000", ""),
         (["--app", "pi", "--evnts", "3"], 2, "--evnts", "did you mean `--events`?"),
         (["--app", "zpeak", "--input", "events=/no/such.hepmc"], 2, "input `/no/such.hepmc` does not exist", ""),
     ],
@@ -117,7 +117,7 @@ def test_a_program_that_is_not_there_fails_the_job_with_its_name(it: World) -> N
     """The server stores the job, the site does not start it, the job says why."""
     detail = ended(it, JobSpec(command=["no-such-program"]))
     assert detail.row.state == "FAILED"
-    assert "there is no program `no-such-program`" in detail.row.reason
+    assert "the site has no program `no-such-program`" in detail.row.reason
     assert {each.evidence.failure for each in it.client.failures(job=detail.row.id)} <= {"dispatch"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.worlds.home.world import namespace_command
+from tests.worlds.services.ports import free_port
 
 from tidemill.model.intervals import IntervalSet
 
@@ -39,7 +39,7 @@ tidemill site deny bob --reason "a test"
 tidemill site check --offline >check.txt || true
 "$PYTHON" -m tidemill.cli.main server run --upgrade --config srv/server.toml 2>server.log &
 server=$!
-until [ -S srv/api.sock ]; do sleep 0.05; done
+until [ -S srv/api.sock ]; do kill -0 $!; sleep 0.05; done
 export TIDEMILL_SERVER="https://127.0.0.1:$PORT" TIDEMILL_CA="$PWD/ca/ca.pem"
 as() { export TIDEMILL_CERTIFICATE="$PWD/ca/$1.pem" TIDEMILL_KEY="$PWD/ca/$1.key"; }
 as ada; tidemill submit job.toml
@@ -70,8 +70,7 @@ events = 5
 @pytest.mark.timeout(300)
 def test_a_site_and_two_submitters_by_certificate_one_of_whom_the_site_denies(short_path: Path) -> None:
     (short_path / "job.toml").write_text(JOB)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "PYTHON": sys.executable, "TIDEMILL_HOME": str(short_path / "h"), "PORT": str(port),
     }  # fmt: skip

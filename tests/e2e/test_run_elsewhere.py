@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.worlds.home.world import namespace_command
+from tests.worlds.services.ports import free_port
 
 SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
@@ -33,7 +33,7 @@ sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" -e 's/^# *all
   -e "s|^# *ca *=.*|ca = \\"$PWD/ca/ca.pem\\"|" "$site"
 "$PYTHON" -m tidemill.cli.main server run --upgrade --config srv/server.toml 2>server.log &
 server=$!
-until [ -S srv/api.sock ]; do sleep 0.05; done
+until [ -S srv/api.sock ]; do kill -0 $!; sleep 0.05; done
 "$PYTHON" -m tidemill.cli.main site run "$TIDEMILL_HOME/site" 2>site.log &
 agent=$!
 export TIDEMILL_HOME="$PWD/mine" TIDEMILL_SERVER="https://127.0.0.1:$PORT" TIDEMILL_CA="$PWD/ca/ca.pem"
@@ -74,8 +74,7 @@ kill $server; wait $server
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_submitter_runs_commands_at_a_server_elsewhere_and_leaves_nothing_behind(short_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {"PYTHON": sys.executable, "PORT": str(port)}
     done = subprocess.run(
         [*namespace_command(), "/bin/bash", "-c", SCRIPT],

@@ -21,7 +21,7 @@ tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
 tidemill site init --batch local
 sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/' "$TIDEMILL_HOME/site/site.toml"
 tidemill server run 2>server.log &
-until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do sleep 0.05; done
+until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do kill -0 $!; sleep 0.05; done
 tidemill submit job.toml
 for _ in $(seq 100); do
   tidemill site run --once

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.fault.edge_services import Services
 from tests.worlds.home.world import Options, World
 from tests.worlds.services.broker_service import Broker
-from tests.worlds.services.mail_world import free_port
+from tests.worlds.services.ports import free_port
 from tests.worlds.services.relay import Relay
 
 from tidemill.client import Client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StrangerError
 from tidemill.server.gateway.intake import IncomingMessage, SubmitterIntake, SyncIntake
+from tidemill.server.hospital import ical
 from tidemill.server.identity import revocations
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.issuers import parse as parse_keys
@@ -193,6 +195,14 @@ def _certificate(content: bytes) -> object:
 
 _T = (TidemillError,)
 _C = (ConfigError,)
+
+
+def _calendar(content: bytes) -> object:
+    found = ical.parse(content.decode(errors="replace"), site="lmu", now=datetime(2026, 11, 28, tzinfo=UTC))
+    assert all(each.site == "lmu" for each in found.entries)
+    return found
+
+
 PARSERS = [
     Parser("submit", _submit, _T),
     Parser("sync", _sync, _T),
@@ -212,4 +222,5 @@ PARSERS = [
     Parser("token", lambda content: _tokens().identity(content), (StrangerError,)),
     Parser("jwks", _keys, (ValueError, ConfigError)),
     Parser("certificate", _certificate, (StrangerError,)),
+    Parser("calendar", _calendar, (ConfigError,)),
 ]

@@ -16,12 +16,12 @@ from tests.fuzz.parser import Parser, file_of, folder
 from tidemill.config.notify import Mail
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError, TidemillError
+from tidemill.model.number import CHECKSUM_DIGITS, canonical_checksum
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.mail import Mailer
 from tidemill.site.link.transport import _reply_of
 from tidemill.transfer.allowed import check_endpoint, is_remote, permit
-from tidemill.transfer.checksum import DIGITS, canonical
 from tidemill.transfer.contract import Direction, RemoteFile, TransferError, Watch
 from tidemill.transfer.file import is_location, local_path
 from tidemill.transfer.gridftp import GridFtpAdapter
@@ -181,7 +181,9 @@ def _objects(content: bytes) -> object:
         stat = adapter.stat(place, _watch())
         assert stat.size_bytes >= 0, "less than nothing"
         assert stat.version.isprintable(), "a version of several lines"
-        assert all(canonical(name, told) == told for name, told in stat.checksums.items()), "no checksum"
+        assert all(canonical_checksum(name, told) == told for name, told in stat.checksums.items()), (
+            "no checksum"
+        )
         if stat.size_bytes > OBJECT_BYTES_MAX:  # as a site's cap
             return stat
         return adapter.read(place, target, stat, _watch(), {"sha256"})
@@ -246,9 +248,9 @@ def _endpoint(content: bytes) -> object:
 
 def _checksum(content: bytes) -> object:
     text = content.decode(errors="replace")
-    found = [canonical(each, text) for each in (*DIGITS, "none")]
-    for algorithm, each in zip(DIGITS, found, strict=False):
-        assert each is None or (len(each) == DIGITS[algorithm] and int(each, 16) == int(text, 16)), (
+    found = [canonical_checksum(each, text) for each in (*CHECKSUM_DIGITS, "none")]
+    for algorithm, each in zip(CHECKSUM_DIGITS, found, strict=False):
+        assert each is None or (len(each) == CHECKSUM_DIGITS[algorithm] and int(each, 16) == int(text, 16)), (
             "another sum"
         )
     return found

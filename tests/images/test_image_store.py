@@ -191,7 +191,7 @@ def test_packs_come_back_when_one_of_them_cannot_be_set_aside(store: Path) -> No
 def test_gc_takes_no_wrong_or_unreadable_site_for_one_without_users(
     tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["image", "gc", "--store", str(store), "--young", "1", "--keep", "1"]
+    words = ["image", "gc", "--store", str(store), "--young", "1s", "--keep", "1"]
     (tmp_path / "site").mkdir()
     assert main([*words, "--site", str(tmp_path / "site")]) == 2
     assert "is not a site" in capsys.readouterr().err

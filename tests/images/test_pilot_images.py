@@ -227,7 +227,7 @@ def processes(shell: int) -> dict[int, str]:
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and (entry / "ns/pid").readlink() == space:
-                found[int(entry.name)] = (entry / "comm").read_text().strip()
+                found[int(entry.name)] = (entry / "comm").read_text(errors="replace").strip()
         except OSError:
             continue  # it has just ended
     return found

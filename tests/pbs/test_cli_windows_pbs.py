@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_pbs import PbsWorld, person, world
 
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
 WAIT_S = 60.0
@@ -57,7 +57,7 @@ def test_a_node_with_a_job_on_it_is_not_free(pbs: PbsWorld, tmp_path: Path) -> N
     script = pbs.space / "sleep"
     script.write_text("sleep 600\n")
     resources = ["-l", "select=1:ncpus=4", "-l", "place=scatter:excl", "-l", "walltime=00:20:00"]
-    subprocess.run(["qsub", *resources, str(script)], check=True, capture_output=True)
+    subprocess.run(["qsub", *resources, str(script)], env=person(), check=True, capture_output=True)
     found = look("--json", home=tmp_path)
     assert (found["nodes"], found["idle"]) == (2, 1)
     assert [step["nodes"] for step in found["steps"]] == [1]

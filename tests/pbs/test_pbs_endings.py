@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_pbs import PbsWorld, person, world
 from tests.worlds.batch.batch_world import KEY
 
 from tidemill import clock
@@ -61,7 +60,7 @@ def kill(batch: PbsBatchSystem) -> None:
     """Start an allocation, and kill its script, which then notes nothing."""
     number = batch.submit(submission("sleep 600"))
     wait(batch, "tm-here-e1-1", runs)
-    subprocess.run(["qsig", "-s", "KILL", number], check=True)
+    subprocess.run(["qsig", "-s", "KILL", number], env=person(), check=True)
 
 
 def test_end_that_no_file_tells_is_asked_of_the_history(pbs: PbsWorld) -> None:
@@ -103,9 +102,9 @@ def test_submission_whose_reply_was_lost_is_found_by_name(pbs: PbsWorld) -> None
 def test_number_that_came_back_is_another_job(pbs: PbsWorld) -> None:
     batch = client(pbs, unknown_s=0.2)
     number = batch.submit(submission("sleep 600"))
-    subprocess.run(["qdel", number], check=True)
+    subprocess.run(["qdel", number], env=person(), check=True)
     deadline_s = clock.monotonic_s() + DEADLINE_S
-    while subprocess.run(["qstat", number], capture_output=True, check=False).returncode == 0:
+    while subprocess.run(["qstat", number], env=person(), capture_output=True, check=False).returncode == 0:
         assert clock.monotonic_s() < deadline_s
         clock.sleep_s(0.05)
     (pbs.directory / "exit" / "tm-here-e1-1").unlink(missing_ok=True)
@@ -147,7 +146,7 @@ def preempting(pbs: PbsWorld, order: str, *, history: bool) -> PbsBatchSystem:
         "place=scatter:excl",
         str(pbs.space / "urgent"),
     ]
-    subprocess.run(words, check=True, capture_output=True)
+    subprocess.run(words, env=person(), check=True, capture_output=True)
     return batch
 
 
@@ -175,7 +174,7 @@ def test_what_a_person_deletes_was_canceled(pbs: PbsWorld) -> None:
     batch = client(pbs)
     number = batch.submit(submission("sleep 600"))
     wait(batch, "tm-here-e1-1", runs)
-    subprocess.run(["qdel", number], check=True)
+    subprocess.run(["qdel", number], env=person(), check=True)
     assert wait(batch, "tm-here-e1-1", is_final).ending is Ending.CANCELED
 
 
@@ -184,7 +183,9 @@ def test_foreign_jobs_that_are_hidden_are_said_to_be(pbs: PbsWorld) -> None:
     facts = client(pbs).facts()
     assert facts.others_hidden
     assert facts.scheduler["scheduler_iteration"] == "600"
-    assert any("query_other_jobs" in each for each in client(pbs).snapshot().hidden)
+    seen = client(pbs).snapshot()
+    assert seen.are_jobs_hidden
+    assert any("query_other_jobs" in each for each in seen.hidden)
 
 
 def test_limits_of_several_are_lowered_by_one_call_each(pbs: PbsWorld) -> None:
@@ -210,12 +211,14 @@ def foreign(pbs: PbsWorld, nodes: int, walltime_s: int) -> str:
     script.write_text("sleep 600\n")
     words = ["qsub", "-l", f"select={nodes}:ncpus=4", "-l", "place=scatter:excl"]
     words += ["-l", f"walltime={walltime_s}", str(script)]
-    environ = {**os.environ, "TIDEMILL_FAKE_PBS_USER": "stranger"}
-    return subprocess.run(words, check=True, capture_output=True, text=True, env=environ).stdout.strip()
+    return subprocess.run(
+        words, check=True, capture_output=True, text=True, env=person("stranger")
+    ).stdout.strip()
 
 
 def record_of(number: str) -> str:
-    return subprocess.run(["qstat", "-f", number], check=True, capture_output=True, text=True).stdout
+    command = ["qstat", "-f", number]
+    return subprocess.run(command, env=person(), check=True, capture_output=True, text=True).stdout
 
 
 def test_no_job_is_backfilled_that_outlasts_the_end_of_what_is_deleted(pbs: PbsWorld) -> None:

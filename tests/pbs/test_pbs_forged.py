@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.pbs.test_pbs_endings import client, is_final, runs, submission, wait
 from tests.pbs.test_pbs_lost import lose
-from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_pbs import PbsWorld, person, world
 from tests.worlds.batch.batch_world import KEY
 
 from tidemill.batch.open import asked_cluster
@@ -37,9 +37,8 @@ def forge(pbs: PbsWorld, number: str, name: str, nodes: str = "(n1:ncpus=4)+(n2:
     )
     script = pbs.space / "forger"
     script.write_text("sleep 600\n")
-    environ = {**os.environ, "TIDEMILL_FAKE_PBS_USER": "stranger"}
     words = ["qsub", "-h", "-v", f"A=x\n{record}", str(script)]
-    subprocess.run(words, env=environ, check=True, capture_output=True)
+    subprocess.run(words, env=person("stranger"), check=True, capture_output=True)
 
 
 def full(pbs: PbsWorld) -> PbsBatchSystem:

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.pbs.test_pbs_endings import client, is_final, kill, runs, submission, wait
-from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_pbs import PbsWorld, person, world
 
 from tidemill.batch.contract import Status
 from tidemill.batch.pbs import PbsBatchSystem
-from tidemill.batch.pbs.command import node_aliases, node_name, read_hosts
+from tidemill.batch.pbs.command import node_aliases, node_name
+from tidemill.batch.pbs.places import read_hosts
 from tidemill.model.state import AllocationState
 
 NAME = "tm-here-e1-1"
@@ -38,7 +39,7 @@ def elements(batch: PbsBatchSystem, count: int) -> list[Status]:
 
 
 def hold(number: str) -> None:
-    subprocess.run(["qhold", "-h", "s", number], check=True)
+    subprocess.run(["qhold", "-h", "s", number], env=person(), check=True)
 
 
 def test_a_job_that_the_staff_hold_is_held(pbs: PbsWorld) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.worlds.batch.batch_pbs import CORES, PbsWorld
+from tests.worlds.batch.batch_pbs import CORES, PbsWorld, person
 from tests.worlds.batch.batch_pbs import world as pbs_world
 from tests.worlds.batch.batch_world import KEY
 from tests.worlds.home.world import Options, world
@@ -51,8 +50,9 @@ def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
 
 def ask(*words: str, user: str | None = None) -> list[str]:
     """What a command prints, word by word."""
-    env = {**os.environ, **({"TIDEMILL_FAKE_PBS_USER": user} if user else {})}
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        words, env=person(user or ""), capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 def test_a_machine_whose_look_takes_longer_than_the_pause_between_two_is_used(pbs: PbsWorld) -> None:
@@ -124,13 +124,21 @@ def test_what_can_never_start_is_deleted_with_the_reason(pbs: PbsWorld) -> None:
 
 def test_a_scheduler_that_is_down_is_said_and_nothing_is_lost(pbs: PbsWorld) -> None:
     with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
-        command = JobSpec(command=["sleep", "0.5"], events=60, resources=Resources(cores=1, event_s=0.5))
+        held = it.home / "held"  # keeps work waiting until the allocations end, however late
+        held.touch()
+        script = f'while [ "$1" -ge 8 ] && [ -e {held} ]; do sleep 0.1; done; sleep 0.5'
+        command = JobSpec(
+            command=["sh", "-c", script, "sh", "{event}"],
+            events=60,
+            resources=Resources(cores=1, event_s=0.5),
+        )
         (job,) = it.submit("pbs", command)
         it.wait_for(lambda: it.client.job(job).row.events_done > 4, "it works")
         (pbs.state / "no-scheduler").touch()
         for number in ask("qselect"):
             ask("qdel", number)  # the allocations end, and no others can start
         it.wait_for(lambda: "Q" in states(getpass.getuser()), "others are submitted")
+        held.unlink()
         pbs.age(60)
         it.wait_for(
             lambda: "starts no jobs" in " ".join(it.run("site", "status").stdout.split()), "it is said"

@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +16,12 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
-from tidemill.server.database.rows import StoredJob
+from tidemill.server.core.sync import sync
+from tidemill.server.database.parsed_sets import ParsedSets
+from tidemill.server.database.rows import ACTIVE, StoredJob, StoredLease
 from tidemill.server.database.store import Store
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import RequestError
 from tidemill.wire.api import (
     AppOffer,
     CancelOrder,
@@ -177,9 +182,9 @@ class Site:
 
 
 class Server:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "t") -> None:
         self.now_s = 0.0
-        store = Store(path=folder / "t.db")
+        store = Store(path=folder / f"{name}.db")
         store.init()
         self.dispatcher = Dispatcher(
             store, DispatchRules(site_lost_s=LOST_S), server_clock=ServerClock(monotonic_s=lambda: self.now_s)
@@ -197,6 +202,27 @@ class Server:
         single = JobSpec(app="plain", failed_max=1)
         self.dispatcher.handle_submit(SubmitRequest(key="2", campaign="d", jobs=[single], repeat=[4]))
         self.jobs = 6
+
+    def undo(self, request: SyncRequest) -> None:
+        """Do all that a request asks for, and undo it."""
+
+        def act(work: UnitOfWork) -> None:
+            sync(work, request, rules=self.dispatcher._lease_rules)
+            raise RequestError("as another part of it is refused")
+
+        with pytest.raises(RequestError):
+            self.dispatcher.writer.write(act)
+
+    def stored(self) -> list[list[tuple[object, ...]]]:
+        """Of jobs and leases, without times."""
+        session = self.dispatcher.writer.session
+        ids = list(range(1, self.jobs + 1))
+        jobs = [StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)]
+        leases = [StoredLease(*row) for row in session.rows("leases_of_jobs", ids=ids)]
+        return [
+            [(each.id, each.state, each.ready, each.done, each.failed, each.leased) for each in jobs],
+            [(each.lease, each.site, each.first, each.count, each.state, each.part) for each in leases],
+        ]
 
 
 VERBS = [*["sync", "work"] * 3, "reply_lost", "repeat", "fail", "release", "silence"]
@@ -221,9 +247,29 @@ def test_every_event_is_counted_once_whatever_happens_to_messages_and_sites(
         sites = [Site("a", server), Site("b", server)]
         for verb, which, one, two in steps:
             step(server, sites[which], sites[1 - which], verb=verb, one=one, two=two)
+            check_leases(server)
         drain(server, sites)
         check(server, sites)
         server.dispatcher.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+def test_sets_that_the_writer_remembers_change_nothing(steps: list[tuple[str, int, int, int]]) -> None:
+    with tempfile.TemporaryDirectory(dir=FAST) as folder:
+        stored = []
+        for name, large_text in (("remembers", 1), ("parses", 1_000)):
+            server = Server(Path(folder), name)
+            server.dispatcher.writer.memory.parsed = ParsedSets(large_text=large_text)
+            sites = [Site("a", server), Site("b", server)]
+            for verb, which, one, two in steps:
+                if one == 5:
+                    server.undo(sites[which].request(float(two)))
+                step(server, sites[which], sites[1 - which], verb=verb, one=one, two=two)
+            assert (server.dispatcher.writer.memory.parsed.bytes > 0) <= (large_text == 1)
+            stored.append(server.stored())
+            server.dispatcher.close()
+        assert stored[0] == stored[1]
 
 
 def step(server: Server, site: Site, other: Site, *, verb: str, one: int, two: int) -> None:
@@ -244,6 +290,22 @@ def step(server: Server, site: Site, other: Site, *, verb: str, one: int, two: i
             other.sync(float(two), reply_lost=False)
             server.now_s += LOST_S * 0.9
             server.dispatcher.check_sites()
+
+
+def check_leases(server: Server) -> None:
+    """Each event that is leased is held by one active lease, as the database has it."""
+    session = server.dispatcher.writer.session
+    ids = list(range(1, server.jobs + 1))
+    held: dict[int, list[int]] = defaultdict(list)
+    jobs = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)}
+    for lease in (StoredLease(*row) for row in session.rows("leases_of_jobs", ids=ids)):
+        if lease.state == ACTIVE:
+            returned = IntervalSet.parse(lease.part)
+            for piece in IntervalSet.parse(jobs[lease.job].leased).within(lease.first, lease.end):
+                held[lease.job] += [each for own in returned.missing(*piece) for each in range(*own)]
+    for job in jobs.values():
+        leased = [each for span in IntervalSet.parse(job.leased) for each in range(*span)]
+        assert sorted(held[job.id]) == leased
 
 
 def drain(server: Server, sites: list[Site]) -> None:

@@ -68,7 +68,12 @@ def test_what_passes_can_be_logged_applied_and_is_bounded(replies: list[list[Any
         screened = Screen(pool.state, LIMITS, room, deny).look(orders)
         assert screened.passed < pool.state.have + api.ORDER_JUMP_MAX  # so that nobody uses the numbers up
         entry = s.Replied(
-            acked=0, orders=screened.orders, at_us=0, refused=screened.refused, passed=screened.passed
+            acked=0,
+            orders=screened.orders,
+            at_us=0,
+            refused=screened.refused,
+            passed=screened.passed,
+            illegal=list(screened.illegal),
         )
         again = msgspec.json.decode(_encoder.encode(entry), type=s.Replied)
         try:

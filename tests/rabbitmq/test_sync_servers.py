@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 from tests.worlds.services.access_world import START
 from tests.worlds.services.amqp_world import VHOST, BrokerWorld, until
+from tests.worlds.services.ports import free_port
 from tests.worlds.services.sync_ways import Site, broker_at
 
 from tidemill.client import Client
@@ -34,8 +34,7 @@ class Server:
     def __init__(self, rabbitmq: BrokerWorld, folder: Path) -> None:
         rabbitmq.vhost()
         self.rabbitmq, self.folder = rabbitmq, folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         place = rabbitmq.certificates
         key = folder / "server.key"
         shutil.copyfile(place / "broker.key", key)  # the broker's own belongs to the broker's user

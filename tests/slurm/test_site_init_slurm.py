@@ -143,7 +143,7 @@ def test_a_partition_that_cannot_be_used_says_why(
     person: SlurmPerson, change: str, back: str, check: str, words: str, advice: str
 ) -> None:
     with changed_partition(person.cluster, change, back):
-        told = person.data("site", "init", "--partition", "shared", "--probe-wait", "5")
+        told = person.data("site", "init", "--partition", "shared", "--probe-wait", "5s")
     finding = by_check(told["findings"])[check]
     assert finding["state"] == "fail"
     assert words in finding["found"]
@@ -161,7 +161,7 @@ def test_ctrl_c_cancels_the_probe_and_leaves_a_site_that_works(person: SlurmPers
 
 def test_a_probe_that_does_not_start_says_why_and_is_cancelled(person: SlurmPerson) -> None:
     person.cluster.run("sbatch", "-N", str(NODES), "-t", "10", "-o", "/dev/null", "--wrap", "sleep 600")
-    told = person.data("site", "init", "--probe-wait", "3")
+    told = person.data("site", "init", "--probe-wait", "3s")
     finding = by_check(told["findings"])["probe"]
     assert finding["state"] == "fail"
     assert "no compute node within 3 s: " in finding["found"]

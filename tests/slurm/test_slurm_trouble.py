@@ -220,6 +220,7 @@ def test_hidden_jobs_are_said_to_be_hidden(
     machine = bench.batch.snapshot()
     assert [each.ours for each in machine.running] == [True]
     assert machine.hidden == ["regular jobs (PrivateData=jobs)"]
+    assert machine.are_jobs_hidden
     assert bench.batch.facts().others_hidden
 
 

@@ -21,7 +21,7 @@ printf '\n[tuning.routing]\nnear_s = %s\n' "$NEAR_S" >>"$TIDEMILL_HOME/site/site
 cat more.toml >>"$TIDEMILL_HOME/site/site.toml"
 [ ! -e links.json ] || cp links.json "$TIDEMILL_HOME/site/"
 tidemill server run 2>server.log &
-until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do sleep 0.05; done
+until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do kill -0 $!; sleep 0.05; done
 tidemill submit job.toml
 "$PYTHON" -m tidemill.cli.main site run 2>agent.log &
 agent=$!
@@ -72,8 +72,15 @@ def run(home: Path, config: str, *, near_s: float = 0.02, **job: object) -> Ran:
     return ran
 
 
-def run_all(home: Path, config: str, jobs: Sequence[dict[str, object]], *, near_s: float = 0.02) -> list[Ran]:
-    """Run jobs in a new home until they have ended."""
+def run_all(
+    home: Path,
+    config: str,
+    jobs: Sequence[dict[str, object]],
+    *,
+    near_s: float = 0.02,
+    shown: str = "is read|FAILED",
+) -> list[Ran]:
+    """Run jobs in a new home until they have ended, and `tidemill job explain` prints a line like `shown`."""
     (home / "more.toml").write_text(config)
     usual = {
         "command": ["/bin/sh", "-c", READ, "read", "{input.data}"],
@@ -85,7 +92,7 @@ def run_all(home: Path, config: str, jobs: Sequence[dict[str, object]], *, near_
     (home / "job.toml").write_text(text)
     environ = {
         "PYTHON": sys.executable, "TIDEMILL_HOME": str(home / "h"), "NEAR_S": str(near_s), "JOBS": str(len(jobs)),
-        "SHOWN": "is read|FAILED",
+        "SHOWN": shown,
     }  # fmt: skip
     done = subprocess.run(
         [*namespace_command(), "/bin/bash", "-c", SCRIPT],

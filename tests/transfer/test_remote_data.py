@@ -27,7 +27,7 @@ sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/' "$TIDEMILL_HOME/site/site.toml"
 [ "$APART" = 0 ] || sed -i 's/^# *where = .*/where = "apart"/' "$TIDEMILL_HOME/site/site.toml"
 cat endpoints.toml >>"$TIDEMILL_HOME/site/site.toml"
 tidemill server run 2>server.log &
-until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do sleep 0.05; done
+until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do kill -0 $!; sleep 0.05; done
 tidemill submit job.toml
 tidemill site run 2>agent.log &
 if [ "$APART" = 1 ]; then

@@ -280,6 +280,28 @@ def test_an_xrootd_manager_that_sends_us_to_another_server_is_not_followed(
         manager.stop()
 
 
+def test_a_redirection_of_xrootd_is_followed_whatever_the_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XRootD 5.5.3 does not encode names in `Location`."""
+    (folder / "holder").mkdir(mode=0o711)
+    holder = Server("davs", folder / "holder")
+    port = holder.base.rstrip("/").rsplit(":", 1)[1]
+    monkeypatch.setenv("XROOTD_OPTIONS", f"xrootd.redirect localhost:{port} all\nhttp.desthttps yes")
+    (folder / "sender").mkdir(mode=0o711)
+    sender = Server("davs", folder / "sender")
+    try:
+        for name in ("plain", "sp ace.root", "uni-\N{LATIN SMALL LETTER U WITH DIAERESIS}.root", "pl+us"):
+            holder.make(name, name.encode())
+            other = Endpoint(url=f"https://localhost:{port}/", ca=holder.endpoint.ca)
+            mover = Mover([sender.endpoint, other], ONCE, size_max=10**9)
+            assert get(mover, sender.address(name), tmp_path / "in") == name.encode()
+            (tmp_path / "in").unlink()
+    finally:
+        sender.stop()
+        holder.stop()
+
+
 def test_a_slow_server_is_waited_for_as_long_as_it_sends(https: Server, tmp_path: Path) -> None:
     stall_s, size = 3.0, 800_000
     assert size / SLOW_BYTES_PER_S > stall_s

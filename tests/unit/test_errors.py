@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.errors import ConfigError, SiteError, install_hint
+from tidemill.errors import ConfigError, SiteError, did_you_mean, install_hint
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
@@ -32,3 +32,11 @@ def test_the_hint_for_a_missing_extra_names_a_section_that_lists_it(extra: str) 
     section = page.partition(f"\n## {named[2]}\n")[2].partition("\n## ")[0]
     first_cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     assert f"`{extra}`" in ", ".join(first_cells).split(", ")
+
+
+def test_a_hint_names_the_nearest_name_else_as_many_as_it_may() -> None:
+    names = [f"run-{number}" for number in range(106)]
+    assert did_you_mean("run-1", names) == "did you mean `run-1`?"
+    assert did_you_mean("xyz", names[:2]) == "known: `run-0`, `run-1`"
+    assert did_you_mean("xyz", names, most=2) == "known: `run-0`, `run-1`, 104 more"
+    assert did_you_mean("xyz", names[:2], most=2) == "known: `run-0`, `run-1`"

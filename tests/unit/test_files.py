@@ -14,6 +14,7 @@ from tests.sizes import file_size_max
 
 from tidemill import files
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import set_mode
 
 SIZE_MAX = 100_000
 LONG = b"x" * (SIZE_MAX + 1)
@@ -142,3 +143,41 @@ def test_a_log_of_this_name_is_started_once(tmp_path: Path) -> None:
     os.close(files.open_append(tmp_path / "f", exclusive=True))
     with pytest.raises(FileExistsError):
         files.open_append(tmp_path / "f", exclusive=True)
+
+
+def test_a_file_with_the_longest_name_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / ("ü" * 127 + "x")  # 255 bytes
+
+    files.write_durable(path, b"x")
+
+    assert path.read_bytes() == b"x"
+    assert files.temporary(tmp_path / "short").name.startswith(".short.")
+
+
+def test_link_that_is_not_followed_is_called_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(OSError, match="Too many levels of symbolic links") as raised:
+        os.open(tmp_path / "link", os.O_RDONLY | os.O_NOFOLLOW)
+    assert files.why_not_opened(raised.value) == "it is a symbolic link, which is not followed here"
+    with pytest.raises(FileNotFoundError) as missing:
+        os.open(tmp_path / "other", os.O_RDONLY | os.O_NOFOLLOW)
+    assert files.why_not_opened(missing.value) == "No such file or directory"
+
+
+def test_a_mode_is_never_given_to_what_a_link_in_place_of_the_file_leads_to(tmp_path: Path) -> None:
+    private, folder = tmp_path / "private", tmp_path / "folder"
+    private.write_text("key")
+    private.chmod(0o600)
+    folder.mkdir(mode=0o700)
+    for number, link in enumerate((private, folder)):
+        (tmp_path / f"link{number}").symlink_to(link)
+        with pytest.raises(OSError, match="symbolic links"):
+            set_mode(tmp_path / f"link{number}", 0o666)
+    (tmp_path / "same").hardlink_to(private)
+    with pytest.raises(OSError, match="many links"):
+        set_mode(tmp_path / "same", 0o666)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (private, folder)] == [0o600, 0o700]
+    (tmp_path / "same").unlink()
+    set_mode(private, 0o640)
+    set_mode(folder, 0o750)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (private, folder)] == [0o640, 0o750]

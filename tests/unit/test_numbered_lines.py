@@ -40,3 +40,11 @@ def test_two_hundred_thousand_lines_take_a_few_kilobytes(tmp_path: Path) -> None
 
     assert found[-1].endswith("/199999")
     assert peak < 1_000_000
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(b"\xef\xbb\xbffirst\nsecond\n")
+    lines = NumberedLines(tmp_path / "list")
+    assert (lines.count, lines.read(0, 2)) == (2, ["first", "second"])
+    (tmp_path / "list").write_bytes(b"\xef\xbb\xbf")
+    assert NumberedLines(tmp_path / "list").read(0, 1) == [""]

@@ -8,6 +8,17 @@ use support::*;
 use tidemill_lead::Exit;
 use tidemill_wire::{Record, Work};
 
+/// A pilot that has two events of the fleet's only job, which has this many, and asks for more.
+fn busy_pilot(fleet: &mut Fleet, events: u64) -> (Running, Pilot) {
+    fleet.one_job(events, 1.0);
+    let lead = fleet.lead();
+    let mut pilot = lead.pilot("a.r0.i1");
+    pilot.ask(2);
+    pilot.work();
+    pilot.ask(2);
+    (lead, pilot)
+}
+
 #[test]
 fn a_pilot_gets_little_until_measured_and_then_a_full_queue() {
     let mut fleet = Fleet::new();
@@ -228,12 +239,7 @@ fn a_standing_ask_is_served_when_work_comes_and_grants_go_in_the_order_of_the_fi
 #[test]
 fn cancelled_jobs_are_taken_from_pilots_and_can_be_granted_again() {
     let mut fleet = Fleet::new();
-    fleet.one_job(100, 1.0);
-    let lead = fleet.lead();
-    let mut pilot = lead.pilot("a.r0.i1");
-    pilot.ask(2);
-    pilot.work();
-    pilot.ask(2);
+    let (lead, mut pilot) = busy_pilot(&mut fleet, 100);
     fleet.work(|work| work.cancel_jobs.push(1));
     assert_eq!(pilot.cancelled(), [1]);
     drop(pilot);
@@ -248,12 +254,7 @@ fn cancelled_jobs_are_taken_from_pilots_and_can_be_granted_again() {
 #[test]
 fn what_a_work_file_cancels_is_what_earlier_ones_granted() {
     let mut fleet = Fleet::new();
-    fleet.one_job(2, 1.0);
-    let lead = fleet.lead();
-    let mut pilot = lead.pilot("a.r0.i1");
-    pilot.ask(2);
-    pilot.work();
-    pilot.ask(2);
+    let (_lead, mut pilot) = busy_pilot(&mut fleet, 2);
     fleet.work(|work| {
         work.cancel_jobs.push(1);
         work.grants.push(grant(2, 1, 0, 1));
@@ -285,6 +286,22 @@ fn a_job_that_is_canceled_and_defined_otherwise_in_one_file_is_canceled_at_pilot
     });
     assert_eq!(pilot.cancelled(), [1], "its slots hold what it was");
     assert_eq!(pilot.work().jobs.len(), 1);
+}
+
+#[test]
+fn a_job_that_is_canceled_comes_again_as_another_program() {
+    let mut fleet = Fleet::new();
+    let (_lead, mut pilot) = busy_pilot(&mut fleet, 2);
+    fleet.work(|work| {
+        work.cancel_jobs.push(1);
+        work.programs.push(program(2, 1.0));
+        work.jobs.push(job(1, 2, 2));
+        work.grants.push(grant(2, 1, 0, 2));
+    });
+    assert_eq!(pilot.cancelled(), [1]);
+    let work = pilot.work();
+    assert_eq!((work.programs.len(), work.jobs.len()), (1, 1));
+    assert_eq!((work.programs[0].program, work.jobs[0].program), (2, 2));
 }
 
 #[test]

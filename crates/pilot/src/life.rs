@@ -125,6 +125,8 @@ pub struct Life {
     stop_paths: Vec<PathBuf>,
     stop_checked_us: u64,
     worked_us: u64,
+    /// When no work could come last, such as before the lead's first answer: idle time counts from then at the earliest.
+    closed_us: u64,
     was_busy: bool,
     /// Idle slots have forgotten their jobs.
     forgot: bool,
@@ -142,6 +144,7 @@ impl Life {
             stop_paths: std::iter::once(fleet.join("STOP")).chain(more).collect(),
             stop_checked_us: now_us,
             worked_us: now_us,
+            closed_us: now_us,
             was_busy: false,
             forgot: true,
         }
@@ -195,6 +198,9 @@ impl Life {
 
     /// Update the idle time; true once, when idle slots should forget the jobs that they know.
     pub fn see(&mut self, outlook: &Outlook, now_us: u64) -> bool {
+        if outlook.patience_us.is_none() {
+            self.closed_us = now_us;
+        }
         if outlook.busy || self.was_busy {
             self.worked_us = now_us; // the pilot may have slept since the last call: idle time counts from now
             self.forgot = false;
@@ -248,12 +254,13 @@ impl Life {
             Phase::Working => {
                 let dead_lead = Change::drain(Reason::DeadLead, "the lead has been silent");
                 let dead_agent = Change::drain(Reason::DeadAgent, "the agent has been silent");
+                let idle_us = self.worked_us.max(self.closed_us);
                 let patience_us = outlook.patience_us.filter(|_| !outlook.busy);
                 [
                     deadline,
                     outlook.lead_dies_us.map(|at_us| (at_us, dead_lead)),
                     outlook.agent_is_dead.then_some((0, dead_agent)),
-                    patience_us.map(|us| (self.worked_us + us, Change::drain(Reason::Idle, ""))),
+                    patience_us.map(|us| (idle_us + us, Change::drain(Reason::Idle, ""))),
                 ]
             }
             Phase::Draining(Leaving { reason, since_us, .. }) => {
@@ -381,6 +388,27 @@ mod tests {
         assert_eq!(life.due_us(&idle), Some(over_us + STOP_US));
         assert_eq!(life.next(&idle, u64::MAX), None);
         assert!(!life.is_over(false, over_us) && life.is_over(false, over_us + STOP_US));
+    }
+
+    #[test]
+    fn a_pilot_is_idle_from_when_its_lead_could_send_work_and_not_from_its_start() {
+        let outlook = |patience_us: Option<u64>| Outlook {
+            waiting: true,
+            patience_us,
+            ..Outlook::default()
+        };
+        let (joining, joined) = (outlook(None), outlook(Some(1_000_000)));
+        let mut life = life(None);
+        life.see(&joining, 7_000_000); // a starved machine: connected at once, answered late
+        life.see(&joined, 7_000_001);
+        assert_eq!(life.next(&joined, 7_000_001), None);
+        assert_eq!(life.due_us(&joined), Some(8_000_000));
+        assert_eq!(
+            life.next(&joined, 8_000_000),
+            Some(Change::drain(Reason::Idle, ""))
+        );
+        life.see(&joining, 8_500_000); // the lead is lost, and another one is found
+        assert_eq!(life.due_us(&joined), Some(9_500_000));
     }
 
     #[test]

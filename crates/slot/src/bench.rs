@@ -80,7 +80,7 @@ fn job(bench: &Bench) -> JobDef {
         seed_base: 0,
         events: bench.events,
         inputs: Vec::new(),
-        at_once: None,
+        ..JobDef::default()
     }
 }
 

@@ -48,6 +48,10 @@ impl Status {
         FileType::from_raw_mode(self.mode).is_dir()
     }
 
+    pub fn is_link(&self) -> bool {
+        FileType::from_raw_mode(self.mode).is_symlink()
+    }
+
     pub fn is_file(&self) -> bool {
         FileType::from_raw_mode(self.mode).is_file()
     }

@@ -76,6 +76,42 @@ impl Strings {
     }
 }
 
+/// A soft limit for a program, in the units of setrlimit(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftLimit {
+    resource: libc::__rlimit_resource_t,
+    value: libc::rlim_t,
+}
+
+impl SoftLimit {
+    /// By the lower-case name of its resource, such as `stack`; a negative value means unlimited. None for an unknown name.
+    pub fn named(name: &str, value: i64) -> Option<SoftLimit> {
+        let resource = match name {
+            "as" => libc::RLIMIT_AS,
+            "core" => libc::RLIMIT_CORE,
+            "cpu" => libc::RLIMIT_CPU,
+            "data" => libc::RLIMIT_DATA,
+            "fsize" => libc::RLIMIT_FSIZE,
+            "memlock" => libc::RLIMIT_MEMLOCK,
+            "nofile" => libc::RLIMIT_NOFILE,
+            "nproc" => libc::RLIMIT_NPROC,
+            "rss" => libc::RLIMIT_RSS,
+            "stack" => libc::RLIMIT_STACK,
+            _ => return None,
+        };
+        let value = libc::rlim_t::try_from(value).unwrap_or(libc::RLIM_INFINITY);
+        Some(SoftLimit { resource, value })
+    }
+}
+
+/// What a shell sets for the programs that it starts; the default is what this process has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShellLimits {
+    pub umask: Option<u32>,
+    /// the hard limits of this process bound them
+    pub soft: Vec<SoftLimit>,
+}
+
 /// What to start. The child inherits descriptors 0, 1, 2 and everything not close-on-exec.
 pub struct Command<'a> {
     pub path: &'a CStr,
@@ -87,6 +123,7 @@ pub struct Command<'a> {
     pub parent_death_signal: i32,
     /// Landlock rules that the child keeps to; this process has given up new privileges
     pub rules: Option<BorrowedFd<'a>>,
+    pub limits: &'a ShellLimits,
 }
 
 /// Starts programs. Owns the stack on which a child lives between vfork and exec.
@@ -188,6 +225,19 @@ extern "C" fn child(start: *mut libc::c_void) -> libc::c_int {
                 libc::_exit(127);
             }
         }
+        if let Some(umask) = command.limits.umask {
+            libc::umask(umask & 0o777);
+        }
+        for soft in &command.limits.soft {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            if libc::getrlimit(soft.resource, &raw mut limit) == 0 {
+                limit.rlim_cur = soft.value.min(limit.rlim_max);
+                libc::setrlimit(soft.resource, &raw const limit);
+            }
+        }
         libc::sigprocmask(libc::SIG_SETMASK, &start.mask, std::ptr::null_mut());
         libc::execve(
             command.path.as_ptr(),
@@ -239,6 +289,10 @@ mod tests {
     }
 
     fn run(path: &CStr, argv: &[&str]) -> Result<i32> {
+        run_limited(path, argv, &ShellLimits::default())
+    }
+
+    fn run_limited(path: &CStr, argv: &[&str], limits: &ShellLimits) -> Result<i32> {
         let (argv, env) = (strings(argv), strings(&["A=b"]));
         let command = Command {
             path,
@@ -247,8 +301,33 @@ mod tests {
             descriptors: &[],
             parent_death_signal: 0,
             rules: None,
+            limits,
         };
         Spawner::new()?.spawn(&command)
+    }
+
+    #[test]
+    fn a_program_gets_umask_and_soft_limits_and_hard_limits_bound_them() {
+        let (_, hard) = crate::process::limit(crate::process::Limit::OpenFiles);
+        let beyond = i64::try_from(hard.unwrap_or(1 << 20)).unwrap();
+        let limits = ShellLimits {
+            umask: Some(0o027),
+            soft: [("stack", 4 << 20), ("core", 0), ("nofile", i64::MAX)]
+                .into_iter()
+                .map(|(name, value)| SoftLimit::named(name, value).unwrap())
+                .collect(),
+        };
+        let test = format!(
+            "test $(umask) = 0027 && test $(ulimit -s) = 4096 && test $(ulimit -c) = 0 && test $(ulimit -n) = {beyond}"
+        );
+        let pid = run_limited(c"/bin/bash", &["bash", "-c", &test], &limits).unwrap();
+        let Waited::Ended { exit, .. } = wait(pid, true).unwrap() else {
+            panic!("did not end");
+        };
+        assert_eq!(exit, Exit::Status(0), "{test}");
+        let (here, _) = crate::process::limit(crate::process::Limit::Stack);
+        assert_ne!(here, Some(4 << 20), "the limits are the program's alone");
+        assert_eq!(SoftLimit::named("colour", 1), None);
     }
 
     #[test]

@@ -270,6 +270,38 @@ pub const CLONE3: i64 = 435;
 pub const CLOSE: i64 = if cfg!(target_arch = "aarch64") { 57 } else { 3 };
 pub const VFORK: i64 = if cfg!(target_arch = "aarch64") { -2 } else { 58 };
 
+/// Calls of i386 (asm/unistd_32.h) that ask for metadata, as ranges: 64-bit programs can make them by `int $0x80`.
+/// open; creat to chdir; access; rename to rmdir; readlink; stat, lstat; stat64, lstat64; getdents64; openat to
+/// faccessat; statx; openat2; faccessat2.
+pub const FOREIGN: &[(u32, u32)] = if cfg!(target_arch = "x86_64") {
+    &[
+        (5, 5),
+        (8, 12),
+        (33, 33),
+        (38, 40),
+        (85, 85),
+        (106, 107),
+        (195, 196),
+        (220, 220),
+        (295, 307),
+        (383, 383),
+        (437, 437),
+        (439, 439),
+    ]
+} else {
+    &[]
+};
+
+/// Numbers of x32 (asm/unistd.h: __X32_SYSCALL_BIT), which programs of x86_64 can use as well.
+pub const X32: i64 = 0x4000_0000;
+
+/// Whether this number of i386 is one of `FOREIGN`.
+pub fn is_foreign(number: i64) -> bool {
+    FOREIGN
+        .iter()
+        .any(|&(first, last)| (i64::from(first)..=i64::from(last)).contains(&number))
+}
+
 /// The name of an errno.
 pub fn errno_name(number: i32) -> String {
     let name = ERRNO_NAMES.iter().find(|&&(known, _)| known == number);

@@ -1,6 +1,6 @@
 //! Operations, added up: by call and errno, by second, by path. Bounded by the number of paths. Knows no process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::areas::Finder;
 use crate::calls::{Effect, Group, CALLS};
@@ -94,8 +94,33 @@ pub struct Counts {
     /// of paths beyond the limit, by area
     pub beyond: HashMap<u32, ByGroup>,
     pub network: Network,
-    /// something is missing
-    pub truncated: bool,
+    /// why something is missing; empty: nothing is missing
+    pub gaps: BTreeSet<Gap>,
+}
+
+/// Why something is missing from a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gap {
+    /// paths beyond `--paths-max` are not told apart
+    Paths,
+    /// a path or a result could not be read from the program's memory
+    Unread,
+    /// operations went through a ring of io_uring, which no filter sees
+    IoUring,
+    /// calls by another architecture's numbers: of 32-bit programs, or by `int $0x80`
+    Architecture,
+}
+
+impl Gap {
+    /// The name in the profile.
+    pub fn name(self) -> &'static str {
+        match self {
+            Gap::Paths => "paths",
+            Gap::Unread => "unread",
+            Gap::IoUring => "io_uring",
+            Gap::Architecture => "architecture",
+        }
+    }
 }
 
 impl Counts {
@@ -110,7 +135,7 @@ impl Counts {
             finder,
             beyond: HashMap::new(),
             network: Network::default(),
-            truncated: false,
+            gaps: BTreeSet::new(),
         }
     }
 
@@ -120,7 +145,7 @@ impl Counts {
             return PathId::Known(id);
         }
         if self.uses.len() >= self.paths_max {
-            self.truncated = true;
+            self.gaps.insert(Gap::Paths);
             return PathId::Area(self.finder.area_of(path) as u32);
         }
         let id = self.uses.len() as u32;
@@ -174,7 +199,10 @@ impl Counts {
             PathId::Area(area) => count(&mut self.beyond.entry(area).or_default()[group], failed),
             PathId::Unnamed => {}
             // an address that leads nowhere says so itself
-            PathId::Unread => self.truncated |= errno as i32 != libc::EFAULT,
+            PathId::Unread if errno as i32 == libc::EFAULT => {}
+            PathId::Unread => {
+                self.gaps.insert(Gap::Unread);
+            }
         }
     }
 
@@ -288,7 +316,7 @@ mod tests {
         let first = counts.path_id(b"/a");
         let second = counts.path_id(b"/sw/b");
         assert_eq!((first, second), (PathId::Known(0), PathId::Area(1)));
-        assert!(counts.truncated);
+        assert!(counts.gaps.iter().eq([&Gap::Paths]));
         counts.add(operation("stat", second), -2);
         assert_eq!(counts.beyond[&1][Group::Stat as usize], (0, 1));
         assert_eq!(counts.path_id(b"/a"), first);
@@ -298,9 +326,9 @@ mod tests {
     fn an_unread_path_is_no_gap_where_the_kernel_could_not_read_it_either() {
         let mut counts = counts(1);
         counts.add(operation("open", PathId::Unread), -i64::from(libc::EFAULT));
-        assert!(!counts.truncated);
+        assert!(counts.gaps.is_empty());
         counts.add(operation("open", PathId::Unread), 3);
-        assert!(counts.truncated);
+        assert!(counts.gaps.iter().eq([&Gap::Unread]));
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::Result;
 
 use crate::calls::{mode_at, Effect, CALLS, STATX_BUFFER};
-use crate::counts::Operation;
+use crate::counts::{Gap, Operation};
 use crate::task::{Diversion, Pending};
 use crate::tracer::Tracer;
 
@@ -143,7 +143,7 @@ impl Tracer {
             task.memory.borrow_mut().diversion = Diversion::Refused;
             let task = &self.tasks[&pid];
             self.unmark(task, operation);
-            self.counts.truncated = true;
+            self.counts.gaps.insert(Gap::Unread);
         }
         Ok(())
     }
@@ -203,7 +203,9 @@ impl Tracer {
             _ => {
                 let task = &self.tasks[&pid];
                 self.unmark(task, operation);
-                self.counts.truncated |= result.is_none();
+                if result.is_none() {
+                    self.counts.gaps.insert(Gap::Unread);
+                }
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use tidemill_sys::security::Instruction;
 
-use crate::calls::{When, CALLS, SILENT};
+use crate::calls::{When, CALLS, FOREIGN, SILENT, X32};
 
 // linux/bpf_common.h
 pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
@@ -14,6 +14,10 @@ pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 // linux/seccomp.h
 pub const ALLOW: u32 = 0x7fff_0000;
 pub const TRACE: u32 = 0x7ff0_0000;
+
+/// SECCOMP_RET_DATA of a stop at a call that has another architecture's number.
+pub const FOREIGN_DATA: i32 = 1;
+const TRACE_FOREIGN: u32 = TRACE | FOREIGN_DATA as u32;
 
 // struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes (little endian here)
 pub const NUMBER_AT: u32 = 0;
@@ -77,13 +81,38 @@ pub fn program(also: &[String]) -> Vec<Instruction> {
         rules.push((call.number() as u32, rule));
     }
     rules.sort_unstable_by_key(|&(number, _)| number);
+    let others = foreign();
     let mut whole = vec![
         step(LOAD, ARCHITECTURE_AT),
-        jump(EQUAL, ARCHITECTURE, 1, 0),
-        step(RETURN, ALLOW),
-        step(LOAD, NUMBER_AT),
+        jump(EQUAL, ARCHITECTURE, others.len() as u8, 0),
     ];
+    whole.extend(others);
+    whole.push(step(LOAD, NUMBER_AT));
     whole.extend(tree(&rules));
+    whole.pop(); // the last return of the tree: only larger numbers come to it
+    whole.extend([
+        jump(AT_LEAST, X32 as u32, 0, 1),
+        step(RETURN, TRACE_FOREIGN),
+        step(RETURN, ALLOW),
+    ]);
+    whole
+}
+
+/// Stops at the calls of the other architecture that ask for metadata: the tracer does not count them, and notes that.
+fn foreign() -> Vec<Instruction> {
+    let mut whole = vec![step(LOAD, NUMBER_AT)];
+    for &(first, last) in FOREIGN {
+        if first == last {
+            whole.extend([jump(EQUAL, first, 0, 1), step(RETURN, TRACE_FOREIGN)]);
+        } else {
+            whole.extend([
+                jump(AT_LEAST, first, 0, 2),
+                jump(AT_LEAST, last + 1, 1, 0),
+                step(RETURN, TRACE_FOREIGN),
+            ]);
+        }
+    }
+    whole.push(step(RETURN, ALLOW));
     whole
 }
 
@@ -123,6 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::calls::is_foreign;
 
     /// What the kernel would do.
     fn run(program: &[Instruction], number: u32, architecture: u32, arguments: [u32; 6]) -> u32 {
@@ -184,7 +214,9 @@ mod tests {
             let program = program(&also);
             let arguments = [flags; 6];
             prop_assert_eq!(run(&program, number, ARCHITECTURE, arguments), expected(number, arguments, &also));
-            prop_assert_eq!(run(&program, number, 0x4000_0003, arguments), ALLOW);
+            let other = if is_foreign(i64::from(number)) { TRACE_FOREIGN } else { ALLOW };
+            prop_assert_eq!(run(&program, number, 0x4000_0003, arguments), other);
+            prop_assert_eq!(run(&program, X32 as u32 + number, ARCHITECTURE, arguments), TRACE_FOREIGN);
         }
     }
 
@@ -194,7 +226,7 @@ mod tests {
         assert!(program.len() < 250, "{}", program.len());
         let mut depth = 0;
         for number in 0..500 {
-            let (mut at, mut steps) = (4, 0);
+            let (mut at, mut steps) = (usize::from(program[1].yes) + 3, 0);
             while program[at].code != RETURN && program[at].code != LOAD {
                 let it = program[at];
                 let holds = if it.code == EQUAL {

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::{time, Result};
 
-use crate::calls::{mode_at, Effect, Names, Silent, CALLS, CLOSE, SILENT, STATX_BUFFER};
-use crate::counts::{Facts, Operation, PathId};
+use crate::calls::{is_foreign, mode_at, Effect, Names, Silent, CALLS, CLOSE, SILENT, STATX_BUFFER, X32};
+use crate::counts::{Facts, Gap, Operation, PathId};
 use crate::diversion::{Slot, SLOT_BYTES};
+use crate::filter::FOREIGN_DATA;
 use crate::paths::join;
 use crate::task::{Files, Pending, Place, Task, CLONE_FILES, CLONE_FS, DESCRIPTORS_MAX};
 use crate::tracer::Tracer;
@@ -145,7 +146,7 @@ impl Tracer {
     /// A thread is about to do a call.
     pub(crate) fn at_call(&mut self, pid: i32) -> Result<()> {
         let Some(mut registers) = ptrace::registers(pid)? else {
-            self.counts.truncated = true;
+            self.counts.gaps.insert(Gap::Architecture); // a 32-bit program: its start was noted
             return ptrace::resume(pid, Resume::On(0));
         };
         let known = self.table.find(registers.call());
@@ -160,6 +161,10 @@ impl Tracer {
         let slot_at = self.slot_of_result(pid);
         let found = self.reader.read(pid, slot_at, path_at);
         self.settle(pid, found.slot, &mut registers)?;
+        let number = registers.call();
+        if number >= X32 || (is_foreign(number) && ptrace::event_message(pid)? == FOREIGN_DATA) {
+            return self.at_uncounted(pid, Gap::Architecture);
+        }
         if self.at_traffic(pid, &registers) {
             return ptrace::resume(pid, Resume::ToCallEnd(0));
         }
@@ -174,6 +179,7 @@ impl Tracer {
                 }
                 ptrace::resume(pid, Resume::On(0))
             }
+            Known::Silent(Silent::Ring) => self.at_uncounted(pid, Gap::IoUring),
             Known::Silent(silent) => {
                 self.silent(pid, silent, &registers);
                 ptrace::resume(pid, Resume::On(0))
@@ -240,6 +246,11 @@ impl Tracer {
                     self.ask_mode(pid, operation, &registers);
                 }
             }
+            Pending::Uncounted(gap) => {
+                if let Some(registers) = ptrace::registers(pid)? {
+                    self.uncounted(gap, registers.result());
+                }
+            }
             Pending::Mapping { before, slots } => self.mapped(pid, *before, slots)?,
             Pending::Watching { before, step } => self.watching(pid, *before, step)?,
             Pending::Receiving(descriptor) => {
@@ -285,6 +296,30 @@ impl Tracer {
         }
     }
 
+    /// A thread enters a call that is not counted. The end of the call shows whether it succeeds.
+    fn at_uncounted(&mut self, pid: i32, gap: Gap) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(&pid) {
+            task.pending = Pending::Uncounted(gap);
+        }
+        ptrace::resume(pid, Resume::ToCallEnd(0))
+    }
+
+    /// A call that is not counted has ended with this result. Programs may only probe io_uring, and a kernel may lack the
+    /// calls of other architectures: such failures leave no gap.
+    pub(crate) fn uncounted(&mut self, gap: Gap, result: i64) {
+        let what = match gap {
+            Gap::IoUring if result >= 0 => {
+                "operations through io_uring are not counted, and the program uses it"
+            }
+            Gap::Architecture if result != -i64::from(libc::ENOSYS) => {
+                "calls by another architecture's numbers (`int $0x80`) are not counted, and the program makes them"
+            }
+            _ => return,
+        };
+        self.counts.gaps.insert(gap);
+        self.notes.say(what, "");
+    }
+
     fn silent(&mut self, pid: i32, silent: Silent, registers: &Registers) {
         let Some(task) = self.tasks.get_mut(&pid) else {
             return;
@@ -305,7 +340,7 @@ impl Tracer {
                     task.files = Rc::default();
                 }
             }
-            Silent::Connects => {} // see `at_call`
+            Silent::Connects | Silent::Ring => {} // see `at_call`
             Silent::ClosesRange => {
                 let [first, last] = [0, 1].map(|index| registers.argument(index) as u32);
                 if registers.argument(2) & u64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 {
@@ -317,11 +352,6 @@ impl Tracer {
             }
             Silent::Enters => self.epoch += 1,
             Silent::Cpus => self.beside.before_question(),
-            Silent::Ring => {
-                self.counts.truncated = true;
-                let what = "operations through io_uring are not counted, and the program uses it";
-                self.notes.say(what, "");
-            }
         }
     }
 

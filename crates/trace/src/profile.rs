@@ -49,6 +49,8 @@ pub struct Profile {
     /// path, kind, operations that succeeded and that failed, bytes that it has if they may have been read
     paths: Vec<(String, char, u64, u64, u64)>,
     truncated: bool,
+    /// why it is truncated; empty: it is complete
+    left_out: Vec<&'static str>,
     reads: Vec<Reads>,
     /// connections of which nothing is known
     reads_missed: u64,
@@ -205,7 +207,8 @@ pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
                 (path, it.kind, ok, failed, it.bytes)
             })
             .collect(),
-        truncated: counts.truncated,
+        truncated: !counts.gaps.is_empty(),
+        left_out: counts.gaps.iter().map(|gap| gap.name()).collect(),
         reads: counts.network.sums(),
         reads_missed: counts.network.missed,
     }

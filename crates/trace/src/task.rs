@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tidemill_sys::ptrace::Registers;
 
-use crate::counts::Operation;
+use crate::counts::{Gap, Operation};
 use crate::sockets::Socket;
 use crate::watch::{Page, Step};
 
@@ -137,6 +137,8 @@ pub enum Pending {
     Watching { before: Box<Registers>, step: Step },
     /// it reads from a connection
     Receiving(i32),
+    /// the call is not counted, and leaves a gap if it succeeds
+    Uncounted(Gap),
 }
 
 /// A traced thread.

@@ -11,7 +11,7 @@ use tidemill_sys::{Result, SysError};
 
 use crate::beside::Beside;
 use crate::calls::{CLONE, CLONE3, VFORK};
-use crate::counts::{Counts, Operation};
+use crate::counts::{Counts, Gap, Operation};
 use crate::launch;
 use crate::operation::{Reader, Table};
 use crate::task::{Diversion, Pending, Task, CLONE_VFORK, CLONE_VM};
@@ -183,7 +183,8 @@ impl Tracer {
                 Pending::CallEnd(_)
                 | Pending::Mapping { .. }
                 | Pending::Watching { .. }
-                | Pending::Receiving(_),
+                | Pending::Receiving(_)
+                | Pending::Uncounted(_),
             ) => Resume::ToCallEnd(signal),
             _ => Resume::On(signal),
         }
@@ -245,10 +246,13 @@ impl Tracer {
             }
         }
         if let Some(task) = self.tasks.get_mut(&pid) {
-            if let Pending::CallEnd(operation) = std::mem::take(&mut task.pending) {
-                self.counts.add(operation, 0);
-            }
+            let pending = std::mem::take(&mut task.pending);
             task.executed();
+            match pending {
+                Pending::CallEnd(operation) => self.counts.add(operation, 0),
+                Pending::Uncounted(gap) => self.uncounted(gap, 0),
+                _ => {}
+            }
         }
         // no event comes from the threads that it ended either
         self.release_early(true)?;
@@ -258,7 +262,7 @@ impl Tracer {
     fn look_at_program(&mut self, pid: i32) -> Result<()> {
         let path = format!("/proc/{pid}/exe");
         if ptrace::registers(pid)?.is_none() {
-            self.counts.truncated = true;
+            self.counts.gaps.insert(Gap::Architecture);
             let name = std::fs::read_link(&path).unwrap_or_default();
             let about = format!(" `{}`", name.display());
             self.notes
@@ -297,7 +301,7 @@ impl Tracer {
                 }
                 Pending::Mapping { .. } => task.memory.borrow_mut().diversion = Diversion::Refused,
                 Pending::Watching { step, .. } => step.end(&mut task.memory.borrow_mut()),
-                Pending::Nothing | Pending::Receiving(_) => {}
+                Pending::Nothing | Pending::Receiving(_) | Pending::Uncounted(_) => {}
             }
             task.give_slot();
         }

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u64 = 1;
 
+pub const FORM_BASE: u64 = 1_099_511_627_776;
+
+pub const STEPS_FROM: u64 = 1_152_921_504_606_846_976;
+
 /// `NETWORK_TYPES` of src/tidemill/model/file_systems.py.
 pub const NETWORK_TYPES: [&str; 21] = [
     "9p", "afs", "beegfs", "ceph", "cifs", "cvmfs2", "daos", "dvs", "gfs2", "glusterfs", "gpfs",
@@ -316,7 +320,8 @@ pub struct Program {
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 ///
 /// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{column.K}` `{cores}`
-/// `{input.NAME}`; `{{` and `}}` are braces.
+/// `{input.NAME}`; `{{` and `}}` are braces. In `argv`, `env` and the program's `executable` a character U+10FF80 to
+/// U+10FFFF stands for one byte, 0x80 to 0xFF: so bytes that are not UTF-8 reach the payload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobDef {
     pub job: u64,
@@ -330,6 +335,11 @@ pub struct JobDef {
     pub inputs: Vec<InputDef>,
     /// most of its events that run at the same time, each in a payload of its own; None = no limit
     pub at_once: Option<u64>,
+    /// of its payloads; None = the pilot's
+    pub umask: Option<u64>,
+    /// soft limits of its payloads, as setrlimit(2) counts, by lower-case name such as `stack`; -1 = unlimited. A hard
+    /// limit of the slot bounds each; None = the pilot's
+    pub limits: Option<BTreeMap<String, i64>>,
 }
 
 /// Consecutive events of one job given to the fleet. `chunk_max` overrides the program's (bisecting a failure).
@@ -396,6 +406,8 @@ pub struct OutputRef {
     pub offset: u64,
     pub length: u64,
     pub sha256: String,
+    /// permission bits that the payload gave its file; None = not known, or not a file
+    pub mode: Option<u64>,
 }
 
 /// First record of a pilot.

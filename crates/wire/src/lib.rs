@@ -27,5 +27,15 @@ pub use lines::{Fill, LineBuffer, OutBuffer};
 pub use segments::SegmentLog;
 pub use work::{one_line, WorkReader, WorkText};
 
+/// The job of a number that a fleet uses. Forms of a job differ by multiples of `FORM_BASE`; numbers from `STEPS_FROM` on
+/// are the site's own steps, which have one form.
+pub const fn job_of(number: u64) -> u64 {
+    if number >= STEPS_FROM {
+        number
+    } else {
+        number % FORM_BASE
+    }
+}
+
 /// A line (message, record) is never longer; a peer that sends a longer one is dropped.
 pub const LINE_BYTES_MAX: usize = 16 << 20;

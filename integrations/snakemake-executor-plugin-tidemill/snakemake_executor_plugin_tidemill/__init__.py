@@ -14,9 +14,9 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 from tidemill import Client, JobSpec, Resources, TidemillError
-from tidemill.client.client import FINAL, new_campaign
+from tidemill.client.client import new_campaign
+from tidemill.client.ended import FINAL
 
-DETAILS_MAX = 20  #: up to this number of jobs, each is queried by itself; more are listed
 OWN_MB = 300
 """Memory for Snakemake itself, which runs in the job beside the program. Measured with 9.27: 100 MB for one rule or a
 group of shell rules, 220 MB for a group in which two `run:` rules run at the same time."""
@@ -122,16 +122,7 @@ class Executor(RemoteExecutor):
                 self.logger.error(f"failed to cancel {len(numbers)} Tidemill jobs: {error.message}")
 
     def _states(self, numbers: Sequence[int]) -> dict[int, str]:
-        if len(numbers) <= DETAILS_MAX:
-            return {number: self._client.job(number).row.state for number in numbers}
-        wanted = set(numbers)
-        states: dict[int, str] = {}
-        for row in self._client.jobs(campaign=self._campaign):  # newest first
-            if row.id in wanted:
-                states[row.id] = row.state
-            if len(states) == len(wanted):
-                break
-        return states
+        return {row.id: row.state for row in self._client.rows(numbers)}
 
     def _fitted(self, asked: Resources, site: str | None) -> Resources:
         """A group asks for the sum of what may run at the same time in it; in a smaller slot less of it does."""

@@ -12,9 +12,10 @@ import msgspec
 
 from tidemill.accounting.records import PastJob, Remark, Remarks
 from tidemill.errors import ConfigError
-from tidemill.harvest.simulation import swf
+from tidemill.harvest.simulation import sharing, swf
 from tidemill.harvest.simulation.swf import Raw, Trace
 from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
+from tidemill.model.quantities import counted_text
 
 JOBS_MAX = 50_000_000
 UNKNOWN = -1
@@ -28,6 +29,8 @@ LEFT_OUT = {
     Remark.NO_NODES: "no number of nodes",
 }
 WHOLE_SHARE_MIN = 0.1
+SHARED_SHARE_MIN = 0.01
+"""On machines with shared nodes, few jobs have a whole node."""
 NO_SUBMIT_SHARE_MAX = 0.05
 """Waits are not judged if more jobs lack a time of submission: they seem to have waited for nothing."""
 RUN_UP_S = 86_400
@@ -67,6 +70,7 @@ class History:
         self.last_s = 0  #: the latest time that the log knows
         self.begin_s = 0  #: from when on the log is complete
         self.timeline = BusyNodes()
+        self._parts = 0  #: jobs of an SWF log that have a part of a node
 
     def __len__(self) -> int:
         return len(self.submit_s)
@@ -112,6 +116,11 @@ class History:
             why.append("it has a header of sacct and no job")
             hint = "`sacct -a` prints the jobs of all users, -S and -E set from when until when"
         elif remarks.count(Remark.UNREADABLE):
+            if self.kind == "swf" and remarks.count(Remark.UNREADABLE) == remarks.lines:
+                first = remarks.where(remarks.noted[Remark.UNREADABLE].first)
+                count = f"{remarks.lines:,} of {counted_text(remarks.lines, 'line')}"
+                what = "is not a record" if remarks.lines == 1 else "are not records"
+                why = [f"{count} {what} of the Standard Workload Format; the first is {first}"]
             hint = "--kind says what the log is: sacct, pbs or swf"
         return ConfigError(
             f"`{self.name}` has no job that ran ({'; '.join(why) or 'it holds no record'})", hint=hint or None
@@ -154,6 +163,7 @@ class History:
 
     def _close(self) -> None:
         per_node = swf.processors_per_node(self.header)
+        self._parts = sum(width % per_node > 0 for width in self.width)
         for k in range(len(self)):
             if per_node > 1:
                 self.width[k] = -(-self.width[k] // per_node)
@@ -197,7 +207,8 @@ class History:
         return self.begin_s, last_s if last_s - self.begin_s >= 86_400 else max(self.timeline.span[1], last_s)
 
     def machine(self, nodes: int | None) -> Machine:
-        """The machine; `nodes` = what the user says. Raises ConfigError for a job that is wider than it."""
+        """The machine; `nodes`: as the user gives it. Raises ConfigError for a job that is wider than the machine, and
+        for a log of cores on shared nodes."""
         widest = max(self.width)
         is_complete = UNKNOWN not in self.wait_s
         size, source = self._size(nodes, widest, is_complete)
@@ -206,11 +217,18 @@ class History:
                 f"`{self.name}` has a job of {widest:,} nodes on a machine of {size:,} ({source})",
                 hint="--nodes N sets the size of the machine",
             )
-        if not is_complete:
+        overfull = overfull_share(self.timeline, size) if is_complete else None
+        if self.kind == "swf":
+            cores, parts = swf.processors_per_node(self.header), self._parts
+        else:
+            cores = self.whole_cores(SHARED_SHARE_MIN)
+            parts = self.part_nodes(cores)
+        sharing.check(self.name, parts=parts, jobs=len(self), cores=cores, overfull=overfull)
+        if overfull is None:
             note = "the log does not record all starts: outages cannot be seen"
             return Machine(nodes=size, nodes_from=source, outages=[], is_trusted=False, note=note)
-        if (share := overfull_share(self.timeline, size)) > swf.OVERFULL_SHARE_MAX:
-            note = swf.overfull_note(share)
+        if overfull > sharing.OVERFULL_SHARE_MAX:
+            note = swf.overfull_note(overfull)
             return Machine(nodes=size, nodes_from=source, outages=[], is_trusted=False, note=note)
         starts = ((at, at + wait) for at, wait in zip(self.submit_s, self.wait_s, strict=True))
         outages = empty_spells(self.timeline, starts)
@@ -257,13 +275,14 @@ class History:
         """Whether the log says when its jobs were submitted, but for a few of them."""
         return self.remarks.count(Remark.NO_SUBMIT) <= NO_SUBMIT_SHARE_MAX * len(self)
 
-    def whole_cores(self) -> int:
-        """Cores of a whole node: the most that jobs have on each of their nodes, but for a few jobs; 0 = not known."""
+    def whole_cores(self, share_min: float = WHOLE_SHARE_MIN) -> int:
+        """Cores of a whole node: the most that jobs have on each of their nodes, without values that hold less than
+        this share of all nodes of jobs; 0 = not known."""
         nodes: Counter[int] = Counter()
         for cores, width in zip(self.cores, self.width, strict=True):
             if cores > 0:
                 nodes[-(-cores // width)] += width
-        left = WHOLE_SHARE_MIN * nodes.total()
+        left = share_min * nodes.total()
         for cores in sorted(nodes, reverse=True):
             left -= nodes[cores]
             if left <= 0:

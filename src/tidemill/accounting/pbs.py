@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.accounting.records import PastJob, Remark, Remarks
 from tidemill.accounting.runs import SeenRuns
+from tidemill.batch.pbs.places import count_cores, count_hosts
 from tidemill.batch.slurm.times import parse_span
 from tidemill.model.number import whole
 
@@ -154,7 +155,7 @@ def _job(id: str, text: str, state: str) -> PastJob:
     limit, cpu = found.get("Resource_List.walltime", ""), found.get("resources_used.cput", "")
     cpu_s = parse_span(cpu) if ":" in cpu else whole(cpu)
     limit_s = parse_span(limit) if ":" in limit else whole(limit)
-    hosts = found.get("exec_host", "")
+    hosts, vnodes = found.get("exec_host", ""), found.get("exec_vnode", "")
     return PastJob(
         id=id,
         user=found.get("user", ""),
@@ -165,8 +166,8 @@ def _job(id: str, text: str, state: str) -> PastJob:
         eligible_s=_time(found, "etime"),
         start_s=_time(found, "start"),
         end_s=_time(found, "end"),
-        nodes=whole(found.get("Resource_List.nodect", "")) or _hosts(hosts),
-        cores=whole(found.get("Resource_List.ncpus", "")) or (hosts.count("+") + 1 if hosts else 0),
+        nodes=count_hosts(hosts, vnodes) or _first(found, "unique_node_count", "Resource_List.nodect"),
+        cores=_first(found, "total_execution_slots", "Resource_List.ncpus") or count_cores(hosts),
         limit_s=None if limit_s is None else int(limit_s),
         cpu_s=None if cpu_s is None else int(cpu_s),
         state=state or _ending(found.get("Exit_status", "")),
@@ -190,9 +191,11 @@ def _time(found: dict[str, str], key: str) -> int | None:
     return at or None
 
 
-def _hosts(text: str) -> int:
-    """Hosts of `n1/0*32+n2/0*32`, `n1/0+n1/1`."""
-    return len({each.partition("/")[0] for each in text.split("+") if each})
+def _first(found: dict[str, str], *keys: str) -> int:
+    """The first of these attributes that is a number over 0, else 0. `Resource_List.nodect` counts chunks, and a host
+    may have several (pbs_resources(7)); the two others are Torque's."""
+    numbers = (whole(found.get(key, "")) for key in keys)
+    return next((number for number in numbers if number), 0)
 
 
 def _ending(status: str) -> str:

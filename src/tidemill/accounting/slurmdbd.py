@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
@@ -27,9 +26,8 @@ Ask = Callable[[list[str]], CommandResult]
 
 def ask_sacct(command: list[str]) -> CommandResult:
     """Run sacct in UTC. Raises SiteError when it does not answer, and OverflowError when it prints too much."""
-    environ = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
     try:
-        return ask(command, timeout_s=TIMEOUT_S, bytes_max=REPLY_BYTES_MAX, environ=environ)
+        return ask(command, timeout_s=TIMEOUT_S, bytes_max=REPLY_BYTES_MAX)
     except LongReplyError as error:
         raise OverflowError(error.message) from error
 

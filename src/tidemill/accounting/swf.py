@@ -31,7 +31,8 @@ def read(
         try:
             record, reason = parsed(path, number, text)
         except ConfigError as error:
-            remarks.add(Remark.UNREADABLE, number, error.message.partition(": ")[2][:120] or error.message)
+            why = error.message.partition(f"line {number} ")[2].removeprefix("is ")
+            remarks.add(Remark.UNREADABLE, number, why)
             continue
         if record is None:
             remarks.add(Remark.LEFT_OUT, number, reason)

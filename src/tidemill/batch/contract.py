@@ -97,6 +97,24 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     output_tail: str = ""  #: the last lines that a failed command printed
 
 
+PLAIN_MAX = 4
+"""Limit of the submissions in one `plain`: some batch systems need a command for each."""
+
+
+def is_shown(statuses: Mapping[str, Status], name: str) -> bool:
+    """Whether a reply shows this allocation, living or ended."""
+    return name in statuses and statuses[name].answer is Answer.FOUND
+
+
+class PlainReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plainest query showed of some allocations, as a check of the reply to the usual query."""
+
+    #: waiting and running allocations -> what the cancel command takes for each, mostly its number
+    shown: dict[str, str]
+    command: str  #: the plain query, in a form that a user can repeat
+    usual: str  #: the query of `status`, in such a form
+
+
 class CommandCounts(msgspec.Struct, kw_only=True):
     """What we have cost the batch system since the agent started, and how it is: for limits and for metrics."""
 
@@ -173,6 +191,11 @@ class BatchSystem(Protocol):
     def status(self, names: Collection[str]) -> dict[str, Status]:
         """The status of each of these allocations, by one query whatever their number. Where there is an accounting,
         one query of it covers those that have left the queue."""
+
+    def plain(self, names: Collection[str]) -> PlainReply:
+        """Which of these allocations have not ended, by another query than that of `status`, with as few options as
+        possible: by number if numbers are known, for PLAIN_MAX submissions at most. An allocation that it does not show
+        may still run."""
 
     def cancel(self, names: Collection[str]) -> None:
         """End these allocations, TERM first, by one call; those that have ended or are unknown are passed over."""

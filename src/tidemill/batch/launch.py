@@ -353,7 +353,8 @@ def _version(name: str) -> str:
     if shutil.which(name) is None:
         return ""
     try:
-        reply = ask([name, "--version"], timeout_s=VERSION_TIMEOUT_S)
+        # this asks no batch system, and an MPI that was moved needs variables of its module, such as OPAL_PREFIX
+        reply = ask([name, "--version"], timeout_s=VERSION_TIMEOUT_S, environ=os.environ)
     except SiteError:
         return ""
     return reply.output.decode(errors="replace") + reply.errors

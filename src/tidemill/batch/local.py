@@ -27,8 +27,10 @@ from typing import TypeVar
 import msgspec
 
 from tidemill import clock
+from tidemill.batch import processes
 from tidemill.batch.contract import (
     ELEMENT,
+    PLAIN_MAX,
     Answer,
     BatchSubmission,
     CommandCounts,
@@ -36,6 +38,7 @@ from tidemill.batch.contract import (
     Facts,
     MachineTotals,
     PartitionFacts,
+    PlainReply,
     Status,
     element_name,
 )
@@ -107,6 +110,11 @@ def emulate(config: LocalBatch, node: NodeUse) -> Emulated:
     )
 
 
+def allocation_mark(name: str) -> str:
+    """The variable with which the daemon marks each process that it starts for this allocation."""
+    return f"TIDEMILL_ALLOCATION={name}"
+
+
 class LocalBatchSystem:
     """Client side of the daemon; see `batch/contract.py`."""
 
@@ -150,6 +158,17 @@ class LocalBatchSystem:
             else:
                 answers[name] = Status(answer=Answer.GONE)
         return answers
+
+    def plain(self, names: Collection[str]) -> PlainReply:
+        """Search the processes of this machine: the daemon's table is a file, and may be lost."""
+        self.calls.queries += 1
+        shown = {}
+        for name in sorted(names)[:PLAIN_MAX]:
+            marked = processes.find_marked(allocation_mark(name))
+            if marked:
+                shown[name] = str(marked[0][0])
+        usual = str(self._directory / "state.json")
+        return PlainReply(shown=shown, command="the environments of all processes in /proc", usual=usual)
 
     def cancel(self, names: Collection[str]) -> None:
         """Order the daemon to end those of these allocations that are known."""

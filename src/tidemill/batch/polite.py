@@ -6,10 +6,12 @@ Shared by all adapters; every command of theirs goes through one `Budget`. Its `
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 from tidemill import clock
 from tidemill.batch.contract import CommandCounts
+from tidemill.batch.environment import batch_environment
 from tidemill.batch.run import CommandResult, LongReplyError, Refusal, ask, recognise
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -45,15 +47,13 @@ class Budget:
         self._counted_s = clock.monotonic_s()
         self._factors: dict[str, float] = {}
 
-    def query(
-        self, command: Sequence[str], *, kind: str = "", environ: dict[str, str] | None = None
-    ) -> CommandResult:
+    def query(self, command: Sequence[str], *, kind: str = "") -> CommandResult:
         """Ask something. `kind` names polls that are alike: they become rarer when one of them is slow, and come back
         when it is quick again; what is asked rarely has none. Raises SiteError when it could not be asked; what was
         refused is a reply (see `refusal`)."""
         self._take(math.ceil(self._config.calls_per_min_max * KEPT_FOR_ACTIONS))
         self.calls.queries += 1
-        reply = self._run(command, kind=kind, environ=environ, stdin=b"")
+        reply = self._run(command, kind=kind, stdin=b"")
         self.calls.last_s = reply.seconds
         return reply
 
@@ -69,13 +69,11 @@ class Budget:
             raise SiteError(message, hint="the machine is polled at `harvest.poll_s` instead")
         return output
 
-    def act(
-        self, command: Sequence[str], *, stdin: bytes = b"", environ: dict[str, str] | None = None
-    ) -> CommandResult:
+    def act(self, command: Sequence[str], *, stdin: bytes = b"") -> CommandResult:
         """Change something. Raises SiteError as `query` does; it may have been done then."""
         self._take(0)
         self.calls.actions += 1
-        return self._run(command, kind="", environ=environ, stdin=stdin)
+        return self._run(command, kind="", stdin=stdin)
 
     def refusal(self, reply: CommandResult) -> Refusal:
         """Why a reply with another status than 0 did not do its work."""
@@ -88,16 +86,14 @@ class Budget:
             raise reply.error(transient=self.refusal(reply) is not Refusal.DENIED)
         return reply.output
 
-    def _run(
-        self, command: Sequence[str], *, kind: str, environ: dict[str, str] | None, stdin: bytes
-    ) -> CommandResult:
+    def _run(self, command: Sequence[str], *, kind: str, stdin: bytes) -> CommandResult:
         config, started_s = self._config, clock.monotonic_s()
         try:
             reply = ask(
                 command,
                 timeout_s=config.timeout_s,
                 bytes_max=config.reply_bytes_max,
-                environ=environ,
+                environ=batch_environment(os.environ, server=config.server),
                 stdin=stdin,
             )
         except SiteError as error:

@@ -7,6 +7,7 @@ the processes in our namespace or below it count: other numbers mean nothing to 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -90,6 +91,54 @@ def words_of(pid: int) -> list[bytes]:
         return Path(f"/proc/{found.listed}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+class Terminated(NamedTuple):
+    """Whether TERM was sent. `process`: a descriptor that is readable once the process has ended; None = the kernel is
+    older than Linux 5.3."""
+
+    was_sent: bool
+    process: int | None = None
+
+
+def terminate(pid: int, is_meant: Callable[[], bool]) -> Terminated:
+    """Send TERM to the process of this number, which comes from a file, if `is_meant` confirms it.
+
+    Asks `is_meant` only after it has opened the process, so that no later process of the same number gets the signal.
+    """
+    process = None
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return Terminated(was_sent=False)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+    if not is_meant():
+        if process is not None:
+            os.close(process)
+        return Terminated(was_sent=False)
+    if process is None:
+        _quietly(partial(os.kill, pid, signal.SIGTERM))
+    else:
+        _quietly(partial(signal.pidfd_send_signal, process, signal.SIGTERM))
+    return Terminated(was_sent=True, process=process)
+
+
+def holds(pid: int, path: Path) -> bool:
+    """Whether a process in this PID namespace has this file open; False for a process of another user."""
+    found = find(pid)
+    if found is None:
+        return False
+    try:
+        meant = path.stat()
+        for name in os.listdir(f"/proc/{found.listed}/fd"):  # noqa: PTH208
+            with suppress(OSError):  # the process has just closed it
+                if os.path.samestat(os.stat(f"/proc/{found.listed}/fd/{name}"), meant):  # noqa: PTH116
+                    return True
+    except OSError:
+        return False  # the process is another user's, or has ended
+    return False
 
 
 def signal_session(pid: int, started: int, number: signal.Signals) -> None:

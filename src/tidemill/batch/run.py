@@ -4,6 +4,7 @@ what came back. What an answer means is the adapters' affair: each has a table o
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemill import clock
+from tidemill.batch.environment import ONE_LANGUAGE, batch_environment
 from tidemill.errors import SiteError
 
 TIMEOUT_S = 60.0
@@ -28,7 +30,12 @@ KILL_S = 1.0
 _READ_BYTES = 1 << 20
 stuck: list[subprocess.Popen[bytes]] = []
 """Those that hang; they are looked after when another program is run."""
-_ONE_LANGUAGE = {"LC_ALL": "C", "TZ": "UTC"}
+
+_LACKS = re.compile(
+    r"ModuleNotFoundError|ImportError|unbound variable|parameter not set|KeyError: '[A-Z_0-9]+'|@INC|"
+    r"error while loading shared libraries|environment variable"
+)
+"""Errors of a wrapper, or of a program that it starts, that misses a variable of the user's shell."""
 
 
 class Refusal(StrEnum):
@@ -66,6 +73,16 @@ class CommandResult(NamedTuple):
     def error(self, *, transient: bool = True, hint: str | None = None) -> SiteError:
         """What to raise when it did not do its work."""
         message = f"`{self.command}` ended with status {self.status}: {self.last_words}"
+        if hint is None and _LACKS.search(self.last_words):
+            hint = (
+                "if it works in your shell: batch commands get few of its variables; a script of the same name, first "
+                "on PATH, can set what it needs (batch-systems.md)"
+            )
+        elif hint is None and "authentication" in self.last_words.lower() and os.environ.get("SLURM_JWT"):
+            hint = (
+                "the token in SLURM_JWT may have expired: this process keeps the one from its start; without the "
+                "variable, Slurm uses munge or auth/slurm (batch-systems.md)"
+            )
         return SiteError(message, hint=hint, transient=transient)
 
 
@@ -86,7 +103,8 @@ def ask(
     environ: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> CommandResult:
-    """Run a program in English and UTC to its end; its exit status is part of the reply.
+    """Run a program in English and UTC to its end; the reply has its exit status. The program gets the variables of
+    this process that `batch_environment` passes, or all of `environ`.
 
     Raises SiteError when there is no such program, it does not end in time (then it is killed with all its children)
     or prints more than `bytes_max` (LongReplyError): in the last two cases what it was to do may have been done.
@@ -100,7 +118,7 @@ def ask(
             stdin=subprocess.DEVNULL if script is None else script,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**(os.environ if environ is None else environ), **_ONE_LANGUAGE},
+            env=batch_environment(os.environ) if environ is None else {**environ, **ONE_LANGUAGE},
             start_new_session=True,
         )
     except FileNotFoundError as error:

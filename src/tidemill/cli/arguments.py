@@ -6,9 +6,13 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from tidemill.cli.terminal import show_lines
 from tidemill.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from tidemill.model.retry.growth import GrowthSpan
 
 RETRY_S = 2.0  #: how long a person waits for a server that restarts; following a campaign waits longer
 
@@ -38,6 +42,10 @@ class Parser(argparse.ArgumentParser):
                 hint=f"`{self.prog} --help` shows its arguments",
             )
         raise ConfigError(f"`{self.prog}`: {message}", hint=f"`{self.prog} --help` shows its options")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Print help like other data: argparse itself ignores a stdout that cannot be written."""
+        show_lines(message.removesuffix("\n"))
 
     def option_names(self) -> list[str]:
         """The long options."""
@@ -96,14 +104,16 @@ def _duration(text: str) -> int:
     return seconds
 
 
-def _memory(text: str) -> int:
-    from tidemill.config import parse_size
+def _memory_span(text: str) -> GrowthSpan:
+    from tidemill.model.retry.growth import parse_memory_mb, span_of
 
-    size = re.sub(r"(?i)(?<=[\d ])([kmgt])$", r"\1B", text.strip())  # `2G`, as Slurm and shells write it
-    megabytes = int(text) if text.isdecimal() else parse_size(size) // 10**6
-    if megabytes < 1:
-        raise ValueError(f"`{text}` is less than a megabyte")
-    return megabytes
+    return span_of(text, parse_memory_mb)
+
+
+def _wall_span(text: str) -> GrowthSpan:
+    from tidemill.model.retry.growth import span_of
+
+    return span_of(text, _duration)
 
 
 def _count(text: str) -> int:
@@ -149,7 +159,8 @@ def _gpus(text: str) -> dict[str, int]:
 
 duration = option_type(_duration, "duration")
 gpus = option_type(_gpus, "gpus")
-memory = option_type(_memory, "memory")
+memory_span = option_type(_memory_span, "memory")
+wall_span = option_type(_wall_span, "duration")
 count = option_type(_count, "count")
 port = option_type(_port, "port")
 moment = option_type(_time, "time")
@@ -174,8 +185,10 @@ def zone_of(name: str | None) -> Any:
         ) from error
 
 
-def event_number(text: str) -> int:
-    """A number of an event: 0 is one."""
+def count_or_zero(text: str) -> int:
+    """A count that may be 0, or the number of an event."""
+    if re.fullmatch(r"-[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"`{text}`: it must be 0 or more")
     return 0 if text == "0" else int(count(text))
 
 

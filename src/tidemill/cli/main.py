@@ -11,23 +11,30 @@ With `--json` an error is data, too: an object `error` on stdout. `run` of one e
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tidemill import __version__
 from tidemill.cli.suggestions import suggested
 from tidemill.cli.terminal import (
+    StdoutError,
     discard_stdout,
+    discard_unwritten_stderr,
     flush,
     hint,
+    prepare_streams,
     say,
     say_lines,
     show,
     show_json,
     show_lines,
+    stdout_encoding,
 )
 from tidemill.cli.verbs import GROUPS, VERBS, family_of, load, parser_of
 from tidemill.errors import ConfigError, TidemillError
+from tidemill.octets import is_utf8, shown
 
 __all__ = ["GROUPS", "VERBS", "find_verb", "load", "main", "overview", "parser_of"]
 
@@ -37,20 +44,66 @@ EXIT_USAGE = 2
 EXIT_SITE = 3
 EXIT_BUG = 70
 
+STDIO = "tidemill_stdio"
+"""An `-X` option that Python ignores: it passes on the encoding in which this program prints."""
+
+_NOWHERE = ConfigError("the current directory no longer exists", hint="`cd` to one that exists")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run a command line (None = that of this process); its exit code."""
+    if argv is not None:
+        return _finished(list(argv))
+    _begin()
+    code = _finished(sys.argv[1:])
+    discard_unwritten_stderr()  # otherwise Python fails to write it at exit, and exits with 120
+    return code
+
+
+def _finished(words: list[str]) -> int:
+    """Run a command line and flush stdout; the exit code."""
     try:
-        code = _run(words)
+        code = _ended(words)
         flush()
     except BrokenPipeError:
         # The reader of stdout has left (`| head`), which is not a failure. What Python flushes at exit goes nowhere.
         discard_stdout()
         return EXIT_DONE
+    except StdoutError as error:  # JSON cannot be written, either
+        _tell(error.told, as_json=False)
+        return error.told.exit_code
+    return code
+
+
+def _begin() -> None:
+    """Make the streams usable, and all texts of this process UTF-8.
+
+    In a locale with another encoding, such as ISO 8859-1, Python would decode words, file names and variables by it,
+    and payloads would get other bytes than the user typed. So the program starts itself again in Python's UTF-8 mode,
+    and prints in the encoding of the locale.
+    """
+    encoding = sys._xoptions.get(STDIO)
+    prepare_streams(encoding if isinstance(encoding, str) else None)
+    if sys.getfilesystemencoding().lower().replace("-", "") == "utf8":
+        return
+    words = [sys.executable, "-X", "utf8", "-X", f"{STDIO}={stdout_encoding()}", *sys.orig_argv[1:]]
+    os.execv(sys.executable, words)
+
+
+def _ended(words: list[str]) -> int:
+    """Run a command line and report its error; its exit code."""
+    try:
+        return _run(words)
+    except (BrokenPipeError, StdoutError):
+        raise
     except TidemillError as error:
         _tell(error, as_json=wants_json(words))
         return error.exit_code
+    except UnicodeEncodeError as error:
+        if is_utf8(error.object):
+            return _bug(error, as_json=wants_json(words))
+        _tell(_not_utf8(error), as_json=wants_json(words))
+        return EXIT_USAGE
     except KeyboardInterrupt:
         say("")
         say("interrupted")
@@ -58,8 +111,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as exit_:  # argparse has printed its help
         return exit_.code if isinstance(exit_.code, int) else EXIT_DONE
     except Exception as error:  # noqa: BLE001 -- the top of the program: reported as a bug
+        if isinstance(error, FileNotFoundError) and _is_nowhere():
+            _tell(_NOWHERE, as_json=wants_json(words))
+            return EXIT_USAGE
         return _bug(error, as_json=wants_json(words))
-    return code
+
+
+def _not_utf8(error: UnicodeEncodeError) -> ConfigError:
+    """The error for a text that a verb cannot pass on because it is not UTF-8."""
+    part = error.object[max(0, error.start - 60) : error.start + 20]
+    return ConfigError(f"`{shown(part)}` is not valid UTF-8", hint="rename it, or write it in UTF-8")
+
+
+def _is_nowhere() -> bool:
+    """Whether the current directory was removed."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def wants_json(words: Sequence[str]) -> bool:

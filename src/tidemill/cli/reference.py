@@ -43,31 +43,45 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 - **Work directory**: an empty one of its own, and in it what `--input` names: a file, a directory, or the files that a
   pattern matches, under their own names. Outputs (`--output PATH`) are relative to it. `HOME` and `/tmp` belong to the
   slot and are emptied afterwards.
+- **Inputs** cannot be changed. Whatever the mode of the source, an input that is a single file is executable, since it
+  may be a program; files of a directory keep their modes. So `cp IN OUT` makes an executable file, which of an input
+  from 1 MiB on, or at a site without namespaces, is also read-only. `cp --no-preserve=mode IN OUT` makes a plain,
+  writable one.
 - **Words**: the program is looked up where you are, and passed as its absolute path. So is an argument that is the
   relative path of a file that exists here (`python prog.py {event}`), or of a directory if it holds a `/` (`data/`),
   unless it names an `--input` or `--output`. Everything else is passed as it is, such as paths within options
   (`--config=x.toml`): give absolute paths there.
+- **Batch commands** (`srun`, `sbatch`, `qsub`, `flux`, ...) only print that payloads cannot use them. For several nodes
+  and MPI, give `--nodes` and `--ranks` ([MPI](mpi.md)). Your own programs with such a name run as usual.
 - **Placeholders**: `{event}`, `{seed}`, `{line}`, `{first_event}`, `{last_event}`, `{events}`, `{cores}`,
-  `{input.NAME}` and the names of columns are filled in, each as part of one argument; other braces stay as they are. A
-  command that uses `{events}` or `{last_event}` gets several events at once, as many as fit about ten seconds.
+  `{input.NAME}` and the names of columns are filled in, each as part of one argument; other braces stay as they are.
+  Double braces protect a placeholder: `{{event}}` stays `{event}`. A command that uses `{events}` or `{last_event}`
+  gets several events at once, as many as fit about ten seconds.
 - **stdin**: a single event reads all of it, if it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
   none. Several events cannot share one: `run` refuses data that wait there. `--each -` makes each line an event.
+  If a shell reads its script from stdin (`ssh HOST << END`, `bash < SCRIPT`, a shell cell of a notebook), `run` leaves
+  the script to the shell.
+- **In a loop** (`while read x; do tidemill run -- CMD "$x"; done < list`) CMD would read the rest of the list, and
+  the loop would end after one line, as with `ssh`. So `run` refuses a stdin file that was read in part before. The last
+  line of a file is not refused. `run` also warns when it takes input from a pipe that its parent reads. In a loop, give
+  `--no-stdin`, or use `--each list`, which makes one campaign. `--stdin` passes the rest of stdin to CMD all the same.
 - **Container**: `--container IMAGE` runs the command in a directory tree, a `.sif` file or `NAME@sha256:DIGEST`, by
   the runtime that your site finds (Apptainer, Charliecloud, podman). Program and paths are then those of the image, and
   of your environment only `--env` is passed. A site that serves others takes approved applications instead.
-- **Environment**: `PATH`, `LANG`, `LC_ALL`, `LD_LIBRARY_PATH`, `PYTHONPATH`; an activated virtual or conda environment,
-  with all variables that name a place in it; variables by which software of the field is found (`ROOTSYS`, `G4...DATA`,
-  `LHAPDF_DATA_PATH`, `LCG_...`, modules). `--env NAME` adds one. `--env-all` passes everything but variables of the
-  login (`HOME`, `SSH_...`, `SLURM_...`) and those whose names hint at a secret, which it lists.
+- **Environment**: `PATH`, `LANG`, `LC_ALL`, `TZ`, `LD_LIBRARY_PATH`, `PYTHONPATH`; an activated virtual or conda
+  environment, with all variables that name a place in it; variables by which software of the field is found
+  (`ROOTSYS`, `G4...DATA`, `LHAPDF_DATA_PATH`, `LCG_...`, modules). `--env NAME` adds one. `--env-all` passes everything
+  but variables of the login (`HOME`, `SSH_...`, `SLURM_...`) and those whose names hint at a secret, which it lists.
 
 ## What `tidemill run` does with events
 
 - `--events N` numbers them. `--each FILE` takes the lines of a file; of `NAME.csv` and `NAME.tsv` the rows, whose
   columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value
-  by value; with a table each row takes part in all combinations. Event k is row k, from 0.
+  by value; with a table each row takes part in all combinations. Event k is row k, from 0. An empty line of FILE is an
+  event with an empty `{line}`; `run` reports how many there are. Empty rows of a table are skipped.
 - An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `--fail-fast`
   stops at the first failed event. `tidemill wait` and `attach` then exit with 1, too.
-- **Defaults**: `run` and `submit` retry a failed event twice, and keep stdout. They differ where their use does. `run`
+- **Defaults**: `run` and `submit` retry a failed event twice, and keep stdout. `run`
   does not retry a single event, whose exit status it passes on. `submit` accepts no failed event unless
   `--failed-max N` is given, since jobs may come after it. A job of a job file or of the SDK keeps no stdout unless it
   has `keep_stdout = true`: a file may hold thousands of jobs.
@@ -78,21 +92,27 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 - Ctrl-C cancels the job, and waits until what is done is delivered; a second one leaves at once. `tidemill attach
   NAME` follows a campaign that was left; `tidemill wait NAME` waits in a script. The server and site that `run` has
   started go on; `tidemill up --stop` ends them.
-- What no site can ever run (99 cores, a GPU that no site has) is refused, with the most that would fit.
+- What no site can ever run (99 cores, a GPU that no site has) is refused, with the most that would fit; so is a change
+  by `--resume` or `tidemill job retry`.
 
 ## What `tidemill run` leaves
 
 - `DIR/CAMPAIGN` (`./tidemill-out/CAMPAIGN`) holds each `--output` under its own name: `--output hits-{event}.root`
   gives `hits-0.root`, `hits-1.root`, ... Where the name does not tell events apart, the number of the event is put
-  before the suffix: `out.txt` gives `out-0.txt`. `{seed}`, `{line}` and columns are filled in, too.
+  before the suffix: `out.txt` gives `out-0.txt`. `{seed}`, `{line}` and columns are filled in, too. Outputs with the
+  same file name get their directories as a prefix: `a/out.txt` and `b/out.txt` give `a-out-0.txt` and `b-out-0.txt`.
+- All other files of the work directory are removed. The logs of a job's first events name them (`job logs`), and `run`
+  prints that line once, at the end: `removed from the work directory, since no output names it: out.root`.
+- An output must be a regular file. If it is a symbolic link or a directory, the job fails and reports that.
 - From 4,097 events on, or with `--pack tar`, each output is one plain tar archive with a member for each event.
 - `--output plots/` and `--output 'hist*.root'` come as tar archives, `plots.tar` and `hist.tar`, of each event.
 - Each delivery of a job writes archives of its own and leaves earlier ones as they are: after `--resume` or a retry,
   `2-stdout.tar` holds the events of the first delivery, `2-stdout-2.tar` those of the second.
 - `manifest-JOB.json` beside them lists the files of all deliveries, with checksums, events and seeds.
-- What the command prints is kept as output `stdout`, in one tar archive for several events (`--pack files`: a file for
-  each), unless `--no-keep-stdout` is given. A single event prints it as well, so `tidemill run -- CMD` can be used like
-  `CMD`; `tidemill job logs JOB --event N` prints that of any event.
+- What the command prints is kept as output `stdout`, in one tar archive for several events (`--pack files`: `stdout-0`,
+  `stdout-1`, ...), unless `--no-keep-stdout` is given. A single event prints it as well, so `tidemill run -- CMD` can
+  be used like `CMD`; `tidemill job logs JOB --event N` prints that of any event. A single event that fails prints its
+  stdout, too (`diff`, `grep -c`, `pytest`): the first and the last 32 KiB, because failed events keep no outputs.
 - What `run` itself writes for a job (stdin, rows, packed directories) is in `inputs/CAMPAIGN` of the home, until
   `tidemill clean` finds it a month later, and the server says that the campaign has ended.
 

@@ -8,35 +8,113 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tidemill.printable import printable_line, printable_lines
+from tidemill.errors import SiteError
+from tidemill.printable import escaped, printable_line, printable_lines
 
 CLEANED = "control characters of the output are shown as \\uXXXX; `--raw` passes them to the terminal"
+
+
+class StdoutError(Exception):
+    """Stdout cannot be written; all later output is discarded. Not a TidemillError, so that no verb catches it and goes
+    on."""
+
+    def __init__(self, cause: OSError, *, campaign: str = "") -> None:
+        """`campaign`: that was submitted, which goes on or has ended."""
+        self.cause = cause
+        hint = "stdout was closed before `tidemill` started" if cause.errno == errno.EBADF else None
+        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "free space there, or redirect stdout to another place"
+        if campaign:
+            print_again = f"`tidemill attach {campaign}` prints how it ends"
+            hint = f"{hint}; {print_again}" if hint else print_again
+        self.told = SiteError(f"failed to write to stdout: {cause.strerror}", hint=hint, transient=False)
+        super().__init__(self.told.message)
+
+
+def prepare_streams(encoding: str | None = None) -> None:
+    """Make stdin, stdout and stderr usable. A closed stdin reads as empty, and a closed stdout refuses writes:
+    otherwise the next file that is opened would take its number. A character that `encoding` lacks (None = stdout's
+    own) is written as `\\xe9` or `\\u20ac`."""
+    closed = (os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)  # what goes to stderr is lost without harm
+    for number, flags in enumerate(closed):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, flags), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 -- for the whole life of the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def stdout_encoding() -> str:
+    """The encoding in which texts are printed."""
+    return sys.stdout.encoding
 
 
 def say(text: str) -> None:
     """A line for people, on stderr."""
     _show_first()
-    print(printable_line(text), file=sys.stderr, flush=True)
+    with _to_stderr():
+        print(printable_line(text), file=sys.stderr, flush=True)
 
 
 def say_lines(text: str) -> None:
     """Several lines for people, on stderr."""
     _show_first()
-    print(printable_lines(text), file=sys.stderr, flush=True)
+    with _to_stderr():
+        print(printable_lines(text), file=sys.stderr, flush=True)
 
 
 def _show_first() -> None:
     """Write the data that was shown before: where both streams go into one pipe or file, they keep their order."""
-    with contextlib.suppress(
-        OSError
-    ):  # the reader has left, or the disk is full: the flush at the end reports it
-        sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # the reader has left: the flush at the end reports it
+        flush()
+
+
+@contextlib.contextmanager
+def _to_stderr() -> Iterator[None]:
+    """Ignore that stderr cannot be written: the exit status still shows how the verb ended."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return
+
+
+@contextlib.contextmanager
+def _to_stdout() -> Iterator[None]:
+    """Raises StdoutError if stdout cannot be written, such as on a full disk: lost output never goes unnoticed."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_stdout()
+        raise StdoutError(error) from error
+
+
+@contextlib.contextmanager
+def about_campaign(campaign: str) -> Iterator[None]:
+    """Where stdout cannot be written, the error names the campaign, whose name the user may not know."""
+    try:
+        yield
+        flush()
+    except StdoutError as error:
+        raise StdoutError(error.cause, campaign=campaign) from error
 
 
 def hint(text: str) -> None:
@@ -53,19 +131,49 @@ def ask(question: str) -> str:
 
 def show(text: str) -> None:
     """A line of data, on stdout."""
-    print(printable_line(text))
+    with _to_stdout():
+        print(printable_line(text))
 
 
 def show_lines(text: str) -> None:
     """Several lines of data, on stdout."""
-    print(printable_lines(text))
+    with _to_stdout():
+        print(printable_lines(text))
 
 
 def show_json(value: Any) -> None:
-    """A value (structs included) as indented JSON, on stdout."""
+    """A value (structs included) as indented JSON, on stdout: in UTF-8, or in ASCII where stdout has another
+    encoding."""
+    show_lines(_json_text(value))
+
+
+def _json_text(value: Any) -> str:
     import msgspec
 
-    show_lines(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+    return text if _takes_all() else escaped(text)
+
+
+def _takes_all() -> bool:
+    """Whether stdout's encoding has every character."""
+    return (sys.stdout.encoding or "utf-8").lower().replace("-", "") in ("utf8", "utf8sig")
+
+
+def show_json_parts(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
+    """An object as `show_json` prints it: `head`, then a list of rows as `name`, one row in memory at a time."""
+
+    def inside(value: Any, depth: int) -> str:
+        return _json_text(value).replace("\n", "\n" + "  " * depth)
+
+    show_lines("{")
+    for key, value in head.items():
+        show_lines(f"  {_json_text(key)}: {inside(value, 1)},")
+    before: str | None = None
+    for row in rows:
+        show_lines(f"  {_json_text(name)}: [" if before is None else f"{before},")
+        before = f"    {inside(row, 2)}"
+    show_lines(f"  {_json_text(name)}: []" if before is None else f"{before}\n  ]")
+    show_lines("}")
 
 
 def show_table(
@@ -89,6 +197,14 @@ def plain_table(
 def pass_on(output: Iterable[bytes | str], *, to_stderr: bool = False, raw: bool = False) -> None:
     """Write a payload's output to stdout or stderr: byte by byte, but cleaned on a terminal unless `raw`."""
     stream = sys.stderr if to_stderr else sys.stdout
+    with _to_stderr() if to_stderr else _to_stdout():
+        was_cleaned = _pass_on(output, stream, raw=raw)
+    if was_cleaned:
+        hint(CLEANED)
+
+
+def _pass_on(output: Iterable[bytes | str], stream: Any, *, raw: bool) -> bool:
+    """Write all pieces; whether some of it was cleaned."""
     is_exact = raw or not stream.isatty()
     was_cleaned = False
     for piece in output:
@@ -101,8 +217,7 @@ def pass_on(output: Iterable[bytes | str], *, to_stderr: bool = False, raw: bool
         was_cleaned = was_cleaned or cleaned != text
         stream.write(cleaned)
     stream.flush()
-    if was_cleaned:
-        hint(CLEANED)
+    return was_cleaned
 
 
 def _write_exact(stream: Any, piece: bytes | str) -> None:
@@ -158,10 +273,20 @@ def stderr_is_terminal() -> bool:
 
 
 def flush() -> None:
-    """Hand over what was printed so far: who reads a pipe follows as well. BrokenPipeError if its reader has left."""
-    sys.stdout.flush()
+    """Flush stdout, so that the reader of a pipe can follow. Raises BrokenPipeError if the reader has left, StdoutError
+    if stdout cannot be written."""
+    with _to_stdout():
+        sys.stdout.flush()
 
 
 def discard_stdout() -> None:
     """Send what is still to be printed nowhere, for the reader of a pipe has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def discard_unwritten_stderr() -> None:
+    """Discard what stderr has refused, at the end of a process."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill import clock
+from tidemill.client.ended import FINAL, EndedJobs, number_texts
 from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
@@ -24,7 +26,8 @@ from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.quantities import duration_text
-from tidemill.model.state import JOB_FINAL
+from tidemill.model.retry.changes import JobChanges
+from tidemill.octets import shown
 from tidemill.wire.api import (
     PAGE_MAX,
     REQUEST_BYTES_MAX,
@@ -70,8 +73,6 @@ PAGE_VALUES_MAX = 1_900_000  #: the server refuses bodies of more than 2,000,000
 PAGE_BYTES_MAX = REQUEST_BYTES_MAX - 1_000_000  #: what else a request holds
 POLL_MIN_S = 0.02
 POLL_MAX_S = 1.0
-PROBED_MAX = 10  #: jobs that are asked for one by one; more are listed
-FINAL = frozenset(str(state) for state in JOB_FINAL)
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +85,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wishes(NamedTuple):
-    """What a submitter wants of a campaign: its weight in the fair share (None = unchanged), and its subscriptions."""
+    """A submitter's wishes for a campaign: its weight in the fair share (None = unchanged), its subscriptions, and
+    whether it must be new: then the server refuses a name that is in use."""
 
     shares: float | None = None
     notify: Sequence[Subscription] = ()
+    new: bool = False
 
 
 class Client:
@@ -111,7 +114,7 @@ class Client:
         if place is None:
             raise ConfigError(
                 f"no server is named, and none runs in `{home_dir(home)}`",
-                hint="start one with `tidemill up`, or name one with --server or $TIDEMILL_SERVER",
+                hint="`tidemill up --detach` starts your own server and site; --server, $TIDEMILL_SERVER name another",
             )
         self.place = place
         self.home = home_dir(home)
@@ -154,10 +157,21 @@ class Client:
         return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded)
 
     def retry(
-        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+        self,
+        jobs: Sequence[int] = (),
+        *,
+        campaign: str | None = None,
+        reason: str = "",
+        changes: JobChanges | None = None,
     ) -> ActionReply:
-        """Run what failed or was not done of ended jobs, or of all such jobs of a campaign. What is done stays done."""
-        return self._act("/v1/retry", jobs, campaign, reason)
+        """Run what failed or was not done of ended jobs, or of all such jobs of a campaign. What is done stays done.
+
+        `changes`, such as `JobChanges(memory_mb=8000)`, apply to all events that are leased from now on. They also
+        apply to jobs that wait or run, and the reply counts these jobs, too.
+        """
+        if changes is not None and changes.output_dir is not msgspec.UNSET:
+            check_places(changes.output_dir)
+        return self._act("/v1/retry", jobs, campaign, reason, changes=changes)
 
     def accept(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
@@ -238,15 +252,36 @@ class Client:
             if before is None:
                 return
 
-    def outputs(self, *, campaign: str | None = None, job: int | None = None) -> Iterator[JobOutput]:
-        """Delivered files, newest jobs first, page by page."""
+    def rows(self, jobs: Iterable[int]) -> Iterator[JobRow]:
+        """Rows of jobs by their numbers, ascending, archived jobs included; 1,000 in a request. Raises NotFoundError
+        for a job that does not exist."""
+        for text in number_texts(jobs):
+            yield from reversed(self.get("/v1/jobs", JobPage, jobs=text).jobs)
+
+    def outputs(
+        self, *, campaign: str | None = None, job: int | None = None, jobs: Iterable[int] | None = None
+    ) -> Iterator[JobOutput]:
+        """Delivered files, newest jobs first, page by page; of `jobs` (by number) the oldest job first."""
+        if jobs is not None:
+            for text in number_texts(jobs):
+                yield from self._outputs_from(jobs=text)
+            return
         before: int | None = None
         while True:
-            page = self.get("/v1/outputs", OutputPage, campaign=campaign, job=job, before=before)
+            page = self.get(
+                "/v1/outputs", OutputPage, campaign=campaign, job=job, before=before, limit=PAGE_MAX
+            )
             yield from page.outputs
             before = page.next
             if before is None:
                 return
+
+    def _outputs_from(self, **what: str) -> Iterator[JobOutput]:
+        after: int | None = 0
+        while after is not None:
+            page = self.get("/v1/outputs", OutputPage, after=after, limit=PAGE_MAX, **what)
+            yield from page.outputs
+            after = page.next
 
     def kept_outputs(self, *, campaign: str | None = None, job: int | None = None) -> list[KeptOutputs]:
         """What is done and not delivered, of the newest 1,000 such jobs of a campaign."""
@@ -387,6 +422,20 @@ class Client:
                 self._wait_campaign(name, deadline, on_progress, jobs=jobs)
         return list(self._completed(what, deadline))
 
+    def wait_end(
+        self,
+        what: Submission | str,
+        *,
+        timeout_s: float | None = None,
+        on_progress: Callable[[CampaignRow], None] | None = None,
+    ) -> CampaignRow:
+        """Wait as `wait` does, but return only the campaign's row. A campaign, or a submission that names no jobs,
+        takes one request per poll, whatever the number of jobs."""
+        deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        if isinstance(what, str):
+            return self._wait_campaign(what, deadline, on_progress)
+        return self._wait_campaign(what.campaign, deadline, on_progress, jobs=what.jobs)
+
     def as_completed(
         self, what: Submission | Sequence[int], *, timeout_s: float | None = None
     ) -> Iterator[JobRow]:
@@ -398,20 +447,19 @@ class Client:
 
         Reads the files where they were delivered: they must be reachable from here.
         """
-        ids = [row.id for row in self.jobs(campaign=what)] if isinstance(what, str) else _ids(what)
-        for job in sorted(ids):
-            for delivered in self.outputs(job=job):
-                yield from members(job, delivered.output)
+        for delivered in self._delivered(what):
+            yield from members(delivered.job, delivered.output)
 
     def files(self, what: Submission | str | Sequence[int]) -> Iterator[OutputFile]:
         """The delivered files of ended jobs, as paths or file objects, not read yet; of a bundle, each member.
 
         They must be reachable from here.
         """
-        ids = [row.id for row in self.jobs(campaign=what)] if isinstance(what, str) else _ids(what)
-        for job in sorted(ids):
-            for delivered in self.outputs(job=job):
-                yield from output_files(job, delivered.output)
+        for delivered in self._delivered(what):
+            yield from output_files(delivered.job, delivered.output)
+
+    def _delivered(self, what: Submission | str | Sequence[int]) -> Iterator[JobOutput]:
+        return self._outputs_from(campaign=what) if isinstance(what, str) else self.outputs(jobs=_ids(what))
 
     def follow(self, what: Submission) -> Iterator[Change]:
         """State changes of a submission's jobs from its beginning, and as they happen, until all of them have ended.
@@ -426,7 +474,7 @@ class Client:
             if change.state in FINAL and not change.progress:
                 left.discard(change.job)
             if not left:  # what was retried meanwhile goes on
-                left = {row.id for row in self._rows(set(what.jobs), what.campaign) if row.state not in FINAL}
+                left = {row.id for row in self.rows(what.jobs) if row.state not in FINAL}
             if not left:
                 return
 
@@ -436,7 +484,7 @@ class Client:
         if isinstance(what, Submission):
             return {what.campaign: what.jobs}
         found: dict[str, list[int]] = {}
-        for row in self._rows(set(what), None):
+        for row in self.rows(what):
             found.setdefault(row.campaign, []).append(row.id)
         return found
 
@@ -447,52 +495,41 @@ class Client:
         on_progress: Callable[[CampaignRow], None] | None,
         *,
         jobs: Sequence[int] = (),
-    ) -> None:
+    ) -> CampaignRow:
         pause = POLL_MIN_S
-        left = set(jobs)
+        ended = EndedJobs(self._page, jobs)
         while True:
             row = self.campaign(name)
             if on_progress is not None:
                 on_progress(row)
-            if left and len(jobs) < row.jobs:  # the campaign has others besides, which may go on for ever
-                left.difference_update(each.id for each in self._rows(left, name) if each.state in FINAL)
-            if has_ended(row) or (jobs and not left):
-                return
+            # the campaign may have other jobs, which may never end
+            if ended.left and len(jobs) < row.jobs:
+                deque(ended.poll(), maxlen=0)
+            if has_ended(row):
+                return row
+            if jobs and not ended.left:
+                return self.campaign(name)
             pause = _pause(pause, deadline, name)
 
     def _completed(self, what: Submission | Sequence[int], deadline: float | None) -> Iterator[JobRow]:
-        """Polls listings for many jobs and details for few: cost per look is at most one request per 1,000 jobs."""
-        left = set(_ids(what))
-        campaign = what.campaign if isinstance(what, Submission) else None
+        """Costs one request per 1,000 jobs at the first poll, later one per 1,000 jobs that have ended since."""
+        ended = EndedJobs(self._page, _ids(what))
         pause = POLL_MIN_S
-        while left:
-            ended = [row for row in self._rows(left, campaign) if row.state in FINAL]
-            yield from ended
-            left.difference_update(row.id for row in ended)
-            if left:
-                pause = _pause(POLL_MIN_S if ended else pause, deadline, f"{len(left)} jobs")
+        while ended.left:
+            before = ended.left
+            yield from ended.poll()
+            if ended.left:
+                pause = POLL_MIN_S if ended.left < before else pause
+                pause = _pause(pause, deadline, f"{ended.left} jobs")
 
-    def _rows(self, ids: set[int], campaign: str | None) -> Iterator[JobRow]:
-        if len(ids) <= PROBED_MAX:
-            yield from (self.job(job).row for job in sorted(ids))
-            return
-        lowest, left = min(ids), set(ids)
-        before: int | None = max(ids) + 1
-        while before is not None and before > lowest:
-            page = self.get("/v1/jobs", JobPage, limit=PAGE_MAX, before=before, campaign=campaign)
-            for row in page.jobs:
-                if row.id in left:
-                    left.discard(row.id)
-                    yield row
-            before = page.next
-        # unlisted jobs are archived; for one that does not exist, or belongs to another user, this raises
-        yield from (self.job(job).row for job in sorted(left)[:PROBED_MAX])
+    def _page(self, **query: str | int | None) -> JobPage:
+        return self.get("/v1/jobs", JobPage, **query)
 
     def _act(
-        self, path: str, jobs: Sequence[int], campaign: str | None, reason: str, *, unneeded: bool = False
+        self, path: str, jobs: Sequence[int], campaign: str | None, reason: str, **more: Any
     ) -> ActionReply:
         request = ActionRequest(
-            jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex, unneeded=unneeded
+            jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex, **more
         )
         return self._repeat(lambda: self._post(path, ActionReply, request))
 
@@ -550,9 +587,9 @@ def new_campaign(stem: str) -> str:
 
 def check_name(name: str, what: str) -> str:
     """The name if it is fit for a file name on any system; ConfigError otherwise."""
-    if not re.match(NAME_PATTERN, name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(
-            f"`{name}` is not a valid name of a {what}",
+            f"`{shown(name)}` is not a valid name of a {what}",
             hint="letters, digits, `.`, `_`, `+` and `-`, at most 100, first a letter or digit",
         )
     return name
@@ -617,6 +654,8 @@ def requests(
         raise ConfigError(
             "there is nothing to submit", hint="give at least one job, and a repeat >= 1 for each"
         )
+    for job in jobs:
+        check_places(job.output_dir, {each.name: each.url for each in job.outputs or ()})
     name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
     base = key or uuid.uuid4().hex
     return [
@@ -627,9 +666,23 @@ def requests(
             repeat=page_counts if max(page_counts) > 1 else None,
             shares=None if wishes is None else wishes.shares,
             notify=[] if wishes is None else list(wishes.notify),
+            new=True if wishes is not None and wishes.new and number == 0 else msgspec.UNSET,
         )
         for number, (page, page_counts) in enumerate(pages(jobs, counts))
     ]
+
+
+def check_places(directory: str | None, outputs: Mapping[str, str | None] | None = None) -> None:
+    """Raises ConfigError where outputs would go to a relative path, which means nothing at a site. `outputs`: URLs."""
+    places = {"`output_dir`": directory} | {
+        f"`url` of output `{name}`": url for name, url in (outputs or {}).items()
+    }
+    for what, place in places.items():
+        if place is not None and not place.startswith("/") and ":" not in place.partition("/")[0]:
+            raise ConfigError(
+                f"{what} is `{shown(place)}`, a relative path",
+                hint="give an absolute path, such as `str(Path(...).absolute())`, or a URL",
+            )
 
 
 def submitted(asked: Sequence[SubmitRequest], send: Callable[[SubmitRequest], SubmitReply]) -> Submission:

@@ -22,8 +22,10 @@ from tidemill import config
 from tidemill.config.amqp import refuse_password
 from tidemill.config.keys import Addresses, doc
 from tidemill.errors import UNDECODABLE, ConfigError
+from tidemill.files import current_umask, make_directories
 from tidemill.wire.credentials import Credentials
 
+UP_NAME = "up.json"
 HOME_VARIABLE = "TIDEMILL_HOME"
 SERVER_VARIABLE = "TIDEMILL_SERVER"
 SECRET_VARIABLE = "TIDEMILL_SECRET_FILE"
@@ -93,6 +95,16 @@ class ServerPlace(msgspec.Struct, frozen=True, kw_only=True):
         """The file with the server's secret."""
         return self.credentials.secret_file
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the `tidemill up` of the home runs it: its site has the file systems of this machine."""
+        return Path(self.source).name == UP_NAME
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is reached by http or https: its sites may not have this machine's files."""
+        return self.address.startswith("http")
+
 
 def home_dir(named: Path | None = None) -> Path:
     """The home to use: the one named, else $TIDEMILL_HOME, else ~/.local/state/tidemill. It need not exist."""
@@ -112,7 +124,8 @@ def home_dir(named: Path | None = None) -> Path:
 def make_home(home: Path) -> None:
     """Create the home with mode 0700; ConfigError if it is another user's or open to others."""
     try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directories(home.parent, current_umask() | 0o022)
+        home.mkdir(exist_ok=True, mode=0o700)
         status = home.stat()
     except OSError as error:
         raise ConfigError(
@@ -132,7 +145,7 @@ def make_home(home: Path) -> None:
 
 def read_up(home: Path) -> UpFile | None:
     """What the `tidemill up` of this home runs, or None if none is alive."""
-    path = home / "up.json"
+    path = home / UP_NAME
     try:
         up = msgspec.json.decode(path.read_bytes(), type=UpFile)
     except FileNotFoundError:
@@ -184,9 +197,9 @@ def find_server(
         )
     up = read_up(where)
     if up is not None:
-        return ServerPlace(address=up.address, source=str(where / "up.json"))
+        return ServerPlace(address=up.address, source=str(where / UP_NAME))
     path = where / "server" / "api.sock"
-    if path.is_socket() and not ((where / "up.json").exists() and _is_deserted(path)):
+    if path.is_socket() and not ((where / UP_NAME).exists() and _is_deserted(path)):
         return ServerPlace(address=f"unix:{path}", source=str(path))
     return None
 

@@ -26,6 +26,10 @@
     app = "sherpa"
     resources = { nodes = 4, ranks = 256 }   # each payload is one MPI program on four whole nodes
 
+    [[job]]
+    app = "analysis"
+    resources = { memory = "2G..8G", wall = "10m..2h" }   # events that lack memory or time run again with more
+
 A job may name another job of the file in `after` and in `job:NAME/OUTPUT`: it gets its number when it is submitted.
 """
 
@@ -41,6 +45,7 @@ from tidemill import config
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 from tidemill.model.job import EVENTS_MAX, Input, JobSpec
 from tidemill.model.notification import Subscription
+from tidemill.model.retry.changes import limits
 from tidemill.model.width import check_asked
 
 if TYPE_CHECKING:
@@ -49,6 +54,9 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 REPEAT_MAX = 1_000_000
+LIMITS = {"memory": "memory_mb", "wall": "timeout_s"}
+"""Keys of `resources` in job files only: texts with units, which may hold a first value and a maximum."""
+
 _TOP = ("campaign", "shares", "notify", "defaults", "job")
 _ONLY_FILE = ("repeat",)  #: keys of [[job]] that exist in job files only
 
@@ -95,6 +103,7 @@ def load_job_file(path: Path) -> JobFile:
     if not isinstance(defaults, dict):
         raise ConfigError(f"{path}: `defaults` is not a table", hint="write `[defaults]`")
     _check_keys(defaults, "defaults", path)
+    defaults = _with_limits(defaults, "defaults", path)
     read = [_job(table, defaults, number=number, path=path) for number, table in enumerate(tables)]
     jobs = [job for job, _ in read]
     _check_names(jobs, path)
@@ -174,10 +183,13 @@ def _check_keys(table: dict[str, Any], where: str, path: Path) -> None:
 
 def _job(table: dict[str, Any], defaults: dict[str, Any], *, number: int, path: Path) -> tuple[JobSpec, int]:
     _check_keys(table, f"job[{number}]", path)
+    table = _with_limits(table, f"job[{number}]", path)
     merged = {**defaults, **table}
     for key in ("params", "env", "resources"):  # tables of small things add up, a job's own keys win
         if isinstance(defaults.get(key), dict) and isinstance(table.get(key), dict):
             merged[key] = {**defaults[key], **table[key]}
+            if key == "resources":
+                _drop_most(merged[key], table[key])
     repeat = 1
     if "repeat" in merged:  # few have it, and files of 10,000 jobs are common
         repeat = config.convert({"repeat": merged.pop("repeat")}, _Positive, source=path).repeat
@@ -196,6 +208,36 @@ def _job(table: dict[str, Any], defaults: dict[str, Any], *, number: int, path: 
     if wrong is not None:
         raise ConfigError(f"{where}: {wrong}")
     return spec, repeat
+
+
+def _drop_most(need: dict[str, Any], own: dict[str, Any]) -> None:
+    """Drop the default maximum of a limit if the job gives its own value of that limit."""
+    for key in LIMITS.values():
+        if key in own and f"{key}_max" not in own:
+            need.pop(f"{key}_max", None)
+
+
+def _with_limits(table: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
+    """The table with `memory` and `wall` of its resources replaced by the keys of `Resources`."""
+    need = table.get("resources")
+    if not isinstance(need, dict) or not need.keys() & LIMITS.keys():
+        return table
+    given = {key: need[key] for key in LIMITS if key in need}
+    for key, text in given.items():
+        if LIMITS[key] in need:
+            raise ConfigError(
+                f"{path}: `{where}.resources` has both `{key}` and `{LIMITS[key]}`", hint="give one of them"
+            )
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"{path}: `{where}.resources.{key}` is not a text",
+                hint='write `memory = "2G..8G"`, `wall = "10m..2h"`',
+            )
+    rest = {key: each for key, each in need.items() if key not in LIMITS}
+    try:
+        return {**table, "resources": {**rest, **limits(**given)}}
+    except ValueError as error:
+        raise ConfigError(f"{path}: `{where}.resources`: {error}") from error
 
 
 def _check_names(jobs: list[JobSpec], path: Path) -> None:

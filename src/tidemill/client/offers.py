@@ -32,7 +32,7 @@ def check_offered(
         who = "no site offers" if spec.site is None else f"site `{spec.site}` does not offer"
         raise ConfigError(
             f"{where}{who} the application `{spec.app}`" + (f": {refused}" if refused else ""),
-            hint=None if refused else did_you_mean(spec.app, {e.name for e in here}),
+            hint=None if refused else _offered(spec, {each.name for each in here}),
         )
     refusals = [_refusal(spec, each, where) for each in fitting]
     if None not in refusals:
@@ -49,6 +49,13 @@ def _refused(spec: JobSpec, sites: Iterable[SiteRow]) -> str:
         if spec.app in (each.name, None if each.name else each.file.removesuffix(".toml"))
     }
     return "; ".join(f"site `{site}` refuses it: {why}" for site, why in whys.items())
+
+
+def _offered(spec: JobSpec, names: set[str]) -> str:
+    """A hint for an application that is not offered."""
+    if names or spec.app is None:
+        return did_you_mean(spec.app or "", names)
+    return "your sites offer no application" if spec.site is None else f"site `{spec.site}` offers none"
 
 
 def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import shutil
 import tarfile
@@ -138,7 +139,8 @@ def copy_members(
                     if listed.name == name or (event is not None and listed.holds(event)):
                         final = _free(target, listed.name, each, copies, several=several)
                         with (path / listed.name).open("rb") as content:
-                            _copy(content, final, source=path / listed.name)
+                            mode = os.fstat(content.fileno()).st_mode
+                            _copy(content, final, source=path / listed.name, mode=mode)
                         copies.append(final)
                 continue
             if not _is_bundle(path):
@@ -149,7 +151,7 @@ def copy_members(
                 if info is None or file is None:
                     continue
                 final = _free(target, Path(info.name).name, each, copies, several=several)
-                _copy(file, final, source=path)
+                _copy(file, final, source=path, mode=info.mode)
                 copies.append(final)
         except (OSError, tarfile.TarError) as error:
             raise _unreadable(each.job, each.output, path, error) from error
@@ -177,6 +179,7 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     place: Path  #: the file, or the bundle that it is in
     offset: int | None = None  #: where it begins in the bundle; None = it is a file of its own
+    mode: int = 0o644  #: permissions of a member
 
     @property
     def path(self) -> Path:
@@ -205,7 +208,8 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
         """Copy it into a directory; the copy's path. Raises SiteError."""
         final = directory / Path(self.name).name
         with self.open() as file:
-            _copy(file, final, source=self.place)
+            mode = self.place.stat().st_mode if self.offset is None else self.mode
+            _copy(file, final, source=self.place, mode=mode)
         return final
 
 
@@ -261,7 +265,7 @@ def output_files(job: int, output: OutputRow) -> Iterator[OutputFile]:
                 first, count = events_of(info.name)
                 yield OutputFile(
                     job=job, output=output.name, name=info.name, first=first, count=count,
-                    size_bytes=info.size, place=path, offset=info.offset_data,
+                    size_bytes=info.size, place=path, offset=info.offset_data, mode=info.mode & 0o777,
                 )  # fmt: skip
     except (OSError, tarfile.TarError) as error:
         raise _unreadable(job, output, path, error) from error
@@ -273,11 +277,13 @@ def _is_meant(info: tarfile.TarInfo, name: str | None, event: int | None) -> boo
     return info.isfile() and (holds or info.name == name)
 
 
-def _copy(file: IO[bytes], final: Path, *, source: Path) -> None:
-    """Write a file, which is seen under its name only when it is whole. Raises SiteError."""
+def _copy(file: IO[bytes], final: Path, *, source: Path, mode: int) -> None:
+    """Write a file, which gets its name only when it is whole; of `mode`, keep execute bits only. Raises
+    SiteError."""
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(final, mode=0o666, durable=False) as write:  # the output itself stays where it is
+        # not durable: the output itself stays where it is
+        with replaced(final, mode=0o666 | mode & 0o111, durable=False) as write:
             shutil.copyfileobj(file, write)
     except OSError as error:
         raise _not_copied(source, final.parent, error) from error

@@ -122,12 +122,12 @@ def _header(line: str) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text. Raises one of UNDECODABLE. tomllib takes memory with the square of a key's parts:
-    20,000 of them in 40 kB take 1.6 GB (Python 3.11)."""
+    """The table of a TOML text, which may begin with a byte order mark. Raises one of UNDECODABLE. tomllib's memory
+    grows with the square of a key's parts: 20,000 parts in 40 kB take 1.6 GB (Python 3.11)."""
     for piece in text.replace("\n", "=").split("="):
         if piece.count(".") > KEY_PARTS_MAX and _KEY_START.split(piece)[-1].count(".") > KEY_PARTS_MAX:
             raise ValueError(f"a key has more than {KEY_PARTS_MAX} parts: `{piece[:80]}...`")
-    return tomllib.loads(text)
+    return tomllib.loads(text.removeprefix("\ufeff"))
 
 
 def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
@@ -450,13 +450,13 @@ def _is_one_of(key: str, form: str) -> bool:
 
 
 def _parse_duration(text: str) -> float:
+    """Seconds, with fractions (`0.5s`), unlike walltimes. Raises ValueError."""
+    stripped = text.strip()
     try:
-        seconds = float(text.strip().removesuffix("s"))
+        seconds = float(stripped.removesuffix("s")) if stripped.endswith("s") else math.nan
     except ValueError:
-        return float(clock.parse_duration_s(text))
-    if not math.isfinite(seconds):
-        raise ValueError(f"`{text}` is not a duration such as `90m`, `HH:MM:SS` or `D-HH:MM:SS`")
-    return seconds
+        seconds = math.nan
+    return seconds if math.isfinite(seconds) else float(clock.parse_duration_s(text))
 
 
 _PARSERS: dict[str, Callable[[str], float | int]] = {"duration": _parse_duration, "size": parse_size}

@@ -47,8 +47,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     secret_file: Annotated[
         Path | None,
         doc(
-            "File (mode 0600) with a secret for `listen` that permits everything; without https every client "
-            "needs it"
+            "File (mode 0600) with a secret for `listen` that permits everything; accepted by https, and on loopback. "
+            "Without https every client needs it, and `listen` must be on loopback"
         ),
     ] = None
     site_lost_s: Annotated[

@@ -64,6 +64,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reservation: Annotated[str, doc("Reservation to run in; empty = none")] = ""
     features: Annotated[list[str], doc("Nodes must have all of these features")] = []
     exclude: Annotated[list[str], doc("Names of nodes that are never used")] = []
+    server: Annotated[
+        str, doc("Server for the commands of PBS (`PBS_DEFAULT`); empty = the one of pbs.conf")
+    ] = ""
     parallel_environment: Annotated[
         str, doc("Parallel environment (Grid Engine) for all slots of a node")
     ] = ""
@@ -128,6 +131,22 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "after the job has left the queue"
         ),
     ] = 120.0
+    word_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        constant(
+            "A pilot's record reaches the agent within this time, also on a network file system (nfs(5): attributes "
+            "are cached for up to 60 s): a later one was written after the reply that does not show its job"
+        ),
+    ] = 60.0
+    doubt_s: Annotated[
+        Duration,
+        msgspec.Meta(gt=0),
+        constant(
+            "The site stops if replies cannot be believed for this time: it cannot yield nodes to jobs that are not "
+            "shown"
+        ),
+    ] = 300.0
 
     def __post_init__(self) -> None:
         """Refuse what the shell would run."""

@@ -107,7 +107,7 @@ def read_image(recipe: Recipe, store: Path) -> Iterator[bytes]:
 def export(recipe: Recipe, store: Path, target: Path) -> None:
     """Write an image as one squashfs file, whole or not at all. Raises SiteError."""
     try:
-        with replaced(target, mode=0o666) as file:
+        with replaced(target, mode=0o644) as file:
             for part in read_image(recipe, store):
                 file.write(part)
     except OSError as error:

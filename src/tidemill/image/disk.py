@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from tidemill.errors import SiteError
+from tidemill.files import why_not_opened
 from tidemill.image.workingset import DIRECTORY, FILE, LINK, SPECIAL, Unreadable
 
 PIECE_BYTES = 1 << 20
@@ -97,7 +98,7 @@ class Content:
             raise Changed(f"`{shown(self._path)}` is gone") from error
         except OSError as error:
             raise SiteError(
-                f"failed to open `{shown(self._path)}`: {error.strerror}", transient=False
+                f"failed to open `{shown(self._path)}`: {why_not_opened(error)}", transient=False
             ) from error
         try:
             self._compare(os.fstat(descriptor))

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from tidemill.image.inferred import Group, infer
-from tidemill.image.profile import PathUse, Profile, is_library
+from tidemill.image.profile import PathUse, Profile, gaps, is_library
 from tidemill.image.search import (
     STYLES,
     Path,
@@ -479,6 +479,6 @@ def _advice(
     ]
     if profile.truncated:
         told.append(
-            "paths were left out of the profile: no entry can be called dead; trace with a larger --paths-max"
+            f"something was left out of the profile, so no entry is called dead: {'; '.join(gaps(profile))}"
         )
     return told

@@ -142,12 +142,21 @@ class RemoteReads(msgspec.Struct, frozen=True, kw_only=True, order=True):
     wait_log2_us: list[Count] = []  #: waits of less than 2, 4, 8, ... microseconds
 
 
+GAPS = {
+    "architecture": "calls of 32-bit programs, or by `int $0x80`, are missing",
+    "io_uring": "operations through io_uring are missing",
+    "paths": "paths beyond the limit are not distinguished; `--paths-max` raises the limit",
+    "unread": "some paths could not be read from the program's memory",
+}
+"""The causes in `left_out`, as in crates/trace/src/counts.rs."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What one run, or several runs together, did to file systems.
 
     Of several runs `command`, `host`, `started_us`, `cwd` and `env` are those of the earliest; `exit` and `signal`
     those of the worst; everything else is a sum, or a union. `truncated`: paths were left out, and what is counted
-    from paths (`files`, `so`, `py`) is a lower bound.
+    from paths (`files`, `so`, `py`) is a lower bound. `left_out`: why, each one of GAPS; empty if that is not known.
     """
 
     format: int
@@ -168,6 +177,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
     reads: list[RemoteReads] = []  #: by address; empty if the tracer does not report it
     reads_missed: Count = 0  #: connections that could not be watched
+    left_out: list[str] = []
 
     @property
     def ops_total(self) -> int:
@@ -233,6 +243,14 @@ def _wrong(source: str, content: bytes, error: Exception) -> ConfigError:
     )
 
 
+def gaps(profile: Profile) -> list[str]:
+    """Sentences on what is missing from a truncated profile, and on the option that would add it, if there is one."""
+    if not profile.truncated:
+        return []
+    known = [GAPS[each] for each in profile.left_out if each in GAPS]
+    return known or ["some operations or paths are missing"]
+
+
 def encode_profile(profile: Profile) -> bytes:
     """The profile's JSON text, ending in a newline; equal profiles give equal bytes."""
     return msgspec.json.encode(profile, order="deterministic") + b"\n"
@@ -266,6 +284,7 @@ def merge(profiles: Sequence[Profile]) -> Profile:
         truncated=any(each.truncated for each in profiles),
         reads=merged_reads(reads for each in profiles for reads in each.reads),
         reads_missed=sum(each.reads_missed for each in profiles),
+        left_out=sorted({cause for each in profiles for cause in each.left_out}),
     )
 
 
@@ -459,4 +478,5 @@ def bounded(profile: Profile, paths_max: int) -> Profile:
         return -use.ok - use.failed - use.bytes // BYTES_LIKE_AN_OPERATION, use.path
 
     kept = sorted(profile.paths, key=dearest_first)[:paths_max]
-    return msgspec.structs.replace(profile, paths=sorted(kept), truncated=True)
+    left_out = sorted({*profile.left_out, "paths"})
+    return msgspec.structs.replace(profile, paths=sorted(kept), truncated=True, left_out=left_out)

@@ -78,7 +78,8 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a class is treated: a row of the table.
 
     `counts`: it uses up one of the event's retries. `against_job`: a job that is returned with it several times
-    fails. `next_step` may hold `{job}`, `{event}` and `{of_event}`: see `next_step`.
+    fails. `next_step` may hold `{job}`, `{event}` and `{of_event}`: see `next_step`. `grows`: the key of `Resources`
+    that grows for failed events, if the job permits it.
     """
 
     fault: FaultKind
@@ -88,6 +89,7 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
     back_off: BackOff
     meaning: str
     next_step: str
+    grows: str = ""
 
 
 POLICY: dict[FailureClass, FailurePolicy] = {
@@ -152,7 +154,9 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         against=Against.NOTHING,
         back_off=BackOff(),
         meaning="the event ran longer than its time limit",
-        next_step="if the event is sound, raise `timeout_s` of the application or job (`tidemill submit --wall`)",
+        next_step="if the event is sound, give it more time: `tidemill job retry {job} --wall T`; `tidemill run "
+        "--wall 10m..2h` lets the time grow",
+        grows="timeout_s",
     ),
     FailureClass.PREEMPTED: FailurePolicy(
         fault=FaultKind.BATCH,
@@ -179,7 +183,9 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         against=Against.NOTHING,
         back_off=NO_WAIT,
         meaning="the payload used more memory than its slot has",
-        next_step="raise `memory_mb` of the application or job (`tidemill submit --memory`)",
+        next_step="give it more memory: `tidemill job retry {job} --memory SIZE`; `tidemill run --memory 2G..8G` lets "
+        "the memory grow",
+        grows="memory_mb",
     ),
     FailureClass.DISK: FailurePolicy(
         fault=FaultKind.APPLICATION,
@@ -239,6 +245,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+GROWS = "; it runs again with "
+"""Part of a failure's message if its events run again with more memory or time."""
+
+ILLEGAL = "the job is not legal: "
+"""Begins the message of a site that refuses a job for what it is, not for what the site has."""
+STDERR_EMPTY = "its stderr is empty"  #: start of a next step
+FOUND = "; the work directory has "
+"""What precedes the names of files where an output is missing (`crates/slot`, `scratch`): events may differ in them."""
+
 _NUMBER = re.compile(r"(?P<digest>sha256:[0-9a-f]+)|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _APPROVAL = re.compile(r"`tidemill app approve [^`]+`")  #: what a site that refuses a changed program says
 _ENDING = re.compile(r"(?:status|signal) $")  #: what stands before an exit status or a signal
@@ -254,9 +269,9 @@ def cause_of(evidence: Evidence) -> str:
         is_ending = found[0] in kept and _ENDING.search(found.string, 0, found.start())
         return found[0] if is_ending else _masked(found)
 
-    message = _NUMBER.sub(without, evidence.message.strip())
+    message = _NUMBER.sub(without, evidence.message.strip().partition(FOUND)[0])
     lines = evidence.stderr_tail.strip().splitlines()
-    last = _NUMBER.sub(_masked, lines[-1].strip()[:200]) if lines else ""
+    last = _NUMBER.sub(_masked, lines[-1].strip().partition(FOUND)[0][:200]) if lines else ""
     return message if not last or last in message else f"{message}: {last}"
 
 
@@ -282,7 +297,7 @@ def next_step(failure: str, *, job: int | None = None, event: int | None = None,
     wrote something there, as far as that is known."""
     text = POLICY[FailureClass(failure)].next_step
     if not stderr:
-        text = text.replace("read its stderr", "its stderr is empty, read its stdout")
+        text = text.replace("read its stderr", f"{STDERR_EMPTY}, read its stdout, if any")
     return text.format(
         job="ID" if job is None else job,
         event="N" if event is None else event,
@@ -292,6 +307,10 @@ def next_step(failure: str, *, job: int | None = None, event: int | None = None,
 
 def step_after(evidence: Evidence, *, job: int | None = None, event: int | None = None) -> str:
     """The same where there is evidence of the failure: it says whether there is anything to read, or to approve."""
+    if GROWS in evidence.message:
+        return "nothing: the event runs again with more memory or time"
+    if evidence.message.startswith(ILLEGAL):
+        return "submit the job again, changed as the message says"
     approval = _APPROVAL.search(evidence.message) if evidence.failure is FailureClass.DISPATCH else None
     if approval is not None:
         return f"at the site, the owner of its application files runs {approval[0]}"

@@ -16,6 +16,12 @@ def is_shared(kind: str) -> bool:
     return kind in NETWORK_TYPES or kind == "fuse" or kind.startswith("fuse.")
 
 
+KERNEL_TYPES = frozenset(
+    {"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "pstore", "bpf", "devpts", "configfs",
+     "efivarfs", "binfmt_misc", "selinuxfs", "fusectl", "nsfs"}
+)  # fmt: skip
+"""Views of the kernel: no user can create files there, although root seems to have the permission."""
+
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 

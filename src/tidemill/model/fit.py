@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
 from tidemill.model.devices import devices_text
+from tidemill.model.job import JobSpec
 from tidemill.model.quantities import count_text, counted_text
+from tidemill.model.width import check_place
+from tidemill.model.width import text as width_text
 
 
 class SlotNeed(NamedTuple):
@@ -18,12 +22,22 @@ class SlotNeed(NamedTuple):
 
 
 class LargestSlot(NamedTuple):
-    """The largest slot of a site."""
+    """The largest slot of a site. `nodes`: the most of one payload, which `launcher` starts on them; empty = there is
+    none."""
 
     site: str
     cores: int
     memory_mb: int
     devices: Mapping[str, int] = {}
+    nodes: int = 0
+    launcher: str = ""
+
+
+class SlotDefault(NamedTuple):
+    """What a job that asks for nothing gets."""
+
+    cores: int = DEFAULT_CORES
+    memory_mb: int = DEFAULT_MEMORY_MB
 
 
 def is_fit(asked: SlotNeed, slot: LargestSlot) -> bool:
@@ -47,6 +61,53 @@ def nearest(asked: SlotNeed, slots: Iterable[LargestSlot]) -> tuple[LargestSlot,
         if best is None or (lost, slot.site) < best[:2]:
             best = (lost, slot.site, slot, fitting)
     return None if best is None else best[2:]
+
+
+def misfit_of(
+    spec: JobSpec, slots: Iterable[LargestSlot], *, default: SlotDefault | None = None, as_keys: bool = False
+) -> tuple[str, str] | None:
+    """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. `slots`: of all
+    sites; `as_keys`: in keys of a job file, not in options."""
+    own = [slot for slot in slots if spec.site in (None, slot.site)]
+    if not own:
+        return None
+    if spec.resources.width is not None:
+        return _too_wide(spec, own)
+    usual = default or SlotDefault()
+    asked = SlotNeed(
+        spec.resources.cores or usual.cores,
+        spec.resources.largest.memory_mb or usual.memory_mb,
+        {kind: number for kind, number in (spec.resources.devices or {}).items() if number},
+    )
+    near = nearest(asked, own)
+    if near is None or any(is_fit(asked, slot) for slot in own):
+        return None
+    slot, amount = near
+    what = "the site" if spec.site is not None else "any site"
+    return (
+        f"no slot of {what} has {amount_text(asked)}",
+        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: "
+        + (keys_text if as_keys else options_text)(amount, asked),
+    )
+
+
+def _too_wide(spec: JobSpec, slots: Iterable[LargestSlot]) -> tuple[str, str] | None:
+    """Why no site can start a payload over nodes, and how many nodes there are at most. What an application may span,
+    the server and `job explain` say."""
+    width = spec.resources.width
+    assert width is not None, "the caller asked"
+    found: list[tuple[int, str, str]] = []
+    for each in slots:
+        cores = spec.resources.cores or DEFAULT_CORES
+        why = check_place(
+            width, cores=cores, nodes=each.nodes, cores_per_node=each.cores, launcher=each.launcher
+        )
+        if why is None:
+            return None
+        found.append((-each.nodes, each.site, why))
+    _, name, why = min(found)
+    what = "the site" if spec.site is not None else "any site"
+    return f"no pilot of {what} can start {width_text(width)}", f"site `{name}` comes nearest: {why}"
 
 
 def amount_text(amount: SlotNeed) -> str:

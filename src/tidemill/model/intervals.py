@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+SINGLY_MAX = 1_000  #: intervals that are added or taken out one by one: each time, what stands behind moves
+
 
 class IntervalSet:
     """A set of event numbers. `add` and `remove` cost O(log gaps) plus the gaps they touch.
@@ -19,11 +21,12 @@ class IntervalSet:
     '0-29'
     """
 
-    __slots__ = ("_ends", "_firsts")
+    __slots__ = ("_count", "_ends", "_firsts")
 
     def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
         self._ends: list[int] = []
+        self._count = 0  #: of events: asked far more often than it costs to keep
         for first, end in intervals:
             self.add(first, end)
 
@@ -34,6 +37,7 @@ class IntervalSet:
         firsts, ends = self._firsts, self._ends
         if ends and first == ends[-1]:  # what a running job does almost always: grow at the end
             ends[-1] = end
+            self._count += end - first
             return end - first
         low = bisect_left(ends, first)
         high = bisect_right(firsts, end)
@@ -42,6 +46,7 @@ class IntervalSet:
         merged_end = max(end, ends[high - 1]) if low < high else end
         firsts[low:high] = [merged_first]
         ends[low:high] = [merged_end]
+        self._count += end - first - overlap
         return end - first - overlap
 
     def remove(self, first: int, end: int) -> int:
@@ -59,7 +64,49 @@ class IntervalSet:
         kept = left + right
         firsts[low:high] = [a for a, _ in kept]
         ends[low:high] = [b for _, b in kept]
+        self._count -= removed
         return removed
+
+    def add_all(self, other: IntervalSet) -> None:
+        """Add the events of another set, at the cost of both sets' gaps at most."""
+        if len(other._firsts) <= SINGLY_MAX:
+            for first, end in other:
+                self.add(first, end)
+        else:
+            joined = IntervalSet.union((self, other))
+            self._firsts, self._ends, self._count = joined._firsts, joined._ends, joined._count
+
+    def remove_all(self, other: IntervalSet) -> int:
+        """Take the events of another set out, at the cost of this set's gaps at most; how many it had of them."""
+        before = self._count
+        if len(other._firsts) <= SINGLY_MAX:
+            for first, end in other:
+                self.remove(first, end)
+        else:
+            left = [piece for span in self for piece in other.missing(*span)]
+            self._firsts = [first for first, _ in left]
+            self._ends = [end for _, end in left]
+            self._count = sum(self._ends) - sum(self._firsts)
+        return before - self._count
+
+    @classmethod
+    def union(cls, sets: Iterable[IntervalSet]) -> IntervalSet:
+        """The events that are in any of the sets."""
+        firsts: list[int] = []
+        ends: list[int] = []
+        for each in sets:
+            firsts += each._firsts
+            ends += each._ends
+        firsts.sort()  # runs in ascending order, which Python's sort merges
+        ends.sort()
+        # No set has what is between the end that is k-th and the first event that is k + 1st, if anything is.
+        gaps = [(end, first) for end, first in zip(ends, firsts[1:], strict=False) if end < first]
+        result = cls()
+        if firsts:
+            result._firsts = [firsts[0], *(first for _, first in gaps)]
+            result._ends = [*(end for end, _ in gaps), ends[-1]]
+            result._count = sum(result._ends) - sum(result._firsts)
+        return result
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """The intervals of `first..end-1` that are not in the set, ascending."""
@@ -86,6 +133,25 @@ class IntervalSet:
         """Whether any event of `first..end-1` is in the set."""
         return first < end and bisect_right(self._ends, first) < bisect_left(self._firsts, end)
 
+    def exceeds(self, other: IntervalSet, first: int, end: int) -> bool:
+        """Whether any event of `first..end-1` is in this set and not in the other. Looks from the end backwards, where
+        work is left; costs O(log gaps) for each interval that it finds in both."""
+        while first < end:
+            mine = bisect_left(self._firsts, end) - 1
+            if mine < 0 or self._ends[mine] <= first:
+                return False
+            end = min(end, self._ends[mine])
+            theirs = bisect_left(other._firsts, end) - 1
+            if theirs < 0 or other._ends[theirs] < end:
+                return True
+            end = other._firsts[theirs]
+        return False
+
+    def start_of(self, event: int) -> int | None:
+        """The first event of the interval that has this event; None if the set does not have it."""
+        k = bisect_right(self._firsts, event) - 1
+        return self._firsts[k] if k >= 0 and event < self._ends[k] else None
+
     def covers(self, first: int, end: int) -> bool:
         """Whether every event of `first..end-1` is in the set."""
         if first >= end:
@@ -93,11 +159,17 @@ class IntervalSet:
         k = bisect_right(self._firsts, first) - 1
         return k >= 0 and self._ends[k] >= end
 
+    @property
+    def gaps(self) -> int:
+        """The number of intervals: what the set costs."""
+        return len(self._firsts)
+
     def copy(self) -> IntervalSet:
         """An independent copy."""
         other = IntervalSet()
         other._firsts = self._firsts.copy()
         other._ends = self._ends.copy()
+        other._count = self._count
         return other
 
     @classmethod
@@ -107,13 +179,23 @@ class IntervalSet:
         Raises ValueError that quotes the piece which is not an interval.
         """
         result = cls()
+        firsts, ends = result._firsts, result._ends
+        reached = -1  # the end of the last interval: what `str` wrote has a gap before each next one
         for piece in filter(None, text.split(",")):
-            first, _, last = piece.partition("-")
-            if not first.isdecimal() or not (last.isdecimal() or piece == first):
+            first_text, _, last_text = piece.partition("-")
+            if not first_text.isdecimal() or not (last_text.isdecimal() or piece == first_text):
                 raise ValueError(f"`{piece}` is not an interval such as `0-9` or `12`")
-            if int(last or first) < int(first):
+            first, end = int(first_text), int(last_text or first_text) + 1
+            if end <= first:
                 raise ValueError(f"`{piece}` ends before it starts")
-            result.add(int(first), int(last or first) + 1)
+            if first > reached:
+                firsts.append(first)
+                ends.append(end)
+                result._count += end - first
+                reached = end
+            else:
+                result.add(first, end)
+                reached = ends[-1]
         return result
 
     def __contains__(self, event: int) -> bool:
@@ -125,7 +207,7 @@ class IntervalSet:
 
     def __len__(self) -> int:
         """The number of events, not of intervals."""
-        return sum(self._ends) - sum(self._firsts)
+        return self._count
 
     def __bool__(self) -> bool:
         return bool(self._firsts)
@@ -138,7 +220,8 @@ class IntervalSet:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __str__(self) -> str:
-        return ",".join(str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in self)
+        spans = zip(self._firsts, self._ends, strict=True)
+        return ",".join([str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in spans])
 
     def __repr__(self) -> str:
         return f"IntervalSet.parse({str(self)!r})"

@@ -79,12 +79,34 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     cores: int | None = None  #: cores of a slot
     memory_mb: int | None = None  #: memory of a slot
+    #: a payload that needs more runs again with more memory, up to this; none = it has `memory_mb` each time
+    memory_mb_max: int | msgspec.UnsetType = msgspec.UNSET
     devices: dict[str, int] | None = None  #: devices of a slot by kind
     event_s: float | None = None  #: estimated seconds of one event on one slot; replaced by what is measured
     timeout_s: int | None = None  #: a payload (command mode) or range (range mode) is killed after this
+    #: a payload that needs longer runs again with more time, up to this; none = it has `timeout_s` each time
+    timeout_s_max: int | msgspec.UnsetType = msgspec.UNSET
     scratch_mb: int | None = None  #: size of the slot's /tmp, work directory included
     nodes: int | None = None  #: whole nodes that a payload spans; none = 1
     ranks: int | None = None  #: processes of a payload, alike on each node; none = one on each of `nodes`
+
+    @property
+    def grows(self) -> bool:
+        """Whether memory or time of a payload may grow when it fails for lack of them."""
+        return self.memory_mb_max is not msgspec.UNSET or self.timeout_s_max is not msgspec.UNSET
+
+    @property
+    def largest(self) -> Resources:
+        """These resources with memory and time limit at the maxima to which they may grow."""
+        if not self.grows:
+            return self
+        return msgspec.structs.replace(
+            self,
+            memory_mb=self.memory_mb if self.memory_mb_max is msgspec.UNSET else self.memory_mb_max,
+            timeout_s=self.timeout_s if self.timeout_s_max is msgspec.UNSET else self.timeout_s_max,
+            memory_mb_max=msgspec.UNSET,
+            timeout_s_max=msgspec.UNSET,
+        )
 
     @property
     def width(self) -> Width | None:
@@ -158,6 +180,16 @@ class StressLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     planned: list[PlannedLevel]  #: all levels of the run
 
 
+class Shell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the submitter's shell sets for its programs. Applies to the payloads and delivered outputs of a command. At
+    a site that serves several submitters, the site's own umask applies to outputs, too."""
+
+    umask: int | None = None  #: permission bits that new files do not get, such as 0o027; none = the site's
+    #: soft limits, in the units of setrlimit(2), by name: `as`, `core`, `cpu`, `data`, `fsize`, `memlock`, `nofile`,
+    #: `nproc`, `rss`, `stack`; -1 = unlimited. A hard limit of the node bounds each; none = the site's
+    limits: dict[str, int] = {}
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job. `command` instead of `app` is an ad-hoc command: legal only where a site allows it."""
 
@@ -195,6 +227,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: file would leave one; `run` and `submit --app`, which are one job each, turn it on
     keep_stdout: bool = False
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
+    #: umask and soft limits for `command`; `run` and `submit FILE` take those of the shell. None = the site's
+    shell: Shell | msgspec.UnsetType = msgspec.UNSET
     #: image in which `command` runs: a directory, a file, or `NAME@sha256:...`; legal on a person's own site
     container: str | msgspec.UnsetType = msgspec.UNSET
 

@@ -7,11 +7,11 @@ numbers become limits of processes, texts become arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from tidemill import octets
 from tidemill.model.devices import fault_of
 from tidemill.model.far import catalogue_name, url_fault
 from tidemill.model.job import (
@@ -34,16 +34,25 @@ PRIORITY_MAX = 1_000_000
 RETRIES_MAX = 1_000
 URL_CHARACTERS_MAX = 4_096
 TEXT_CHARACTERS_MAX = 32_768
-"""Of one value of a parameter, and of one variable."""
+"""Limit of one value of a parameter."""
 
 STRESS_LEVELS_MAX = 500  #: of a run of a stress test, over all sites
 STRESS_TITLE_CHARACTERS_MAX = 200
 
+LIMITS = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
+"""Resources of getrlimit(2) whose soft limits a job may set: those that batch systems pass on."""
+
 ARGUMENTS_MAX = 10_000
-ARGUMENT_CHARACTERS_MAX = 131_071
-"""What execve(2) takes as one argument (MAX_ARG_STRLEN, 32 pages, with the closing NUL)."""
+ARGUMENT_BYTES_MAX = 131_071
+"""Limit of execve(2) for one argument, or one `NAME=VALUE` (MAX_ARG_STRLEN, 32 pages, with the closing NUL)."""
+
+ENVIRONMENT_BYTES_MAX = 6 << 20
+"""Limit of all variables together: execve(2) limits arguments and variables to three quarters of 8 MiB."""
+
+NAME_CHARACTERS_MAX = 100  #: as NAME_PATTERN has it
 
 _NAME = re.compile(NAME_PATTERN)
+_UNFIT = re.compile(r"[^A-Za-z0-9._+-]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _DIGEST = re.compile(r"(?:sha256:)?[0-9a-fA-F]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -85,6 +94,7 @@ def spec_fault(spec: JobSpec) -> Fault | None:
         or _texts_fault(spec)
         or _stress_fault(spec)
         or _container_fault(spec)
+        or _shell_fault(spec)
         or _resources_fault(spec.resources)
     )
 
@@ -118,9 +128,44 @@ def _container_fault(spec: JobSpec) -> Fault | None:
     return None
 
 
+def _shell_fault(spec: JobSpec) -> Fault | None:
+    of = spec.shell
+    if of is msgspec.UNSET:
+        return None
+    if spec.app is not None:
+        return Fault("`shell` is given for an application", "its site decides; give `command`")
+    if of.umask is not None and not 0 <= of.umask <= 0o777:
+        return Fault(f"`shell.umask` is {shown(of.umask)}", "0 to 511, in TOML such as `umask = 0o027`")
+    for name, value in of.limits.items():
+        if name not in LIMITS:
+            known = ", ".join(f"`{each}`" for each in LIMITS)
+            return Fault(f"`shell.limits` has an unknown name, `{shown(name)}`", f"there are: {known}")
+        if not -1 <= value < 2**63:
+            return Fault(f"`shell.limits.{name}` is {shown(value)}", "-1 means unlimited")
+    return None
+
+
+def variable_fault(name: str, value: str) -> Fault | None:
+    """What is wrong with a variable of a payload; None = nothing."""
+    if not _VARIABLE.fullmatch(name):
+        return Fault(f"`{shown(name)}` is not a valid name of a variable", "letters, digits and `_`")
+    if "\0" in value or len(name) + 1 + octets.bytes_number(value) > ARGUMENT_BYTES_MAX:
+        return Fault(
+            f"variable `{shown(name)}` holds NUL or more than {ARGUMENT_BYTES_MAX - len(name) - 1:,} bytes",
+            "Linux passes no longer one to a program (execve(2)); put the value into a file",
+        )
+    return None
+
+
 def is_name(text: str) -> bool:
     """Whether a text may be the name of a thing, and of a file. (`$` of a pattern would let a line break pass.)"""
     return _NAME.fullmatch(text) is not None
+
+
+def name_of(text: str) -> str:
+    """The name that is nearest to a text, such as a program's: others of its characters become `-`. Empty = there is
+    none."""
+    return _UNFIT.sub("-", text).lstrip("-._+")[:NAME_CHARACTERS_MAX]
 
 
 def shown(value: object) -> str:
@@ -161,10 +206,17 @@ def _places_fault(spec: JobSpec) -> Fault | None:
             (f"url of output {output.name}", output.url),
             (f"path of output {output.name}", output.path),
         ]
+        if output.path == "":
+            return Fault(f"path of output {output.name} is empty", "a path relative to the work directory")
     for what, place in places:
-        if place is not None and (len(place) > URL_CHARACTERS_MAX or _CONTROL.search(place)):
+        if not is_place(place):
             return Fault(f"`{what}` holds control characters or more than {URL_CHARACTERS_MAX} characters")
     return None
+
+
+def is_place(place: str | None) -> bool:
+    """Whether a text may be a path or URL; so may None."""
+    return place is None or (len(place) <= URL_CHARACTERS_MAX and not _CONTROL.search(place))
 
 
 def far_fault(one: Input) -> Fault | None:
@@ -202,21 +254,30 @@ def _texts_fault(spec: JobSpec) -> Fault | None:
     """Nothing here may hold what the kernel does not take; what an application takes is checked where it is known."""
     if len(spec.params) > PARAMETERS_MAX or len(spec.env) > PARAMETERS_MAX:
         return Fault(f"it has more than {PARAMETERS_MAX} parameters or variables")
-    for name in spec.env:
-        if not _VARIABLE.fullmatch(name):
-            return Fault(f"`{shown(name)}` is not a valid name of a variable", "letters, digits and `_`")
-    values: Iterable[tuple[str, object]] = (*spec.params.items(), *spec.env.items())
-    for name, value in values:
+    wrong = next(filter(None, (variable_fault(name, text) for name, text in spec.env.items())), None)
+    if wrong is not None:
+        return wrong
+    if sum(map(octets.bytes_number, spec.env.values())) > ENVIRONMENT_BYTES_MAX:
+        return Fault(f"its variables have more than {ENVIRONMENT_BYTES_MAX:,} bytes together")
+    return _parameters_fault(spec) or _command_fault(spec)
+
+
+def _parameters_fault(spec: JobSpec) -> Fault | None:
+    for name, value in spec.params.items():
         if isinstance(value, str) and (len(value) > TEXT_CHARACTERS_MAX or "\0" in value):
             return Fault(f"`{shown(name)}` holds NUL or more than {TEXT_CHARACTERS_MAX} characters")
         if type(value) is int and not -(2**63) <= value < 2**64:
             return Fault(f"`{shown(name)}` is {shown(value)}, which has more than 64 bits")
+    return None
+
+
+def _command_fault(spec: JobSpec) -> Fault | None:
     command = spec.command or ()
     if len(command) > ARGUMENTS_MAX:
         return Fault(f"`command` has more than {ARGUMENTS_MAX} words")
     for word in command:
-        if len(word) > ARGUMENT_CHARACTERS_MAX or "\0" in word:
-            return Fault(f"a word of `command` holds NUL or more than {ARGUMENT_CHARACTERS_MAX} characters")
+        if "\0" in word or octets.bytes_number(word) > ARGUMENT_BYTES_MAX:
+            return Fault(f"a word of `command` holds NUL or more than {ARGUMENT_BYTES_MAX} bytes")
     return None
 
 
@@ -225,6 +286,10 @@ def _resources_fault(need: Resources) -> Fault | None:
         number = getattr(need, key)
         if number is not None and not 0 < number < 2**31:
             return Fault(f"`resources.{key}` is {shown(number)}, it must be more than 0 and less than 2^31")
+    for key in ("memory_mb", "timeout_s"):
+        fault = _growth_fault(need, key)
+        if fault is not None:
+            return fault
     for kind, number in (need.devices or {}).items():
         if not is_name(kind) or not 0 <= number < 2**31:
             return Fault("`resources.devices` must be names and numbers of at least 0")
@@ -233,3 +298,22 @@ def _resources_fault(need: Resources) -> Fault | None:
         return Fault(unfit)
     wrong = check_asked(need)
     return None if wrong is None else Fault(wrong)
+
+
+def _growth_fault(need: Resources, key: str) -> Fault | None:
+    """What is wrong with the maximum of a limit that may grow; None = nothing."""
+    first, most = getattr(need, key), getattr(need, f"{key}_max")
+    if most is msgspec.UNSET:
+        return None
+    if first is None:
+        return Fault(f"`resources.{key}_max` is given without `resources.{key}`", "give the first value, too")
+    if not first < most < 2**31:
+        return Fault(
+            f"`resources.{key}_max` is {shown(most)}, it must be more than `{key}`, {first}, and less than 2^31"
+        )
+    if need.width is not None:
+        return Fault(
+            f"`resources.{key}_max` is given for payloads that span nodes",
+            "give one value: they have whole nodes",
+        )
+    return None

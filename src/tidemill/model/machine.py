@@ -150,6 +150,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     )
     is_order_known: bool = True  #: False: the order of `queued` is a guess; any of them may start first
     are_others_hidden: bool = False  #: regular jobs are not shown, nor which idle nodes are kept for them
+    are_jobs_hidden: bool = False  #: regular jobs are among what `hidden` says
     hidden: list[
         str
     ] = []  #: such as `regular jobs (PrivateData=jobs)`: then the plan without us cannot be known

@@ -52,3 +52,14 @@ def socket_to(host: str, port: int, timeout_s: float, *, private: bool) -> socke
         except OSError as error:
             last = error
     raise last
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of an address is this machine's loopback: only root of this machine can read what goes there.
+    Looks up no names but `localhost`."""
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host.lower() == "localhost"
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback

@@ -9,22 +9,33 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, NamedTuple, Self
 
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.files import names_in, sync, sync_directory
+from tidemill.files import names_in, open_new, short_name, sync, sync_directory, why_not_opened
 from tidemill.node.framed import FramedTail
-from tidemill.wire.node import IndexEntry, OutputRef
+from tidemill.wire.node import FORM_BASE, IndexEntry, OutputRef, job_of
 
 CHUNK_BYTES = 1 << 20
 BUNDLE_BYTES_MAX = 1 << 62  #: what pread(2) takes, and more than any file system
 HOLE_BYTES = 1 << 16
 """So many zeros at least become a hole: fewer are written faster than they are left out."""
 
+MEMBER_MODE = 0o644
+"""Mode of a member of an archive if the file's own mode is not known."""
+
 _ZEROS = bytes(HOLE_BYTES)
-_decode_entry = msgspec.json.Decoder(IndexEntry).decode
+_decode = msgspec.json.Decoder(IndexEntry).decode
+
+
+def _decode_entry(content: bytes) -> IndexEntry:
+    """The entry under its job's own number. Raises ValueError."""
+    entry = _decode(content)
+    if entry.job < FORM_BASE:
+        return entry
+    return msgspec.structs.replace(entry, job=job_of(entry.job))
 
 
 class IndexTail(FramedTail[IndexEntry]):
@@ -64,7 +75,7 @@ def read_chunks(directory: Path, ref: OutputRef) -> Iterator[bytes]:
     try:  # a FIFO of that name would block without O_NONBLOCK; a file does not know it
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise SiteError(f"failed to open bundle `{path}`: {error.strerror}") from error
+        raise SiteError(f"failed to open bundle `{path}`: {why_not_opened(error)}") from error
     try:
         while at < end:
             try:
@@ -102,17 +113,26 @@ def copy_member(directory: Path, ref: OutputRef, target: BinaryIO) -> None:
     sparse.end()
 
 
+class Written(NamedTuple):
+    """Size and checksum of a file, known from writing it."""
+
+    size_bytes: int
+    sha256: str
+
+
 class SparseFile:
-    """A new file that gets holes where zeros are written, so that zeros which no disk holds stay so. It has its length
-    after `end`."""
+    """A new file that gets holes in place of written zeros, so that holes of the source stay holes. It has its length
+    after `end`. `digest` is computed while it is written, so that nothing has to be read again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self.digest = hashlib.sha256()
         self._at = file.tell()
         self._is_behind_hole = False
 
     def write(self, piece: bytes) -> int:
         """Write the next bytes, whole blocks of zeros as holes. Raises OSError."""
+        self.digest.update(piece)
         view = memoryview(piece)
         begin = 0
         for at in range(0, len(view), HOLE_BYTES):
@@ -147,20 +167,20 @@ class SparseFile:
 class TarWriter:
     """Writes one plain tar archive (POSIX pax, as GNU tar and every other tar read it), seen only when whole.
 
-    The same members give the same bytes: owner, mode and time of members are fixed.
+    The same members give the same bytes: owner and time of members are fixed.
 
     >>> with TarWriter(Path("hits.tar")) as archive:  # doctest: +SKIP
     ...     archive.add_member("hits-0-99.root", directory, ref)
     """
 
-    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
-        """`check` is called with each piece of a member, and may raise."""
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None, *, mode: int = 0o666) -> None:
+        """`check` is called with each piece of a member, and may raise; `mode`: of the archive, less the umask."""
         self.path = path
         self._check = check
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._temporary = path.with_name(f".{short_name(path.name)}.{os.getpid()}.tmp")
         try:
             self._temporary.unlink(missing_ok=True)
-            self._file = self._temporary.open("xb")  # never through a link that was left there
+            self._file = open_new(self._temporary, mode)
         except OSError as error:
             raise SiteError(f"failed to start archive `{path}`: {error.strerror}") from error
         self._sparse = SparseFile(self._file)
@@ -172,7 +192,13 @@ class TarWriter:
 
     def add_member(self, name: str, directory: Path, ref: OutputRef) -> None:
         """Copy a bundle's member, verified; errors as `read_chunks`, and the archive is not finished then."""
-        self._add(name, ref.length, _Pieces(read_chunks(directory, ref), self._check))
+        mode = MEMBER_MODE if ref.mode is None else ref.mode & 0o777
+        self._add(name, ref.length, _Pieces(read_chunks(directory, ref), self._check), mode=mode)
+
+    @property
+    def written(self) -> Written:
+        """Size and checksum of the archive so far; after `close`, of all of it."""
+        return Written(self._sparse.tell(), self._sparse.digest.hexdigest())
 
     def close(self) -> None:
         """Finish: on return the archive stands under its name and survives a crash. Raises SiteError."""
@@ -203,9 +229,9 @@ class TarWriter:
         else:
             self.abandon()
 
-    def _add(self, name: str, size: int, source: io.BytesIO | _Pieces) -> None:
+    def _add(self, name: str, size: int, source: io.BytesIO | _Pieces, *, mode: int = MEMBER_MODE) -> None:
         info = tarfile.TarInfo(name)
-        info.size, info.mode = size, 0o644
+        info.size, info.mode = size, mode
         try:
             self._tar.addfile(info, source)  # type: ignore[arg-type]  # it only calls `read`
         except OSError as error:

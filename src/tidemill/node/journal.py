@@ -21,7 +21,7 @@ from tidemill.files import names_in
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines, next_whole
-from tidemill.wire.node import Done, Ended, Failed, Noted, OutputRef, Record
+from tidemill.wire.node import FORM_BASE, Done, Ended, Failed, Noted, OutputRef, Record, job_of
 
 NUMBER_MAX = 1 << 62
 """Of jobs and grants; a step of the site's own has a number above 2^60."""
@@ -72,6 +72,9 @@ def _decode_record(content: bytes) -> Record:
             message=record.message[:TEXT_CHARACTERS_MAX],
             stderr_tail=record.stderr_tail[:TEXT_CHARACTERS_MAX],
         )
+    number = getattr(record, "job", None)
+    if number is not None and number >= FORM_BASE:
+        record = msgspec.structs.replace(record, job=job_of(number))
     amounts, texts = _FIELDS[type(record)]
     _check(amounts(record), texts(record))
     for name in _IDENTITIES:
@@ -193,6 +196,7 @@ class FleetJournal:
         self._merge = Merge(start.seen, start.ended)
         self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
         self._retired = set(start.retired)
+        self._moved: set[str] = set()  #: journals from which more was read since the last call of `moved`
         #: of a `read` that found something all the same
         self._failed: SiteError | ProtocolError | None = None
         self.growing = 0
@@ -220,6 +224,8 @@ class FleetJournal:
                 found += tail.read(left)
             except (SiteError, ProtocolError) as error:
                 self._failed = self._failed or error
+            if tail.offset != before:
+                self._moved.add(name)
             left -= tail.offset - before
             if left <= 0:
                 break
@@ -238,6 +244,12 @@ class FleetJournal:
             ended=self._merge.ended(),
             retired=sorted(self._retired),
         )
+
+    def moved(self) -> dict[str, int]:
+        """Offsets of the journals from which more was read since the last call. The cost grows with these journals
+        only; `state` goes through all pilots."""
+        moved, self._moved = self._moved, set()
+        return {name: self._tails[name].offset for name in sorted(moved)}
 
     def retire(self, allocation: str) -> list[Record]:
         """Read what an allocation's pilots have left behind, and leave their journals alone from now on.
@@ -264,6 +276,9 @@ class FleetJournal:
             for tail, offset in zip(tails, before, strict=True):
                 tail.offset = offset
             raise
+        self._moved.update(
+            name for name, tail, at in zip(names, tails, before, strict=True) if tail.offset != at
+        )
         self._retired.update(name.removesuffix(".log") for name in names)
         return self._merge.take(found)
 

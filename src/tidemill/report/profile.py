@@ -58,6 +58,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     calls: dict[str, dict[str, int]]  #: per call: `ok`, `failed`, and each errno
     bins: list[Bin]
     truncated: bool
+    left_out: list[str]  #: why, see `image.profile.GAPS`
 
 
 def summary(profile: Profile) -> Summary:
@@ -82,6 +83,7 @@ def summary(profile: Profile) -> Summary:
         },
         bins=profile.bins,
         truncated=profile.truncated,
+        left_out=profile.left_out,
     )
 
 

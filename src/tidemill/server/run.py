@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import resource
+import signal
 import socket
 import stat
 import sys
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +27,7 @@ from tidemill.config.tls import Bearer
 from tidemill.errors import ConfigError, SiteError, blaming, did_you_mean
 from tidemill.model.failure import FailureClass
 from tidemill.model.identity import Identity
+from tidemill.net.addresses import is_loopback
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
 from tidemill.server.api.pace import Gate
@@ -137,7 +140,8 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
         try:
             _refuse_lost_list(store, authenticator.revoked)
             parts = ActiveParts(store, dispatcher, config, authenticator=authenticator, audit=audit)
-            with ExitStack() as running, listening(config) as listeners:
+            with ending_at_sigterm(), ExitStack() as running, listening(config) as listeners:
+                running.enter_context(authenticator.revoked.watched())
                 dispatcher.start()
                 role = PairedRole(dispatcher, parts, audit) if config.pair else None
                 running.callback(parts.stop if role is None else role.close)
@@ -229,6 +233,11 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
             f"listening on `{config.listen}` needs a secret, or https",
             hint="write one to a file of mode 0600 and name it with `secret_file`, or set `tls.certificate`; "
             "or use the Unix socket",
+        )
+    if config.listen is not None and not secured and not is_loopback(config.listen.rpartition(":")[0]):
+        raise ConfigError(
+            f"listening on `{config.listen}` needs https: others could read the secret, which permits everything",
+            hint="set `tls.certificate`, or listen on `127.0.0.1:PORT` and reach it by `ssh -L`",
         )
     if authenticator.tokens is not None and not secured:
         raise ConfigError("tokens are taken by https only", hint="set `tls.certificate`")
@@ -456,6 +465,24 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Make SIGTERM run the server's `finally` blocks also before and after uvicorn handles signals. Otherwise the
+    socket would stay, and clients would take it for a running server's."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

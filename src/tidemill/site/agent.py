@@ -21,6 +21,7 @@ from tidemill.site.link.exchange import Exchange
 from tidemill.site.nodes.capacity import CapacityMeter
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.nodes.unended import note_unended, unended
 from tidemill.site.staff.denials import Denials
 from tidemill.site.staff.stopping import StopControl
 from tidemill.site.state import site_state as s
@@ -43,10 +44,13 @@ class Agent:
         self.offers.profiles.has_read = self.data.stage.routes.learning.traced
         self.fleets = Lifecycle(site, self.offers, self.data.stage, devices=machine.shape.devices)
         self.harvesting = Harvesting(site, machine, batch, self.fleets)
-        self.capacity = CapacityMeter(site, self.harvesting)
+        self.capacity = CapacityMeter(site, self.harvesting, self.data.deliveries.troubles)
         self.exchange = Exchange(site, denials)
         caches = SiteCaches(site.config.caches, self.offers.profiles.reads)
-        self.node_samples = NodeSamples(site.fleets_dir, site.config.monitor_interval_s, lambda: site.state)
+        self.node_samples = NodeSamples(
+            site.fleets_dir, site.config.monitor_interval_s, lambda: site.state,
+            on_sample=self.harvesting.doubts.sampled,
+        )  # fmt: skip
         shown = Shown(caches, self.node_samples, self.offers.applications)
         self.views = Views(site, self.harvesting, self.data, denials=denials, shown=shown)
         self.metrics = MetricsFile(site, self.harvesting, self.data, exchange=self.exchange, shown=shown)
@@ -59,7 +63,7 @@ class Agent:
         changed |= self.fleets.forget(self.exchange.intake.deny())
         changed |= self.fleets.read(self._heard)
         changed |= self.harvesting.poll(self._demand())
-        changed |= self.stop.step(self.harvesting.book.held)
+        changed |= self.stop.step(self.harvesting.book.held, doubt=self.harvesting.doubts.last())
         contested = self.exchange.sync.contested
         if not contested:
             changed |= self.data.step()
@@ -126,10 +130,15 @@ class Agent:
         )
 
     def stop_pilots(self) -> None:
-        """Release all allocations, take what their pilots have done until then, and end the leads."""
-        self.harvesting.release_all(lambda: self.fleets.read(self._heard))
+        """Release all allocations, take what their pilots have done until then, and end the leads. A file lists the
+        jobs that may go on running; until they are known, it lists all jobs."""
+        note_unended(self.site.directory, unended(self.harvesting.book.living, None))
+        self.harvesting.release_all(
+            lambda: self.fleets.read(self._heard), lambda: self.fleets.send_home("the site's agent ends")
+        )
         self.fleets.read(self._heard, hurry=True)
         self.site.log.commit()
+        note_unended(self.site.directory, self.harvesting.unended())
         self.fleets.stop()
 
     def leave(self) -> None:

@@ -17,6 +17,7 @@ from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
+from tidemill.site.nodes.unended import note_unended
 from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.site.state.failed_runs import clear_failed_runs, note_failed_run
@@ -116,6 +117,7 @@ def _first_poll(
     """
     pause_s = AWAY_FIRST_S
     clear_outage(site_dir)  # of an agent that was killed
+    note_unended(site_dir, [])
     show_outage(site_dir, "")
     while True:
         epoch.check()

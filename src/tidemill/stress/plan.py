@@ -172,7 +172,7 @@ def check(plan: Plan, source: str) -> None:
 def _of_payload(plan: Plan) -> str:
     import re
 
-    if not re.match(NAME_PATTERN, plan.name) or len(plan.name) > 40:
+    if not re.fullmatch(NAME_PATTERN, plan.name) or len(plan.name) > 40:
         return f"`name` is `{plan.name}`, legal are letters, digits, `.`, `_`, `+` and `-`, at most 40"
     payload = plan.payload
     if (payload.app is None) == (payload.command is None):

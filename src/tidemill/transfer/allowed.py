@@ -3,6 +3,10 @@
 The list of endpoints is an allow-list of prefixes. URLs come from submitters by way of a server that is not trusted, so
 everything that could be understood in two ways is refused: user names, `..`, encoded slashes, control characters,
 parts after `#`, and queries except of HTTP.
+
+Doubled slashes are permitted, because names in catalogues begin with a slash. In paths of a file system (root, GridFTP)
+they are one slash. HTTP servers may distinguish them, so an HTTP path is sent and compared as written; only at its
+beginning they are one slash, unless the URL has a query, which may hold a signature of the path.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+import msgspec
 
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
@@ -25,6 +31,11 @@ PORTS = {
 
 LITERAL = ("root", "roots", "xroot", "xroots")
 """Names are taken as they stand, as xrdcp does; elsewhere they are percent-encoded."""
+
+WEB = ("http", "https", "dav", "davs")
+
+PATH_SAFE = "/!$&'()*+,;=:@~"
+"""Characters that need no encoding in the path of a URL, beside letters, digits and `-._` (RFC 3986, 3.3)."""
 
 URL_BYTES_MAX = 4096
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -42,6 +53,7 @@ class _Parts(NamedTuple):
     port: int
     path: str
     query: str
+    written: str  #: the path with its percent signs
 
 
 def is_remote(url: str) -> bool:
@@ -90,10 +102,13 @@ def redirected(
                 transient=False,
                 failure=direction.failure,
             ) from None
-        bare = Endpoint(
-            url=url, ca=came_from.endpoint.ca, access="both" if direction is Direction.OUT else "read"
+        bare = Endpoint(  # hints name its URL
+            url=url.partition("?")[0],
+            ca=came_from.endpoint.ca,
+            access="both" if direction is Direction.OUT else "read",
         )
         place = _place(url, parts, bare)
+    place = msgspec.structs.replace(place, sent_by=came_from.sent_by or came_from)
     if came_from.scheme in ("https", "davs") and place.scheme in ("http", "dav"):
         raise TransferError(
             f"`{came_from.shown}` sends us on to a place without encryption: `{place.shown}`",
@@ -131,6 +146,7 @@ def _place(url: str, parts: _Parts, endpoint: Endpoint) -> RemoteFile:
         path=parts.path,
         query=parts.query,
         endpoint=endpoint,
+        written=parts.written,
     )
 
 
@@ -174,20 +190,24 @@ def _read(url: str, direction: Direction) -> _Parts:
         )
     host, port = _host(scheme, rest.partition("/")[0], refuse)
     if scheme in LITERAL:
-        path, query = "/" + rest.partition("/")[2].lstrip("/"), ""
+        path = written = "/" + rest.partition("/")[2]
+        query = ""
         if "?" in path or "#" in path:
             raise refuse("`?` and `#` are not part of a name here")
     else:
-        path, query = _decoded(scheme, rest, refuse)
+        path, written, query = _decoded(scheme, rest, refuse)
     segments = path.split("/")
     if "." in segments or ".." in segments:
         raise refuse("`.` and `..` have no place in a URL")
-    if scheme != "s3" and "" in segments[1:-1]:
-        raise refuse("there is an empty name in its path")
-    return _Parts(scheme, host, port, path, query)
+    if scheme in WEB and not query:
+        path, written = "/" + path.lstrip("/"), "/" + written.lstrip("/")
+    elif scheme not in WEB and scheme != "s3":
+        path, written = re.sub("//+", "/", path), re.sub("//+", "/", written)
+    return _Parts(scheme, host, port, path, query, written)
 
 
-def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str]:
+def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str, str]:
+    """Path, path as written, and query."""
     try:
         split = urlsplit("x://" + rest)
         raw = unquote_to_bytes(split.path)
@@ -195,7 +215,7 @@ def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str]:
         raise refuse(f"that is not a URL: {error}") from error
     if split.fragment or "#" in rest:
         raise refuse("a part after `#` is for browsers")
-    if split.query and scheme not in ("http", "https", "dav", "davs"):
+    if split.query and scheme not in WEB:
         raise refuse("a query (`?`) is for HTTP only; write %3F for the character")
     if any(ord(c) < 32 or ord(c) > 126 or c in '"<>\\' for c in split.query):
         raise refuse("its query holds characters that must be percent-encoded")
@@ -207,7 +227,7 @@ def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str]:
         raise refuse("its path is not UTF-8") from error
     if any(ord(c) < 32 or ord(c) == 127 for c in path):
         raise refuse("the URL holds control characters")
-    return path or "/", split.query
+    return path or "/", quote(split.path or "/", safe=f"%{PATH_SAFE}"), split.query
 
 
 def _host(scheme: str, text: str, refuse: _Refuse) -> tuple[str, int]:

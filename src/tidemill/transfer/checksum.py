@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import re
 import threading
 import zlib
 from collections.abc import Callable
@@ -32,7 +31,6 @@ are computed when the file is complete, and so are those of a file that arrives 
 busy."""
 
 ADLER_BASE = 65521
-DIGITS = {"adler32": 8, "md5": 32, "sha256": 64}
 PART_BYTES = 64 << 20
 """Objects of at least this size are uploaded to S3 services in parts of it."""
 
@@ -240,15 +238,6 @@ class Growing:
 
     def _now(self, file: IO[bytes]) -> int:
         return os.fstat(file.fileno()).st_size if self._scattered is None else self._scattered.come()
-
-
-def canonical(algorithm: str, text: str) -> str | None:
-    """A checksum in canonical form: hexadecimal, lower case, with leading zeros; None if the text is not a checksum."""
-    digits = DIGITS.get(algorithm)
-    if digits is None or not re.fullmatch(r"[0-9a-fA-F]{1,128}", text):
-        return None
-    value = text.lower().rjust(digits, "0") if algorithm == "adler32" else text.lower()
-    return value if len(value) == digits else None
 
 
 def compare(what: str, told: dict[str, str], found: dict[str, str], by: str) -> None:

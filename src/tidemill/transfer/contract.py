@@ -89,8 +89,9 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A remote file that the site's configuration permits. `path` is not percent-encoded and begins with `/`, `query`
-    is as it was written. For `s3` the host is the bucket."""
+    """A remote file that the site's configuration permits. `path` is decoded and begins with `/`; `written` (HTTP only)
+    is the path as the URL has it, and so is `query`. For `s3` the host is the bucket. `sent_by`: the first place, if
+    its server redirected to this one."""
 
     url: str
     scheme: str
@@ -99,11 +100,20 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     query: str
     endpoint: Endpoint
+    written: str = ""
+    sent_by: RemoteFile | None = None
 
     @property
     def shown(self) -> str:
         """For messages and logs: without the query, in which signatures are."""
         return self.url.partition("?")[0]
+
+    @property
+    def named(self) -> str:
+        """For messages: in quotes, after the URL that led here."""
+        if self.sent_by is None:
+            return f"`{self.shown}`"
+        return f"`{self.sent_by.shown}`, which sends us on to `{self.shown}`"
 
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):

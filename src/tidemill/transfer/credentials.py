@@ -52,9 +52,36 @@ CONTEXTS_MAX = 64
 
 def credential_error(place: RemoteFile, why: str, hint: str | None = None) -> TransferError:
     """Class `credential`: what we showed was refused, or we have nothing to show."""
+    which = "" if place.sent_by is None else ": that"
     return TransferError(
-        f"`{place.shown}` refuses us: {why}",
+        f"{place.named}{which} refuses us: {why}",
         hint=hint or _renewal(place.endpoint),
+        transient=False,
+        failure=FailureClass.CREDENTIAL,
+    )
+
+
+_CLOCK = "if it has been renewed, check the clocks of this host and of the server"
+_ANOTHER_NAME = 62
+_HINTS_BY_CODE = {
+    9: _CLOCK,
+    10: f"its operators have to renew it, or `ca` of the endpoint names an authority that has expired; {_CLOCK}",
+    _ANOTHER_NAME: "it is for another host: check the URL, or ask its operators for a certificate with this name",
+    64: "it is for another address: write the host's name in the URL",
+}
+"""Hints by X509_V_ERR_* of OpenSSL's x509_vfy.h: not yet valid, expired, another name, another address."""
+
+
+def untrusted(place: RemoteFile, error: BaseException) -> TransferError:
+    """Class `credential`: the server's certificate is not trusted, so no request was sent. `error`: from OpenSSL's
+    verification, or from another library that compares the host's name."""
+    words, code = str(error), _ANOTHER_NAME
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words, code = error.verify_message, error.verify_code
+    ca = f"name its certification authority in `ca` of the endpoint `{place.endpoint.url}`"
+    return TransferError(
+        f"{place.named}: the server's certificate is not trusted: {words}",
+        hint=_HINTS_BY_CODE.get(code, ca),
         transient=False,
         failure=FailureClass.CREDENTIAL,
     )

@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 from tidemill import clock
 from tidemill.log import Log
-from tidemill.model.number import whole
+from tidemill.model.number import canonical_checksum, whole
 from tidemill.transfer import program
-from tidemill.transfer.checksum import Growing, canonical, joined_adler32
+from tidemill.transfer.checksum import Growing, joined_adler32
 from tidemill.transfer.contract import DIRECTORIES_MAX, RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, check_expiry, credential_error, environment
 from tidemill.transfer.gsi import WAIT_S, Control
@@ -105,7 +105,7 @@ class GridFtpAdapter:
             if error.transient or error.missing:
                 raise
             return None
-        return canonical(algorithm, answer[4:].strip())
+        return canonical_checksum(algorithm, answer[4:].strip())
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """None: reading the file back needs a copy."""
@@ -262,7 +262,7 @@ class _Following:
             _log.debug("following.ended", url=self._place.shown, reason=error.message)
 
     def _ask(self, control: Control) -> None:
-        at, found = 0, canonical("adler32", "1")
+        at, found = 0, canonical_checksum("adler32", "1")
         while found is not None and at < self._size:
             self._watch.check()
             is_written = self._is_written.is_set()
@@ -273,7 +273,7 @@ class _Following:
             if not at < there <= self._size:
                 return
             answer = control.sendcmd(f"CKSM ADLER32 {at} {there - at} {self._place.path}")
-            more = canonical("adler32", answer[4:].strip())
+            more = canonical_checksum("adler32", answer[4:].strip())
             found = None if more is None else joined_adler32(found, more, there - at)
             at = there
         if found is not None and _there(control, self._place) == self._size:

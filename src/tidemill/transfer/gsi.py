@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable
 
 from tidemill.transfer.contract import RemoteFile
-from tidemill.transfer.credentials import credential_error, tls
+from tidemill.transfer.credentials import credential_error, tls, untrusted
 
 MAXLINE = 65536
 WAIT_S = 30.0
@@ -104,11 +104,7 @@ class Control(ftplib.FTP):
             secure.write(b"0")
             self._step()
         except ssl.SSLCertVerificationError as error:
-            raise credential_error(
-                place,
-                f"its certificate is not trusted: {error.verify_message}",
-                "name the certification authorities in `ca` of the endpoint",
-            ) from error
+            raise untrusted(place, error) from error
         except ssl.SSLError as error:
             raise credential_error(place, f"TLS: {error.reason or error}") from error
         self._tls = secure

@@ -11,6 +11,7 @@ import base64
 import http.client
 import os
 import queue
+import re
 import socket
 import ssl
 import threading
@@ -22,13 +23,16 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import quote, urljoin
 
+import msgspec
+
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
-from tidemill.model.number import whole
+from tidemill.model.number import canonical_checksum, whole
 from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer
 from tidemill.transfer import allowed, credentials
-from tidemill.transfer.checksum import Growing, Summer, canonical, summer
+from tidemill.transfer.allowed import PATH_SAFE
+from tidemill.transfer.checksum import Growing, Summer, summer
 from tidemill.transfer.contract import (
     DIRECTORIES_MAX,
     Direction,
@@ -53,6 +57,17 @@ WAIT_S = 30.0
 INVITED_BYTES_MIN = 1 << 20
 """A body of this size waits until the server asks for it (`Expect`): one that refuses or redirects gets none of it."""
 
+_HEAD_REFUSED = (400, 401, 403, 405, 501)
+"""Statuses of HEAD after which GET may still be answered."""
+
+_ANY_PATH = "".join(map(chr, range(0x21, 0x7F)))
+_ANY_QUERY = _ANY_PATH.translate(dict.fromkeys(map(ord, '"<>\\')))
+
+_SIGNATURE = re.compile(
+    r"(?i)(?:^|&)(?:x-[a-z]+-[a-z-]+|signature|apikey|(?:[a-z_-]+[_-])?(?:sig|hmac|policy|token|authz?|key))="
+)
+"""Parameters in a query that authorize the URL by themselves: S3, Azure, Swift, CloudFront, macaroons."""
+
 _DIGESTS = {"adler32": "adler32", "sha256": "sha-256", "md5": "md5"}  # RFC 3230, RFC 5843
 
 
@@ -76,30 +91,43 @@ class HttpAdapter:
         self._lock = threading.Lock()
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
-        """Size, version and checksums from the headers of HEAD, or of GET if HEAD states no length."""
-        headers = {"Want-Digest": "adler32, sha-256", "Accept-Encoding": "identity"}
-        answer = self._ask(place, "HEAD", watch, headers).answer
-        if answer.status == 200 and "Content-Length" not in answer.headers:
-            answer.close()  # Apache 2.4 omits the length of an empty file there
-            answer = self._ask(place, "GET", watch, headers).answer
-        with closing(answer):
-            if answer.status != 200:
-                raise _refusal(place, answer, "query")
-            length = answer.headers.get("Content-Length", "")
-            size_bytes = 0 if _is_chunked(answer) else whole(length)
+        """Size, version and checksums from the headers of HEAD, or of GET if HEAD is refused or states no length."""
+        reply = self._asked(place, watch)
+        with closing(reply.answer) as answer:
+            if answer.status not in (200, 206):
+                raise _refusal(reply, "query")
+            length = _told_length(answer)
+            is_untold = not length and _is_chunked(answer)
+            size_bytes = 0 if is_untold else whole(length)
             if size_bytes is None:
                 raise TransferError(
-                    f"`{place.shown}`: the server reports no size (`Content-Length: {length}`)",
+                    f"{reply.place.named}: the server reports no size (`Content-Length: {length}`)",
                     transient=False,
                 )
             checksums = _digests(answer)
             validator = _validator(answer) or " ".join(
                 f"{name}:{each}" for name, each in sorted(checksums.items())
             )
-            if _is_chunked(answer):
+            if is_untold:
                 version = f" {validator or clock.now_us()}"  # without a word of the server's, it may differ each time
                 return Stat(size_bytes=0, version=version, checksums=checksums, is_told=False)
             return Stat(size_bytes=size_bytes, version=f"{length} {validator}", checksums=checksums)
+
+    def _asked(self, place: RemoteFile, watch: Watch) -> _Reply:
+        """The answer whose headers describe the file. A signed URL is valid for one method only, and some servers lack
+        HEAD: then ask for the file's first byte."""
+        headers = {"Want-Digest": "adler32, sha-256", "Accept-Encoding": "identity"}
+        reply = self._ask(place, "HEAD", watch, headers)
+        if reply.answer.status in _HEAD_REFUSED:
+            reply.answer.close()
+            reply = self._ask(place, "GET", watch, headers | {"Range": "bytes=0-0"})
+            status = reply.answer.status
+            if status in (200, 401, 403, 404, 410) or (status == 206 and _told_length(reply.answer)):
+                return reply
+        elif reply.answer.status != 200 or "Content-Length" in reply.answer.headers:
+            return reply
+        reply.answer.close()  # Apache 2.4 omits the length of an empty file at HEAD; such a file has no first byte
+        return self._ask(place, "GET", watch, headers)
 
     def read(
         self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
@@ -121,14 +149,15 @@ class HttpAdapter:
                 have = 0
                 target.unlink(missing_ok=True)  # sums are made of what the file holds: no earlier bytes
             elif answer.status != 206 or not _continues(answer, have):
-                raise _refusal(place, answer, "read")
-            size, version = have + _length(answer), _validator(answer)
+                raise _refusal(reply, "read")
+            told, version = _size_of(answer, have), _validator(answer)
+            size = stat.size_bytes if told is None else told
             if size != stat.size_bytes or (version and f"{size} {version}" != stat.version):
                 target.unlink(missing_ok=True)
-                raise TransferError(f"`{place.shown}` has changed while it was read")
+                raise TransferError(f"{reply.place.named} has changed while it was read")
             at_hand = {each: summer(each) for each in needed & {"adler32"} if not have}  # costs nothing there
             with Growing(target, needed - at_hand.keys()) as growing:
-                self._take(reply, target, have, watch, at_hand.values())
+                self._take(reply, target, range(have, size), watch, at_hand.values())
                 return growing.end() | {name: each.hexdigest() for name, each in at_hand.items()}
 
     def _read_untold(
@@ -139,10 +168,10 @@ class HttpAdapter:
         reply = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"})
         with closing(reply.answer) as answer:
             if answer.status != 200:
-                raise _refusal(place, answer, "read")
+                raise _refusal(reply, "read")
             version = _validator(answer)
             if not _is_chunked(answer) or (version and f" {version}" != stat.version):
-                raise TransferError(f"`{place.shown}` has changed while it was read")
+                raise TransferError(f"{reply.place.named} has changed while it was read")
             try:
                 with Growing(target, needed) as growing:
                     with target.open("wb", buffering=0) as file:
@@ -150,11 +179,11 @@ class HttpAdapter:
                     if target.stat().st_size <= stat.size_bytes:
                         return growing.end()
             except ExchangeError as error:
-                raise _broken(reply.place, "read", error.reason) from error
+                raise _broken(reply.place, "read", error) from error
             except OSError as error:
                 raise of_os_error(error, f"write `{target}`") from error
         target.unlink()
-        raise TooLargeError(f"`{place.shown}` has more than {stat.size_bytes} bytes", transient=False)
+        raise TooLargeError(f"{reply.place.named} has more than {stat.size_bytes} bytes", transient=False)
 
     def write(
         self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
@@ -162,21 +191,19 @@ class HttpAdapter:
         """Write the file with PUT; makes missing directories (MKCOL) and tries once more. Returns no checksums."""
         for attempt in range(2):
             with FileIO(source) as file:
-                answer = self._ask(
-                    place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file
-                ).answer
-            with closing(answer):
+                reply = self._ask(place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file)
+            with closing(reply.answer) as answer:
                 if answer.status in (200, 201, 204):
                     return {}
                 if attempt or answer.status not in (404, 409) or place.query:
-                    raise _refusal(place, answer, "write")
+                    raise _refusal(reply, "write")
             self._make_directories(place, watch)
         raise AssertionError("the second attempt ends above")
 
     def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
-        answer = self._ask(place, "MOVE", watch, {"Destination": _absolute(final), "Overwrite": "T"}).answer
-        with closing(answer):
+        reply = self._ask(place, "MOVE", watch, {"Destination": _absolute(final), "Overwrite": "T"})
+        with closing(reply.answer) as answer:
             if answer.status in (405, 501):
                 raise TransferError(
                     f"failed to name `{final.shown}`: the server does not know MOVE",
@@ -185,7 +212,7 @@ class HttpAdapter:
                     transient=False,
                 )
             if answer.status not in (200, 201, 204):
-                raise _refusal(final, answer, "name")
+                raise _refusal(reply._replace(place=_named_as(reply.place, final)), "name")
         if _target(final) != final.path:
             self._look_for(final, watch)
 
@@ -212,21 +239,21 @@ class HttpAdapter:
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """SHA-256 of the file, read back with GET and not stored."""
-        answer = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"}).answer
-        with closing(answer):
+        reply = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"})
+        with closing(reply.answer) as answer:
             if answer.status != 200:
-                raise _refusal(place, answer, "read back")
+                raise _refusal(reply, "read back")
             try:
                 return _sum_up(answer, watch)
             except ExchangeError as error:
-                raise _broken(place, "read back", error.reason) from error
+                raise _broken(reply.place, "read back", error) from error
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
         """Delete the file; a missing file is not an error."""
-        answer = self._ask(place, "DELETE", watch, {}).answer
-        with closing(answer):
+        reply = self._ask(place, "DELETE", watch, {})
+        with closing(reply.answer) as answer:
             if answer.status not in (200, 202, 204, 404, 410):
-                raise _refusal(place, answer, "delete")
+                raise _refusal(reply, "delete")
 
     def rest(self) -> None:
         """Close the connections that were kept between the steps of a move."""
@@ -265,7 +292,7 @@ class HttpAdapter:
             else:
                 return _Reply(place, answer)
         raise TransferError(
-            f"`{place.shown}`: more than {REDIRECTS_MAX} redirections",
+            f"{place.named}: more than {REDIRECTS_MAX} redirections",
             transient=False,
             failure=direction.failure,
         )
@@ -281,7 +308,7 @@ class HttpAdapter:
             server = self._server(place, min(WAIT_S, watch.stall_s))
             return server.ask(method, _target(place), headers=headers, body=pieces, bound=watch)
         except ExchangeError as error:
-            raise _broken(place, method, error.reason) from error
+            raise _broken(place, method, error) from error
 
     def _server(self, place: RemoteFile, wait_s: float) -> HttpServer:
         tls = credentials.tls(place) if place.scheme in ("https", "davs") else None
@@ -294,29 +321,33 @@ class HttpAdapter:
             return found
 
     def _take(
-        self, reply: _Reply, target: Path, have: int, watch: Watch, summers: Collection[Summer]
+        self, reply: _Reply, target: Path, span: range, watch: Watch, summers: Collection[Summer]
     ) -> None:
-        """Write the body behind what is there, and sum it up."""
-        size = have + _length(reply.answer)
+        """Append the body, which holds these bytes of the file, and sum it up."""
+        have, size = span.start, span.stop
+        upto = size + _is_chunked(reply.answer)  # a chunked body may go on: one more byte shows that
         try:
             with target.open("r+b" if have else "wb", buffering=0) as file:
                 file.truncate(have)
                 file.seek(have)
-                _copy(reply.answer, file, range(have, size), watch, summers)
+                _copy(reply.answer, file, range(have, upto), watch, summers)
         except ExchangeError as error:
             if not isinstance(error.reason, http.client.IncompleteRead):
-                raise _broken(reply.place, "read", error.reason) from error
+                raise _broken(reply.place, "read", error) from error
         except OSError as error:
             raise of_os_error(error, f"write `{target}`") from error
         now = target.stat().st_size
+        if now > size:
+            target.unlink()
+            raise TransferError(f"{reply.place.named} has changed while it was read")
         if now != size:
             raise TransferError(
-                f"failed to read `{reply.place.shown}`: the connection ended after {now} of {size} bytes"
+                f"failed to read {reply.place.named}: the connection ended after {now} of {size} bytes"
             )
 
     def _make_directories(self, place: RemoteFile, watch: Watch) -> None:
         names = place.path.strip("/").split("/")[:-1][:DIRECTORIES_MAX]
-        for depth in range(1, len(names) + 1):
+        for depth in (number for number, name in enumerate(names, 1) if name):
             folder = _with_path(place, "/" + "/".join(names[:depth]) + "/")
             try:
                 answer = self._ask(folder, "MKCOL", watch, {}).answer
@@ -369,10 +400,12 @@ def _copy(
 def _sum_up(answer: HttpAnswer, watch: Watch) -> str:
     """SHA-256 of all that comes, which is kept nowhere."""
     follower = _Follower()
-    length, done = _length(answer), 0
+    length, done = _size_of(answer, 0), 0
     try:
-        while done < length:
-            piece = answer.read(min(PIECE_BYTES, length - done))
+        while length is None or done < length:
+            piece = answer.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - done))
+            if not piece and length is None:
+                break  # the end of a chunked body is marked
             if not piece:
                 raise TransferError(f"the connection ended after {done} of {length} bytes")
             follower.take(piece)
@@ -404,7 +437,7 @@ def _bearer(place: RemoteFile) -> str | None:
 
 
 def _target(place: RemoteFile) -> str:
-    return quote(place.path, safe="/!$&'()*+,;=:@~") + (f"?{place.query}" if place.query else "")
+    return place.written + (f"?{place.query}" if place.query else "")
 
 
 def _absolute(place: RemoteFile) -> str:
@@ -413,8 +446,14 @@ def _absolute(place: RemoteFile) -> str:
 
 
 def _joined(place: RemoteFile, location: str) -> str:
+    """The URL of a redirection, read as curl reads it: percent-encodes bytes that are not legal in URLs, and drops the
+    part after `#`, which is for browsers (RFC 9110, 10.2.2). XRootD 5.5.3 does not encode names in `Location`."""
+    raw = location.strip(" \t").partition("#")[0].encode("latin-1", "replace")  # http.client decodes bytes so
+    path, mark, query = raw.partition(b"?")
+    path = re.sub(rb"%(?![0-9a-fA-F]{2})", b"%25", path)
+    text = quote(path, safe=_ANY_PATH) + mark.decode() + quote(query, safe=_ANY_QUERY)
     try:
-        return urljoin(_absolute(place), location)
+        return urljoin(_absolute(place), text)
     except ValueError as error:
         raise TransferError(
             f"`{place.shown}` sends us on to `{ascii(location)[:200]}`, which is not a URL", transient=False
@@ -422,22 +461,33 @@ def _joined(place: RemoteFile, location: str) -> str:
 
 
 def _with_path(place: RemoteFile, path: str) -> RemoteFile:
-    return RemoteFile(
-        url=f"{place.scheme}://{place.host}:{place.port}{quote(path)}",
-        scheme=place.scheme,
-        host=place.host,
-        port=place.port,
-        path=path,
-        query="",
-        endpoint=place.endpoint,
-    )
+    written = quote(path, safe=PATH_SAFE)
+    url = f"{place.scheme}://{place.host}:{place.port}{written}"
+    return msgspec.structs.replace(place, url=url, path=path, written=written, query="")
 
 
-def _length(answer: HttpAnswer) -> int:
+def _named_as(place: RemoteFile, final: RemoteFile) -> RemoteFile:
+    """The place as messages name it when a file gets its final name: that name, and the server that answered."""
+    return final if place.sent_by is None else msgspec.structs.replace(place, sent_by=final)
+
+
+def _size_of(answer: HttpAnswer, have: int) -> int | None:
+    """The size of a file, from an answer that sends all of it after the first `have` bytes. None: the answer does not
+    state it, but marks the end of the body. Raises TransferError if it does neither."""
     size_bytes = whole(answer.headers.get("Content-Length", ""))
-    if size_bytes is None:
+    if size_bytes is not None:
+        return have + size_bytes
+    if not _is_chunked(answer):
         raise TransferError("the server reports no size of what it sends", transient=False)
-    return size_bytes
+    return whole(_told_length(answer))
+
+
+def _told_length(answer: HttpAnswer) -> str:
+    """The size of the whole file as the server reports it, also in an answer with a part of it; empty if it does
+    not."""
+    if answer.status == 206:
+        return str(answer.headers.get("Content-Range", "")).strip().rpartition("/")[2].strip("*")
+    return str(answer.headers.get("Content-Length", ""))
 
 
 def _is_chunked(answer: HttpAnswer) -> bool:
@@ -464,39 +514,60 @@ def _digests(answer: HttpAnswer) -> dict[str, str]:
             with suppress(ValueError):
                 text = base64.b64decode(text, validate=True).hex()
         algorithm = {word: ours for ours, word in _DIGESTS.items()}.get(name.lower())
-        value = None if algorithm in (None, "md5") else canonical(str(algorithm), text)
+        value = None if algorithm in (None, "md5") else canonical_checksum(str(algorithm), text)
         if algorithm is not None and value is not None:
             found[algorithm] = value
     return found
 
 
-def _broken(place: RemoteFile, verb: str, error: Exception) -> TransferError:
+def _broken(place: RemoteFile, verb: str, exchange: ExchangeError) -> TransferError:
     """A connection that failed or ended; TLS that does not trust, or is not trusted."""
+    error = exchange.reason
     if isinstance(error, ssl.SSLCertVerificationError):
-        return credentials.credential_error(
-            place,
-            f"its certificate is not trusted: {error.verify_message}",
-            "name its certification authority in `ca` of the endpoint",
-        )
+        return credentials.untrusted(place, error)
     if isinstance(error, ssl.SSLError) and "ALERT" in str(error).upper().replace(" ", "_"):
         return credentials.credential_error(place, f"TLS: {error.reason or error}")
+    if isinstance(error, http.client.InvalidURL):
+        return TransferError(
+            f"failed to {verb.lower()} {place.named}: HTTP cannot send this URL: {error}", transient=False
+        )
     if isinstance(error, socket.gaierror):
         return TransferError(
-            f"failed to reach `{place.shown}`: there is no host `{place.host}`",
+            f"failed to reach {place.named}: host `{place.host}` has no address: {error.strerror or error}",
             hint="check the URL, and the name service",
         )
     words = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     return TransferError(
-        f"failed to {verb.lower()} `{place.shown}`: {words}",
+        f"failed to {verb.lower()} {place.named}: {words}",
         hint="the server or the network is unreachable: it is tried again",
     )
 
 
-def _refusal(place: RemoteFile, answer: HttpAnswer, verb: str) -> TransferError:
-    status = answer.status
-    what = f"failed to {verb} `{place.shown}`: the server said {status} {answer.reason}"
+def _is_by_itself(place: RemoteFile) -> bool:
+    """Whether the job's URL authorizes itself, without a credential of the endpoint."""
+    query, endpoint = (place.sent_by or place).query, place.endpoint
+    if not query:
+        return False
+    shows_nothing = place.sent_by is None and endpoint.certificate is None and endpoint.token_file is None
+    return shows_nothing or _SIGNATURE.search(query) is not None
+
+
+def _refusal(reply: _Reply, verb: str) -> TransferError:
+    place, status = reply.place, reply.answer.status
+    said = f"the server said {status} {reply.answer.reason}".rstrip()
+    what = f"failed to {verb} {place.named}: {said}"
+    if status in (400, 401, 403) and _is_by_itself(place):
+        return TransferError(
+            what,
+            hint="the URL carries its own signature or key, which has expired or is for something else: give the job a "
+            "new URL, valid until its events have run and its outputs are delivered",
+            transient=False,
+        )
+    if status in (401, 403) and place.query and place.sent_by is not None:
+        # the first server signs a new URL for each request
+        return TransferError(what, hint="the next try asks the first server for another URL")
     if status in (401, 403):
-        return credentials.credential_error(place, f"the server said {status} {answer.reason}")
+        return credentials.credential_error(place, said)
     if status in (404, 410):
         return TransferError(what, transient=False, missing=True)
     if status == 507:

@@ -18,14 +18,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
 
 import msgspec
 
 from tidemill import clock
 from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.files import short_name
 from tidemill.model.failure import FailureClass
-from tidemill.transfer.allowed import LITERAL, permit
+from tidemill.transfer.allowed import LITERAL, WEB, permit
 from tidemill.transfer.checksum import ChecksumError, compare, sums
 from tidemill.transfer.contract import (
     Adapter,
@@ -45,6 +45,8 @@ from tidemill.transfer.xrootd import XrootdAdapter
 
 T = TypeVar("T")
 PAUSE_MAX_S = 60.0
+MARK_DIGITS = 12
+
 LOOK_S = 0.5
 """The interval of checks for a canceled move while a server computes a checksum."""
 
@@ -70,7 +72,7 @@ class Mover:
         self._s3 = S3Adapter()
         http, xrootd, gridftp = HttpAdapter(self._endpoints), XrootdAdapter(), GridFtpAdapter()
         self._adapters: dict[str, Adapter] = {
-            **dict.fromkeys(("http", "https", "dav", "davs"), http),
+            **dict.fromkeys(WEB, http),
             **dict.fromkeys(LITERAL, xrootd),
             **dict.fromkeys(("gsiftp", "ftp"), gridftp),
             "s3": self._s3,
@@ -176,8 +178,8 @@ class Mover:
         stat = self._look(place, watch)
         watch.size_bytes = stat.size_bytes
         stat = stat if stat.is_told else msgspec.structs.replace(stat, size_bytes=bytes_max)
-        mark = hashlib.sha256(f"{place.url}\0{stat.version}".encode()).hexdigest()[:12]
-        partial = target.with_name(f".{target.name}.{mark}.part")
+        mark = _mark(f"{place.url}\0{stat.version}")
+        partial = target.with_name(f".{short_name(target.name)}.{mark}.part")
         for other in begun - {
             partial
         }:  # the source has changed since, or its server names the version otherwise
@@ -453,11 +455,14 @@ class _Sums:
         )
 
 
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:MARK_DIGITS]
+
+
 def _beside(place: RemoteFile, source: str) -> RemoteFile:
-    """The temporary name of an output on its server: the same for each attempt with the same local file."""
-    mark = hashlib.sha256(source.encode()).hexdigest()[:12]
-    folder, _, name = place.path.rpartition("/")
-    path = f"{folder}/.{name}.{mark}.part"
-    host = place.host if place.port == 0 else f"{place.host}:{place.port}"
-    quoted = path if place.scheme in LITERAL else quote(path)
-    return msgspec.structs.replace(place, path=path, url=f"{place.scheme}://{host}{quoted}")
+    """The temporary name of an output on its server. It is the same for each attempt with the same local file, and
+    short, so that the file may have any name that the server accepts."""
+    mark = _mark(f"{place.path}\0{source}")
+    path, written = (f"{each.rpartition('/')[0]}/.{mark}.part" for each in (place.path, place.written))
+    url = f"{place.scheme}://{place.host}:{place.port}{written}"
+    return msgspec.structs.replace(place, path=path, written=written, url=url)

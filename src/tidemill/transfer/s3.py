@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,10 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tidemill.errors import install_hint
-from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, canonical, sums
+from tidemill.model.number import canonical_checksum
+from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, sums
 from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch, of_os_error
-from tidemill.transfer.credentials import credential_error
+from tidemill.transfer.credentials import credential_error, untrusted
 
 PIECE_BYTES = 16 << 20
 """Objects come in pieces of this size, several at a time (STREAMS_S3)."""
@@ -29,6 +31,7 @@ PIECE_BYTES = 16 << 20
 READ_BYTES = 1 << 20
 META = "sha256"
 SAID_MAX = 400
+CAUSES_MAX = 20
 _TAG_SAFE = '"-/+=:'  # entity tags of real services stay as they are
 AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _WHERE = (
@@ -65,7 +68,7 @@ class S3Adapter:
         """Size and version of the object, and the SHA-256 in its metadata."""
         with _told(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
-        told = canonical("sha256", str(head.get("Metadata", {}).get(META, "")))
+        told = canonical_checksum("sha256", str(head.get("Metadata", {}).get(META, "")))
         size, tag = head.get("ContentLength"), quote(str(head.get("ETag", "")), safe=_TAG_SAFE)
         if not isinstance(size, int) or size < 0:
             raise TransferError(f"failed to query `{place.shown}`: the service does not say how large it is")
@@ -305,6 +308,7 @@ def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
     from botocore.parsers import ResponseParserError
+    from urllib3.util.ssl_match_hostname import CertificateError
 
     try:
         yield
@@ -319,6 +323,9 @@ def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[
             cause = error.__cause__ or error.__context__
             assert isinstance(cause, ClientError)
             raise _refusal(place, verb, cause.response) from error
+        for below in _below(error):
+            if isinstance(below, (ssl.SSLCertVerificationError, CertificateError)):
+                raise untrusted(place, below) from error
         raise TransferError(
             f"failed to {verb} `{place.shown}`: {_said(error)}",
             hint="the service or the network is unreachable: it is tried again",
@@ -346,6 +353,15 @@ def _refusal(place: RemoteFile, verb: str, response: Any) -> TransferError:
     if status == 412:
         return TransferError(f"`{place.shown}` has changed while it was read")
     return TransferError(what, transient=status >= 500 or status in (0, 408, 429) or code == "SlowDown")
+
+
+def _below(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
+    for _ in range(CAUSES_MAX):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _said(words: object) -> str:

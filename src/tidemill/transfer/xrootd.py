@@ -15,9 +15,9 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tidemill.model.number import whole
+from tidemill.model.number import canonical_checksum, whole
 from tidemill.transfer import program
-from tidemill.transfer.checksum import Growing, canonical
+from tidemill.transfer.checksum import Growing
 from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, credential_error, environment
 
@@ -118,7 +118,7 @@ class XrootdAdapter:
             raise self._error(place, reply, "ask the checksum of")
         if reply.status != 0 or kind != algorithm:
             return None
-        return canonical(algorithm, value.strip())
+        return canonical_checksum(algorithm, value.strip())
 
     def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """None: reading the file back needs a copy."""

@@ -16,11 +16,22 @@ from tidemill.model.application import Parameter
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
+from tidemill.model.retry.changes import JobChanges
 from tidemill.model.trouble import RefusedApplication, Trouble
 from tidemill.wire.activity import ActivityReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
-from tidemill.wire.monitoring import AllocationSamples, AwaitedNodes, RegularWaits, SiteSums, StagingView
+from tidemill.wire.monitoring import (
+    AllocationSamples,
+    AwaitedNodes,
+    BadNode,
+    GrantView,
+    RegularWaits,
+    SiteSums,
+    StagingView,
+    TidePoint,
+    TransferView,
+)
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -61,6 +72,8 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     owner: str = ""
     shares: float | None = None  #: weight of the campaign in the fair share, on creation 1.0
     notify: list[Subscription] = []  #: subscriptions to add to those of the campaign
+    #: the campaign must be new: the server refuses the submission if it exists; none = its jobs are added to it
+    new: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class SubmitReply(msgspec.Struct, kw_only=True):
@@ -110,10 +123,16 @@ class JobRow(msgspec.Struct, kw_only=True):
 
 
 class JobPage(msgspec.Struct, kw_only=True):
-    """`next`: pass as `before` for the following page; None on the last. Newest first."""
+    """`next`: pass as `before` for the following page; None on the last. Newest first.
+
+    With `jobs` and `ended_after`, the page is complete up to the number `reached` of the feed: pass it as `ended_after`
+    to get the jobs that end later. None: the feed no longer holds what happened since; ask for the jobs by number. With
+    `ended_after`, `next` is `reached` if there are more pages, else None.
+    """
 
     jobs: list[JobRow]
     next: int | None
+    reached: int | None = None
 
 
 class FailureRow(msgspec.Struct, kw_only=True):
@@ -351,6 +370,8 @@ class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, om
     reason: str = ""
     key: str = ""  #: if given, the request counts once, however often it comes within a month
     unneeded: bool = False  #: of a cancellation: jobs of which no event has ended become COMPLETED
+    #: of a retry: changes for all that runs from now on, also in jobs that wait or run; none = no changes
+    changes: JobChanges | None = None
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -462,6 +483,9 @@ class Capacity(msgspec.Struct, kw_only=True):
     opens: bool = False  #: knows inputs with `read = "url"`; others get them as files
     limits: bool = False  #: keeps to `at_once` of a job, and knows `timed`; others get no job with `at_once`
     packs: bool = False  #: knows `pack` of an output; others deliver tar archives
+    #: the site lets memory and time of payloads grow, accepts changes by a retry, and knows `shell` of a command; other
+    #: sites give each payload the maximum from the start, and get no `shell`
+    grows: bool = False
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
     awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
@@ -657,6 +681,8 @@ class DeliverOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="deliver"):
     fresh: str | None = None
     merge: bool = True
     delivery: int = 1
+    #: where the outputs go if a retry has changed that; None = as the job's specification says
+    output_dir: str | None = None
 
 
 class ForgetOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="forget"):
@@ -684,50 +710,6 @@ class DrainOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="drain"):
 
 
 Order = LeaseOrder | CancelOrder | DiscardOrder | DeliverOrder | ForgetOrder | FetchLogOrder | DrainOrder
-
-
-class TidePoint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Nodes of the machine, mean over a minute: those of regular jobs, of Tidemill, idle ones, those out of service."""
-
-    minute: int  #: since 1970 UTC
-    regular: float
-    ours: float
-    idle: float
-    away: float
-
-
-class BadNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node in quarantine: the site starts nothing there."""
-
-    node: str
-    since_us: int
-    until_us: int
-    why: str
-    evidence: list[str]
-
-
-class TransferView(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of a job on their way: `in` to the site, or `out` from it. `places`: scheme and host only."""
-
-    job: int
-    way: str
-    names: list[str]  #: the first few files
-    places: list[str]
-    tries: int  #: that failed before
-    under_way: (
-        bool  #: False: it waits for its next try, for parts that are made again, or as `waits_for` says
-    )
-    waits_for: str = ""
-
-
-class GrantView(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant of the centre, in node-hours."""
-
-    account: str
-    granted: float
-    used: float
-    open: float  #: what running and waiting allocations may still use
-    left: float
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):

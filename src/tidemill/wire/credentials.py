@@ -32,9 +32,17 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     ca: Path | None = None
     token_file: Path | None = None
 
-    def bearer(self, *, encrypted: bool) -> str | None:
-        """What follows `Authorization: Bearer`; a token only where it travels encrypted. Raises ConfigError."""
+    def bearer(self, *, encrypted: bool, stays_here: bool = False) -> str | None:
+        """What follows `Authorization: Bearer`; a token only on an encrypted connection. `stays_here`: the connection
+        does not leave this machine (a Unix socket, or loopback). Raises ConfigError, also for a secret that others
+        could read in transit: it permits everything."""
         if self.secret_file is not None:
+            if not (encrypted or stays_here):
+                raise ConfigError(
+                    f"the secret of `{self.secret_file}` is not sent over `http://` to another machine: others could "
+                    "read it in transit",
+                    hint="name the server by `https://`, or reach its loopback by `ssh -L` and `http://localhost:PORT`",
+                )
             return read_secret(self.secret_file)
         if not encrypted:
             return None

@@ -21,6 +21,7 @@ from tidemill import clock
 from tidemill.config.amqp import refuse_password
 from tidemill.config.keys import addresses
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
+from tidemill.net.addresses import is_loopback
 from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, tcp, unix
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 from tidemill.wire.credentials import Credentials
@@ -42,11 +43,17 @@ Marks = tuple[tuple[int, int], ...]
 Query = Mapping[str, str | int | bool | None]
 
 
-class ConflictError(JobError):
-    """409: the key was used for other content, or the epoch is old. Sending it again cannot help."""
+class RefusedRequestError(JobError):
+    """400: the server refuses the request. No job has failed, and existing jobs are unchanged."""
+
+    exit_code = 2
 
 
-class TooLongError(JobError):
+class ConflictError(RefusedRequestError):
+    """409: the key was used for other content, the name is taken, or the epoch is old. Asking again cannot help."""
+
+
+class TooLongError(RefusedRequestError):
     """What was to be sent is longer than a request may be, here or at a proxy (413): less of it may be sent."""
 
 
@@ -78,8 +85,8 @@ class Connection:
     Keeps connections for the next calls; may be shared by threads. Sends the certificate, and the secret or the token
     as bearer token; without any of them, over https, the token that `find_token` finds. `longest_s` limits the whole
     of a call, `timeout_s` each step. Raises SiteError (transient) if no server answers, ConfigError for 401, 403 and
-    404, BusyError for 429, ConflictError for 409, TooLongError for 413, JobError for any other refusal, and
-    ProtocolError for an answer that cannot be read.
+    404, BusyError for 429, ConflictError for 409, TooLongError for 413, RefusedRequestError for any other refusal,
+    and ProtocolError for an answer that cannot be read.
     """
 
     def __init__(
@@ -303,7 +310,7 @@ class Connection:
         return self.address.startswith("https:")
 
     def _headers(self) -> dict[str, str]:
-        bearer = self._credentials.bearer(encrypted=self._is_encrypted)
+        bearer = self._credentials.bearer(encrypted=self._is_encrypted, stays_here=_stays_here(self.address))
         return {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
 
     def _unreachable(self, what: str, error: Exception) -> SiteError:
@@ -356,7 +363,7 @@ def error_of(status: int, reply: ErrorReply) -> TidemillError:
         return TooLongError(reply.error, hint=reply.hint)
     if status in (408, 429) or status >= 500:
         return SiteError(reply.error, hint=reply.hint, transient=True)
-    return JobError(reply.error, hint=reply.hint)
+    return RefusedRequestError(reply.error, hint=reply.hint)
 
 
 def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s: float | None) -> HttpServer:
@@ -389,6 +396,11 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
         f"`{address}` is not a server address",
         hint="write `unix:/path/api.sock`, `http://host:port` or `https://host:port`",
     )
+
+
+def _stays_here(address: str) -> bool:
+    """Whether what is sent to an address stays on this machine: a Unix socket, or loopback."""
+    return address.startswith("unix:") or is_loopback(urlsplit(address).hostname or "")
 
 
 def _target(path: str, query: Query | None) -> str:

@@ -1,4 +1,5 @@
-"""What was measured on nodes, from a site to the server and on to clients. Part of the messages of `wire/api`."""
+"""Measurements on nodes, and a site's view of its machine, from the site to the server and on to clients. Parts of the
+messages of `wire/api`."""
 
 from __future__ import annotations
 
@@ -138,3 +139,46 @@ class SiteSums(msgspec.Struct, frozen=True, kw_only=True):
     moves: list[MoveSums] = []
     areas: list[AreaSums] = []
     harm_s: float | None = None
+
+
+class TidePoint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Nodes of the machine, mean over a minute: used by regular jobs, used by Tidemill, idle, and out of service."""
+
+    minute: int  #: since 1970 UTC
+    regular: float
+    ours: float
+    idle: float
+    away: float
+
+
+class BadNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node in quarantine: the site starts nothing there."""
+
+    node: str
+    since_us: int
+    until_us: int
+    why: str
+    evidence: list[str]
+
+
+class TransferView(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of a job on their way: `in` to the site, or `out` from it. `places`: scheme and host only."""
+
+    job: int
+    way: str
+    names: list[str]  #: the first few files
+    places: list[str]
+    tries: int  #: that failed before
+    #: False: it waits for its next try, for parts that are made again, or as `waits_for` says
+    under_way: bool
+    waits_for: str = ""
+
+
+class GrantView(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant of the centre, in node-hours."""
+
+    account: str
+    granted: float
+    used: float
+    open: float  #: what running and waiting allocations may still use
+    left: float

@@ -151,6 +151,30 @@ class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     node_cache: bool | None = None
 
 
+FORM_BASE = 1 << 40
+"""Numbers of jobs are below it. A fleet knows each form of a job by its `form_number`, because forms have different
+programs."""
+
+FORMS_MAX = 1 << 19
+STEPS_FROM = 1 << 60
+"""From here on, numbers are those of the site's own steps, which have one form."""
+
+
+def form_number(job: int, form: int) -> int:
+    """The number by which a fleet knows a form of a job; form 0 has the job's own number."""
+    return job if job >= STEPS_FROM else job + form * FORM_BASE
+
+
+def job_of(number: int) -> int:
+    """The job of a `form_number`."""
+    return number if number >= STEPS_FROM else number % FORM_BASE
+
+
+def form_of(number: int) -> int:
+    """The form of a `form_number`."""
+    return 0 if number >= STEPS_FROM else number // FORM_BASE
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """What many jobs share: an approved application, resolved by the agent."""
 
@@ -196,7 +220,8 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 
     Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{column.K}` `{cores}`
-    `{input.NAME}`; `{{` and `}}` are braces.
+    `{input.NAME}`; `{{` and `}}` are braces. In `argv`, `env` and the program's `executable` a character U+10FF80 to
+    U+10FFFF stands for one byte, 0x80 to 0xFF: so bytes that are not UTF-8 reach the payload.
     """
 
     job: int
@@ -209,6 +234,10 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     inputs: list[InputDef]
     #: most of its events that run at the same time, each in a payload of its own; None = no limit
     at_once: int | None = None
+    umask: int | None = None  #: of its payloads; None = the pilot's
+    #: soft limits of its payloads, as setrlimit(2) counts, by lower-case name such as `stack`; -1 = unlimited. A hard
+    #: limit of the slot bounds each; None = the pilot's
+    limits: dict[str, int] | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +298,8 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     length: int
     sha256: str
+    #: permission bits that the payload gave its file; None = not known, or not a file
+    mode: int | None = None
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="started"):

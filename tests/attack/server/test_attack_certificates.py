@@ -112,7 +112,7 @@ def feed(world: Attacked, name: str) -> tuple[http.client.HTTPSConnection, http.
 def test_a_feed_that_is_open_ends_with_its_credential(attacked: Attacked) -> None:
     connection, answer = feed(attacked, "eve")
     assert answer.status == 200
-    attacked.revoked.write_text("name eve\n")
+    attacked.revoke("name eve\n")
     number = 0
     heard: list[bytes] = []
     try:
@@ -134,6 +134,7 @@ def test_a_list_that_is_damaged_lets_nobody_back_in(attacked: Attacked, damage: 
     path = attacked.revoked
     path.write_text("name eve\n")
     until(lambda: attacked.call("eve", "GET", "/v1/jobs")[0] == 401)
+    unread = len(attacked.events("revoked.unread"))
     match damage:
         case "gone":
             path.unlink()
@@ -147,6 +148,8 @@ def test_a_list_that_is_damaged_lets_nobody_back_in(attacked: Attacked, damage: 
         case _:
             path.write_text("revoke all of them\n")
     try:
+        # a thread reads the list once a second
+        until(lambda: len(attacked.events("revoked.unread")) > unread)
         for _ in range(3):
             status, answer = attacked.call("eve", "GET", "/v1/jobs")
             assert status == 401, json.dumps(answer)

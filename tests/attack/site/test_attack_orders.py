@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tidemill.config.limits import OrderLimits
+from tidemill.model.failure import is_jobs_own, step_after
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.link.screening import NUMBER_MAX, Screen, Screened, room_of
 from tidemill.site.state import site_state as s
@@ -25,7 +26,7 @@ HONEST: dict[str, dict[str, Any]] = {
               "spec": {"app": "sim", "events": 5}, "from_jobs": {}, "cure": {"ward": "far-data", "read": "cache"}},
     "cancel": {"job": 1, "reason": "x", "keep": True},
     "discard": {"job": 1, "first": 0, "count": 1},
-    "deliver": {"job": 1, "done": "0-4", "fresh": "2-4", "merge": True, "delivery": 1},
+    "deliver": {"job": 1, "done": "0-4", "fresh": "2-4", "merge": True, "delivery": 1, "output_dir": "/out"},
     "forget": {"job": 1},
     "fetch_log": {"request": 1, "job": 1, "event": 0},
     "drain": {"drain": True, "reason": "x"},
@@ -83,7 +84,10 @@ def screened(made: WorkPool, order: dict[str, Any]) -> Screened | None:
         return None
     room = room_of(made.settlement, LIMITS, leases_max=100, paced=100)
     found = Screen(made.state, LIMITS, room, lambda _: None).look([read])
-    entry = s.Replied(acked=0, orders=found.orders, at_us=0, refused=found.refused, passed=found.passed)
+    entry = s.Replied(
+        acked=0, orders=found.orders, at_us=0, refused=found.refused, passed=found.passed,
+        illegal=list(found.illegal),
+    )  # fmt: skip
     made.apply(msgspec.json.decode(_encoder.encode(entry), type=s.Replied))
     msgspec.json.decode(_encoder.encode(made.state), type=s.SiteState, dec_hook=s.decode_hook)
     return found
@@ -137,6 +141,7 @@ def serves(made: WorkPool, value: object) -> None:
     assert (len(found.orders), found.dropped) == (1, 0), value
     assert made.state.deliveries[77] == "0-4"
     assert made.state.jobs[77].terms == s.DeliveryTerms(fresh="2-4", merge=True, delivery=1)
+    assert made.state.jobs[77].spec.output_dir == "/out"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +158,28 @@ def test_a_lease_does_not_make_another_job_of_one_that_is_here(spec: dict[str, A
     assert found is not None
     assert list(found.refused) == [2]
     assert msgspec.json.encode(made.state.jobs[1].spec) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_jobs"),
+    [
+        ({"spec": {"app": "sim", "events": 5, "name": "my prog"}}, True),
+        ({"spec": {"app": "sim", "events": 5, "retries": -1}}, True), ({"owner": "a\tb"}, False),
+        ({"campaign": "../c"}, False),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_not_legal_goes_back_for_its_own_fault_and_any_other_for_the_sites(
+    changed: dict[str, Any], is_jobs: bool
+) -> None:
+    made = pool()
+    found = screened(made, {"t": "lease", "n": 2, **HONEST["lease"], **changed})
+    assert found is not None
+    assert list(found.refused) == [2]
+    (report,) = made.state.reports
+    assert isinstance(report, api.ReleaseReport)
+    assert report.evidence is not None
+    assert is_jobs_own(report.evidence) is is_jobs
+    assert ("changed as the message says" in step_after(report.evidence)) is is_jobs
 
 
 @pytest.mark.parametrize("told", [{"x": 1}, {"in": -1}, {"in": 2**63}, {"../in": 1}, {"in": 1, "x": 2}])
@@ -179,6 +206,15 @@ def test_a_delivery_has_a_number_from_one_on(delivery: int) -> None:
     assert found.orders == []
     assert "out of range" in found.why
     assert made.state.deliveries == {}
+
+
+@pytest.mark.parametrize("place", ["a\0b", "\x1b[2J", "a\nb", "/" + "x" * 100_000])
+def test_an_order_to_deliver_elsewhere_names_a_place_that_may_be_one(place: str) -> None:
+    made = pool()
+    found = screened(made, {"t": "deliver", "n": 2, **HONEST["deliver"], "output_dir": place})
+    assert found is not None
+    assert (found.orders, found.why) == ([], "order 2: its directory for outputs is not legal")
+    assert made.state.jobs[1].spec.output_dir is None
 
 
 @pytest.mark.parametrize("field", ["done", "fresh"])

@@ -10,13 +10,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import Home
+from tests.worlds.home.homes import Home, started_home
 from tests.worlds.services.hostile_answers import HOSTILE, hostile_answers
 
 from tidemill.printable import printable_line, printable_lines
@@ -67,12 +66,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 def _env(address: str, folder: Path) -> dict[str, str]:
@@ -149,10 +144,20 @@ def test_a_payloads_own_output_is_text_on_a_terminal_and_exact_everywhere_else(h
 
 
 def test_last_words_of_a_failed_payload_are_text(home: Home) -> None:
-    failed = home.run("run", "--name", "bad", "--", "sh", "-c", PAYLOAD + "; exit 3")
+    words = ["run", "--name", "bad", "--", "sh", "-c", PAYLOAD + "; exit 3"]
+    command = [sys.executable, "-m", "tidemill.cli.main", *words]
+    screen = Terminal(command, cwd=home.work, env={**home.env, "TERM": "xterm"}).until_end()
+    assert "a\\u001b]0;owned\\u0007b\\u009bc\n" in screen, ascii(screen)
+    assert "\\u001b[2Jd\n" in screen
+    for char in ("\x1b]", "\x1b[2J", "\x9b", "\x07"):
+        assert char not in screen, ascii(screen)
+    words[2] = "worse"
+    failed = home.run(*words)
     assert failed.returncode == 3, "a single event's own status"
-    assert "owned" not in failed.stderr  # it was written to stdout
-    assert "| \\u001b[2Jd" in failed.stderr
+    assert failed.stdout == "a\x1b]0;owned\x07b\x9bc\n"
+    own, ours = failed.stderr[:6], failed.stderr[6:]
+    assert own == "\x1b[2Jd\n", "exact where it is not a terminal"
+    _harmless(ours)
     (row,) = home.jobs("bad")
     for words in (
         ["job", "show", str(row.id)],

@@ -15,9 +15,9 @@ from tidemill.server.archive import operation
 from tidemill.server.archive.live import MONTH, export
 from tidemill.server.archive.operation import month_of
 from tidemill.server.archive.parquet import COLUMNS, OPERATION, Archive
-from tidemill.wire.api import AllocationReport, AppOffer, BadNode, GrantView, SiteView, StartCost, TidePoint
+from tidemill.wire.api import AllocationReport, AppOffer, SiteView, StartCost
 from tidemill.wire.far import CacheFigures, CacheView
-from tidemill.wire.monitoring import StagingView
+from tidemill.wire.monitoring import BadNode, GrantView, StagingView, TidePoint
 
 pytest.importorskip("pyarrow")
 

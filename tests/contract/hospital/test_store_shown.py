@@ -94,7 +94,7 @@ def test_sums_of_a_site_come_back_as_it_reported_them_last(world: World) -> None
 
 @pytest.mark.parametrize(
     ("stderr", "step"),
-    [("", "its stderr is empty, read its stdout"), ("Fatal\n", "read its stderr")],
+    [("", "its stderr is empty, read its stdout, if any"), ("Fatal\n", "read its stderr")],
 )
 def test_pages_send_nobody_to_read_a_stderr_that_is_empty(world: World, stderr: str, step: str) -> None:
     site = Site(world)

@@ -16,7 +16,7 @@ numbers, and makes numbers of variables that look like one.
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
     $TIDEMILL_FAKE_PBS/slow          seconds that every command takes, if it is there
     $TIDEMILL_FAKE_PBS/rstat         what `pbs_rstat -f` prints
-    $TIDEMILL_FAKE_PBS_USER          who calls, if not the user of the process
+    $TIDEMILL_FAKE_PBS_USER          a person calls, of this name; without it Tidemill does, in a clean environment
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from tests.fakes.environment import refusal
 from tests.fakes.pbs.server import (
     AWAY,
     AWAY_OTHERS,
@@ -77,6 +78,13 @@ def options(words: list[str], valued: str, flags: str) -> tuple[dict[str, list[s
         else:
             rest.append(word)
     return found, rest
+
+
+def check_environment() -> None:
+    """Users call with any environment, Tidemill with a clean one."""
+    why = "" if "TIDEMILL_FAKE_PBS_USER" in os.environ else refusal("TIDEMILL_FAKE_PBS")
+    if why:
+        raise Failed(why, INVALID)
 
 
 def check_server(words: list[str]) -> None:
@@ -448,6 +456,7 @@ def main() -> int:
         if NAME != "pbsdsh":
             with path("commands").open("a") as file:
                 file.write(" ".join([NAME, *sys.argv[1:]]).replace("\n", " ") + "\n")
+            check_environment()
             check_server(sys.argv)
         COMMANDS[NAME](sys.argv[1:])
     except Failed as error:

@@ -1,10 +1,14 @@
 """Slurm's client commands as far as the adapter calls them, on a JSON file: for queues that no test machine can hold,
-slow controllers and refusals. `fake.py STATE COMMAND WORDS...`; `install` puts the commands into a folder for PATH.
+slow controllers and refusals. They answer in a clean environment only (tests/fakes/environment.py).
+`install` puts the commands into a folder for PATH; they are compiled once, and start without `site`: some tests bound
+what a call takes.
 
 State: `delay_s` (each command takes so long), `refuse` (it prints this on stderr and fails), `warn` (only prints it),
-`user`, `jobs` (records), `crowd` ({"running", "waiting", "nodes"}: so many more of other users), `config` (lines of
-`scontrol show config`), `accounted` (lines of sacct), `allow` (what may be updated), `calls` (a
-file to which each call's words are appended), `sdiag_bytes` (sdiag prints so many, no counter).
+`user`, `cluster` (sbatch prints `id;cluster`), `jobs` (records), `crowd` ({"running", "waiting", "nodes"}: so many
+more of other users), `config` (lines of `scontrol show config`), `accounted` (lines of sacct), `associations` (lines
+of sacctmgr), `allow` (what may be updated), `calls` (a file to which each call's words are appended), `sdiag_bytes`
+(sdiag prints so many, no counter), `hides` (squeue shows no job whose name begins so), `deaf` (scancel does nothing,
+and says so of nothing).
 """
 
 from __future__ import annotations
@@ -16,7 +20,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-COMMANDS = ("squeue", "sinfo", "scontrol", "sbatch", "scancel", "sacct", "sdiag")
+from tests.fakes.environment import refusal
+
+ROOT = Path(__file__).resolve().parents[3]
+START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.fakes.slurm.fake import main; sys.exit(main())"
+COMMANDS = ("squeue", "sinfo", "scontrol", "sbatch", "scancel", "sacct", "sdiag", "sacctmgr")
 LIVING = {"PD": "PENDING", "R": "RUNNING", "CG": "COMPLETING", "S": "SUSPENDED"}
 SHORT = {word: short for short, word in LIVING.items()} | {
     "CANCELLED": "CA",
@@ -28,11 +36,14 @@ State = dict[str, Any]
 
 def install(folder: Path, state: State) -> Path:
     """Write the commands and their state; the state's path."""
+    import shlex  # not for the commands themselves
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "state.json"
     path.write_text(json.dumps(state))
     for name in COMMANDS:
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {path} {name} "$@"\n')
+        words = shlex.join([sys.executable, "-I", "-S", "-c", START, str(path), name])
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         (folder / name).chmod(0o755)
     return path
 
@@ -40,6 +51,9 @@ def install(folder: Path, state: State) -> Path:
 def main() -> int:
     """Run one command."""
     path, command, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if refusal():
+        sys.stderr.write(f"{refusal()}\n")
+        return 1
     state: State = json.loads(path.read_text())
     if state.get("calls"):
         with Path(state["calls"]).open("a") as file:
@@ -76,12 +90,12 @@ def submit(state: State, words: list[str]) -> Iterator[str]:
     job |= {"user": state.get("user", "me"), "state": "PENDING", "elements": option(words, "array")}
     job |= {"minutes": int(option(words, "time") or 10), "nodes": 1}
     state["jobs"].append(job)
-    yield str(number)
+    yield f"{number};{state['cluster']}" if "cluster" in state else str(number)
 
 
 def cancel(state: State, words: list[str]) -> list[str]:
     """By number, whole arrays."""
-    numbers = {word.partition("_")[0] for word in words}
+    numbers = set() if state.get("deaf") else {word.partition("_")[0] for word in words}
     for job in state.get("jobs", []):
         if str(job["id"]) in numbers:
             job["state"] = "CANCELLED"
@@ -120,6 +134,8 @@ def squeue(state: State, words: list[str]) -> Iterator[str]:
         form = form.replace(f"\0{letter}", f"{{{letter}}}")
     me = state.get("user", "me") if "--me" in words else None
     for job in jobs(state):
+        if state.get("hides") and job["name"].startswith(state["hides"]):
+            continue
         if (me is None or job["user"] == me) and (wanted == "all" or job["state"] in states):
             yield form.format_map(fields(job))
 
@@ -187,11 +203,23 @@ def scontrol(state: State, words: list[str]) -> Iterator[str]:
             f"Nodes=n[00001-{len(names):05}] PriorityTier=1 OverSubscribe=EXCLUSIVE PreemptMode=OFF State=UP "
             "GraceTime=0"
         )
+    elif what == "job":
+        yield from job_records(state, words[-1])
     elif what == "reservation":
         yield "No reservations in the system"
     elif what == "config":
         yield from ["Configuration data as of 2026-11-21T03:12:11", "SLURM_VERSION = 22.05.8"]
         yield from state.get("config", ["AccountingStorageType = accounting_storage/none"])
+
+
+def job_records(state: State, number: str) -> Iterator[str]:
+    """`scontrol -o show job NUMBER`."""
+    for job in state.get("jobs", []):
+        if str(job["id"]) == number:
+            yield (
+                f"JobId={job['id']} JobName={job['name']} UserId={job['user']}(1000) JobState={job['state']} "
+                f"Reason=None Comment={job.get('comment', '')}  StdErr=/dev/null StdOut=/dev/null Power= "
+            )
 
 
 def elements(job: dict[str, Any]) -> int:
@@ -223,6 +251,12 @@ def sacct(state: State, words: list[str]) -> list[str]:
     return list(state.get("accounted", []))
 
 
+def sacctmgr(state: State, words: list[str]) -> list[str]:
+    """The user's associations."""
+    del words
+    return list(state.get("associations", []))
+
+
 def sinfo(state: State, words: list[str]) -> list[str]:
     """One line for all nodes."""
     del words
@@ -237,7 +271,5 @@ ACTS: dict[str, Callable[[State, list[str]], Iterable[str]]] = {
     "sdiag": sdiag,
     "sacct": sacct,
     "sinfo": sinfo,
+    "sacctmgr": sacctmgr,
 }
-
-if __name__ == "__main__":
-    sys.exit(main())

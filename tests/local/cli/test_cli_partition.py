@@ -51,7 +51,7 @@ def test_a_job_does_not_wait_for_its_share_where_the_only_site_has_not_been_hear
         server.wait(WAIT_S)
 
 
-def test_up_and_run_refuse_a_partition_that_there_is_not_and_status_tells_how_often(home: Home) -> None:
+def test_up_and_run_refuse_a_partition_that_there_is_not(home: Home) -> None:
     configure(home, "batch")
     up = home.run("up", "--detach")  # the server knows the site from now on
     assert up.returncode == 0, up.stderr + home.logs()
@@ -63,6 +63,13 @@ def test_up_and_run_refuse_a_partition_that_there_is_not_and_status_tells_how_of
         assert refused.returncode == 2, refused.stderr + home.logs()
         assert REFUSED in refused.stderr
         assert not up_runs(home.path)
+
+
+def test_status_tells_how_often_a_partition_that_there_is_not_ended_the_agent(home: Home) -> None:
+    configure(home, "batsch")
+    for _ in range(3):
+        refused = home.run("site", "run", str(home.path / "site"))
+        assert (refused.returncode, REFUSED in refused.stderr) == (2, True), refused.stderr
     told = home.run("site", "status").stdout
     assert "agent ended  3 times with an error since " in told
     assert "the batch system has no partition `batsch` (did you mean `batch`?)" in " ".join(told.split())

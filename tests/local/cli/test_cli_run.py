@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import WAIT_S, Home, wait_for
+from tests.worlds.home.homes import WAIT_S, Home, started_home, wait_for
 from tests.worlds.home.processes import by_role, send
 
 from tidemill import examples
@@ -21,12 +21,8 @@ from tidemill.client.home import read_up
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 def _campaign(home: Home) -> str:
@@ -68,6 +64,34 @@ def test_a_single_failing_command_exits_as_it_did_with_class_and_its_last_words(
     assert "payload" in done.stderr
     assert "it broke" in done.stderr
     assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 3", 3), ("kill -SEGV $$", 139), ("true", 1)],
+    ids=["status", "signal", "output"],
+)
+def test_a_single_event_that_fails_prints_what_the_command_prints(
+    home: Home, script: str, status: int
+) -> None:
+    output = ["--output", "missing.txt"] if script == "true" else []
+    lines = "".join(f"line {number}\n" for number in range(200))
+    words = [
+        "sh",
+        "-c",
+        f'i=0; while [ $i -lt 200 ]; do echo "line $i"; i=$((i+1)); done; echo oops >&2; {script}',
+    ]
+    done = home.run("run", *output, "--", *words)
+    assert (done.returncode, done.stdout) == (status, lines), done.stderr
+    assert done.stderr.startswith("oops\n")
+    assert done.stderr.count("oops") == 1
+    assert "error: payload: " in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_a_single_event_that_fails_prints_no_stdout_where_none_is_kept(home: Home) -> None:
+    done = home.run("run", "--no-keep-stdout", "--", "sh", "-c", "echo unwanted; exit 3")
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
 
 
 def test_inputs_lines_outputs_and_environment_reach_the_command(home: Home) -> None:
@@ -122,7 +146,11 @@ def test_outputs_are_listed_and_copied(home: Home) -> None:
     done = home.run("outputs", "get", str(listed["job"]), "--to", "copies")
     assert done.returncode == 0, done.stderr
     assert (home.work / done.stdout.strip()).stat().st_size == listed["output"]["size_bytes"]
-    assert home.run("outputs", "get", str(listed["job"]), "--output", "nil").returncode == 1
+    assert home.run("outputs", "get", str(listed["job"]), "--output", "nil").returncode == 2
+    for words in ([str(listed["job"])], ["--campaign", name]):
+        missed = home.run("outputs", "get", *words, "--event", "99")
+        assert missed.returncode == 2
+        assert f"hint: `tidemill outputs ls {' '.join(words)} --files` lists them" in missed.stderr
 
 
 def test_a_report_page_is_written(home: Home) -> None:

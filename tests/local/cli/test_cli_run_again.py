@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import Home
+from tests.worlds.home.homes import Home, started_home
 
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 def test_a_name_is_refused_and_its_files_stay_also_where_no_server_runs_that_knows_it(home: Home) -> None:

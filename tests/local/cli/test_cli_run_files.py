@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import tempfile
 import time
@@ -11,19 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import WAIT_S, Home, wait_for
+from tests.worlds.home.homes import TIDEMILL, WAIT_S, Home, started_home, wait_for
 
 from tidemill.client import Client
 
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 def _campaign(home: Home) -> str:
@@ -44,6 +41,129 @@ def _files(home: Home, campaign: str) -> dict[str, str]:
 def test_stdin_reaches_the_command_of_a_single_event(home: Home) -> None:
     done = home.run("run", "--", "cat", stdin="one\ntwo\n")
     assert (done.returncode, done.stdout) == (0, "one\ntwo\n"), done.stderr
+
+
+def _typed(script: str) -> str:
+    return script.replace("tidemill", " ".join(map(shlex.quote, TIDEMILL)))
+
+
+def _shell(home: Home, script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", _typed(script)], cwd=home.work, env=home.env, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+
+
+def test_a_loop_over_the_lines_of_a_file_loses_none_without_a_word(home: Home) -> None:
+    (home.work / "list").write_text("a\nb\nc\n")
+    done = _shell(home, "while read x; do tidemill run -- echo got $x; done < list")
+    assert done.stdout == "got c\n", "nothing is left of the file at its last line"
+    assert done.stderr.count("stdin is a file that was read in part before") == 2
+    assert "`--no-stdin`" in done.stderr
+    done = _shell(home, "while read x; do tidemill run --no-stdin -- echo got $x; done < list")
+    assert (done.stdout, done.stderr) == ("got a\ngot b\ngot c\n", "")
+    done = _shell(home, "{ read x; tidemill run --stdin -- cat; } < list")
+    assert (done.stdout, done.stderr) == ("b\nc\n", "")
+
+
+def test_what_a_command_takes_of_a_pipe_that_its_loop_reads_is_said(home: Home) -> None:
+    (home.work / "list").write_text("a\nb\nc\n")
+    done = _shell(home, "cat list | while read x; do tidemill run -- echo got $x; done")
+    assert done.stdout == "got a\n"
+    said = "remark: CMD reads the rest of stdin (4 B), which is also the stdin of the process that started `tidemill`"
+    assert said in done.stderr
+    done = _shell(home, "cat list | tidemill run -- cat")
+    assert (done.stdout, done.stderr) == ("a\nb\nc\n", "")
+
+
+@pytest.mark.parametrize("shell", [("bash",), ("bash", "-es"), ("sh",)])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_commands_that_a_shell_reads_from_stdin_stay_with_the_shell(
+    home: Home, tmp_path: Path, shell: tuple[str, ...], is_file: bool
+) -> None:
+    (home.work / "list").write_text("a\nb\n")
+    lines = [
+        *("tidemill run -- echo one", "tidemill run --events 2 -- true 2> /dev/null"),
+        *("{ tidemill run -- cat; } < list", "echo c | (tidemill run -- cat)", "echo last"),
+    ]
+    script = tmp_path / "script"
+    script.write_text(_typed("\n".join(lines)))
+    words = ["bash", "-c", 'exec <"$0" "$@"' if is_file else 'cat "$0" | (exec "$@")', str(script), *shell]
+    done = subprocess.run(
+        words, cwd=home.work, env=home.env, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.stdout == "one\na\nb\nc\nlast\n", done.stderr
+
+
+LONG = f"# {'x' * 77}\n" * 200
+"""More than dash reads at once: the rest is still on stdin."""
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("way", ["< {script}", "<< 'THE END'\n{text}\nTHE END\n"])
+def test_a_script_on_stdin_runs_to_its_end_whatever_descriptors_its_shell_has_inherited(
+    home: Home, tmp_path: Path, shell: str, way: str
+) -> None:
+    (home.work / "list").write_text("a\nb\n")
+    text = _typed(
+        f"tidemill run -- echo one; : one line\n{LONG}timeout 60 tidemill run -- cat\n"
+        "{ tidemill run -- cat; } < list\n{ (tidemill run -- cat; true); } < list\n"
+        "count() { tidemill run -- wc -l; }; count < list\n{ tidemill run -- echo two; } 2> err\necho last"
+    )
+    script = tmp_path / "script"
+    script.write_text(text)
+    shown = f"flock -n 200 && {shell} {way.format(script=script, text=text)}"
+    words = ["bash", "-c", f"( {shown} ) 200> lock 12< /dev/null 14< {script}"]
+    done = subprocess.run(
+        words, cwd=home.work, env=home.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.stdout == "one\na\nb\na\nb\n2\ntwo\nlast\n", done.stderr
+
+
+def test_a_script_within_a_script_that_the_same_shell_reads_from_stdin_runs_to_its_end(home: Home) -> None:
+    text = _typed("bash << 'THE END'\ntidemill run -- echo one\necho two\nTHE END\necho three\n")
+    done = subprocess.run(
+        ["bash"],
+        cwd=home.work,
+        env=home.env,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.stdout == "one\ntwo\nthree\n", done.stderr
+
+
+def test_braces_are_passed_as_text_and_a_directory_may_be_called_like_a_placeholder(home: Home) -> None:
+    folder = home.work / "in {event}"
+    folder.mkdir()
+    (folder / "prog").write_text("#!/bin/sh\necho $0 $*\n")
+    (folder / "prog").chmod(0o755)
+    done = _shell(
+        home, "cd 'in {event}' && tidemill run -- ./prog {event} '{{event}}' '{{{seed}}}' '{a: {event}}'"
+    )
+    expected = f"{folder}/prog 0 {{event}} {{{{seed}}}} {{a: 0}}\n"
+    assert done.stdout == expected, done.stderr
+    done = _shell(
+        home,
+        "cd 'in {event}' && echo x | tidemill run -- ./prog {event} '{{event}}' '{{{seed}}}' '{a: {event}}'",
+    )
+    assert done.stdout == expected, done.stderr
+
+
+def test_a_work_directory_with_a_line_break_can_be_used_where_outputs_go_elsewhere(home: Home) -> None:
+    (folder := home.work / "a\nb").mkdir()
+    (folder / "prog").write_text("#!/bin/sh\necho hello\n")
+    (folder / "prog").chmod(0o755)
+    done = _shell(home, f"cd '{folder}' && tidemill run -- ./prog")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a\\nb/tidemill-out`: its path has a line break" in done.stderr
+    assert "--dir DIR" in done.stderr
+    assert _shell(home, f"cd '{folder}' && tidemill run --dir ../out -- ./prog").returncode == 2
+    done = _shell(home, f"cd '{folder}' && tidemill run --dir {home.work}/out -- ./prog")
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
 
 
 def test_stdin_that_several_events_cannot_share_is_refused_with_the_ways_out(home: Home) -> None:
@@ -91,7 +211,14 @@ def test_a_retry_adds_the_files_of_what_failed_and_leaves_the_others(home: Home)
     assert resumed.returncode == 0, resumed.stderr
     assert _files(home, name) == {f"out-{k}.txt": f"{k}\n" for k in range(3)}
     again = home.run("run", "--resume", name)
-    assert (again.returncode, "is complete: nothing is left to run" in again.stderr) == (0, True)
+    assert (again.returncode, again.stdout) == (0, "")
+    lines = again.stderr.splitlines()
+    assert lines[0] == f"campaign `{name}` is complete: nothing is left to run"
+    assert not any("following" in each or "events ended" in each for each in lines), (
+        "there is nothing to wait for"
+    )
+    assert all(f"out-{k}.txt" in again.stderr for k in range(3)), again.stderr
+    assert "would run   nothing\n" in home.run("run", "--resume", name, "--dry-run").stdout
 
 
 def test_pack_tar_makes_one_archive_whose_members_are_named_after_the_output(home: Home) -> None:
@@ -111,6 +238,35 @@ def test_pack_tar_makes_one_archive_whose_members_are_named_after_the_output(hom
     (row,) = home.jobs(name)
     listed = home.data("outputs", "ls", str(row.id), "--files")
     assert [each["name"] for each in listed] == ["h-000000000.txt", "h-000000001.txt"]
+
+
+def test_pack_files_makes_files_of_stdout_and_outputs_are_told_apart_by_their_directories(
+    home: Home,
+) -> None:
+    name = _campaign(home)
+    words = [
+        "--events",
+        "2",
+        "--pack",
+        "files",
+        "--output",
+        "a/o.txt",
+        "--output",
+        "b/o.txt",
+        "--output",
+        "stdout",
+    ]
+    script = "mkdir a b; echo a$0 > a/o.txt; echo b$0 > b/o.txt; echo file > stdout; echo said $0"
+    assert home.run("run", *words, "--name", name, "--dry-run", "--", "true").stdout.count("8 files") == 1
+    done = home.run("run", *words, "--name", name, "--", "sh", "-c", script, "{event}")
+    assert done.returncode == 0, done.stderr
+    assert _files(home, name) == {
+        "a-o-0.txt": "a0\n", "a-o-1.txt": "a1\n", "b-o-0.txt": "b0\n", "b-o-1.txt": "b1\n",
+        "stdout-stdout-0": "said 0\n", "stdout-stdout-1": "said 1\n", "stdout-0": "file\n", "stdout-1": "file\n",
+    }  # fmt: skip
+    (row,) = home.jobs(name)
+    assert home.run("job", "logs", str(row.id), "--event", "1").stdout == "said 1\n"
+    assert home.run("run", "--pack", "files", "--", "echo", "one").stdout == "one\n"
 
 
 def test_each_row_of_a_table_is_an_event_and_its_columns_name_its_files(home: Home) -> None:

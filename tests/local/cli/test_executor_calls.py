@@ -20,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, as_completed, wa
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import Home, wait_for
+from tests.worlds.home.homes import Home, started_home, wait_for
 
 from tidemill.client import Client, Executor
 from tidemill.client.executor import CallError, CallTimeoutError
@@ -28,12 +28,8 @@ from tidemill.client.executor import CallError, CallTimeoutError
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import WAIT_S, Home, wait_for
+from tests.worlds.home.homes import WAIT_S, Home, started_home, wait_for
 
 from tidemill.client import Client
 from tidemill.model.intervals import IntervalSet
@@ -30,12 +30,8 @@ echo "end $n" >> {log}
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_troubleshooting_names_causes_and_classes_that_exist() -> None:
 
 def test_troubleshooting_quotes_what_a_site_says_of_idle_nodes() -> None:
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    said = page.partition("What the line `nodes` says:")[2].partition("## An event fails")[0]
+    said = page.partition("What the line `nodes` says:")[2].partition("\n##")[0]
     quoted = {quote for row in re.findall(r"^\| (`.*?) \|", said, re.MULTILINE) for quote in quotes(row)}
     known = {sentence.strip() for sentence in SENTENCES.values()}
     assert {quote for quote in quoted if "..." not in quote} <= known

@@ -9,14 +9,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.home.homes import Home
+from tests.worlds.home.homes import Home, started_home
 
 import tidemill
 from tidemill.client.progress import RichBar
@@ -39,12 +38,8 @@ PRINTED = {
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -283,7 +283,7 @@ def stage_of(it: Field, pilot: subprocess.Popen[bytes]) -> int:
 
 def is_stage(cmdline: Path) -> bool:
     try:
-        return cmdline.read_text().split("\0")[1:-1] == ["stage"]
+        return cmdline.read_bytes().split(b"\0")[1:-1] == [b"stage"]
     except OSError:
         return False
 
@@ -294,7 +294,7 @@ def is_below(pid: int, ancestor: int) -> bool:
         if pid == ancestor:
             return True
         try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1])
         except OSError:
             return False
     return False

@@ -57,6 +57,8 @@ def folder() -> Iterator[Path]:
     (path / "tidemill-node").chmod(0o755)
     source = ROOT / "tests" / "payloads" / "metadata_trouble.c"
     subprocess.run(["gcc", "-O1", "-pthread", "-o", path / "trouble", source], check=True, timeout=LIMIT_S)
+    unseen = source.with_name("metadata_unseen.c")
+    subprocess.run(["gcc", "-O1", "-o", path / "unseen", unseen], check=True, timeout=LIMIT_S)
     (path / "main.cc").write_text("#include <map>\n#include <string>\nint main() { return 0; }\n")
     (path / "out").mkdir(mode=0o777)
     (path / "out").chmod(0o777)
@@ -133,6 +135,44 @@ def test_no_operation_is_lost_in_programs_that_are_hard_to_trace(
     counted = {name: (ok, failed) for name, _, ok, failed, _ in profile["paths"]}
     assert counted["/no/such/name"] == (0, int(result.stdout))
     sums_agree(profile)
+
+
+UNSEEN = {
+    "ring": ("io_uring", "operations through io_uring are not counted"),
+    "foreign": ("architecture", "calls by another architecture's numbers (`int $0x80`) are not counted"),
+}
+
+
+@pytest.mark.parametrize("options", WAYS, ids=["diverted", "plain"])
+@pytest.mark.parametrize("mode", UNSEEN)
+def test_what_no_filter_sees_is_noted_once_and_named_in_the_profile(
+    folder: Path, mode: str, options: tuple[str, ...]
+) -> None:
+    result, path = trace(folder, *options, "--", str(folder / "unseen"), mode)
+
+    if result.returncode == 77:
+        pytest.skip(f"the kernel refuses `{mode}` here")
+    assert result.returncode == 0, result.stderr
+    profile = json.loads(path.read_bytes())
+    cause, note = UNSEEN[mode]
+    assert (profile["truncated"], profile["left_out"]) == (True, [cause])
+    assert result.stderr.count(note) == 1
+
+
+@pytest.mark.parametrize("options", [*WAYS, ("--also", "fstat,close")], ids=["diverted", "plain", "also"])
+@pytest.mark.parametrize("mode", ["probe", "plain"])
+def test_a_failed_probe_of_io_uring_and_calls_with_numbers_of_i386_leave_no_gap(
+    folder: Path, mode: str, options: tuple[str, ...]
+) -> None:
+    result, path = trace(folder, *options, "--", str(folder / "unseen"), mode)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    profile = json.loads(path.read_bytes())
+    assert (profile["truncated"], profile["left_out"]) == (False, [])
+    counted = {name: ok + failed for name, _, ok, failed, _ in profile["paths"]}
+    assert counted.get("/no/such/name", 0) == (
+        0 if mode == "probe" else 30 if os.uname().machine == "x86_64" else 20
+    )
 
 
 def test_of_killed_programs_all_but_the_call_in_flight_is_counted(folder: Path) -> None:
@@ -298,5 +338,5 @@ def test_areas_kinds_and_limits_are_told(folder: Path) -> None:
     assert profile["ops"]["close"]["ok"] > 0
     _, path = trace(folder, "--paths-max", "10", "--", PYTHON, "-B", "-c", script)
     short = json.loads(path.read_bytes())
-    assert (len(short["paths"]), short["truncated"]) == (10, True)
+    assert (len(short["paths"]), short["truncated"], short["left_out"]) == (10, True, ["paths"])
     assert sum(each["ops"] for each in short["areas"]) > 100

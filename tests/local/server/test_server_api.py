@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.worlds.services.ports import free_port
 from tests.worlds.services.server_process import (
     DEADLINE_S,
     Server,
@@ -213,6 +213,16 @@ def test_the_feed_tells_changes_as_they_come_and_ends_with_the_server(server: Se
     connection.close()
 
 
+def test_a_server_that_is_ended_while_it_starts_takes_its_socket_along(tmp_path: Path) -> None:
+    """Otherwise clients would take it for a running server's socket, and would not start a server."""
+    starting = Server(tmp_path / "server")
+    path = starting.folder / "api.sock"
+    until(path.is_socket)  # the server does not answer yet, and uvicorn does not handle signals yet
+    starting.process.send_signal(signal.SIGTERM)
+    assert starting.process.wait(DEADLINE_S) == 0, starting.log.read_text()
+    assert not path.exists()
+
+
 def test_a_log_comes_from_the_site_while_the_client_waits(server: Server) -> None:
     server.call("POST", "/v1/jobs", jobs({"app": "sim"}))
     server.call("POST", "/v1/sync", sync())
@@ -353,8 +363,7 @@ def test_tcp_wants_the_secret_and_logs_refusals(folder: Path, tmp_path: Path) ->
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123\n")
     secret.chmod(0o644)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config = {"listen": f"127.0.0.1:{port}", "secret_file": os.fspath(secret)}
     for wrong, text in (({**config, "secret_file": None}, "needs a secret"), (config, "has mode 0644")):
         refused = Server(folder, **wrong)

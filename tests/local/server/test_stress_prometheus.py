@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.services.mail_world import free_port
+from tests.worlds.services.ports import free_port
 
 from tidemill.errors import SiteError
 from tidemill.stress import prometheus

@@ -25,7 +25,7 @@ from tests.worlds.home.metrics_text import (
     samples,
 )
 from tests.worlds.home.watched_world import BUSY_SITE, SECRETS, Watched, watched
-from tests.worlds.services.mail_world import free_port
+from tests.worlds.services.ports import free_port
 
 from tidemill.client.client import Wishes
 from tidemill.config.addressee import Occasion

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import Home
+from tests.worlds.home.homes import Home, started_home
 
 COMMAND = "test {event} = 0 || test -e MARK || exit 3; echo of {event} > out-{event}.txt"
 
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
-    try:
-        it.start()
+    with started_home() as it:
         yield it
-    finally:
-        it.end()
 
 
 def _get(home: Home, path: str) -> tuple[str, str]:

@@ -79,7 +79,9 @@ def test_profiles_of_sampled_payloads_come_back_and_later_programs_know_the_cost
     assert sum(use.failed for use in absent) >= 3 * 3
     assert all(use.kind == "x" for use in absent)
 
-    it.wait_for(lambda: "metadata operations" in it.run("app", "show", "probe").stdout, "the server knows")
+    it.wait_for(
+        lambda: "(3 times traced)" in it.run("app", "show", "probe").stdout, "the server knows of all three"
+    )
     it.wait_for(lambda: "s per event (measured)" in it.run("app", "show", "probe").stdout, "it was measured")
     shown = it.run("app", "show", "probe").stdout
     assert "(3 times traced); gone: 3" in shown

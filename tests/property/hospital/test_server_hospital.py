@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.config.hospital import DowntimeSource, Ward
+from tidemill.config.hospital import Ward
 from tidemill.errors import ConfigError
-from tidemill.server.hospital import downtimes
+from tidemill.server.hospital import ical
 from tidemill.server.hospital.admission import Patient, admission, goes_home
 from tidemill.server.hospital.datasets import dataset_of, parents, spelled
 from tidemill.server.hospital.entries import (
@@ -98,14 +98,13 @@ LINES = st.lists(
 @settings(max_examples=300, deadline=2000)
 @given(LINES)
 def test_any_text_is_a_calendar_or_refused(lines: list[str]) -> None:
-    source = DowntimeSource(site="x", place="x")
     text = "\r\n".join(["BEGIN:VCALENDAR", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR"])
+    now = datetime(2026, 11, 20, tzinfo=UTC)
     try:
-        found = downtimes.parse(
-            text, source, now_us=int(datetime(2026, 11, 20, tzinfo=UTC).timestamp() * 1e6)
-        )
+        parsed = ical.parse(text, site="x", now=now)
     except ConfigError:
         return
+    found = settled(parsed, now_us=int(now.timestamp() * 1e6))
     assert len(found.downtimes) <= ENTRIES_MAX
 
 

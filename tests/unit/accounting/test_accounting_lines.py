@@ -100,6 +100,12 @@ def test_an_empty_log_is_called_empty(tmp_path: Path) -> None:
             "partitions in the log: batch (2)",
         ),
         (f"{AT};E;1.pbs;{ENDED}\n", "nosuch", "no job of queue `nosuch`", "queues in the log: workq (1)"),
+        (
+            '# CERIT-SC,"a log" ' + "x" * 200 + "\n;\n1,2,3\n",
+            None,
+            "has no job that ran (2 of 2 lines are not records of the Standard Workload Format; the first is line 1)",
+            "--kind says",
+        ),
         (f"{HEAD}\n1|2\n", None, "could not be read", "--kind says"),
     ],
 )

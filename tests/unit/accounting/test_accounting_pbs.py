@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pytest
+
 from tidemill.accounting import pbs
 from tidemill.accounting.history import History
 from tidemill.accounting.log import history_of
 from tidemill.accounting.records import PastJob, Remark, Remarks
+from tidemill.batch.pbs.places import count_cores
 
 AT = "10/24/2026 14:07:17"
 USED = (
@@ -41,6 +44,40 @@ def test_an_e_record_is_a_job() -> None:
     assert (job.submit_s, job.eligible_s, job.start_s, job.end_s) == (1000, 1001, 2000, 5000)
     assert (job.nodes, job.cores, job.limit_s, job.cpu_s, job.state) == (2, 128, 3600, 3000, "COMPLETED")
     assert not remarks.noted
+
+
+@pytest.mark.parametrize(
+    ("places", "nodes", "cores"),
+    [
+        # PBS: four chunks of a core on each of two hosts are two nodes, not eight
+        ("exec_host=a/0+a/1+a/2+a/3+b/0+b/1+b/2+b/3 Resource_List.ncpus=8 Resource_List.nodect=8", 2, 8),
+        ("exec_host=a/0*32+b/0*32 exec_vnode=(a:ncpus=32)+(b:ncpus=32) Resource_List.nodect=2", 2, 64),
+        ("exec_host=a/0*8+a/1*8 exec_vnode=(a[0]:ncpus=8)+(a[1]:ncpus=8) Resource_List.nodect=2", 1, 16),
+        ("exec_host=a/0*0 exec_vnode=(a:ngpus=1) Resource_List.ncpus=0 Resource_List.nodect=1", 1, 0),
+        ("exec_host=a.example.org/0*4 exec_vnode=(a:ncpus=4) Resource_List.nodect=1", 1, 4),
+        # Cray: the login node starts the job
+        ("exec_host=login1/0*36+login1/1*36 exec_vnode=(c_7:ncpus=36)+(c_9:ncpus=36) Resource_List.nodect=2", 2, 72),
+        # Torque: a range of cores; the resources that were asked for are of one node
+        ("exec_host=a/0-1,5,11+b/0-15 Resource_List.nodect=2 Resource_List.nodes=1:ppn=4 "
+         "total_execution_slots=20 unique_node_count=2", 2, 20),
+        ("exec_host=a/0-1,5,11+b/0-15 Resource_List.nodect=2 Resource_List.nodes=1:ppn=4", 2, 20),
+        ("exec_host=a/0-7 Resource_List.nodect=2 Resource_List.nodes=2:ppn=4 unique_node_count=1", 1, 8),
+        # Torque before 5.1
+        ("exec_host=a/3+a/2+b/1 Resource_List.nodect=2 Resource_List.nodes=2:ppn=2", 2, 3),
+        # no place shows
+        ("unique_node_count=3 Resource_List.nodect=4 Resource_List.ncpus=16", 3, 16),
+        ("Resource_List.nodect=4", 4, 0),
+    ],
+)  # fmt: skip
+def test_nodes_are_hosts_and_cores_are_counted_in_each_form(places: str, nodes: int, cores: int) -> None:
+    ((job,), remarks) = parsed(f"E;8.pbs;queue=q qtime=1000 start=2000 {places} end=5000 Exit_status=0")
+    assert (job.nodes, job.cores) == (nodes, cores)
+    assert not remarks.noted
+
+
+@pytest.mark.parametrize("text", ["a/", "a/x", "a/9-1", "a/0-99999999", "a/1*", "/", "a/1,,2"])
+def test_a_damaged_place_counts_as_one_processor(text: str) -> None:
+    assert count_cores(text) == 1
 
 
 def test_a_job_without_times_of_its_submission_was_submitted_when_its_record_q_says() -> None:

@@ -71,6 +71,26 @@ def test_snapshot_of_hosts_and_jobs_over_several() -> None:
     assert (queued.width, queued.walltime_s, queued.eligible) == (3, 3600, True)
     assert machine.partitions[0].walltime_max_s == 86400
     assert machine.hidden
+    assert not machine.are_jobs_hidden, "only what the scheduler plans is"
+
+
+def test_a_snapshot_names_tasks_of_ours_as_allocations_and_those_of_others_as_they_are() -> None:
+    row = replies.Row(id="7", name="tm-a-e1-1", owner="root", state="qw", slots=4, tasks=(1, 2))
+    stranger = msgspec.structs.replace(row, id="8", name="theirs")
+    seen = survey.compose([], [row, stranger], [], mine={"7"})
+    assert [each.name for each in seen.queued] == ["tm-a-e1-1.0", "tm-a-e1-1.1", "theirs", "theirs"]
+    hosts = [
+        replies.Instance(
+            queue="all.q", host=f"n{task}", state="", slots=4, used=4, reserved=0,
+            rows=[msgspec.structs.replace(row, state="r", tasks=(task,), hosts=(f"n{task}",))],
+        )
+        for task in (1, 2)
+    ]  # fmt: skip
+    seen = survey.compose(hosts, [], [], mine={"7"})
+    assert [(each.name, each.nodes) for each in seen.running] == [
+        ("tm-a-e1-1.0", ("n1",)),
+        ("tm-a-e1-1.1", ("n2",)),
+    ]
 
 
 def test_reservations_tell_hosts_and_times() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import BatchSubmission, Ending
-from tidemill.batch.pbs import command, replies, reservations
+from tidemill.batch.pbs import command, places, replies, reservations
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -91,7 +91,7 @@ def test_durations_and_sizes() -> None:
 
 def test_vnodes_of_a_list_that_was_cut() -> None:
     text = "(x1:ncpus=208:ngpus=6)+(x2:ncpus=4+x2[1]:ncpus=8)+(<truncated-this-list>)+(x9:ncpus=208"
-    assert replies.read_vnodes(text) == [("x1", 208), ("x2", 4), ("x2[1]", 8), ("x9", 208)]
+    assert places.read_vnodes(text) == [("x1", 208), ("x2", 4), ("x2[1]", 8), ("x9", 208)]
 
 
 def test_nodes_are_hosts_and_the_worst_word_counts() -> None:

@@ -56,7 +56,7 @@ def test_program_that_cannot_be_killed_is_not_waited_for(
     monkeypatch.setenv("UNDEAD_TRACER", str(tracer))
     try:
         with pytest.raises(SiteError, match="did not answer within 2 s, and cannot be killed"):
-            ask([str(UNDEAD)], timeout_s=2.0)
+            ask([str(UNDEAD)], timeout_s=2.0, environ=os.environ)
         (left,) = stuck
         assert left.poll() is None
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
-from tidemill.batch.slurm.script import Asked, client_environ, script_text, submit_words
+from tidemill.batch.slurm.script import Asked, script_text, submit_words
 from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
 from tidemill.batch.slurm.times import minutes_up, parse_span, parse_time, time_text
@@ -274,6 +275,20 @@ def test_script_of_one_node_becomes_the_command_and_quotes_every_word() -> None:
     assert done.stdout == f"{odd}|tm-a-e1-1.2|atm-a-e1-1.2b||-|"
 
 
+def test_a_job_gets_no_token_and_the_socket_of_its_own_node_only(tmp_path: Path) -> None:
+    shown = "echo ${SLURM_JWT-none} ${SLURM_SACK_SOCKET-none}"
+    script = script_text(submission(command=["sh", "-c", shown]), "srun").decode()
+    here = tmp_path / "sack.socket"
+    with socket.socket(socket.AF_UNIX) as kiosk:
+        kiosk.bind(str(here))
+        for path, kept in ((here, str(here)), (tmp_path / "of-the-login-node", "none")):
+            environ = {"PATH": "/usr/bin:/bin", "SLURM_JWT": "a.b.c", "SLURM_SACK_SOCKET": str(path)}
+            done = subprocess.run(
+                ["sh", "-s"], input=script, capture_output=True, text=True, env=environ, check=True
+            )
+            assert done.stdout == f"none {kept}\n"
+
+
 def test_script_of_several_nodes_launches_and_of_a_range_asks_slurm_for_their_number() -> None:
     script = script_text(submission(nodes=4, nodes_min=2), "srun").decode()
     assert 'exec srun --nodes="$SLURM_JOB_NUM_NODES"' in script
@@ -303,17 +318,6 @@ def test_script_refuses_what_no_shell_can_say() -> None:
         with pytest.raises(SiteError) as caught:
             script_text(submission(**changes), "srun")
         assert not caught.value.transient
-
-
-def test_client_sees_no_tokens() -> None:
-    environ = {
-        "HOME": "/h",
-        "AWS_SECRET": "x",
-        "SLURM_JOB_ID": "7",
-        "SLURM_CONF": "/c",
-        "SBATCH_ACCOUNT": "a",
-    }
-    assert set(client_environ(environ)) == {"HOME", "SLURM_CONF", "SBATCH_ACCOUNT"}
 
 
 def test_slurm_gets_the_burst_buffer_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

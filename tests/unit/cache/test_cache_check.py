@@ -64,6 +64,51 @@ def test_a_check_without_a_limit_compares_every_block(tmp_path: Path) -> None:
     assert (sums.ended_early, sums.by_verdict, sums.compared_bytes) == (False, {"good": 1}, 100 * BLOCK)
 
 
+class EmptyOrigin(SlowOrigin):
+    """Files of this size."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(0.0)
+        self._size_bytes = size_bytes
+
+    def open(self, file: OriginPath) -> FileAtOrigin:
+        return FileAtOrigin(self._size_bytes, 0)
+
+
+def checked(data: Path, origin: OriginReader) -> list[tuple[str, str, str]]:
+    """Path, verdict and reason of each file."""
+    told: list[tuple[str, str, str]] = []
+    check_cache(
+        files_below(data, "/"), comparison(data, origin, until_s=None),
+        tell=lambda each: told.append((each.path, each.verdict, each.why)),
+    )  # fmt: skip
+    return sorted(told)
+
+
+def test_files_whose_record_cannot_be_read_are_not_checked_and_told_with_the_reason(tmp_path: Path) -> None:
+    for name in ("cut", "empty", "version"):
+        make_cached(tmp_path, f"/d/{name}", info_of(100 * BLOCK))
+    record = {name: tmp_path / f"d/{name}.cinfo" for name in ("cut", "empty", "version")}
+    record["cut"].write_bytes(record["cut"].read_bytes()[:40])
+    record["empty"].write_bytes(b"")
+    record["version"].write_bytes(b"\3" + record["version"].read_bytes()[1:])
+
+    found = checked(tmp_path, SlowOrigin(0.0))
+
+    assert [(path, verdict) for path, verdict, _ in found] == [(f"/d/{name}", "unread") for name in record]
+    assert ["40 bytes" in found[0][2], "0 bytes" in found[1][2], "version is 3" in found[2][2]] == [True] * 3
+
+
+@pytest.mark.parametrize(("size_bytes", "verdict"), [(0, "good"), (5, "changed")])
+def test_an_empty_file_is_compared_by_its_size(tmp_path: Path, size_bytes: int, verdict: str) -> None:
+    make_cached(tmp_path, "/d/f", info_of(0))
+
+    ((path, found, why),) = checked(tmp_path, EmptyOrigin(size_bytes))
+
+    assert (path, found) == ("/d/f", verdict)
+    assert ("has 5 bytes" in why) is bool(size_bytes)
+
+
 @pytest.mark.parametrize("text", ["0", "101%", "nan", "inf", "-1", "", "%"])
 def test_a_share_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the command line says what is legal

@@ -50,7 +50,9 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(5)
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # replies that nobody has asked for
+        thread.join(10)
 
 
 def ask(*replies: bytes | Callable[[socket.socket], None], silence_s: float = 5.0) -> RucioReplicas:
@@ -93,6 +95,24 @@ def test_a_reply_that_has_some_stores_is_used_and_asked_for_again_soon() -> None
     assert list(entry.urls) == [url]
     assert entry.is_partial
     assert entry.size_bytes == 36864
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ("9600001", "09600001"),
+        ("21EBEBFC", "21ebebfc"),
+        ("", ""),
+        ("none", ""),
+        ("123456789", ""),
+        (None, ""),
+    ],
+)
+def test_the_catalogues_adler32_counts_without_its_leading_zeros(told: str | None, kept: str) -> None:
+    url = "root://near.example.org//f"
+    found = stream(line(pfns={url: {"priority": 1}}, rses={"NEAR": [url]}, states={}, adler32=told))
+
+    assert ask(found)._known[NAME][1].adler32 == kept
 
 
 def test_a_list_that_is_cut_off_counts_for_nothing() -> None:

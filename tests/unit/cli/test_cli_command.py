@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -12,10 +14,12 @@ from tidemill.cli.command.environment import captured
 from tidemill.cli.command.inputs import pack_directory, split_input, typed_inputs
 from tidemill.cli.command.outputs import typed_outputs
 from tidemill.cli.command.table import EventTable, crossed, parse_sweep, read_table, swept
-from tidemill.cli.command.words import argument
+from tidemill.cli.command.words import argument, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.errors import ConfigError
 from tidemill.model.job import Pack
+from tidemill.octets import restored
+from tidemill.site.applications.templates import Template, doubled
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
@@ -32,7 +36,8 @@ def test_a_table_has_a_row_for_each_line_but_the_header() -> None:
     [
         ("", "has no rows"),
         ("a,b\n", "has no rows"),
-        ("a,b\n1\n", "line 2: 1 values, the header names 2 columns"),
+        ("a,b\n1\n", "line 2: 1 value, the header names 2 columns"),
+        ("a\n1,2\n", "line 2: 2 values, the header names 1 column$"),
         ("a,a\n1,2\n", "two columns `a`"),
         ("a,event\n1,2\n", "`event` cannot be the name of a column"),
         ("1,2\n3,4\n", "`1` cannot be the name of a column"),
@@ -69,6 +74,12 @@ def test_sweeps_are_combined_the_last_fastest_or_taken_together() -> None:
 def test_a_wrong_sweep_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--sweep"):
         parse_sweep(text)
+
+
+def test_a_value_of_a_sweep_that_is_not_utf_8_is_named() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_sweep("a=1,\udcff")
+    assert refused.value.message == "--sweep a: value 2, `\\xff`, is not valid UTF-8"
 
 
 def test_too_many_combinations_are_refused_before_they_are_made() -> None:
@@ -148,10 +159,45 @@ def test_two_files_of_one_name_are_refused_with_the_way_out(
     assert [each.name for each in typed_inputs(["a/*.dat", "a/x.dat", "y=b/x.dat"]).inputs] == ["x.dat", "y"]
 
 
+def test_files_whose_names_are_not_utf_8_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"l\xe9.txt")
+    Path(name).touch()
+    for text in (name, f"card={name}", "l*.txt"):
+        with pytest.raises(ConfigError, match=r"input `.*l\\xe9.txt`: the name is not valid UTF-8"):
+            typed_inputs([text])
+    with pytest.raises(ConfigError, match=r"output `l\\xe9.txt`: the name is not valid UTF-8"):
+        typed_outputs([name], as_files=True)
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_packed(tmp_path: Path) -> None:
+    """Tidemill chooses the name of its archive, but the command finds the directory under its own name."""
+    folder = tmp_path / os.fsdecode(b"d\xe9")
+    folder.mkdir()
+    (folder / os.fsdecode(b"f\xe9")).write_text("x")
+    found = typed_inputs([str(folder)])
+    assert found.directories == [("d-.tar", folder, folder.name)]
+    found.inputs[0].url.encode()
+    pack_directory(folder, tmp_path / "d-.tar", name=folder.name)
+    words = ["tar", "-tf", str(tmp_path / "d-.tar"), "--quoting-style=literal"]
+    listed = subprocess.run(words, capture_output=True, check=True)
+    assert listed.stdout.split() == [b"d\xe9/", b"d\xe9/f\xe9"]
+
+
 def test_archives_of_several_patterns_have_names_of_their_own() -> None:
     found = typed_outputs(["h*.root", "h*.txt", "plots/", "plots.tar"], as_files=True)
     assert [each.path for each in found.outputs] == ["h.tar", "h-2.tar", "plots-2.tar", "plots.tar"]
     assert len({each.name for each in found.outputs}) == 4
+
+
+def test_an_empty_path_is_no_output_and_no_input() -> None:
+    with pytest.raises(ConfigError, match="--output: the path is empty"):
+        typed_outputs([""], as_files=True)
+    for text in ("", "card="):
+        with pytest.raises(ConfigError, match="the path is empty"):
+            typed_inputs([text])
 
 
 def test_outputs_are_named_after_their_paths() -> None:
@@ -165,6 +211,8 @@ def test_outputs_are_named_after_their_paths() -> None:
     ]
     assert found.packed == [("plots.tar", "plots"), ("h.tar", "out/h*.root")]
     assert {each.pack for each in found.outputs} == {Pack.FILES}
+    alike = typed_outputs(["a/o.txt", "./b/o.txt", "{event}/o.txt", "o.txt", "c/p.txt"], as_files=True)
+    assert [each.name for each in alike.outputs] == ["a-o.txt", "b-o.txt", "o.txt", "o.txt-2", "p.txt"]
     for path in ("/etc/x", "../x"):
         with pytest.raises(ConfigError, match="outside the command's work directory"):
             typed_outputs([path], as_files=True)
@@ -206,8 +254,28 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         125, "tidemill: CMD left nothing that matches --output h *.root\n",
     )  # fmt: skip
+    for name in ("g-0.root", "g 1.root", "g-2", "g-3"):
+        (tmp_path / name).touch()
+    (tmp_path / "a").symlink_to("/etc/passwd")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == (
+        "tidemill: CMD left nothing that matches --output h *.root; "
+        "the work directory has `g 1.root`, `g-0.root`, `g-2`\n"
+    )
     (tmp_path / "h 1.root").touch()
     assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+
+
+def test_the_slot_is_told_which_paths_are_inputs_and_archives(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "work").mkdir()
+    pack_directory(tmp_path / "here", tmp_path / "work" / "here.tar", name="here")
+    packed = typed_outputs(["plots/", "h*.root"], as_files=True).packed
+    words = ["sh", "-c", "mkdir plots; : > h1.root; : > h2.root; : > left"]
+    command = wrapped(words, Around(unpacked=["here.tar"], packed=packed))
+    subprocess.run(command, cwd=tmp_path / "work", check=True)
+    told = (tmp_path / "work" / ".tidemill-packed").read_text()
+    assert told.split("\0") == ["here", "plots", "h1.root", "h2.root", ""]
 
 
 # ---- environment ---------------------------------------------------------------------------------------------------
@@ -225,11 +293,48 @@ def test_what_finds_software_is_passed_and_nothing_else() -> None:
     assert found.environment == "virtual environment `/venv`"
 
 
+def test_the_page_on_modules_names_variables_that_are_passed_and_those_that_are_not() -> None:
+    page = Path(__file__).parents[3] / "docs" / "software-environments.md"
+    section = page.read_text().partition("## Modules and set-up scripts")[2].partition("```")[0]
+    passed, others = (
+        re.findall(r"`([A-Z0-9_]+)`", each) for each in section.split("A module's other variables")
+    )
+    assert len(passed) > 8
+    assert set(captured(dict.fromkeys([*passed, *others], "/x"), []).variables) == set(passed)
+    assert set(captured(dict.fromkeys(others, "/x"), others).variables) == set(others) != set()
+
+
+def test_variables_with_bytes_that_are_not_utf_8_are_carried_and_long_ones_passed() -> None:
+    environ = {
+        "PATH": os.fsdecode(b"/opt/\xe9:/bin"),
+        "R_LIBS": os.fsdecode(b"/x/\xff"),
+        "LD_LIBRARY_PATH": "/x" * 50_000,
+    }
+    found = captured(environ, [os.fsdecode(b"OWN=\x80")])
+    assert {name: os.fsencode(restored(value)) for name, value in found.variables.items()} == {
+        "PATH": b"/opt/\xe9:/bin",
+        "R_LIBS": b"/x/\xff",
+        "LD_LIBRARY_PATH": b"/x" * 50_000,
+        "OWN": b"\x80",
+    }
+    for value in found.variables.values():
+        value.encode()
+
+
+def test_a_variable_that_no_program_can_be_given_is_refused_with_its_name() -> None:
+    longest = "x" * (131_071 - len("PATH="))
+    assert captured({"PATH": longest}, []).variables == {"PATH": longest}
+    with pytest.raises(ConfigError, match=r"--env PATH: .*131,066 bytes"):
+        captured({"PATH": longest + "x"}, [])
+    with pytest.raises(ConfigError, match=r"--env caf\\xe9: .* is not a valid name"):
+        captured({}, [os.fsdecode(b"caf\xe9=1")])
+
+
 def test_all_leaves_out_the_session_and_names_what_may_be_secret() -> None:
     found = captured(ENVIRON, ["API_TOKEN", "NEW=1=2"], everything=True)
     assert found.left_out == ["API_TOKEN"]
     assert {"OTHER": "/venvs", "API_TOKEN": "s", "NEW": "1=2"}.items() <= found.variables.items()
-    assert not {"HOME", "SSH_AUTH_SOCK", "SLURM_JOB_ID", "BAD-NAME", "LONG"} & set(found.variables)
+    assert not {"HOME", "SSH_AUTH_SOCK", "SLURM_JOB_ID", "BAD-NAME"} & set(found.variables)
     assert (
         captured({"CONDA_PREFIX": "/c/envs/hep"}, []).environment == "conda environment `hep` (`/c/envs/hep`)"
     )
@@ -241,3 +346,33 @@ def test_all_leaves_out_the_session_and_names_what_may_be_secret() -> None:
 def test_a_program_of_an_image_is_found_by_a_shell_in_it() -> None:
     assert wrapped(["/bin/prog", "x"], Around()) == ["/bin/prog", "x"]
     assert wrapped(["prog", "x"], Around()) == ["/bin/sh", "-c", 'exec "$@"', "tidemill-run", "prog", "x"]
+
+
+def test_a_directory_that_is_called_like_a_placeholder_is_passed_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "{event} {x} {{seed}}").mkdir()
+    for name in ("prog", "data"):
+        (folder / name).touch(0o755)
+    monkeypatch.chdir(folder)
+    words = resolved(["./prog", "data", "{event}"], staged=()).words
+    filled = [Template.literal_but_known(word).fill({}) for word in words]
+    assert filled == [*(doubled(str(folder / name)) for name in ("prog", "data")), "{event}"]
+    assert wrapped(words, Around())[0] == str(folder / "prog"), "a program alone is no template"
+    assert wrapped(words, Around(stdin="in"))[4:] == words
+    assert wrapped(["/x/{event}/prog"], Around())[4:] == ["/x/{event}/prog"], (
+        "the shell's words are filled in"
+    )
+
+
+def test_doubled_braces_of_a_column_are_text() -> None:
+    table = EventTable(("mass", "n"), [("1", "2")])
+    assert table.filled("{mass} {{mass}} {{{mass}}} {other} {{event}}") == (
+        "{column.1} {mass} {{mass}} {other} {{event}}"
+    )
+    with pytest.raises(ConfigError, match=r"does not use `\{n\}`"):
+        table.check_used(["{mass}", "{{n}}"], every=["n"])
+
+
+def test_the_time_zone_of_the_shell_is_passed() -> None:
+    assert captured({"TZ": "America/New_York"}, []).variables == {"TZ": "America/New_York"}

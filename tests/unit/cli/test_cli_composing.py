@@ -41,13 +41,65 @@ def test_a_pipe_is_copied_for_the_job_and_in_a_dry_run_only_counted(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("dir", "it is a directory"), ("none", "failed to read"), ("empty", "0 lines")]
+    ("name", "said"),
+    [
+        ("dir", "it is a directory"),
+        ("none", "failed to read"),
+        ("empty", "is empty: it needs a line for each event"),
+    ],
 )
 def test_what_has_no_lines_is_refused_with_a_sentence(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "dir").mkdir()
     (tmp_path / "empty").touch()
     with pytest.raises(ConfigError, match=said):
         rows(tmp_path / name, CommandFiles(tmp_path / "spool"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"caf\xe9\nok\n", "list`, line 1: byte 0xe9 is not valid UTF-8"),
+        (b"ok\n\nx\xff", "list`, line 3: byte 0xff is not valid UTF-8"),
+        (b"ok\nx\xc3", "list`, line 2: byte 0xc3 is not valid UTF-8"),
+        (b"a" * (1 << 20) + b"\n" + b"\xc3\xa9" * (1 << 20) + b"\n\xe9", "list`, line 3: byte 0xe9"),
+    ],
+)
+def test_lines_that_are_not_utf_8_are_refused_with_file_line_and_byte(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    (tmp_path / "list").write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as refused:
+        rows(tmp_path / "list", CommandFiles(tmp_path / "spool"))
+    assert refused.value.exit_code == 2
+    (tmp_path / "list.csv").write_bytes(b"line\n" + content)
+    with pytest.raises(ConfigError, match=r"list.csv`, line \d: byte 0x.. is not valid UTF-8"):
+        rows(tmp_path / "list.csv", CommandFiles(tmp_path / "spool"))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"a\0b\n", 1), (b"a\nb\n\0", 3), (b"a" * (1 << 20) + b"\nb\n" + b"c" * 9 + b"\0", 3)],
+)
+def test_a_line_with_a_nul_byte_which_no_argument_can_hold_is_refused(
+    tmp_path: Path, content: bytes, line: int
+) -> None:
+    (tmp_path / "list").write_bytes(content)
+    with pytest.raises(ConfigError, match=f"list`, line {line}: it holds a NUL byte"):
+        rows(tmp_path / "list", CommandFiles(tmp_path / "spool"))
+
+
+def test_a_number_of_events_is_refused_beside_values_that_each_have_an_event(tmp_path: Path) -> None:
+    args = Namespace(each=None, events=3, sweep=["a=1,2"], zip=False, output=[])
+    with pytest.raises(ConfigError, match="--events 3 is not allowed with --sweep") as refused:
+        rows_of(args, ["echo", "{a}"], CommandFiles(tmp_path / "spool"))
+    assert refused.value.hint is not None
+    more = Namespace(each=None, events=None, sweep=["a=1,2", "run=1..3"], zip=False, output=[])
+    assert rows_of(more, ["echo", "{a}", "{run}"], CommandFiles(tmp_path / "spool")).events == 6
+
+
+def test_a_character_at_the_end_of_a_piece_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(b"a" + b"\xc3\xa9" * (1 << 20) + b"\nb\n")
+    assert rows(tmp_path / "list", CommandFiles(tmp_path / "spool")).events == 2
 
 
 def test_files_of_an_earlier_job_of_the_same_name_stay_as_they_are(tmp_path: Path) -> None:
@@ -93,3 +145,30 @@ def test_files_stay_where_the_server_may_have_taken_the_job(
     path = spool.write("lines", "a")
     spool.drop_if_refused(error)
     assert path.exists() is stays
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"a\n\n\nb\n\n", "has 3 empty lines among 5"),
+        (b"\r\na\r\n", "has 1 empty line among 2"),
+        (b"a" * ((1 << 20) - 1) + b"\n" + b"\n", "has 1 empty line among 2"),
+        (b"a" * ((1 << 20) - 2) + b"\n\r" + b"\nb", "has 1 empty line among 3"),
+        (b"a\n b\n", ""),
+    ],
+    ids=["three", "CRLF", "second piece", "second piece CRLF", "none"],
+)
+def test_empty_lines_are_events_and_counted_in_a_remark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes, said: str
+) -> None:
+    (tmp_path / "list").write_bytes(text)
+    found = rows(tmp_path / "list", CommandFiles(tmp_path / "spool"))
+    printed = capsys.readouterr().err
+    assert found.events == text.count(b"\n") + (not text.endswith(b"\n"))
+    assert said in printed
+    assert bool(printed) is bool(said)
+
+
+def test_doubled_braces_are_text_and_use_no_line(tmp_path: Path) -> None:
+    args = Namespace(each=None, events=2, sweep=[], zip=False, output=[])
+    assert rows_of(args, ["echo", "{{line}}"], CommandFiles(tmp_path / "spool")).events == 2

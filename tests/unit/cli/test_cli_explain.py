@@ -6,10 +6,12 @@ import pytest
 from msgspec import structs
 
 from tidemill.cli.jobs.explain import _show_failure, story
+from tidemill.cli.jobs.follow import standing
+from tidemill.cli.jobs.job import _facts, _show_failures
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
 from tidemill.report.query import step_of
-from tidemill.wire.api import AT_WORK, Attempt, FailureRow, JobDetail, JobRow, PayloadUsage
+from tidemill.wire.api import AT_WORK, Attempt, FailureRow, JobDetail, JobRow, KeptOutputs, PayloadUsage
 
 S = 1_000_000
 START = 1_800_000_000 * S
@@ -44,6 +46,24 @@ def test_a_job_of_which_the_server_shows_the_newest_leases_only_has_run_since_it
     assert "it has run for 1 m 00 s" in lines[0]
 
 
+def test_only_the_last_failures_of_events_that_are_not_done_are_told_at_the_end() -> None:
+    def failure(event: int | None, message: str, kind: FailureClass = FailureClass.MEMORY) -> FailureRow:
+        evidence = Evidence(failure=kind, message=message, at_us=START)
+        return FailureRow(job=1, event=event, seed=None, site="here", final=True, evidence=evidence)
+
+    newest_first = [
+        failure(9, "new"),
+        failure(None, "of the job", FailureClass.DISPATCH),
+        failure(None, "full", FailureClass.STAGE_OUT),
+        failure(9, "old"),
+        failure(8, "done since"),
+    ]
+    told = [each.evidence.message for each in standing(_detail(), newest_first)]
+    assert told == ["new", "of the job"]
+    kept = structs.replace(_detail(), kept=KeptOutputs(job=1, site="here", events="0-8"))
+    assert "full" in [each.evidence.message for each in standing(kept, newest_first)]
+
+
 @pytest.mark.parametrize(("leased", "said"), [(1, "1 is leased"), (2, "2 are leased")])
 def test_one_event_is_leased_and_two_are(leased: int, said: str) -> None:
     lines = story(_detail(_attempt(0, None), leased=leased), now_us=START + S)
@@ -74,3 +94,22 @@ def test_a_changed_program_is_told_once(is_said: bool, capsys: pytest.CaptureFix
 def test_an_event_of_a_job_that_waits_is_leased() -> None:
     lines = story(_detail(_attempt(0, None), waits_for="fair_share"), now_us=START + S)
     assert lines[1] == "1 of its events is leased to a site now"
+
+
+def test_equal_failures_of_a_job_are_shown_once_with_their_number(capsys: pytest.CaptureFixture[str]) -> None:
+    def failure(message: str, at_us: int) -> FailureRow:
+        evidence = Evidence(failure=FailureClass.DISPATCH, message=message, at_us=at_us, stderr_tail="gone\n")
+        return FailureRow(job=1, event=None, seed=None, site="here", final=False, evidence=evidence)
+
+    others = [failure(f"m{number}", START) for number in range(6)]
+    _show_failures([*(failure("no program `nope`", START + number) for number in range(6)), *others])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"failure      {FailureClass.DISPATCH} at here: no program `nope` (6 times)"
+    assert lines[1:3] == ["             | gone", f"failure      {FailureClass.DISPATCH} at here: m0"]
+    assert lines[-1] == "             and 2 more: `tidemill errors --job 1`"
+
+
+def test_a_job_at_work_waits_for_nothing() -> None:
+    running = structs.replace(_detail(), waits_hint="all its events are running")
+    assert dict(_facts(running))["waits for"] == "nothing: all its events are running"
+    assert dict(_facts(_detail(waits_for="fair_share")))["waits for"] == "fair_share"

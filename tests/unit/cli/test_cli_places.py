@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill.cli.jobs.dry_run import SitePower, misfit_of, plan_of
+from tidemill.cli.jobs.top import site_text
 from tidemill.cli.progress import waiting_text
 from tidemill.model.job import JobSpec, Resources
 from tidemill.wire.api import AppOffer, SiteRow
@@ -83,6 +84,18 @@ def test_a_plan_names_the_outputs_that_an_application_gives() -> None:
 
 
 def test_a_job_at_work_waits_for_nothing() -> None:
-    assert waiting_text("running", "everything of it is at work") is None
+    assert waiting_text("running", "all its events are running") is None
     assert waiting_text(None, None) is None
     assert waiting_text("fair_share", "others go first") == "fair_share (others go first)"
+
+
+def test_top_shows_what_keeps_a_site_from_all_work() -> None:
+    trouble = {"is_open": True, "scope": "all", "message": "replies of the batch system are not believed"}
+    assert (
+        site_text(_site("big", troubles=[trouble])) == "big UP (replies of the batch system are not believed)"
+    )
+    assert (
+        site_text(_site("big", troubles=[{**trouble, "scope": "app"}, {**trouble, "is_open": False}]))
+        == "big UP"
+    )
+    assert site_text(_site("big")) == "big UP"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tidemill.batch.pbs.survey import NO_SCHEDULER
 from tidemill.cli.site.status import (
     NONE_RUNS,
+    Samples,
     _server_view,
     away_text,
+    data_lines,
     metrics_lines,
     mode_text,
     newest_plans,
@@ -110,9 +113,38 @@ def test_a_plan_is_told_in_words() -> None:
     text = plan_text(plan(100, cancel=2, yields_to=["77"], why="job 77 could start"), now_s=110)
     assert text == (
         "batch/8c: 16 nodes, 12 busy, 3 idle, 1 Tidemill's; 0 of Tidemill's and 5 regular jobs wait. "
-        "job 77 could start; "
+        "Job 77 could start; "
         "2 released for 77 (10 s ago)"
     )
+
+
+def test_the_local_batch_system_has_emulated_nodes() -> None:
+    said = "run on local, policy demand, 1 emulated node"
+    assert mode_text(SiteConfig(name="here", server="unix:/s", batch="local", mode="run")) == said
+
+
+def test_a_plan_without_waiting_jobs_is_told_in_sentences() -> None:
+    text = plan_text(plan(100, queue=0, why="there is no work for more nodes"), now_s=110)
+    assert "1 Tidemill's; no job waits. There is no work for more nodes (10 s ago)" in text
+    assert "; 0 of Tidemill's and 1 regular job waits (" in plan_text(plan(100, queue=1), now_s=110)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "idle", "said"),
+    [
+        (0.0, 10700.0, "23 files, 10.7 kB; no job needs them now; 3 of 4 inputs were there already"),
+        (5000.0, 10700.0, "23 files, 5 kB that jobs need, 10.7 kB kept; 3 of 4 inputs were there already"),
+    ],
+)
+def test_what_the_data_cache_holds_is_told_by_whether_jobs_need_it(
+    pinned: float, idle: float, said: str
+) -> None:
+    samples: Samples = {
+        "tidemill_data_cache_files": [({}, 23.0)],
+        "tidemill_data_cache_bytes": [({"state": "pinned"}, pinned), ({"state": "idle"}, idle)],
+        "tidemill_data_cache_requests_total": [({"outcome": "hit"}, 3.0), ({"outcome": "miss"}, 1.0)],
+    }
+    assert data_lines(samples) == [("data cache", said)]
 
 
 def test_an_unchanged_plan_is_not_told_as_if_the_machine_was_polled_no_more() -> None:
@@ -221,3 +253,13 @@ def test_troubles_say_what_waits_and_what_would_end_it() -> None:
         ),
         ("waits", "stage_in, 1 job waiting: no space left at the site"),
     ]
+
+
+def test_doubted_replies_are_said_with_their_age_and_what_would_end_them(tmp_path: Path) -> None:
+    claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=20)
+    show_outage(tmp_path, "`squeue` does not show 1 job", "compare both", answers=True, doubted=True)
+    away = read_outage(tmp_path)
+    assert away is not None
+    assert away_text(away, now_s=away.since_us / 1e6 + 120) == (
+        "`squeue` does not show 1 job, for 2 m 00 s: Tidemill submits nothing new; what to do: compare both"
+    )

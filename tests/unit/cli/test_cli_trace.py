@@ -49,6 +49,26 @@ def test_operations_of_each_call_are_told_per_area(
     assert "109,987  371,688" in out
 
 
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("paths", "`--paths-max` raises the limit"),
+        ("io_uring", "io_uring are missing"),
+        ("architecture", "32-bit"),
+    ],
+)
+def test_what_is_missing_is_told_with_its_cause(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, cause: str, words: str
+) -> None:
+    profile = msgspec.structs.replace(read_profile(FIXTURES / "first.json"), truncated=True, left_out=[cause])
+    (tmp_path / "p.json").write_bytes(encode_profile(profile))
+
+    _, err = told(capsys, "show", str(tmp_path / "p.json"))
+
+    assert words in err
+    assert ("--paths-max" in err) is (cause == "paths")
+
+
 def test_several_profiles_are_added_up(capsys: pytest.CaptureFixture[str]) -> None:
     both = data(capsys, "show", FIRST, SECOND)
     assert (both["runs"], both["ops"], both["failed"]) == (2, 36, 6)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
+from tidemill.cli.jobs.changes import CHANGING, option_of
 from tidemill.cli.main import main, wants_json
 from tidemill.cli.start.completion import SCRIPTS, complete
 from tidemill.cli.start.man import page, roff
@@ -130,6 +131,15 @@ def test_a_page_in_a_pipe_is_text_that_people_read(
     if words and " ".join(words) in VERBS:
         for option in parser_of(" ".join(words), load(" ".join(words))).option_names():
             assert re.search(rf"^       .*{option}\b", text, re.MULTILINE), option
+
+
+def test_a_retry_reads_its_options_as_run_does() -> None:
+    for verb in ("run", "job retry"):
+        actions = {each.dest: each for each in parser_of(verb, load(verb))._actions}
+        for name, how in CHANGING.items():
+            action = actions[name]
+            assert (action.option_strings, action.type) == ([option_of(name)], how.get("type"))
+            assert action.metavar == how["metavar"]
 
 
 def test_version_and_errors_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.server
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,9 +27,32 @@ STANDBY = msgspec.json.encode({"error": "this server is the standby of a pair", 
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
+    """A server that closes its connections at its end."""
+
     seen: list[str]
     answer: tuple[int, bytes]
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, _Handler)
+        self.seen, self.answer = [], (200, REPLY)
+        self._connections: list[socket.socket] = []
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        connection, address = super().get_request()
+        self._connections.append(connection)
+        return connection, address
+
+    def handle_error(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
+    ) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client has hung up
+            super().handle_error(request, client_address)
+
+    def server_close(self) -> None:
+        for each in self._connections:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        super().server_close()  # waits for their threads
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -64,8 +89,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def pair(short_path: Path) -> Iterator[list[_Server]]:
     running = []
     for name in "ab":
-        server = _Server(str(short_path / name), _Handler)
-        server.seen, server.answer = [], (200, REPLY)
+        server = _Server(str(short_path / name))
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         running.append(server)
     yield running

@@ -7,6 +7,7 @@ import pstats
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from tidemill.client.client import Submission, Wishes
 from tidemill.client.jobfile import load_job_file, submit_job_file, waves
@@ -53,6 +54,42 @@ def test_defaults_fill_in_and_their_tables_add_up(tmp_path: Path) -> None:
     assert (generate.resources.cores, generate.resources.memory_mb) == (2, 1500)
 
 
+def test_limits_with_units_are_read_in_defaults_and_a_job_gives_its_own(tmp_path: Path) -> None:
+    text = """
+        defaults.resources = { memory = "2G..8G", wall = "10m" }
+        [[job]]
+        app = "a"
+        [[job]]
+        app = "a"
+        resources = { memory = "500MB", wall = "10m..2h" }
+    """
+    first, second = (each.resources for each in load_job_file(_write(tmp_path, text)).jobs)
+    assert (first.memory_mb, first.memory_mb_max, first.timeout_s, first.timeout_s_max) == (
+        2000,
+        8000,
+        600,
+        UNSET,
+    )
+    assert (second.memory_mb, second.memory_mb_max, second.timeout_s, second.timeout_s_max) == (
+        500,
+        UNSET,
+        600,
+        7200,
+    )
+
+
+def test_a_parameter_of_a_job_drops_no_default_that_is_called_its_maximum(tmp_path: Path) -> None:
+    text = """
+        defaults = { params = { pt = 1, pt_max = 9 }, env = { PT_max = "9" } }
+        [[job]]
+        app = "a"
+        params = { pt = 2 }
+        env = { PT = "2" }
+    """
+    (job,) = load_job_file(_write(tmp_path, text)).jobs
+    assert (job.params, job.env) == ({"pt": 2, "pt_max": 9}, {"PT": "2", "PT_max": "9"})
+
+
 def test_jobs_are_submitted_after_those_they_name(tmp_path: Path) -> None:
     assert waves(load_job_file(_write(tmp_path, GOOD))) == [[1], [0, 2]]
 
@@ -94,6 +131,16 @@ def test_names_become_numbers_and_paths_absolute(tmp_path: Path) -> None:
         ("campain = 'x'\n[[job]]\napp = 'a'\n", "unknown key `campain`", "`campaign`"),
         ("[defaults]\nsit = 'x'\n[[job]]\napp = 'a'\n", "unknown key `defaults.sit`", "`site`"),
         ("[[job]]\napp = 'a'\nevents = 'x'\n", "`job[0].events`", ""),
+        (
+            "[[job]]\napp = 'a'\n[defaults]\nresources = { wall = '30' }\n",
+            "`defaults.resources`: `30` has no unit",
+            "",
+        ),
+        (
+            "[[job]]\napp = 'a'\n[job.resources]\nmemory = '2G'\nmemory_mb = 2000\n",
+            "`job[0].resources` has both `memory` and `memory_mb`",
+            "give one of them",
+        ),
         ("[[job]]\napp = 'a'\nresources = { core = 1 }\n", "unknown key `job[0].resources.core`", "`cores`"),
         ("[[job]]\nevents = 1\n", "needs `app` or `command`", ""),
         ("[[job]]\napp = 'a'\nevents = 0\n", "`events` is 0", ""),

@@ -63,6 +63,15 @@ def test_an_application_that_a_site_refuses_is_answered_with_its_reason() -> Non
     assert "refuses" not in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("site", "hint"), [(None, "your sites offer no application"), ("here", "site `here` offers none")]
+)
+def test_where_no_application_is_offered_the_hint_says_so(site: str | None, hint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_offered(JobSpec(app="wave", site=site), [])
+    assert refused.value.hint == hint
+
+
 def test_a_word_where_a_number_belongs_is_refused_with_the_same_hint() -> None:
     with pytest.raises(ConfigError) as refused:
         _typed("energy", "x", ENERGY)

@@ -59,6 +59,24 @@ def test_files_of_a_directory_are_read_copied_and_opened_one_by_one(tmp_path: Pa
     assert [path.read_text() for path in copies] == ["a.txt", "b.txt"]
 
 
+def test_copies_keep_execute_bits(tmp_path: Path) -> None:
+    found = directory(tmp_path / "out", 7, "prog", "prog.sh")
+    (tmp_path / "out" / "prog.sh").chmod(0o755)
+    (copied,) = copy_outputs(7, found.output, tmp_path / "to")
+    assert copied.stat().st_mode & 0o100
+    (member,) = copy_members([found], tmp_path / "member", name="prog.sh")
+    assert member.stat().st_mode & 0o100
+    with tarfile.open(tmp_path / "x.tar", "w:") as archive:
+        for name, mode in (("x-000000000.sh", 0o755), ("x-000000001.sh", 0o644)):
+            info = tarfile.TarInfo(name)
+            info.mode = mode
+            archive.addfile(info)
+    row = OutputRow(name="x", url=str(tmp_path / "x.tar"), size_bytes=1, sha256="0" * 64)
+    for name, bit in (("x-000000000.sh", 0o100), ("x-000000001.sh", 0)):
+        (one,) = copy_members([JobOutput(job=1, output=row)], tmp_path / "to", name=name)
+        assert one.stat().st_mode & 0o100 == bit
+
+
 @pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/stolen", ".."])
 def test_a_manifest_leads_to_no_place_outside_of_its_directory(tmp_path: Path, name: str) -> None:
     found = directory(tmp_path / "out", 7, "hits", "a.txt")

@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.client.client import new_campaign, pages
+from tidemill.client.client import Client, new_campaign, pages, requests
 from tidemill.client.outputs import copy_output, events_of, members
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Output
+from tidemill.model.retry.changes import JobChanges
 from tidemill.server.core.body_count import VALUES_MAX, BodyCount
 from tidemill.wire.api import REQUEST_BYTES_MAX, OutputRow, SubmitRequest
 
@@ -93,3 +94,33 @@ def test_new_campaigns_have_legal_names_that_differ() -> None:
     first, second = new_campaign("my prog.sh"), new_campaign("my prog.sh")
     assert first.startswith("my-prog.sh-")
     assert first != second
+
+
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        (JobSpec(app="pi", output_dir="rel"), "`output_dir` is `rel`, a relative path"),
+        (JobSpec(app="pi", output_dir="./a:b"), "`output_dir` is `./a:b`, a relative path"),
+        (
+            JobSpec(app="pi", outputs=[Output(name="o", path="o", url="rel/o")]),
+            "`url` of output `o` is `rel/o`, a relative path",
+        ),
+    ],
+)
+def test_a_relative_path_for_outputs_is_refused_before_anything_is_sent(spec: JobSpec, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        requests(spec, campaign="c", repeat=None, key=None, wishes=None)
+    assert caught.value.message == what
+    assert "absolute path" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("place", [None, "/data/me", "file:/data/me", "root://host//me"])
+def test_absolute_paths_and_urls_for_outputs_are_sent(place: str | None) -> None:
+    (sent,) = requests(JobSpec(app="pi", output_dir=place), campaign="c", repeat=None, key=None, wishes=None)
+    assert sent.jobs[0].output_dir == place
+
+
+def test_a_retry_with_a_relative_path_for_outputs_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    client = Client("http://127.0.0.1:1", home=tmp_path, retry_s=0)
+    with pytest.raises(ConfigError, match="`output_dir` is `rel`"):
+        client.retry([1], changes=JobChanges(output_dir="rel"))

@@ -338,18 +338,20 @@ def test_a_scheduler_that_starts_nothing_gets_no_submissions_and_is_named(
 
 @pytest.mark.parametrize(
     ("hidden", "expected"),
-    [([], Binding.REGULAR), (["others' jobs"], Binding.HIDDEN)],
-    ids=["seen", "hidden"],
+    [([], Binding.REGULAR), (["planned starts"], Binding.REGULAR), (["others' jobs"], Binding.HIDDEN)],
+    ids=["seen", "only the plan is hidden", "hidden"],
 )
 def test_jobs_are_called_hidden_only_where_they_are(hidden: list[str], expected: Binding) -> None:
-    """PBS plans nothing by default: the job may take any node, and the policy `windows` leaves it all of them."""
-    snapshot = machine(node("n0"), queued=[job(1)], hidden=hidden)
+    """PBS plans nothing by default, and Grid Engine does not show its plan: the job may take any node, and the policy
+    `windows` leaves it all of them."""
+    are_hidden = expected is Binding.HIDDEN
+    snapshot = machine(node("n0"), queued=[job(1)], hidden=hidden, are_jobs_hidden=are_hidden)
     terms = msgspec.structs.replace(TERMS, windows_only=True)
-    if hidden:
+    if are_hidden:
         snapshot = msgspec.structs.replace(snapshot, queued=[job(1, planned_s=NOW, planned_nodes=("n0",))])
     found = decide(only(snapshot, terms=terms), Policy.WINDOWS)
     assert (found.submit, found.waits_for) == ([], expected)
-    assert ("hidden" in found.why) is bool(hidden)
+    assert ("hidden" in found.why) is are_hidden
 
 
 def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tidemill.errors import ConfigError
 from tidemill.image.profile import (
@@ -15,6 +16,7 @@ from tidemill.image.profile import (
     bounded,
     count_unique,
     encode_profile,
+    gaps,
     is_library,
     merge,
     parse_profile,
@@ -123,7 +125,27 @@ def test_bounded_profile_keeps_the_busiest_paths_and_says_so() -> None:
     small = bounded(fixture("first"), 3)
     assert [use.path for use in small.paths] == ["/", "/sw/rel1/python", "/sw/rel1/python/steering.py"]
     assert small.truncated
+    assert small.left_out == ["paths"]
     assert bounded(fixture("first"), 16) == fixture("first")
+
+
+def test_what_is_missing_is_told_by_its_cause_and_a_larger_limit_only_where_that_helps() -> None:
+    whole = fixture("first")
+    ring = replace(whole, truncated=True, left_out=["io_uring"])
+    foreign = replace(whole, truncated=True, left_out=["architecture"])
+    unread = replace(whole, truncated=True, left_out=["unread"])
+    cut = bounded(whole, 3)
+
+    assert gaps(whole) == []
+    assert gaps(ring) == ["operations through io_uring are missing"]
+    assert "32-bit" in gaps(foreign)[0]
+    assert "could not be read" in gaps(unread)[0]
+    assert "--paths-max" in gaps(cut)[0]
+    assert not any(
+        "--paths-max" in each for one in (ring, foreign, unread, fixture("cut")) for each in gaps(one)
+    )
+    assert merge([ring, cut, whole]).left_out == ["io_uring", "paths"]
+    assert len(gaps(fixture("cut"))) == 1, "an older profile, which does not say why"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from tidemill import clock
     ("text", "seconds"),
     [
         ("0", 0),
-        ("90", 90),
         ("90s", 90),
         ("90m", 5400),
         ("1.5h", 5400),
@@ -34,6 +33,13 @@ def test_a_duration_is_read_as_batch_systems_write_it(text: str, seconds: int) -
 def test_what_is_no_duration_is_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="`"):
         clock.parse_duration_s(text)
+
+
+def test_a_duration_without_a_unit_is_refused_with_both_readings() -> None:
+    for text in ("30", " 090 "):
+        number = text.strip()
+        with pytest.raises(ValueError, match=f"write `{number}s` for seconds, `{number}m` for minutes"):
+            clock.parse_duration_s(text)
 
 
 def test_a_time_is_told_in_utc() -> None:

@@ -284,3 +284,31 @@ def test_many_journals_are_read_less_often_so_that_the_file_system_does_not_noti
     assert all(rate <= 100 for rate in rates.values())
     assert read_interval_s(10, operations_per_s_max=100, interval_s=2) == 2
     assert read_interval_s(1_000, operations_per_s_max=100, interval_s=2) == pytest.approx(20, rel=0.01)
+
+
+def test_what_a_read_has_moved_costs_no_look_at_pilots_that_wrote_nothing(tmp_path: Path) -> None:
+    spent = []
+    for count in (10, 1_000):
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        pilots = [f"tm-here-e1-{number}.r0.i1" for number in range(count)]
+        append(directory / "lead-1.log", lines(*(returned(each, 2) for each in pilots)))
+        journal = FleetJournal(directory)
+        assert len(journal.read()) == count
+        first = journal.moved()
+        assert first == journal.state().offsets
+        append(directory / "lead-1.log", lines(returned(pilots[0], 3)))
+        assert len(journal.read()) == 1
+        moved: list[dict[str, int]] = []
+        spent.append(lines_run(lambda journal=journal, moved=moved: moved.append(journal.moved())))  # type: ignore[misc]
+        assert moved == [journal.state().offsets]
+        assert moved[0] != first
+        assert journal.moved() == {}
+    assert spent[0] == spent[1], "lines of Python"
+
+
+def test_what_was_retired_counts_as_moved(tmp_path: Path) -> None:
+    append(tmp_path / "a.7.r0.i1.log", lines(returned("a.7.r0.i1", 1)))
+    journal = FleetJournal(tmp_path)
+    assert len(journal.retire("a.7")) == 1
+    assert journal.moved() == journal.state().offsets

@@ -93,6 +93,17 @@ def test_an_event_whose_number_is_the_exit_status_has_the_cause_of_the_others() 
     assert group.cause == "output `plot`: `plot-N.txt` is missing"
 
 
+def test_files_that_lie_where_an_output_is_missing_do_not_tell_causes_apart() -> None:
+    has = "; the work directory has "
+    rows = [_failure(k, f"output `h`: `h.dat` is missing{has}`{name}`") for k, name in enumerate("ab")]
+    assert [each.cause for each in group_failures(rows)] == ["output `h`: `h.dat` is missing"]
+    rows = [
+        _failure(k, "exit status 125", tail=f"tidemill: CMD left nothing{has}`{name}`")
+        for k, name in enumerate("ab")
+    ]
+    assert [each.cause for each in group_failures(rows)] == ["exit status N: tidemill: CMD left nothing"]
+
+
 def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> None:
     rows = [_failure(0, "rare"), _failure(1, "often"), _failure(2, "often", final=True)]
     first, second = group_failures(rows)
@@ -101,7 +112,7 @@ def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> N
 
 def test_where_stderr_is_empty_the_next_step_is_to_read_stdout() -> None:
     (quiet,) = group_failures([_failure(3, "output `plot` is missing", tail=" \n")])
-    assert "its stderr is empty, read its stdout: `tidemill job logs 1 --event 3`" in quiet.next_step
+    assert "its stderr is empty, read its stdout, if any: `tidemill job logs 1 --event 3`" in quiet.next_step
     (loud,) = group_failures([_failure(3, "exit status 1", tail="no such file")])
     assert "read its stderr: `tidemill job logs 1 --event 3`" in loud.next_step
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ensurepip
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bundle import write_bundle
+from tests.worlds.home.bundles import pip_wheel
 
 PROGRAM = "#!/bin/sh\necho tidemill 9.9.9\n"
 
@@ -38,8 +38,7 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
 def bundle(tmp_path: Path) -> Path:
     folder = tmp_path / "wheels of ours"
     folder.mkdir()
-    (bundled,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
-    pip = Path(shutil.copy(bundled, folder))
+    pip = pip_wheel(folder)
     own = [
         wheel(folder, "tidemill", {"tidemill": PROGRAM}),
         wheel(folder, "tidemill_node", {"tidemill-node": PROGRAM}),

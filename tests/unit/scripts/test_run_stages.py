@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from run_stages import counted
+from run_stages import counted, lanes_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,9 @@ def test_the_counts_of_a_target_are_those_of_its_closing_lines(
     text: str, status: int, expected: tuple[int, int]
 ) -> None:
     assert counted(text, status) == expected
+
+
+def test_a_step_runs_its_lanes_without_the_targets_that_are_left_out() -> None:
+    assert lanes_of("test-a,test-b+test-c", set()) == [["test-a", "test-b"], ["test-c"]]
+    assert lanes_of("test-a,test-b+test-c", {"test-a", "test-c"}) == [["test-b"]]
+    assert lanes_of("test-c", {"test-c"}) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 import zipfile
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_direct_dependencies_are_there_and_extras_are_optional(bills: Path) -> N
 
 
 def check_name(requirement: str) -> str:
-    return requirement.partition(">")[0].partition("[")[0].strip()
+    return re.split(r"[<>=~!\[;]", requirement)[0].strip()
 
 
 def test_a_part_without_a_hash_is_found(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.worlds.services.server_process import until
 
 from tidemill import clock
 from tidemill.config import loads
@@ -34,11 +36,6 @@ from tidemill.server.run import read_authenticator, sessions_of, wards_of
 from tidemill.server.web.visits.sessions import Sessions
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
-
-
-def until(true: Callable[[], bool]) -> None:
-    while not true():
-        time.sleep(0.01)
 
 
 class Iam:
@@ -292,20 +289,42 @@ def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) 
     path.write_text("name ada\n")
     revoked = Revoked(path)
     path.write_text("name\n")
+    revoked.refresh()
     assert revoked.why(ADA) is not None
     path.unlink()
+    revoked.refresh()
     assert revoked.why(ADA) is not None
     path.write_text("name bob\n")
+    revoked.refresh()
     assert revoked.why(ADA) is None
 
 
 def test_a_list_counts_as_soon_as_it_is_there(tmp_path: Path) -> None:
     path = tmp_path / "revoked.txt"
     revoked = Revoked(path)
+    revoked.refresh()
     assert revoked.why(ADA) is None
     assert list(tmp_path.iterdir()) == []
     path.write_text("name ada\n")
+    revoked.refresh()
     assert revoked.why(ADA) == "name ada"
+
+
+def test_a_file_system_that_hangs_holds_up_nobody_and_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "revoked.txt"
+    path.write_text("name ada\n")
+    revoked = Revoked(path)
+    path.unlink()
+    os.mkfifo(path)  # nobody writes: to open it does not return
+    try:
+        with revoked.watched(pause_s=0.01, late_s=0.02):
+            until(lambda: any("unanswered" in each.getMessage() for each in caplog.records))
+            assert revoked.why(ADA) == "name ada"
+            assert revoked.has_entries()
+    finally:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # so that the thread can go
 
 
 def test_a_server_whose_list_was_lost_does_not_start_again(tmp_path: Path) -> None:
@@ -315,6 +334,7 @@ def test_a_server_whose_list_was_lost_does_not_start_again(tmp_path: Path) -> No
     path.unlink()
     assert Revoked(path).why(ADA) is None  # a list of nothing is as good as none
     path.write_text("name ada\n")
+    revoked.refresh()
     assert revoked.why(ADA) is not None
     path.unlink()
     with pytest.raises(ConfigError, match="No such file") as caught:
@@ -328,8 +348,10 @@ def test_a_new_directory_without_the_list_is_refused_where_the_database_knows_of
     path, store = tmp_path / "revoked.txt", Store(path=tmp_path / "tidemill.db")
     store.init()
     revoked = Revoked(path)
+    revoked.refresh()
     assert not revoked.has_entries()
     path.write_text("name ada\n")
+    revoked.refresh()
     assert revoked.has_entries()
     dispatcher = Dispatcher(store)
     reader = store.reader()
@@ -347,6 +369,7 @@ def test_a_new_directory_without_the_list_is_refused_where_the_database_knows_of
     assert "copy it" in (caught.value.hint or "")
     path.write_text("")
     revoked.refuse_lost()
+    revoked.refresh()
     assert not revoked.has_entries()
 
 
@@ -356,9 +379,11 @@ def test_a_link_that_leads_nowhere_lets_nobody_back_in(tmp_path: Path) -> None:
     path.symlink_to(there)
     revoked = Revoked(path)
     there.rename(tmp_path / "not mounted")
+    revoked.refresh()
     assert revoked.why(ADA) is not None
     (tmp_path / "not mounted").rename(there)
     there.write_text("name bob\n")
+    revoked.refresh()
     assert revoked.why(ADA) is None
 
 
@@ -439,6 +464,17 @@ def test_tokens_and_ports_are_refused_without_https(tmp_path: Path) -> None:
     for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "needs a secret, or https")):
         with pytest.raises(ConfigError, match=error):
             read_authenticator(loads(f'dir = "s"\n{text}', ServerConfig, source=tmp_path / "server.toml"))
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1", "10.1.2.3:1", "[::]:1", "login.example.org:1"])
+def test_a_port_that_other_machines_reach_is_refused_without_https(tmp_path: Path, listen: str) -> None:
+    (tmp_path / "s").write_text("a-secret-of-16-characters")
+    (tmp_path / "s").chmod(0o600)
+    text = f'dir = "s"\nsecret_file = "s"\nlisten = "{listen}"\n'
+    with pytest.raises(ConfigError, match="needs https"):
+        read_authenticator(loads(text, ServerConfig, source=tmp_path / "server.toml"))
+    text = text.replace(listen, "127.0.0.1:1")
+    assert read_authenticator(loads(text, ServerConfig, source=tmp_path / "server.toml")).secret is not None
 
 
 def test_an_error_names_the_key_whose_file_or_table_is_wrong(tmp_path: Path) -> None:

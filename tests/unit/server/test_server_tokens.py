@@ -55,6 +55,29 @@ async def asked(authenticator: Authenticator, text: str) -> Identity:
     return await authenticator.identify({"method": "GET", "scheme": "https", "headers": headers})
 
 
+SECRET = b"0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "client", "is_taken"),
+    [
+        ("https", "10.0.0.7", True), ("http", "127.0.0.1", True), ("http", "::1", True),
+        ("http", "::ffff:127.0.0.1", True), ("http", "10.0.0.7", False), ("http", "2001:db8::1", False),
+    ],
+)  # fmt: skip
+def test_the_secret_is_refused_in_clear_text_from_another_machine(
+    scheme: str, client: str, is_taken: bool
+) -> None:
+    headers = [(b"authorization", b"Bearer " + SECRET)]
+    scope = {"method": "GET", "scheme": scheme, "headers": headers, "client": (client, 40_000)}
+    authenticator = Authenticator(secret=SECRET)
+    if is_taken:
+        assert asyncio.run(authenticator.identify(scope)).is_everybody
+        return
+    with pytest.raises(StrangerError, match="in clear text from another machine"):
+        asyncio.run(authenticator.identify(scope))
+
+
 def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Iam) -> None:
     iam.publish()
     iam.pages["/jwks"] = (200, jwks())

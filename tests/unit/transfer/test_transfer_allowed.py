@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,8 @@ from tidemill.transfer.contract import Direction, TransferError
 DAV = Endpoint(url="https://dav.example.org/exp/", token_file=Path("/t"))
 OPEN = Endpoint(url="root://*.example.org//store/user", access="both")
 BUCKET = Endpoint(url="s3://bucket/in/", access="both")
-ALL = [DAV, OPEN, BUCKET]
+FTP = Endpoint(url="gsiftp://ftp.example.org/pnfs/")
+ALL = [DAV, OPEN, BUCKET, FTP]
 
 
 def allowed(url: str, direction: Direction = Direction.IN) -> bool:
@@ -36,6 +38,12 @@ def allowed(url: str, direction: Direction = Direction.IN) -> bool:
         "root://se1.example.org//store/user/x/y",
         "root://se1.example.org:1094/store/user/a b%20c",
         "s3://bucket/in/a",
+        "https://dav.example.org//exp/a",  # as catalogues write names that begin with a slash
+        "https://dav.example.org/exp//store/a",
+        "https://dav.example.org/exp///a?sign=1",
+        "root://se1.example.org//store//user/x//y",
+        "root://se1.example.org///store/user//x/",
+        "gsiftp://ftp.example.org//pnfs//exp/a",
     ],
 )
 def test_what_lies_below_an_endpoint_is_permitted(url: str) -> None:
@@ -52,7 +60,13 @@ def test_what_lies_below_an_endpoint_is_permitted(url: str) -> None:
         "https://dav.example.org/exp/a%00b",
         "https://dav.example.org/exp/a%5cb",
         "https://dav.example.org/exp/a\nb",
-        "https://dav.example.org/exp//a",
+        "https://dav.example.org//expa/a",
+        "https://dav.example.org//exp/a?sign=1",  # goes out as written, and is another path there
+        "https://dav.example.org/e//xp/a",
+        "https://dav.example.org/x//exp/a",
+        "https://dav.example.org//exp//../a",
+        "root://se1.example.org//store//user2/x",
+        "gsiftp://ftp.example.org//data//x",
         "https://dav.example.org/exp/a#b",
         "https://dav.example.org:8443/exp/a",  # another port
         "http://dav.example.org/exp/a",  # another scheme
@@ -78,6 +92,34 @@ def test_what_lies_below_an_endpoint_is_permitted(url: str) -> None:
 )
 def test_everything_else_is_refused_for_good(url: str) -> None:
     assert not allowed(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "written"),
+    [
+        ("root://se1.example.org//store//user///x", "/store/user/x", "/store/user/x"),
+        ("gsiftp://ftp.example.org//pnfs//a%20b", "/pnfs/a b", "/pnfs/a%20b"),
+        ("https://dav.example.org///exp//a%2Bb", "/exp//a+b", "/exp//a%2Bb"),
+        ("https://dav.example.org/exp//a%2bb?s=1", "/exp//a+b", "/exp//a%2bb"),
+        ("s3://bucket/in//a", "/in//a", "/in//a"),
+    ],
+)
+def test_doubled_slashes_are_one_where_servers_have_files_and_stay_where_they_may_count(
+    url: str, path: str, written: str
+) -> None:
+    place = permit(url, ALL, Direction.IN)
+
+    assert (place.path, place.written) == (path, written)
+
+
+def test_an_endpoint_may_be_written_as_catalogues_write_its_files() -> None:
+    for url, file in (
+        ("davs://se.example.org:1094//store/", "davs://se.example.org:1094//store/x"),
+        ("davs://se.example.org:1094//store/", "davs://se.example.org:1094/store/x"),
+        ("root://se.example.org//rucio//", "root://se.example.org//rucio/x"),
+        ("https://se.example.org/rucio//", "https://se.example.org/rucio//x"),
+    ):
+        assert permit(file, [Endpoint(url=url)], Direction.IN).endpoint.url == url
 
 
 def test_what_may_be_read_may_not_be_written() -> None:
@@ -128,3 +170,7 @@ def test_whatever_comes_is_permitted_or_refused_and_never_leaves_its_endpoint(te
     assert ".." not in place.path.split("/")
     assert not any(ord(c) < 32 for c in place.path + place.query)
     assert place.path.startswith(("/exp", "/store/user", "/in"))
+    if place.scheme not in ("root", "s3"):
+        assert unquote(place.written) == place.path
+        assert place.written.isascii()
+        assert not set(place.written) & set(" #?")

@@ -26,7 +26,8 @@ class Dripping:
         self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def _accept(self) -> None:
         while not self._over.is_set():
@@ -34,7 +35,8 @@ class Dripping:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._threads.append(threading.Thread(target=self._serve, args=(connection,), daemon=True))
+            self._threads[-1].start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -54,6 +56,9 @@ class Dripping:
 
     def close(self) -> None:
         self._over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the accept in another thread waiting
+        for thread in list(self._threads):
+            thread.join(10)
         self._listener.close()
 
 

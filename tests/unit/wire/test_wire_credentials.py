@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.errors import ConfigError
 from tidemill.wire.credentials import Credentials, find_token, read_key, read_secret, read_token
+from tidemill.wire.http import Connection
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +75,24 @@ def test_tokens_go_encrypted_only_and_a_secret_comes_first(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(bare / "run"))
     assert Credentials().bearer(encrypted=True) == "d.d.d"
     assert Credentials(certificate=bare / "me.pem").bearer(encrypted=True) is None
+
+
+def test_a_secret_never_leaves_the_machine_in_clear_text(bare: Path) -> None:
+    credentials = Credentials(secret_file=token(bare / "s", "0123456789abcdef"))
+    for address in ("http://server.example.org:8443", "http://10.0.0.1:1", "http://127.0.0.1.example.org:1"):
+        with pytest.raises(ConfigError, match="is not sent over `http://`"):
+            Connection(address, credentials=credentials)
+    pair = "https://a.example.org:1,http://b.example.org:1"
+    with pytest.raises(ConfigError, match="is not sent over `http://`"):
+        Connection(pair, credentials=credentials)
+    for address in (
+        "http://127.0.0.1:1",
+        "http://localhost:1",
+        "http://[::1]:1",
+        "unix:/tmp/s",
+        "https://a.example:1",
+    ):
+        Connection(address, credentials=credentials).close()
 
 
 def test_secrets_are_read_by_one_rule_and_those_that_check_others_are_longer(bare: Path) -> None:

@@ -21,6 +21,14 @@ from tidemill.config.site import Cluster
 SCRIPT = Path(__file__).parents[3] / "scripts" / "gridengine.sh"
 SLOTS = 4
 NOBODY = 65534
+KILLS_IGNORED = 15  #: a job that has got its KILL is gone long before
+
+
+def read_if_there(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 class GridEngineWorld:
@@ -84,6 +92,15 @@ class GridEngineWorld:
     def lives(self, number: str) -> bool:
         listed = subprocess.run(["qstat", "-u", "*"], capture_output=True, text=True, check=True).stdout
         return any(line.split()[:1] == [number] for line in listed.splitlines())
+
+    def has_lost_kill(self, number: str) -> bool:
+        """The shepherd of Grid Engine 8.1.9 forwards one KILL, which can go astray under load. It ignores the further
+        ones, one a second, and notes that in its trace."""
+        traces = (self._cluster / "spool" / "execd").glob(f"*/active_jobs/{number}.1/trace")
+        return any(
+            read_if_there(each).count("ignoring repeated KILL notification") >= KILLS_IGNORED
+            for each in traces
+        )
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:

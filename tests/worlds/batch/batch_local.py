@@ -43,6 +43,9 @@ class LocalWorld:
     def lives(self, number: str) -> bool:
         raise NotImplementedError(number)
 
+    def has_lost_kill(self, number: str) -> bool:
+        return False
+
     def away(self) -> AbstractContextManager[None]:
         return nullcontext()
 

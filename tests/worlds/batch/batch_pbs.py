@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,13 +85,18 @@ class PbsWorld:
         script = self.space / "sleep"
         script.write_text("sleep 600\n")
         variables = f"TIDEMILL_KEY={key},TIDEMILL_NAME={name}"
-        user = {"TIDEMILL_FAKE_PBS_USER": "stranger"} if stranger else {}
         command = ["qsub", "-N", name, "-v", variables, "-h", str(script)]
-        done = subprocess.run(command, env={**os.environ, **user}, capture_output=True, text=True, check=True)
+        environ = person("stranger") if stranger else person()
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
     def lives(self, number: str) -> bool:
-        return subprocess.run(["qstat", number], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(["qstat", number], env=person(), capture_output=True, check=False).returncode == 0
+        )
+
+    def has_lost_kill(self, number: str) -> bool:
+        return False
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
@@ -113,7 +119,8 @@ class PbsWorld:
         return [line for line in lines if line.split()[0] == name]
 
     def picture(self) -> str:
-        return subprocess.run(["qstat", "-f"], capture_output=True, text=True, check=False).stdout
+        command = ["qstat", "-f"]
+        return subprocess.run(command, env=person(), capture_output=True, text=True, check=False).stdout
 
     def stop(self) -> None:
         """Nothing runs any more."""
@@ -121,8 +128,7 @@ class PbsWorld:
         while numbers := self._living():
             for user in {user for _, user in numbers}:
                 theirs = [number for number, owner in numbers if owner == user]
-                environ = {**os.environ, "TIDEMILL_FAKE_PBS_USER": user}
-                subprocess.run(["qdel", *theirs], env=environ, capture_output=True, check=False)
+                subprocess.run(["qdel", *theirs], env=person(user), capture_output=True, check=False)
             if clock.monotonic_s() > deadline_s:
                 pytest.fail("the fake PBS does not become empty")
             clock.sleep_s(0.05)
@@ -132,20 +138,32 @@ class PbsWorld:
         self._alive.close()
 
     def _living(self) -> list[tuple[str, str]]:
-        subprocess.run(["qselect"], capture_output=True, check=True)
+        subprocess.run(["qselect"], env=person(), capture_output=True, check=True)
         jobs = json.loads((self.state / "state.json").read_text())["jobs"].values()
         return [(job["key"], job["owner"]) for job in jobs if job["state"] != "F"]
+
+
+def person(name: str = "") -> dict[str, str]:
+    """The environment in which a user (default: this one) calls the commands."""
+    return {**os.environ, "TIDEMILL_FAKE_PBS_USER": name or pwd.getpwuid(os.getuid()).pw_name}
+
+
+def install(folder: Path, state: Path) -> None:
+    """The commands of this PBS, for PATH: they find their server without a variable of Tidemill's."""
+    folder.mkdir()
+    (folder / "python3").symlink_to(sys.executable)
+    for each in COMMANDS.iterdir():
+        if each.is_symlink():
+            (folder / each.name).write_text(f'#!/bin/sh\nTIDEMILL_FAKE_PBS={state} exec {each} "$@"\n')
+            (folder / each.name).chmod(0o755)
 
 
 @contextlib.contextmanager
 def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[PbsWorld]:
     before = dict(os.environ)
-    interpreter = directory / "bin"
-    interpreter.mkdir()
-    (interpreter / "python3").symlink_to(sys.executable)
-    os.environ["PATH"] = os.pathsep.join([str(COMMANDS), str(interpreter), before["PATH"]])
     made = PbsWorld(directory)
-    os.environ["TIDEMILL_FAKE_PBS"] = str(made.state)
+    install(directory / "bin", made.state)
+    os.environ["PATH"] = os.pathsep.join([str(directory / "bin"), before["PATH"]])
     try:
         yield made
         made.stop()

@@ -63,6 +63,9 @@ class SlurmWorld:
     def lives(self, number: str) -> bool:
         return bool(self.cluster.run("squeue", "-h", "-a", "-j", number, "-t", "PD,R").strip())
 
+    def has_lost_kill(self, number: str) -> bool:
+        return False
+
     @contextmanager
     def away(self) -> Iterator[None]:
         """Clients give up after a second instead of ten."""

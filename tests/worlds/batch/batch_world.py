@@ -68,6 +68,9 @@ class BatchWorld(Protocol):
     def lives(self, number: str) -> bool:
         """Whether that job waits or runs."""
 
+    def has_lost_kill(self, number: str) -> bool:
+        """Whether the batch system itself will never end that job, whose command does not hear TERM."""
+
     def away(self) -> AbstractContextManager[None]:
         """While this lasts, the batch system does not answer."""
 

@@ -120,7 +120,7 @@ class SlurmPerson:
                 said += line
             # only the command itself: Ctrl-C at a terminal reaches no more than its group, and unshare passes none on
             for pid in _descendants(process.pid):
-                if "tidemill" in Path(f"/proc/{pid}/cmdline").read_text():
+                if b"tidemill" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGINT)
             said += process.stderr.read()
             return process.wait(COMMAND_S), said
@@ -134,7 +134,7 @@ class SlurmPerson:
 
 def _is_called(name: str, pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() == name
     except OSError:
         return False
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import ensurepip
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from bundle import write_bundle
+from bundle import UV_PYTHON, write_bundle
 
 SOURCE = Path(__file__).parents[3] / "src" / "tidemill"
 VERSION = metadata.version("tidemill")
@@ -44,7 +43,18 @@ def _is_installed(name: str) -> bool:
 
 def wheel(folder: Path, name: str, *, version: str, files: Mapping[str, bytes] | None = None) -> Path:
     """A wheel of what is installed, with another version; `files` instead of its own. Programs stay programs."""
-    it = metadata.distribution(name)
+    return _packed(folder, metadata.distribution(name), version, files)
+
+
+def pip_wheel(folder: Path) -> Path:
+    """The wheel of pip, as `make bundle` puts it into the file: here from the pip that `make setup` runs. `ensurepip`
+    need not have one: Debian's has none."""
+    (site,) = UV_PYTHON.parents[1].glob("lib/python3*/site-packages")
+    (it,) = metadata.distributions(name="pip", path=[str(site)])
+    return _packed(folder, it, it.version, None)
+
+
+def _packed(folder: Path, it: metadata.Distribution, version: str, files: Mapping[str, bytes] | None) -> Path:
     stem, old = it.metadata["Name"].replace("-", "_"), f"{it.metadata['Name'].replace('-', '_')}-{it.version}"
     tag = re.search(r"^Tag: (\S+)", it.read_text("WHEEL") or "", re.MULTILINE)
     assert tag is not None
@@ -101,7 +111,6 @@ def bundle(folder: Path, version: str, *, migration: str = "") -> Path:
     made.append(wheel(wheels, "tidemill-node", version=version, files=node))
     for name in needed() - {"tidemill", "tidemill-node"}:
         made.append(wheel(wheels, name, version=metadata.version(name)))
-    (pip,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
     target = folder / f"tidemill-{version}-offline.sh"
-    write_bundle([*made, pip], target, version=version, extras=[])
+    write_bundle([*made, pip_wheel(wheels)], target, version=version, extras=[])
     return target

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 from tests.worlds.batch.slurm_cluster import UID, SlurmCluster
 from tests.worlds.home.world import Options, World, namespace_command
-from tests.worlds.services.mail_world import MailServer, free_port
+from tests.worlds.services.mail_world import MailServer
+from tests.worlds.services.ports import free_port
 
 from tidemill.client import Client
 from tidemill.wire.credentials import Credentials

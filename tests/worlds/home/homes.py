@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,6 +120,17 @@ class Home:
         return "\n".join(
             f"--- {path}\n{path.read_text()[-2000:]}" for path in sorted(self.path.glob("*.log"))
         )
+
+
+@contextmanager
+def started_home() -> Iterator[Home]:
+    """A new home in which `tidemill up` runs; removes both at the end."""
+    home = Home(Path(tempfile.mkdtemp(prefix="tm-")))
+    try:
+        home.start()
+        yield home
+    finally:
+        home.end()
 
 
 def wait_for(done: Callable[[], bool], told: Callable[[], str] = str, timeout_s: float = WAIT_S) -> None:

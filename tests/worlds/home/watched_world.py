@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.worlds.home.world import namespace_command
-from tests.worlds.services.mail_world import HookServer, MailServer, free_port, make_certificate
+from tests.worlds.services.mail_world import HookServer, MailServer, make_certificate
+from tests.worlds.services.ports import free_port
 
 from tidemill.client import Client
 

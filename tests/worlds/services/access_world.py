@@ -6,7 +6,6 @@ import base64
 import http.client
 import json
 import os
-import socket
 import sqlite3
 import ssl
 import subprocess
@@ -22,6 +21,7 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tests.worlds.services.ports import free_port
 
 from tidemill.client.authority import Authority, Wanted
 from tidemill.wire.api import AllocationReport, AppOffer, Capacity, SyncRequest
@@ -202,8 +202,7 @@ class World:
     def __init__(self, folder: Path, certs: Certs, issuer: Issuer, **more: Any) -> None:
         self.folder, self.certs, self.issuer = folder, certs, issuer
         self.revoked = folder / "server" / "revoked.txt"  #: which is not there at the start
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         certificate, key = certs.server
         config = {
             "dir": str(folder / "server"),
@@ -233,6 +232,17 @@ class World:
                 [sys.executable, "-c", START, json.dumps(config)], stderr=log, stdout=log
             )
         until(self._works)
+
+    def revoke(self, text: str) -> None:
+        """Write the list of revoked credentials, and wait until the server has read it."""
+
+        def looks() -> int:
+            return len(self.events("revoked.read")) + len(self.events("revoked.unread"))
+
+        before, whole = looks(), self.revoked.with_name("revoked.new")
+        whole.write_text(text)
+        whole.replace(self.revoked)
+        until(lambda: looks() > before)
 
     def _works(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()

@@ -76,6 +76,12 @@ class Watched:
         """Open a page of the server."""
         return self.page.goto(self.base + path)
 
+    def follow(self, selector: str) -> None:
+        """Click what leads to another page, and wait until that is there: a click alone may return before its first
+        byte, and between two pages there is a document without a body."""
+        with self.page.expect_navigation():
+            self.page.click(selector)
+
     def text(self) -> str:
         return str(self.page.inner_text("main"))
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worlds.services.ports import free_port
 
 from tidemill.cache.engine.directory import read_cache
 from tidemill.cache.engine.state import CacheState, read_state
@@ -45,17 +46,6 @@ def ordinary_user() -> list[str]:
         return []
     may_read = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
     return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *may_read]
-
-
-def free_port() -> int:
-    """A port that nobody has, below those that the kernel gives to connections."""
-    text = subprocess.run(
-        ["sh", "-c", '. "$1"/service.sh; free_ports 1', "sh", str(SCRIPTS)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(text.stdout)
 
 
 def until(true: Callable[[], bool], what: str = "not in time", seconds: float = DEADLINE_S) -> None:

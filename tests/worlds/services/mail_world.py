@@ -6,7 +6,6 @@ from __future__ import annotations
 import email
 import email.policy
 import json
-import socket
 import subprocess
 import sys
 from email.message import EmailMessage
@@ -14,14 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worlds.services.ports import free_port
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def make_certificate(folder: Path, name: str = "localhost") -> tuple[Path, Path]:

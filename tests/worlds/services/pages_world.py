@@ -22,14 +22,12 @@ from tidemill.model.job import Input, JobSpec, Output
 from tidemill.wire.api import (
     AllocationReport,
     AppOffer,
-    BadNode,
     Capacity,
     DeliveredReport,
     DeliverOrder,
     DoneReport,
     FailureReport,
     FetchLogOrder,
-    GrantView,
     LeaseOrder,
     LogReport,
     OutputRow,
@@ -40,11 +38,9 @@ from tidemill.wire.api import (
     SubmitRequest,
     SyncReply,
     SyncRequest,
-    TidePoint,
-    TransferView,
 )
 from tidemill.wire.far import CacheFigures, CacheView, ReadView
-from tidemill.wire.monitoring import RegularWaits
+from tidemill.wire.monitoring import BadNode, GrantView, RegularWaits, TidePoint, TransferView
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0

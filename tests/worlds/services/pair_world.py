@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.worlds.home.world import TIDEMILL, Options, World, namespace_command
+from tests.worlds.services.ports import free_port
 from tests.worlds.services.relay import Relay
 from tests.worlds.services.server_process import UnixConnection
 
@@ -35,8 +35,7 @@ class Database:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.start()
 
     def start(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from tests.worlds.services.browser import DESK, Watched, chromium
 from tests.worlds.services.pages_world import DOWNTIMES, PagesWorld, hospital
+from tests.worlds.services.ports import free_port
 from tests.worlds.services.server_process import Server
 
 from tidemill.model.job import JobSpec
@@ -49,8 +49,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     secret = folder / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     ca = folder / "ca"
     tls = {"certificate": f"{ca}/localhost.pem", "key": f"{ca}/localhost.key", "ca": f"{ca}/ca.pem"}
     issuer, revoked = Issuer(folder), folder / "s" / "revoked.txt"
@@ -100,7 +99,7 @@ def opens(web: World, web_browser: Any) -> Iterator[Opens]:
 def log_in(watched: Watched, token: str = SECRET) -> None:
     watched.go("/login")
     watched.page.fill("#token", token)
-    watched.page.click("button.do")
+    watched.follow("button.do")
 
 
 def a_job() -> JobSpec:

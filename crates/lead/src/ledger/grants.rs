@@ -93,13 +93,15 @@ impl Ledger {
             ));
         };
         if let Some(known) = self.jobs.get_mut(&head.job) {
-            if known.program != head.program {
+            // the job's grants wait in the queue of its program
+            if known.program != head.program && self.grants.values().any(|grant| grant.job == head.job) {
                 return Err(format!(
                     "job {} is defined again with program {} instead of {}",
                     head.job, head.program, known.program
                 ));
             }
             let changed = known.text.get() != text.get();
+            known.program = head.program;
             known.text = text;
             known.at_once = head.at_once;
             return Ok(changed.then_some(head.job));

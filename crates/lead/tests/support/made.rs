@@ -41,7 +41,7 @@ pub fn job(id: u64, program: u64, events: u64) -> JobDef {
         seed_base: 0,
         events,
         inputs: vec![],
-        at_once: None,
+        ..JobDef::default()
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Exit, Waited};
-use tidemill_sys::spawn::{Command, Spawner, Strings};
+use tidemill_sys::spawn::{Command, ShellLimits, Spawner, Strings};
 use tidemill_sys::time::monotonic_us;
 use tidemill_sys::{child, file, security, signal};
 use tidemill_wire::log::cause;
@@ -237,6 +237,7 @@ impl Server {
             ],
             parent_death_signal: signal::KILL,
             rules: None,
+            limits: &ShellLimits::default(),
         };
         Spawner::new()
             .and_then(|mut spawner| spawner.spawn(&command))

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -63,6 +63,7 @@ pub struct Part {
     entry: IndexEntry,
     digest: Sha256,
     left: u64,
+    mode: Option<u64>,
 }
 
 impl Part {
@@ -254,6 +255,7 @@ impl<C: Calls + Clone> Bundle<C> {
             },
             digest: Sha256::new(),
             left: length,
+            mode: None,
         })
     }
 
@@ -270,6 +272,7 @@ impl<C: Calls + Clone> Bundle<C> {
         self.copy = copy;
         result?;
         if part.left == 0 {
+            part.mode = source.mode();
             part.check(source)?;
         }
         Ok(part.left == 0)
@@ -333,6 +336,7 @@ impl<C: Calls + Clone> Bundle<C> {
             offset: entry.offset,
             length: entry.length,
             sha256: entry.sha256.clone(),
+            mode: part.mode,
         };
         self.entries.push(entry);
         Ok(output)
@@ -487,6 +491,11 @@ pub trait Source {
     fn was_changed(&self) -> bool {
         false
     }
+
+    /// Permission bits of a file.
+    fn mode(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A file with its holes.
@@ -534,6 +543,11 @@ impl Source for FileSource {
 
     fn was_changed(&self) -> bool {
         modified(&self.file) != self.modified
+    }
+
+    fn mode(&self) -> Option<u64> {
+        let status = self.file.metadata().ok()?;
+        Some(u64::from(status.permissions().mode() & 0o777))
     }
 }
 

@@ -116,6 +116,24 @@ fn a_source_that_breaks_leaves_no_trace() {
 }
 
 #[test]
+fn a_file_keeps_its_permission_bits_and_what_is_not_a_file_has_none() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let mut bundle = Bundle::create(directory.path(), "a", 1 << 30).unwrap().unwrap();
+    for mode in [0o755, 0o640, 0o4711] {
+        let file = tempfile::tempfile().unwrap();
+        file.set_permissions(std::fs::Permissions::from_mode(mode))
+            .unwrap();
+        let output = bundle
+            .append(&member("x", 0), &mut FileSource::new(file))
+            .unwrap();
+        assert_eq!(output.mode, Some(u64::from(mode & 0o777)));
+    }
+    let output = bundle.append(&member("x", 0), &mut Cursor::new(b"abc")).unwrap();
+    assert_eq!(output.mode, None);
+}
+
+#[test]
 fn a_source_that_is_written_to_while_it_is_copied_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut bundle = Bundle::create(directory.path(), "a", 1 << 30).unwrap().unwrap();
@@ -291,6 +309,7 @@ fn indexed(archive: &Path) -> Vec<OutputRef> {
             offset: entry.offset,
             length: entry.length,
             sha256: entry.sha256,
+            mode: None,
         });
     };
     while reader.read(&mut take).unwrap() > 0 {}
@@ -355,7 +374,11 @@ fn whichever_call_fails_what_is_acknowledged_is_there_and_what_is_kept_is_whole(
                 }
             }
             for output in &acknowledged {
-                assert!(kept.contains(output), "call {n}: {output:?}");
+                let indexed = OutputRef {
+                    mode: None,
+                    ..output.clone()
+                };
+                assert!(kept.contains(&indexed), "call {n}: {output:?}");
             }
             if !calls.has_failed() {
                 assert_eq!(acknowledged.len(), 12);

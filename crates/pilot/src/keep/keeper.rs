@@ -113,7 +113,6 @@ pub struct Keeper {
     /// The child's last word, or the first request since.
     heard_us: u64,
     dirty_since_us: Option<u64>,
-    failed_unsafe: bool,
     logs_lost: u64,
     trouble: Trouble,
     /// Jobs of which a record says why their outputs were not kept.
@@ -149,7 +148,6 @@ impl Keeper {
             syncing: false,
             heard_us: 0,
             dirty_since_us: None,
-            failed_unsafe: false,
             logs_lost: 0,
             explained: HashSet::new(),
         }
@@ -210,11 +208,6 @@ impl Keeper {
         } else {
             self.logs_lost += 1;
         }
-    }
-
-    /// A failed payload's logs were taken: its record does not wait for them, but a user may soon read them.
-    pub(super) fn take_failed(&mut self) {
-        self.failed_unsafe = !self.logs.is_empty() || self.logging || self.dirty_since_us.is_some();
     }
 
     /// Handle the child's answers, and check whether it hangs.
@@ -353,7 +346,6 @@ impl Keeper {
 
     fn safe<'a>(&mut self, slot_of: &dyn Fn(u32) -> Option<&'a Slot>) -> Vec<Kept> {
         self.dirty_since_us = None;
-        self.failed_unsafe = false;
         self.trouble.ended_well();
         let pending = std::mem::take(&mut self.pending);
         let safe = |each: Pending| {
@@ -482,12 +474,13 @@ impl Keeper {
         Ok(kept)
     }
 
+    /// Where nothing else is to do, logs are made safe at once, too: their records do not wait for them, but a user may
+    /// soon read them.
     fn sync_is_due(&self, idle: bool, now_us: u64) -> bool {
         let Some(since_us) = self.dirty_since_us else {
             return false;
         };
-        let wanted = (idle || self.trouble.is_on()) && (self.failed_unsafe || !self.pending.is_empty());
-        wanted || now_us >= since_us + self.flush_us
+        idle || self.trouble.is_on() || now_us >= since_us + self.flush_us
     }
 
     /// Ask for everything to be safe, and for the end of the archive.

@@ -134,3 +134,15 @@ fn where_no_child_writes_a_pilot_that_leaves_waits_all_the_same() {
     keeper().wait(30_000).unwrap();
     assert!(monotonic_us() >= begun_us + 30_000);
 }
+
+#[test]
+fn a_node_without_work_makes_logs_safe_at_once() {
+    let mut keeper = keeper();
+    keeper.dirty_since_us = Some(5);
+    assert!(keeper.sync_is_due(true, 5), "a user may read them now");
+    assert!(
+        !keeper.sync_is_due(false, 5),
+        "at work, one fsync is for many logs"
+    );
+    assert!(keeper.sync_is_due(false, 5 + 1_000_000));
+}

@@ -80,7 +80,6 @@ impl Keeper {
         let stderr_tail = String::from_utf8_lossy(&failed.stderr[tail..]).into_owned();
         let events = (failed.job, failed.first, failed.count, false);
         self.logs(events, &failed.stdout, &failed.stderr);
-        self.take_failed();
         if cx.report.canceled.has(&piece) {
             return Ok(());
         }

@@ -65,10 +65,11 @@ impl StageProcess {
 
     /// What it reported since; never waits. Err: it is gone, and why.
     pub fn hear(&mut self) -> Result<Vec<Report>, String> {
-        self.flush().map_err(|error| cause(&error))?;
+        self.flush().map_err(|error| self.broke(&cause(&error)))?;
         let mut reports = Vec::new();
         loop {
-            let fill = self.lines.fill(&mut self.socket).map_err(|error| cause(&error))?;
+            let filled = self.lines.fill(&mut self.socket);
+            let fill = filled.map_err(|error| self.broke(&cause(&error)))?;
             while let Some(line) = self.lines.next_line() {
                 let report = serde_json::from_slice(line)
                     .map_err(|error| format!("it sent an invalid report: {error}"))?;
@@ -84,9 +85,15 @@ impl StageProcess {
 
     /// How it ended.
     fn end(&mut self) -> String {
+        self.broke("hung up and has not ended")
+    }
+
+    /// How it ended; `running`: what is wrong with it if it has not. One that was killed resets the connection where
+    /// orders were unread.
+    fn broke(&mut self, running: &str) -> String {
         let how = match child::wait_a_moment(self.pid) {
             Ok(Waited::Ended { exit, .. }) => format!("ended with {exit}"),
-            Ok(Waited::Running) => String::from("hung up and has not ended"),
+            Ok(Waited::Running) => running.to_owned(),
             Ok(Waited::NoChildren) => String::from("is gone"),
             Err(error) => format!("is gone: {}", cause(&error)),
         };

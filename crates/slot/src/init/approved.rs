@@ -1,4 +1,5 @@
-//! Every start is one that the site's staff approved: the digests of a program's files are compared before each.
+//! Every start is one that the site's staff approved: the digests of a program's files are compared before each, and once
+//! more soon after it: between the check and the moment at which an interpreter opens its script, a file can be replaced.
 //!
 //! A file whose device, inode, size and times are those of the last check is not read again. A file of more than
 //! `READ_BYTES_MAX`, such as a container's image, is read by the agent only: here its size and time must be those that
@@ -11,6 +12,8 @@ use std::os::unix::fs::MetadataExt;
 
 use sha2::{Digest, Sha256};
 use tidemill_wire::ApprovedFile;
+
+use super::payload::Verdict;
 
 /// 0.2 s at the 300 MB/s of a core without instructions for SHA-256.
 const READ_BYTES_MAX: u64 = 64 << 20;
@@ -33,7 +36,10 @@ fn mark(status: &Metadata) -> Mark {
     )
 }
 
-/// Failure class and message: `dispatch` for another file than was approved, `payload_setup` for one that cannot be read.
+/// Failure class of another file than was approved.
+const REPLACED: &str = "dispatch";
+
+/// Failure class and message: `REPLACED` for another file than was approved, `payload_setup` for one that cannot be read.
 pub(super) type Unlike = (&'static str, String);
 
 /// Files that were found to be those that were approved.
@@ -49,6 +55,15 @@ impl Approved {
             self.look(file)?;
         }
         Ok(())
+    }
+
+    /// Which file was replaced by another one since `check`. One that cannot be read now is not counted: the next start
+    /// finds it.
+    pub fn replaced(&mut self, files: &[ApprovedFile]) -> Option<Verdict> {
+        match self.check(files) {
+            Err((failure @ REPLACED, message)) => Some(Verdict { failure, message }),
+            _ => None,
+        }
     }
 
     fn look(&mut self, wanted: &ApprovedFile) -> Result<(), Unlike> {
@@ -74,7 +89,7 @@ impl Approved {
                     status.size(),
                     wanted.bytes
                 );
-                return Err(("dispatch", message));
+                return Err((REPLACED, message));
             }
         } else {
             let found = digest(&wanted.path, wanted.bytes).map_err(unread)?;
@@ -85,7 +100,7 @@ impl Approved {
                     recognised(&found),
                     recognised(&wanted.sha256)
                 );
-                return Err(("dispatch", message));
+                return Err((REPLACED, message));
             }
         }
         self.good
@@ -139,11 +154,13 @@ mod tests {
         assert!(class == "dispatch" && told.contains("has digest"), "{told}");
         let known = format!("approved is sha256:{}:", &file.sha256[..12]);
         assert!(told.contains(&known) && !told.contains(&file.sha256), "{told}");
+        assert_eq!(it.replaced(std::slice::from_ref(&file)).unwrap().message, told);
         std::fs::write(&path, "good, and more").unwrap();
         assert!(it.check(std::slice::from_ref(&file)).is_err());
         std::fs::write(&path, "good").unwrap();
         assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
         std::fs::remove_file(&path).unwrap();
+        assert_eq!(it.replaced(std::slice::from_ref(&file)), None);
         let (class, told) = it.check(&[file]).unwrap_err();
         assert!(
             class == "payload_setup" && told.contains("failed to read"),

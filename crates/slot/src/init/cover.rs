@@ -1,10 +1,12 @@
 //! What payloads must not see, and what they see again nevertheless.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use tidemill_sys::{file, mount, spawn, Result, SysError};
+use tidemill_sys::{file, mount, process, spawn, Result, SysError};
 use tidemill_wire::View;
 
 use super::doors;
@@ -20,9 +22,29 @@ const PROGRAM_DIRS: [&str; 6] = [
     "/sbin",
 ];
 
-/// Files below S, and their permissions: one replaces a masked file, the other a forbidden program.
-const EMPTY: (&str, u32) = ("cover/empty", 0o444);
-const NOT_FOR_USE: (&str, u32) = ("cover/nothing", 0o000);
+/// Files below S, their permissions and text: what replaces a masked file, a device file, and a batch command.
+type StandIn = (&'static str, u32, &'static str);
+const EMPTY: StandIn = ("cover/empty", 0o444, "");
+const NOT_FOR_USE: StandIn = ("cover/nothing", 0o000, "");
+const REFUSAL: StandIn = ("cover/refusal", 0o555, REFUSAL_SCRIPT);
+
+macro_rules! no_batch {
+    () => {
+        "is a command of the batch system, and payloads cannot use it; `--nodes` and `--ranks` start a program on \
+         several nodes, also with MPI (docs/mpi.md)"
+    };
+}
+
+/// Why a payload cannot start a batch command, after its name.
+pub(super) const NO_BATCH: &str = no_batch!();
+
+/// Prints the reason: for a file without permissions, a shell only reports "Permission denied". The status is a shell's
+/// for a file that it cannot execute.
+const REFUSAL_SCRIPT: &str = concat!(
+    "#!/bin/sh\nprintf 'tidemill: `%s` %s\\n' \"${0##*/}\" '",
+    no_batch!(),
+    "' >&2\nexit 126\n"
+);
 
 /// A directory that is covered, by S/tmp or a read-only S/cover/N.
 pub(super) struct Cover {
@@ -183,15 +205,23 @@ impl Covers {
 
     /// An empty file in place of a file, a socket or a FIFO.
     pub(super) fn hide_file(&self, path: &Path) -> Result<()> {
-        self.show_empty_file(EMPTY, path)
+        self.show_stand_in(EMPTY, path)
     }
 
-    /// An empty file with these permissions at a path; all such paths share one.
-    fn show_empty_file(&self, (name, mode): (&str, u32), path: &Path) -> Result<()> {
+    /// A file that covers a path; paths with the same cover share one file.
+    fn show_stand_in(&self, (name, mode, text): StandIn, path: &Path) -> Result<()> {
         if file::status_at(self.root.as_fd(), name)?.is_none() {
-            drop(file::create_at(self.root.as_fd(), name, mode)?);
+            let mut made = file::create_at(self.root.as_fd(), name, mode)?;
+            let written = made.write_all(text.as_bytes());
+            written.map_err(|source| SysError::new("write", name, source))?;
+            file::set_mode(made.as_fd(), mode)?; // the pilot's umask may have removed bits
         }
         self.show(self.root.as_fd(), name, path, true)
+    }
+
+    /// Whether this is a program that payloads must not start.
+    pub fn forbids(&self, program: &Path) -> bool {
+        self.forbidden.iter().any(|path| path == program)
     }
 
     /// Forgets and releases what is mounted below these directories, before the mounts at them are removed and take it
@@ -228,7 +258,7 @@ impl Covers {
             self.mask(path)?;
         }
         for program in &covered.forbidden {
-            self.show_empty_file(NOT_FOR_USE, program)?;
+            self.show_stand_in(REFUSAL, program)?;
         }
         for back in &covered.backs {
             self.back(&back.path, back.write)?;
@@ -236,21 +266,23 @@ impl Covers {
         Ok(())
     }
 
-    /// An empty file without any permission over each of these programs.
+    /// Covers each of these programs with a script that prints the reason. On a user's own site, the user's own programs
+    /// stay: other software has names such as `flux`, too.
     fn forbid_programs(&mut self, names: &[String]) -> Result<()> {
         let mut dirs = spawn::path_places();
         dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
         dirs.extend(self.beside(&dirs));
         dirs.sort();
         dirs.dedup();
+        let own = (!self.view.shared).then(OwnPrograms::find);
         for name in names.iter().filter(|name| !name.contains('/')) {
             let found: Vec<PathBuf> = dirs
                 .iter()
                 .map(|dir| dir.join(name))
-                .filter(|path| path.is_file())
+                .filter(|path| path.is_file() && !own.as_ref().is_some_and(|own| own.has(path)))
                 .collect();
             for program in found {
-                self.show_empty_file(NOT_FOR_USE, &program)?;
+                self.show_stand_in(REFUSAL, &program)?;
                 self.forbidden.push(program);
             }
         }
@@ -262,7 +294,7 @@ impl Covers {
         let there = paths.iter().filter(|path| path.exists());
         there
             .into_iter()
-            .try_for_each(|path| self.show_empty_file(NOT_FOR_USE, path))
+            .try_for_each(|path| self.show_stand_in(NOT_FOR_USE, path))
     }
 
     fn number(&mut self) -> String {
@@ -413,6 +445,39 @@ impl Covers {
             make_point(&self.root, &at, inner || is_dir)?;
         }
         Ok(())
+    }
+}
+
+/// What makes a program the user's own.
+struct OwnPrograms {
+    home: Option<PathBuf>,
+    /// None if ownership proves nothing: root's files are the system's, and in the slot's user namespace all users but
+    /// one have the overflow id (user_namespaces(7))
+    uid: Option<u32>,
+}
+
+impl OwnPrograms {
+    fn find() -> Self {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let home = home.and_then(|home| home.canonicalize().ok());
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+        let overflow: Option<u32> = overflow.ok().and_then(|text| text.trim().parse().ok());
+        let uid = process::user_and_group().0;
+        OwnPrograms {
+            home: home.filter(|home| home.parent().is_some()),
+            uid: (uid != 0 && overflow.is_some_and(|overflow| uid != overflow)).then_some(uid),
+        }
+    }
+
+    /// Whether a program, not a link to it, belongs to the user or lies in their home directory.
+    fn has(&self, program: &Path) -> bool {
+        let Ok(real) = program.canonicalize() else {
+            return false;
+        };
+        self.home.as_ref().is_some_and(|home| real.starts_with(home))
+            || self
+                .uid
+                .is_some_and(|uid| real.metadata().is_ok_and(|status| status.uid() == uid))
     }
 }
 

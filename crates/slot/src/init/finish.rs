@@ -9,6 +9,7 @@ use tidemill_wire::log::cause;
 
 use super::payload::{tasks_limit, Kind, Limits, Payload, Verdict};
 use super::range::failed;
+use super::scratch::LOOKS;
 use super::streams::Whole;
 use super::taken::RUN_AGAIN;
 use super::talk::Talk;
@@ -128,6 +129,7 @@ impl Init {
             self.fatal = Some(cause(&error));
         }
         let job = payload.job;
+        self.confirm(&mut payload);
         self.tell_trace(&mut payload);
         if payload.talk().is_some() {
             self.finish_persistent(payload, exit, usage);
@@ -176,7 +178,21 @@ impl Init {
                 let failed = self.describe(events, verdict, (exit, usage), wall_us);
                 self.fail(failed);
             }
-            Ok(outputs) => self.command_done(&payload, events, outputs, (usage, now_us)),
+            Ok(kept) => {
+                self.note_left(events.job, outputs);
+                self.command_done(&payload, events, kept, (usage, now_us));
+            }
+        }
+    }
+
+    /// Writes the files that no output names into the logs of a job's first payloads.
+    fn note_left(&mut self, job: u64, outputs: &[(String, String)]) {
+        let Some(job) = self.jobs.get_mut(&job).filter(|job| job.looks < LOOKS) else {
+            return;
+        };
+        job.looks += 1;
+        if let Some(said) = self.scratch.left(outputs) {
+            self.streams.note(&said);
         }
     }
 
@@ -474,9 +490,10 @@ impl Init {
         if due {
             self.tell_running_trace(&mut payload);
         }
-        let mut kill = payload
+        let is_stopping = payload
             .terminated_us
             .is_some_and(|since_us| now_us >= since_us + TERMINATE_US);
+        let mut kill = is_stopping || (due && self.confirm(&mut payload));
         if let (true, Some(job)) = (due, self.jobs.get(&payload.job)) {
             let limit = job.program.memory_mb;
             let limits = Limits {
@@ -496,6 +513,18 @@ impl Init {
         if kill {
             self.kill();
         }
+    }
+
+    /// Checks once, at the first sample after its start or at its end, that the payload's program is still the one that was
+    /// approved; true if it must go.
+    fn confirm(&mut self, payload: &mut Payload) -> bool {
+        if payload.confirmed || payload.verdict.is_some() {
+            return false;
+        }
+        payload.confirmed = true;
+        let job = self.jobs.get(&payload.job);
+        payload.verdict = job.and_then(|job| self.approved.replaced(&job.files));
+        payload.verdict.is_some()
     }
 
     /// The events of a payload that was killed on order and takes long to die.

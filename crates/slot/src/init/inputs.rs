@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::{file, mount, SysError};
@@ -185,8 +185,8 @@ impl Inputs {
             known.remove(&key);
             return Ok(false);
         };
-        let mut file = create(place.own.as_fd(), &format!("{target}.url"))
-            .map_err(|error| failed("copy", input, &error))?;
+        let mut file =
+            create(place, &format!("{target}.url")).map_err(|error| failed("copy", input, &error))?;
         let written = file.write_all(opened.url.as_bytes());
         written.map_err(|source| failed("copy", input, &SysError::new("write", target, source)))?;
         if known.len() >= URLS_MAX {
@@ -297,7 +297,7 @@ fn show(place: &Place, from: &str, target: &str) -> bool {
         let _ = file::remove_at(place.own.as_fd(), target, false);
         return std::fs::hard_link(path, seen(place, target)).is_ok();
     }
-    if create(place.own.as_fd(), target).is_err() {
+    if create(place, target).is_err() {
         return false;
     }
     let held = PathBuf::from(format!("/proc/self/fd/{}/{name}", store.as_raw_fd()));
@@ -326,7 +326,7 @@ fn check_name(input: &InputDef) -> Result<(), InputError> {
 fn copy(place: &Place, from: &str, to: &str, input: &InputDef, go_on: GoOn<'_>) -> Result<(), InputError> {
     let mut source =
         file::open_in_root(place.old_root.as_fd(), from).map_err(|error| failed("read", input, &error))?;
-    let mut target = create(place.own.as_fd(), to).map_err(|error| failed("copy", input, &error))?;
+    let mut target = create(place, to).map_err(|error| failed("copy", input, &error))?;
     loop {
         let piece = std::io::copy(&mut (&mut source).take(PIECE_BYTES as u64), &mut target);
         match piece {
@@ -392,11 +392,17 @@ fn opened_of(text: &str, cache: &NodeCache) -> Result<Opened, String> {
     Ok(Opened { url, way })
 }
 
-/// Read-only to payloads twice over: by its mode and by the mount.
-fn create(own: BorrowedFd<'_>, to: &str) -> tidemill_sys::Result<File> {
+/// Payloads cannot write to it: the mount is read-only, without namespaces the mode is. Under the mount it is writable by
+/// its mode, so that a payload's own copy (`cp`) can be changed. A script may be an input, thus all are executable.
+fn create(place: &Place, to: &str) -> tidemill_sys::Result<File> {
+    let own = place.own.as_fd();
+    let is_mounted = place.isolated == Isolated::Namespaces;
     let _ = file::remove_at(own, to, false);
-    file::create_at(own, to, 0o555)
+    file::create_at(own, to, if is_mounted { 0o755 } else { 0o555 })
 }
+
+/// The byte order mark: some editors begin a text with it; it does not belong to the first line.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 fn read_lines(place: &Place, path: &str, input: &InputDef) -> Result<Lines, InputError> {
     let source =
@@ -413,6 +419,9 @@ fn read_lines(place: &Place, path: &str, input: &InputDef) -> Result<Lines, Inpu
             failure: "stage_in",
             message,
         });
+    }
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len_utf8());
     }
     let mut starts = vec![0];
     starts.extend(

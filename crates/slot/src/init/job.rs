@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::rc::Rc;
 
-use tidemill_sys::spawn::Strings;
+use tidemill_sys::spawn::{ShellLimits, SoftLimit, Strings};
 use tidemill_sys::Result;
 use tidemill_wire::{ApprovedFile, JobDef, Program};
 
@@ -15,6 +15,8 @@ use crate::template::{Template, Values, ARGUMENTS_BYTES_MAX};
 use crate::{Isolated, SlotSpec};
 
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Characters that stand for the bytes 0x80 to 0xff.
+const OCTETS: std::ops::RangeInclusive<char> = '\u{10ff80}'..='\u{10ffff}';
 
 /// A job, ready to be started.
 pub(crate) struct Job {
@@ -32,8 +34,12 @@ pub(crate) struct Job {
     outputs: Vec<(String, Template)>,
     env: Strings,
     env_shared: usize,
+    /// what the submitter's shell sets for its payloads
+    pub limits: ShellLimits,
     /// no more work will come
     pub forgotten: bool,
+    /// payloads whose work directory was searched for files that no output names
+    pub looks: u32,
 }
 
 impl Job {
@@ -54,7 +60,7 @@ impl Job {
         }
         let moved = |text: &str| relocated(text, spec, place);
         let (started, executable) = (moved(started), moved(&program.executable));
-        let path = CString::new(started).map_err(|error| error.to_string())?;
+        let path = CString::new(octets(&started)).map_err(|error| error.to_string())?;
         let files = program.files.iter().filter(|file| moved(&file.path) == file.path);
         let files = files.cloned().collect();
         let argv = def
@@ -68,14 +74,16 @@ impl Job {
         }
         let mut env = Strings::new();
         for (name, value) in environment(&def, &program, spec, place) {
-            env.push(format!("{name}={}", moved(&value)))
+            env.push(octets(&format!("{name}={}", moved(&value))))
                 .map_err(|error| format!("environment `{name}`: {error}"))?;
         }
         Ok(Job {
             pace: Pace::new(program.event_s),
             inputs: Inputs::default(),
             env_shared: env.len(),
+            limits: shell_limits(&def),
             forgotten: false,
+            looks: 0,
             def,
             program,
             path,
@@ -101,16 +109,16 @@ impl Job {
     pub fn arguments(&self, place: &Place, events: Events) -> std::result::Result<Strings, String> {
         let mut argv = Strings::new();
         for word in self.wrap.iter().chain(std::iter::once(&self.executable)) {
-            argv.push(word.as_str()).map_err(|error| error.to_string())?;
+            argv.push(octets(word)).map_err(|error| error.to_string())?;
         }
         let mut filled_bytes = 0;
         for template in &self.argv {
             match template.literal() {
-                Some(text) => argv.push(text),
+                Some(text) => argv.push(octets(text)),
                 None => {
                     let text = self.fill(template, place, events)?;
                     filled_bytes += text.len();
-                    argv.push(text)
+                    argv.push(octets(&text))
                 }
             }
             .map_err(|error| format!("argument {}: {error}", argv.len()))?;
@@ -201,6 +209,33 @@ impl Job {
     }
 }
 
+/// The bytes of a text, with each character of `OCTETS` as the one byte that it represents (`tidemill/octets.py`).
+fn octets(text: &str) -> Vec<u8> {
+    if !text.chars().any(|letter| OCTETS.contains(&letter)) {
+        return text.as_bytes().to_vec();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    for letter in text.chars() {
+        if OCTETS.contains(&letter) {
+            bytes.push((u32::from(letter) & 0xff) as u8);
+        } else {
+            bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
+    bytes
+}
+
+/// Umask and soft limits of the job's definition. Skips names that this version does not know.
+fn shell_limits(def: &JobDef) -> ShellLimits {
+    let limits = def.limits.iter().flatten();
+    ShellLimits {
+        umask: def.umask.and_then(|umask| u32::try_from(umask).ok()),
+        soft: limits
+            .filter_map(|(name, &value)| SoftLimit::named(name, value))
+            .collect(),
+    }
+}
+
 /// A word of `wrap` with the slot's directories in it, as payloads see them.
 fn placed(word: &str, place: &Place) -> String {
     let work = format!("{}/work", place.tmp_path);
@@ -269,7 +304,7 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
     };
     env.insert("PYTHONPATH".to_owned(), python);
     let mut ours = vec![
-        ("TIDEMILL_JOB", def.job.to_string()),
+        ("TIDEMILL_JOB", tidemill_wire::job_of(def.job).to_string()),
         ("TIDEMILL_CORES", program.cores.to_string()),
         ("TIDEMILL_SLOT", spec.index.to_string()),
         ("TIDEMILL_PARAMS", def.params.clone()),
@@ -287,4 +322,18 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
         }
     }
     env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::octets;
+
+    #[test]
+    fn characters_that_stand_for_bytes_become_those_and_all_others_stay() {
+        assert_eq!(octets("caf\u{10ffe9}"), b"caf\xe9");
+        assert_eq!(octets("\u{10ff80}\u{10ffff}"), b"\x80\xff");
+        for same in ["", "plain", "é日本\u{10ff7f}\u{10fe80}"] {
+            assert_eq!(octets(same), same.as_bytes());
+        }
+    }
 }

@@ -67,6 +67,8 @@ pub(crate) struct Payload {
     /// monotonic, and wall clock
     pub started_us: u64,
     pub started_at_us: u64,
+    /// its program's files were checked once more after its start
+    pub confirmed: bool,
     /// where its profile will be, if it is traced
     pub traced: Option<std::fs::File>,
     /// we killed it because of this
@@ -111,6 +113,7 @@ impl Payload {
             kind,
             started_us: now_us,
             started_at_us: at_us,
+            confirmed: false,
             traced: None,
             verdict: None,
             recalled: None,

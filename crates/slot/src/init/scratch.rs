@@ -1,7 +1,9 @@
 //! The scratch between payloads: emptied, inputs laid out, outputs put aside; what payloads may leave in it, and what is
 //! said where that was too much.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use tidemill_sys::file::{self, Space, Status};
 use tidemill_sys::{time, Result};
@@ -24,6 +26,21 @@ const FILES_MIN: u64 = 1024;
 const FILES_MAX: u64 = 1_000_000;
 /// Measuring the scratch costs at most a twentieth of the time.
 const SCRATCH_COST: u64 = 20;
+
+/// Number of payloads of a job in this slot whose work directory is searched: a job's payloads leave similar files.
+pub(super) const LOOKS: u32 = 3;
+/// Limits of the entries of a work directory that are counted, and that are named.
+const ENTRIES_MAX: usize = 1_000;
+const NAMED_MAX: usize = 3;
+/// A command that packs or unpacks directories leaves entries in its work directory on purpose. A file of this name holds
+/// their paths, each with a NUL byte after it (`tidemill.cli.command.wrapping`).
+const PACKED: &str = ".tidemill-packed";
+const PACKED_BYTES_MAX: u64 = 1 << 20;
+/// Start of the line in the log; clients search for it (`tidemill.cli.jobs.outcome`).
+const SAID: &str = "tidemill: removed from the work directory, since no output names it: ";
+/// What precedes the files that lie where an output is missing; causes of failures end before it
+/// (`tidemill.model.failure`).
+const FOUND: &str = "; the work directory has ";
 
 /// The directories that payloads write to, as they were before a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,7 +214,14 @@ impl Scratch {
         outputs: &[(String, String)],
     ) -> std::result::Result<Vec<SlotOutput>, String> {
         for (name, path) in outputs {
-            check_output(self.place.root.as_fd(), path).map_err(|what| format!("output `{name}`: {what}"))?;
+            check_output(self.place.root.as_fd(), path).map_err(|wrong| {
+                let (what, found) = match wrong {
+                    Wrong::Missing => (format!("`{path}` is missing"), self.instead(path, outputs)),
+                    Wrong::Other(what) => (what, None),
+                };
+                let found = found.map(|names| format!("{FOUND}{names}")).unwrap_or_default();
+                format!("output `{name}`: {what}{found}")
+            })?;
         }
         let directory = self.new_directory().map_err(|error| cause(&error))?;
         let moved = self.move_to(&directory, outputs);
@@ -227,6 +251,56 @@ impl Scratch {
         Ok(moved)
     }
 
+    /// The line that names what a payload left beside its outputs, after these were moved away; None = it left nothing.
+    /// Does not count links (such as inputs), hidden files, and directories that held outputs.
+    pub fn left(&self, outputs: &[(String, String)]) -> Option<String> {
+        let covered = self.covered(outputs)?;
+        let names = listed(self.place.work.as_fd(), &[], &covered)?;
+        Some(format!("{SAID}{names}\n"))
+    }
+
+    /// What belongs to these outputs, or to archives that the command packs or unpacked: paths as their parts. None = an
+    /// archive's paths are not known.
+    fn covered(&self, outputs: &[(String, String)]) -> Option<Vec<Parts>> {
+        let mut covered: Vec<Parts> = outputs.iter().map(|(_, path)| parts(path.as_bytes())).collect();
+        let root = self.place.root.as_fd();
+        let mark = format!("{WORK}/{PACKED}");
+        if file::status_at(root, &mark).is_ok_and(|found| found.is_none()) {
+            return Some(covered);
+        }
+        let mut said = Vec::new();
+        let mark = file::open_beneath(root, &mark).ok()?;
+        mark.take(PACKED_BYTES_MAX).read_to_end(&mut said).ok()?;
+        if said.is_empty() || said.len() as u64 == PACKED_BYTES_MAX {
+            return None;
+        }
+        covered.extend(
+            said.split(|byte| *byte == 0)
+                .map(parts)
+                .filter(|path| !path.is_empty()),
+        );
+        Some(covered)
+    }
+
+    /// What lies where an output is missing: in its directory, or in the one above it that has something.
+    fn instead(&self, path: &str, outputs: &[(String, String)]) -> Option<String> {
+        let covered = self.covered(outputs)?;
+        let mut directories = vec![self.place.work.as_fd().try_clone_to_owned().ok()?];
+        let mut above = parts(path.as_bytes());
+        above.pop();
+        for name in &above {
+            let name = std::str::from_utf8(name).ok()?;
+            let Ok(open) = file::open_dir_at(directories[directories.len() - 1].as_fd(), name) else {
+                break;
+            };
+            directories.push(open);
+        }
+        let found = directories.iter().enumerate().rev();
+        found
+            .filter_map(|(depth, open)| listed(open.as_fd(), &above[..depth], &covered))
+            .next()
+    }
+
     /// A directory below S for outputs of one payload or range; it waits until the pilot has removed it.
     pub fn new_directory(&mut self) -> Result<String> {
         self.numbered += 1;
@@ -242,16 +316,92 @@ fn files_max(cap_mb: u64) -> u64 {
     ((cap_mb << 20) / BYTES_OF_A_FILE).clamp(FILES_MIN, FILES_MAX)
 }
 
+/// A path's names, without those that lead nowhere.
+type Parts = Vec<Vec<u8>>;
+
+fn parts(path: &[u8]) -> Parts {
+    let names = path.split(|byte| *byte == b'/');
+    let names = names.filter(|name| !name.is_empty() && *name != b".");
+    names.map(<[u8]>::to_vec).collect()
+}
+
+/// The first entries of a directory, which lies `above` in the work directory, as text; None = it has none. Does not
+/// count links, hidden files and what is covered.
+fn listed(directory: BorrowedFd<'_>, above: &[Vec<u8>], covered: &[Parts]) -> Option<String> {
+    let place = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(place).ok()?.flatten().take(ENTRIES_MAX) {
+        let Ok(kind) = entry.file_type() else { continue };
+        let name = entry.file_name();
+        let path = [above, &[name.as_bytes().to_vec()]].concat();
+        let is_covered = covered
+            .iter()
+            .any(|each| each.starts_with(&path) || path.starts_with(each));
+        if kind.is_symlink() || name.as_bytes().starts_with(b".") || is_covered {
+            continue;
+        }
+        let slash = if kind.is_dir() { "/" } else { "" };
+        let path = path.join(&b'/');
+        names.push(format!(
+            "`{}{slash}`",
+            String::from_utf8_lossy(&path).escape_debug()
+        ));
+    }
+    let more = match names.len() {
+        ..=NAMED_MAX => String::new(),
+        ENTRIES_MAX.. => " and many more".to_owned(),
+        count => format!(" and {} more", count - NAMED_MAX),
+    };
+    names.sort();
+    names.truncate(NAMED_MAX);
+    (!names.is_empty()).then(|| format!("{}{more}", names.join(", ")))
+}
+
+/// Why a path does not lead to an output.
+enum Wrong {
+    Missing,
+    Other(String),
+}
+
 /// A regular file below the work directory, no link on the way.
-fn check_output(root: BorrowedFd<'_>, path: &str) -> std::result::Result<(), String> {
+fn check_output(root: BorrowedFd<'_>, path: &str) -> std::result::Result<(), Wrong> {
     if path.split('/').any(|name| name == "..") {
-        return Err(format!("`{path}` leads out of the work directory"));
+        return Err(Wrong::Other(format!("`{path}` leads out of the work directory")));
     }
     match file::open_beneath(root, &format!("{WORK}/{path}")) {
         Ok(_) => Ok(()),
-        Err(error) if error.os_error() == 2 => Err(format!("`{path}` is missing")),
-        Err(error) => Err(cause(&error)),
+        Err(error) if error.os_error() == 2 => Err(Wrong::Missing),
+        Err(error) => Err(Wrong::Other(
+            wrong_kind(root, path).unwrap_or_else(|| cause(&error)),
+        )),
     }
+}
+
+/// Why the path of an output does not lead to a regular file. A symbolic link is named by its own path.
+fn wrong_kind(root: BorrowedFd<'_>, path: &str) -> Option<String> {
+    let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+    for end in ends {
+        let name = path.get(..end)?;
+        let found = file::status_at(root, &format!("{WORK}/{name}")).ok()??;
+        if found.is_link() {
+            return Some(format!(
+                "`{name}` is a symbolic link, but an output must be a regular file below the work directory: have the \
+                 command write or copy the file itself to `{path}` (`cp -L`)"
+            ));
+        }
+        if end == path.len() && found.is_dir() {
+            return Some(format!(
+                "`{path}` is a directory, but an output must be a file: `tidemill run --output {path}/` packs it; in a \
+                 job file the output is an archive that the command makes"
+            ));
+        }
+        if end == path.len() {
+            return Some(format!(
+                "`{path}` is not a regular file, but a pipe, socket or device"
+            ));
+        }
+    }
+    None
 }
 
 impl Init {

@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tidemill_sys::spawn::{Command, Strings};
+use tidemill_sys::spawn::{Command, ShellLimits, Strings};
 use tidemill_sys::{fd, file, signal, time, SysError};
 use tidemill_wire::log::cause;
 
+use super::cover::NO_BATCH;
 use super::inputs::InputError;
 use super::job::Job;
 use super::payload::{Kind, Payload};
@@ -248,6 +249,11 @@ impl Init {
             let hint = hidden.map_or_else(String::new, |path| hidden_hint(&path));
             NotStarted::all(failure, format!("{what}{hint}"))
         })?;
+        let program = Path::new(OsStr::from_bytes(job.path.to_bytes()));
+        if place.covers.forbids(program) {
+            let message = format!("`{}` {NO_BATCH}", program.display());
+            return Err(NotStarted::all("payload_setup", message));
+        }
         // a launcher starts ranks on other nodes: they are not children of any process here
         let alone = self.spec.directory.is_none();
         let instead = alone
@@ -257,7 +263,7 @@ impl Init {
             let pid = spawn(
                 &mut self.spawner,
                 &job.path,
-                (&argv, job.env()),
+                (&argv, job.env(), &job.limits),
                 descriptors,
                 (isolated, rules),
             )
@@ -266,7 +272,7 @@ impl Init {
         };
         let mut placed = descriptors.to_vec();
         placed.push(instead.descriptor());
-        let words = (&instead.argv, job.env());
+        let words = (&instead.argv, job.env(), &job.limits);
         let pid = spawn(
             &mut self.spawner,
             &instead.path,
@@ -298,7 +304,7 @@ impl Init {
 fn spawn(
     spawner: &mut tidemill_sys::spawn::Spawner,
     path: &CStr,
-    (argv, env): (&Strings, &Strings),
+    (argv, env, limits): (&Strings, &Strings, &ShellLimits),
     descriptors: &[(RawFd, RawFd)],
     (isolated, rules): (Isolated, Option<BorrowedFd<'_>>),
 ) -> tidemill_sys::Result<i32> {
@@ -315,6 +321,7 @@ fn spawn(
         descriptors,
         parent_death_signal,
         rules,
+        limits,
     })
 }
 

@@ -171,9 +171,10 @@ fn keep(
     Ok(())
 }
 
-/// Makes the file for a long stdout.
+/// Makes the file for a long stdout, with the mode of a file to which a shell redirects; delivery applies the umask.
 pub(crate) fn spill_file(root: BorrowedFd<'_>, directory: &str) -> io::Result<(File, String)> {
     let path = format!("{directory}/stdout");
     let file = file::create_at(root, &path, 0o600).map_err(|error| error.source)?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
     Ok((file, path))
 }

@@ -2,7 +2,9 @@
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
+use sha2::{Digest, Sha256};
 use tidemill_slot::ToSlot;
 use tidemill_wire::{InputDef, JobDef, Program};
 
@@ -11,19 +13,36 @@ use crate::Test;
 
 pub const TESTS: &[Test] = &[
     (
-        "a failing event is told with status and stderr and its neighbours are done",
+        "a failing event is reported with status and stderr and its neighbours are done",
         failing_event,
     ),
-    ("a signal is told", signal),
+    ("a signal is reported", signal),
     (
         "programs that cannot be started fail their whole run at once",
         missing,
     ),
-    ("templates and environment tell the events", templates),
+    (
+        "a program that is replaced while it starts does not count",
+        replaced_at_start,
+    ),
+    ("templates and environment name the events", templates),
     ("outputs are put aside and can be read and removed", outputs),
     ("a missing or false output fails the event", bad_outputs),
+    (
+        "the umask and soft limits of a shell hold, and outputs keep their mode",
+        shell_limits,
+    ),
+    ("bytes that are not UTF-8 reach words and variables", octets),
+    (
+        "what no output names is in the log of a job's first payloads",
+        left,
+    ),
     ("stdout can be an output of any length", stdout_output),
     ("inputs lie in the work directory and cannot be changed", inputs),
+    (
+        "a copy that a payload makes of an input can be changed",
+        inputs_copied,
+    ),
     ("an input that the node holds is shown and not copied", held_input),
     (
         "a job that is defined again reads its inputs again",
@@ -38,7 +57,7 @@ pub const TESTS: &[Test] = &[
     ("processes left over are killed", leftovers),
     ("an unknown template is a dispatch failure", unknown_template),
     ("chunks hold several events", chunks),
-    ("idle is told once", idle),
+    ("idle is reported once", idle),
     (
         "a start that costs something waits for a permit, each for its own",
         paced,
@@ -50,6 +69,7 @@ fn failing_event() {
     for spec in [isolated(), plain()] {
         let what = shell("test $TIDEMILL_FIRST != 13 || { echo bad luck >&2; exit 3; }");
         let mut rig = Rig::new(&spec);
+        let began = Instant::now();
         rig.learn(&what).give(0, 30).all();
         let [failed] = rig.failed.as_slice() else {
             panic!("{:?}", rig.failed)
@@ -60,8 +80,14 @@ fn failing_event() {
             ("payload", &b"bad luck\n"[..])
         );
         assert_eq!(rig.done.iter().map(|done| done.payloads).sum::<u64>(), 29);
-        assert!(rig.done.len() < 10, "neighbours are joined: {}", rig.done.len());
         assert!(rig.done.iter().all(|done| done.wall_us > 0 && done.rss_kb > 0));
+        // neighbours are joined: messages go every 50 ms at most, at the end, and one more at the event between
+        let messages_max = began.elapsed().as_millis() / 50 + 2;
+        assert!(
+            rig.done.len() as u128 <= messages_max,
+            "{} messages, at most {messages_max} fit that time",
+            rig.done.len()
+        );
     }
 }
 
@@ -142,6 +168,30 @@ fn missing() {
     );
 }
 
+/// The payload replaces its own approved file, as another user may between the check and the start.
+fn replaced_at_start() {
+    let good = "data 1\n";
+    for (then, ms_max) in [("exit 0", 1_000), ("sleep 100", 2_000)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data").to_str().unwrap().to_owned();
+        let mut what = shell(&format!("echo data 2 >{path}.new; mv {path}.new {path}; {then}"));
+        what.0.files = vec![tidemill_wire::ApprovedFile {
+            path: path.clone(),
+            sha256: format!("{:x}", Sha256::digest(good)),
+            bytes: good.len() as u64,
+            mtime_ns: 0,
+        }];
+        in_time(|| {
+            std::fs::write(&path, good).unwrap();
+            let began = Instant::now();
+            let failed = fails(&plain(), &what);
+            assert_eq!(failed.failure, "dispatch", "{failed:?}");
+            assert!(failed.message.contains("approved is sha256:"), "{failed:?}");
+            within(began, ms_max)
+        });
+    }
+}
+
 fn templates() {
     let mut what = (program("/bin/sh", "command"), job(&["-c", "echo $* $TIDEMILL_FIRST $TIDEMILL_COUNT $TIDEMILL_SEED $TIDEMILL_JOB $TIDEMILL_CORES $A $B $PWD $HOME $TMPDIR", "x"]));
     what.1.argv.extend(
@@ -198,14 +248,40 @@ fn outputs() {
 
 fn bad_outputs() {
     let cases = [
-        ("true", "is missing"),
-        ("ln -s /etc/passwd x", "x"),
-        ("mkdir x", "x"),
-        ("mkfifo x", "x"),
+        ("true", "x", "`x` is missing"),
+        (
+            "for n in 0 1 2 3; do echo > x-$n; done; : > .x; ln -s /etc link",
+            "x",
+            "`x` is missing; the work directory has `x-0`, `x-1`, `x-2` and 1 more",
+        ),
+        (
+            "mkdir -p d/e; echo > d/x; echo > y",
+            "./d/e/x",
+            "`./d/e/x` is missing; the work directory has `d/x`",
+        ),
+        ("echo > y; ln -s /etc d", "d/x", "`d` is a symbolic link"),
+        ("ln -s /etc/passwd x", "x", "`x` is a symbolic link"),
+        (
+            "echo a > y; ln -s y x",
+            "x",
+            "copy the file itself to `x` (`cp -L`)",
+        ),
+        ("ln -s x x", "x", "`x` is a symbolic link"),
+        (
+            "mkdir d; echo a > d/x; ln -s d e",
+            "e/x",
+            "`e` is a symbolic link",
+        ),
+        ("mkdir x", "x", "`x` is a directory"),
+        (
+            "mkfifo x",
+            "x",
+            "`x` is not a regular file, but a pipe, socket or device",
+        ),
     ];
-    for (script, says) in cases {
+    for (script, path, says) in cases {
         let mut what = shell(script);
-        what.0.outputs = vec![output("x", "x")];
+        what.0.outputs = vec![output("x", path)];
         let failed = fails(&isolated(), &what);
         assert!(
             failed.failure == "payload" && failed.message.contains("output `x`"),
@@ -214,6 +290,101 @@ fn bad_outputs() {
         assert!(failed.message.contains(says), "{failed:?}");
         assert_eq!(failed.exit_status, Some(0));
     }
+}
+
+fn shell_limits() {
+    for spec in [isolated(), plain()] {
+        let mut what = shell(
+            "umask; ulimit -S -s; ulimit -S -n; umask 0; touch open; stat -c %a open; : > x; chmod 751 x",
+        );
+        what.0.outputs = vec![output("x", "x")];
+        what.1.umask = Some(0o077);
+        what.1.limits = Some(
+            [
+                ("stack", 4 << 20),
+                ("nofile", 100),
+                ("core", -1),
+                ("of-a-later-version", 1),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        );
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 1).all();
+        assert_eq!(rig.stdout(), "0077\n4096\n100\n666\n");
+        let file = rig.slot.open_output(&rig.done[0].outputs[0].path).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o751);
+    }
+}
+
+fn octets() {
+    let mut what = shell("printf %s-%s-%s \"$A\" \"$0\" \"$1\" | od -An -tx1 | tr -d ' \\n'");
+    what.1
+        .argv
+        .extend(["\u{10ffe9}{event}".to_owned(), "é".to_owned()]);
+    what.1.env.insert("A".into(), "/x/\u{10ffe9}\u{10ff80}".into());
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(7, 1).all();
+    assert_eq!(rig.stdout(), "2f782fe9802de9372dc3a9");
+}
+
+fn left() {
+    let said = |script: &str, path: &str, count: u64| {
+        let mut what = shell(script);
+        what.0.chunk_max = 1;
+        what.0.outputs = if path.is_empty() {
+            Vec::new()
+        } else {
+            vec![output("x", path)]
+        };
+        let mut rig = Rig::new(&isolated());
+        rig.learn(&what).give(0, count).all();
+        assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+        let texts = rig.done.iter().map(|done| done.stderr.clone());
+        String::from_utf8(texts.collect::<Vec<_>>().concat()).unwrap()
+    };
+    let start = "tidemill: removed from the work directory, since no output names it: ";
+    assert_eq!(
+        said("echo a > out.root; mkdir plots; echo b > kept", "kept", 1),
+        format!("{start}`out.root`, `plots/`\n")
+    );
+    assert_eq!(
+        said("for n in 1 2 3 4 5; do echo > f$n; done", "", 1),
+        format!("{start}`f1`, `f2`, `f3` and 2 more\n")
+    );
+    let many = said("i=0; while [ $i -lt 1200 ]; do : > f$i; i=$((i+1)); done", "", 1);
+    assert!(many.ends_with(" and many more\n"), "{many}");
+    assert_eq!(
+        said("echo > out.root", "", 10).matches(start).count(),
+        3,
+        "once is enough"
+    );
+    for (script, path) in [
+        ("true", ""),
+        (
+            "echo a > $HOME/x; echo a > /tmp/y; echo a > .hidden; ln -s /etc link",
+            "",
+        ),
+        ("mkdir a; echo b > a/kept; echo c > a/other", "./a/kept"),
+        ("mkdir cards; : > .tidemill-packed", ""),
+        ("mkdir cards; ln -s /dev/zero .tidemill-packed", ""),
+        (
+            "mkdir pl a; echo > a/h.root; printf '%s\\0' pl ./a/h.root > .tidemill-packed",
+            "",
+        ),
+    ] {
+        assert_eq!(said(script, path, 1), "", "{script}");
+    }
+    assert_eq!(
+        said(
+            "mkdir pl cards; echo > left.root; echo > x; printf '%s\\0' cards pl > .tidemill-packed",
+            "x",
+            1
+        ),
+        format!("{start}`left.root`\n"),
+        "beside an archive"
+    );
 }
 
 fn stdout_output() {
@@ -285,6 +456,28 @@ fn inputs() {
             let twice = format!("the cards\nfile {event}\n").repeat(2) + lines[event] + " ";
             assert!(text.starts_with(&twice) && !text.contains("changed"), "{text}");
         }
+    }
+}
+
+/// What a payload makes of an input with `cp` is its own, to be changed; the input itself is not.
+fn inputs_copied() {
+    let stage = tempfile::tempdir().unwrap();
+    let card = stage.path().join("card");
+    std::fs::write(&card, "card\n").unwrap();
+    for (base, mode) in [(isolated(), "755"), (plain(), "555")] {
+        let mut what = shell("umask 022; stat -Lc %a card; cp card own; stat -c %a own");
+        if base.isolation == tidemill_slot::Isolation::Required {
+            what = shell(
+                "umask 022; stat -Lc %a card; (echo x >> card) 2>/dev/null && echo changed; cp card own; echo x >> own; \
+                 stat -c %a own",
+            );
+        } // else modes do not bind root
+        what.1.inputs = vec![input("card", "shared", card.to_str(), None)];
+        let mut rig = Rig::new(&base);
+        rig.learn(&what).give(0, 1).all();
+        assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+        let text = String::from_utf8_lossy(&rig.done[0].stdout).into_owned();
+        assert_eq!(text, format!("{mode}\n{mode}\n"));
     }
 }
 

@@ -18,7 +18,11 @@ pub const TESTS: &[Test] = &[
     ("masked paths are empty and cannot be uncovered", masks),
     ("a masked file that is named stays hidden", named_mask),
     ("a home that nobody may read is hidden", closed_home),
-    ("batch commands cannot be started", batch_commands),
+    ("batch commands cannot be started, and say why", batch_commands),
+    (
+        "a program of the user's own may have the name of a batch command",
+        own_command,
+    ),
     ("a masked program alone comes back", masked_program),
     (
         "a program in tmp comes back with its installation",
@@ -222,11 +226,60 @@ fn batch_commands() {
         batch_commands: vec!["expr".into(), "no-such-command".into()],
         ..isolated()
     };
-    let text = prints(&spec, "for e in expr /usr/bin/expr /bin/expr; do $e 1 + 1 2>/dev/null; done; cp /usr/bin/expr x 2>/dev/null; ./x 1 + 1 2>/dev/null; expr 2>&1 | head -1; echo end");
+    let text = prints(&spec, "for e in expr /usr/bin/expr /bin/expr; do $e 1 + 1 2>/dev/null; echo $?; done; cp /usr/bin/expr x 2>/dev/null; ./x 1 + 1 2>/dev/null; expr 2>&1; { echo y > /usr/bin/expr; chmod 755 /usr/bin/expr; rm -f /usr/bin/expr; mv /usr/bin/expr /tmp; umount /usr/bin/expr; } 2>/dev/null; /usr/bin/expr 1 + 1 2>&1; echo end");
     assert!(text.lines().all(|line| line != "2"), "it could be run: {text}");
-    assert!(text.contains("ermission"), "{text}");
+    let reason =
+        "tidemill: `expr` is a command of the batch system, and payloads cannot use it; `--nodes` and";
+    assert!(text.starts_with("126\n126\n126\n"), "{text}");
+    assert_eq!(text.matches(reason).count(), 2, "{text}");
     assert!(text.ends_with("end\n"), "{text}");
     assert_eq!(prints(&isolated(), "expr 1 + 1"), "2\n");
+
+    let mut rig = Rig::new(&spec);
+    rig.learn(&(program("/usr/bin/expr", "command"), job(&["1", "+", "1"])))
+        .give(0, 2)
+        .all();
+    let (failed, reason) = (
+        rig.failed.remove(0),
+        "`/usr/bin/expr` is a command of the batch system",
+    );
+    assert_eq!((failed.failure.as_str(), failed.count), ("payload_setup", 2));
+    assert!(failed.message.starts_with(reason), "{failed:?}");
+}
+
+fn own_command() {
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let bin = home.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let (program, link) = (bin.join("flux"), bin.join("expr"));
+    std::fs::write(&program, "#!/bin/sh\necho mine\n").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/expr", &link).unwrap();
+    let (old_home, path) = (
+        std::env::var_os("HOME"),
+        std::env::var_os("PATH").unwrap_or_default(),
+    );
+    let dirs: Vec<_> = std::env::split_paths(&path).chain([bin.clone()]).collect();
+    std::env::set_var("HOME", home.path());
+    std::env::set_var("PATH", std::env::join_paths(dirs).unwrap());
+    let spec = |shared: bool| SlotSpec {
+        batch_commands: vec!["flux".into(), "expr".into()],
+        view: tidemill_wire::View {
+            shared,
+            ..tidemill_wire::View::default()
+        },
+        ..isolated()
+    };
+    let script = format!("{} 2>&1; {} 1 + 1 2>&1; true", program.display(), link.display());
+    let (own, shared) = (prints(&spec(false), &script), prints(&spec(true), &script));
+    std::env::set_var("PATH", path);
+    match old_home {
+        Some(old) => std::env::set_var("HOME", old),
+        None => std::env::remove_var("HOME"),
+    }
+    assert!(own.starts_with("mine\ntidemill: `expr` is a command"), "{own}");
+    assert!(shared.starts_with("tidemill: `flux` is a command"), "{shared}");
+    assert_eq!(shared.matches("tidemill: `expr`").count(), 1, "{shared}");
 }
 
 fn copy_of_shell(to: &std::path::Path) {

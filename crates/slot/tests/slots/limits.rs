@@ -48,19 +48,23 @@ fn gigabyte() {
     assert_eq!(done.stderr, b"error\n");
 }
 
+/// Killed soon after its time is over, which only a clock shows; and it had a core for some of that time.
 fn walltime() {
     for spec in [isolated(), plain()] {
         let mut what = shell("while :; do :; done");
         what.0.timeout_s = Some(0.3);
-        let failed = fails(&spec, &what);
-        assert!(
-            failed.failure == "walltime" && failed.signal == Some(9),
-            "{failed:?}"
-        );
-        assert!(
-            failed.wall_us > 300_000 && failed.wall_us < 3_000_000 && failed.user_us > 50_000,
-            "{failed:?}"
-        );
+        in_time(|| {
+            let failed = fails(&spec, &what);
+            assert!(
+                failed.failure == "walltime" && failed.signal == Some(9),
+                "{failed:?}"
+            );
+            assert!(failed.wall_us > 300_000, "{failed:?}");
+            if failed.wall_us < 3_000_000 && failed.user_us > 50_000 {
+                return Ok(());
+            }
+            Err(format!("{failed:?}"))
+        });
     }
 }
 
@@ -75,11 +79,11 @@ fn looping() {
 }
 
 fn not_looping() {
-    let mut what = shell("for i in 1 2 3; do sleep 0.4; echo $i; done");
-    what.0.looping_s = Some(0.9);
+    let mut what = shell("for i in 1 2 3 4 5 6; do sleep 0.4; echo $i; done");
+    what.0.looping_s = Some(2.0); // a busy node holds up the payload too
     let mut rig = Rig::new(&isolated());
     rig.learn(&what).give(0, 1).all();
-    assert_eq!(rig.stdout(), "1\n2\n3\n", "{:?}", rig.failed);
+    assert_eq!(rig.stdout(), "1\n2\n3\n4\n5\n6\n", "{:?}", rig.failed);
 }
 
 fn memory() {

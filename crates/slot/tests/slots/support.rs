@@ -51,7 +51,7 @@ pub fn job(argv: &[&str]) -> JobDef {
         seed_base: 100,
         events: 1000,
         inputs: Vec::new(),
-        at_once: None,
+        ..JobDef::default()
     }
 }
 
@@ -228,6 +228,28 @@ pub fn fails(spec: &SlotSpec, what: &(Program, JobDef)) -> Failed {
     rig.learn(what).give(0, 1).all();
     assert!(rig.done.is_empty(), "{:?}", rig.done);
     rig.failed.remove(0)
+}
+
+/// Tries up to ten times. Only for a limit of time that is itself what a test is about: a clock shows how long other
+/// load on the machine held up the slot or the test, too. What an event or a number can show needs no such attempts.
+pub fn in_time(mut attempt: impl FnMut() -> Result<(), String>) {
+    let mut late = Vec::new();
+    while late.len() < 10 {
+        match attempt() {
+            Ok(()) => return,
+            Err(what) => late.push(what),
+        }
+    }
+    panic!("too slow in every one of {} attempts: {late:?}", late.len());
+}
+
+/// An error when more than this has passed.
+pub fn within(began: Instant, ms: u64) -> Result<(), String> {
+    let passed = began.elapsed();
+    if passed < Duration::from_millis(ms) {
+        return Ok(());
+    }
+    Err(format!("took {passed:?}, not {ms} ms"))
 }
 
 /// What payloads of a slot may write there besides.

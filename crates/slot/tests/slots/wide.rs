@@ -138,7 +138,12 @@ fn contented() {
     );
 }
 
+/// Events go back long before the kill, and that comes soon: both are times, which only a clock shows.
 fn deaf() {
+    in_time(stays_deaf);
+}
+
+fn stays_deaf() -> Result<(), String> {
     let (shared, spec) = shared();
     let mark = shared.path().join("mark");
     let script = "trap '' TERM; echo $$ > $MARK.tmp; mv $MARK.tmp $MARK; while :; do sleep 0.01; done";
@@ -146,8 +151,8 @@ fn deaf() {
     let pid = std::fs::read_to_string(&mark).unwrap();
     let began = Instant::now();
     rig.tell(&ToSlot::Stop).all(); // its events go back at once
-    assert!(began.elapsed() < Duration::from_millis(800));
+    let prompt = within(began, 800);
     drop(rig);
     assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists());
-    assert!(began.elapsed() < Duration::from_secs(4));
+    prompt.and(within(began, 4000))
 }

@@ -1,7 +1,7 @@
 """Grid Engine behind the contract of batch systems.
 
 Our jobs carry the key in their context (`-ac`), which `qstat -j` shows to every user, and in the accounting string.
-`qstat -u US -r -xml` shows the states of all of them at once; their keys are queried once. A job that ended leaves
+`qstat -u US -r -g t -xml` shows the states of all of them at once; their keys are queried once. A job that ended leaves
 qstat at once, so its script records the end (`batch/script.py`). `qacct` is often closed to users and lags by seconds;
 it is queried only for jobs whose script could not record it. `qalter -l h_rt` of a running job is accepted and shown by
 qstat, but the job runs on (tried with 8.1.9): limits cannot be shortened, pilots end themselves.
@@ -16,17 +16,27 @@ from pathlib import Path
 
 from tidemill import clock
 from tidemill.batch.contract import (
+    PLAIN_MAX,
     Answer,
     BatchSubmission,
     Ending,
     Facts,
     MachineTotals,
+    PlainReply,
     Status,
     element_name,
     split_element,
 )
 from tidemill.batch.gridengine import command, survey
-from tidemill.batch.gridengine.replies import Row, merge, read_accounts, read_contexts, read_rows
+from tidemill.batch.gridengine.defaults import query_words, submit_start
+from tidemill.batch.gridengine.replies import (
+    Row,
+    merge,
+    read_accounts,
+    read_contexts,
+    read_rows,
+    read_started_tasks,
+)
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name, is_allocation_name
 from tidemill.batch.polite import Budget
@@ -99,7 +109,7 @@ class GridEngineBatchSystem:
         text = compose(submission, place)
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
         script = self._records.prepare(name, text, node_text(submission))
-        reply = self._budget.act([*words, str(script)])
+        reply = self._budget.act([*submit_start(), *words, str(script)])
         if reply.status != 0:
             self.calls.failures += 1
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
@@ -109,7 +119,7 @@ class GridEngineBatchSystem:
         """Return the status of each allocation: by `qstat`, else by its script's file, our cancels or `qacct`."""
         if not names:
             return {}
-        found = {_element(row): row for row in self._rows()}
+        found = {row.allocation: row for row in self._rows()}
         answers: dict[str, Status] = {}
         for name in names:
             row = found.get(name)
@@ -124,16 +134,54 @@ class GridEngineBatchSystem:
             answers.update({name: self._accounts[name] for name in unclear if name in self._accounts})
         return answers
 
+    def plain(self, names: Collection[str]) -> PlainReply:
+        """Ask `qstat -j` for the numbers: it knows no filters."""
+        numbers: dict[str, str] = {}
+        for base in sorted({split_element(name)[0] for name in names})[:PLAIN_MAX]:
+            submitted = self._records.submitted(base)
+            if submitted is not None:
+                numbers[base] = submitted.batch_id
+        listed = ",".join(numbers.values())
+        usual = f"qstat -u {self._user}"
+        if not numbers:
+            return PlainReply(shown={}, command="qstat -j NUMBERS", usual=usual)
+        reply = self._budget.query(query_words("qstat", "-j", listed, "-xml"))
+        if reply.status != 0 and self._budget.refusal(reply) is Refusal.UNKNOWN:
+            return PlainReply(shown={}, command=f"qstat -j {listed}", usual=usual)
+        output = self._budget.check(reply)
+        contexts, tasks = read_contexts(output), read_started_tasks(output)
+        shown: dict[str, str] = {}
+        for name in names:
+            base, index = split_element(name)
+            number = numbers.get(base, "")
+            if contexts.get(number, {}).get(command.CONTEXT) != self._key:
+                continue
+            if index is None:
+                shown[name] = number
+            elif index + 1 in tasks.get(number, ()):
+                shown[name] = f"{number}.{index + 1}"
+        return PlainReply(shown=shown, command=f"qstat -j {listed}", usual=usual)
+
     def cancel(self, names: Collection[str]) -> None:
-        """Delete the jobs and tasks of these allocations that have not ended, by one `qdel`."""
+        """Delete the jobs and tasks of these allocations that have not ended, by one `qdel`. The plain query finds
+        those that `qstat` does not list."""
         wanted = {name for name in names if self._records.has(name) or self._records.submitted(name)}
         if not wanted:
             return
-        rows = [row for row in self._rows() if _element(row) in wanted and not row.is_deleted]
-        if not rows:
+        rows = [row for row in self._rows() if row.allocation in wanted]
+        targets = {
+            row.allocation: f"{row.id}.{row.tasks[0]}" if row.tasks else row.id
+            for row in rows
+            if not row.is_deleted
+        }
+        unseen = wanted - {row.allocation for row in rows}
+        unseen = {name for name in unseen if self._left(name).answer is Answer.UNCLEAR}
+        if unseen:
+            targets |= self.plain(unseen).shown
+        if not targets:
             return
-        self._records.note_cancels(map(_element, rows))
-        self._delete([f"{row.id}.{row.tasks[0]}" if row.tasks else row.id for row in rows])
+        self._records.note_cancels(targets)
+        self._delete([*targets.values()])
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
         """Shorten none: Grid Engine cannot lower the limit of a running job."""
@@ -184,7 +232,9 @@ class GridEngineBatchSystem:
 
     def _rows(self) -> list[Row]:
         """All our jobs and tasks that have not ended. One query; a second for keys that we have not seen."""
-        reply = self._budget.query(["qstat", "-u", self._user, "-r", "-xml"], kind="status")
+        # `-g t` shows all hosts of a job, and overrides another grouping in a file of the user
+        words = query_words("qstat", "-u", self._user, "-r", "-g", "t", "-xml")
+        reply = self._budget.query(words, kind="status")
         return self._mine(read_rows(self._budget.check(reply)))
 
     def _mine(self, rows: Iterable[Row]) -> list[Row]:
@@ -193,7 +243,7 @@ class GridEngineBatchSystem:
         unseen = sorted({(row.id, row.name) for row in own} - self._ours.keys())[:IDS_MAX]
         if unseen:
             listed = ",".join(number for number, _ in unseen)
-            reply = self._budget.query(["qstat", "-j", listed, "-xml"])
+            reply = self._budget.query(query_words("qstat", "-j", listed, "-xml"))
             contexts = read_contexts(self._budget.check(reply))
             for number, name in unseen:
                 if number in contexts:
@@ -304,8 +354,3 @@ class GridEngineBatchSystem:
             tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
             self._accounts[name] = ended(state, each.ending, batch_id=each.id, reason=reason, tail=tail)
         return True
-
-
-def _element(row: Row) -> str:
-    """The allocation's name. Tasks are counted from 1."""
-    return element_name(row.name, row.tasks[0] - 1, 2) if row.tasks else element_name(row.name, 0, 1)

@@ -27,13 +27,14 @@ STATES = {
 
 
 def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, account: str) -> list[str]:
-    """`qsub` without the script. Raises SiteError for what Grid Engine cannot do with these settings.
+    """The options of `qsub` behind `defaults.submit_start`. Raises SiteError for what Grid Engine cannot do with these
+    settings.
 
     `-notify`: a signal (USR2) comes before KILL, as early as the queue's `notify` says. `-w e`: what can never run is
     refused. Requests of a configured line of `directives` come last, and win: GPUs are asked for by them, since each
     centre names that resource itself.
     """
-    words = ["qsub", "-terse", "-N", submission.name, "-S", "/bin/sh", "-o", "/dev/null", "-j", "y"]
+    words = ["-terse", "-N", submission.name, "-S", "/bin/sh", "-o", "/dev/null", "-j", "y"]
     words += ["-ac", f"{CONTEXT}={key},about={_plain(submission.comment)}", "-A", accounting_string(key)]
     words += ["-r", "n", "-notify", "-w", "e", "-l", f"h_rt={max(1, math.ceil(submission.walltime_s))}"]
     slots = max(1, submission.cores)

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from tidemill.batch.contract import FAR_FUTURE_S, Ending
+from tidemill.batch.contract import FAR_FUTURE_S, Ending, element_name
 from tidemill.errors import ProtocolError
 from tidemill.model.number import whole
 
@@ -43,6 +43,11 @@ class Row(msgspec.Struct, kw_only=True):
     priority: float = 0.0
     wanted_queues: tuple[str, ...] = ()
     reservation: str = ""
+
+    @property
+    def allocation(self) -> str:
+        """The name of the allocation, if the job is Tidemill's and the row one of `merge`. Tasks are counted from 1."""
+        return element_name(self.name, self.tasks[0] - 1, 2) if self.tasks else self.name
 
     @property
     def is_error(self) -> bool:
@@ -115,9 +120,14 @@ class AccountingRecord(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def read_rows(text: bytes) -> list[Row]:
-    """The jobs of `qstat -r -xml`. Raises ProtocolError."""
+    """The jobs of `qstat -r -xml`; if the user's defaults add `-f`, they are below their queues. Raises
+    ProtocolError."""
     root = _parse(text, "qstat")
-    return [_row(each, queue=_text(each, "queue_name")) for each in root.iter("job_list")]
+    inside = {
+        part: _text(each, "name") for each in root.iter("Queue-List") for part in each.findall("job_list")
+    }
+    jobs = root.iter("job_list")
+    return [_row(each, queue=_text(each, "queue_name") or inside.get(each, "")) for each in jobs]
 
 
 def read_instances(text: bytes) -> tuple[list[Instance], list[Row]]:
@@ -155,6 +165,20 @@ def read_contexts(text: bytes) -> dict[str, dict[str, str]]:
             found[number] = {
                 _text(part, "VA_variable"): _text(part, "VA_value") for part in each.iter("context_list")
             }
+    return found
+
+
+def read_started_tasks(text: bytes) -> dict[str, frozenset[int]]:
+    """Numbers of the tasks of each job of `qstat -j IDS -xml` that have started and not ended, by the job's number; a
+    single job is its own first task."""
+    if b"<unknown_jobs" in text:
+        return {}
+    found: dict[str, frozenset[int]] = {}
+    for each in _parse(text, "qstat -j").iter("element"):
+        number = _text(each, "JB_job_number")
+        if number:
+            tasks = (whole((part.text or "").strip()) for part in each.iter("JAT_task_number"))
+            found[number] = frozenset(task for task in tasks if task is not None)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts
+from tidemill.batch.gridengine.defaults import query_words
 from tidemill.batch.gridengine.replies import (
     Instance,
     Row,
@@ -31,17 +32,19 @@ _RESOURCES = "num_proc,mem_total,arch,h_rt,seq_no"
 def ask_instances(budget: Budget) -> tuple[list[Instance], list[Row]]:
     """Everything about queues, hosts and jobs by one query; `-g t`: else a job of several hosts is shown on its first
     one only. Raises SiteError, ProtocolError."""
-    words = ["qstat", "-f", "-F", _RESOURCES, "-r", "-g", "t", "-u", "*", "-xml"]
+    words = query_words("qstat", "-f", "-F", _RESOURCES, "-r", "-g", "t", "-u", "*", "-xml")
     return read_instances(budget.check(budget.query(words, kind="snapshot")))
 
 
 def ask_reservations(budget: Budget, user: str) -> list[Reservation]:
     """Advance reservations by one query, a second where there are any. Raises SiteError, ProtocolError."""
-    listed = read_reservations(budget.check(budget.query(["qrstat", "-u", "*", "-xml"], kind="snapshot")))
+    listed = read_reservations(
+        budget.check(budget.query(query_words("qrstat", "-u", "*", "-xml"), kind="snapshot"))
+    )
     if not listed:
         return []
     ids = ",".join(each["id"] for each in listed if "id" in each)
-    reply = budget.query(["qrstat", "-ar", ids, "-xml"], kind="snapshot")
+    reply = budget.query(query_words("qrstat", "-ar", ids, "-xml"), kind="snapshot")
     found: list[Reservation] = []
     for each in read_reservations(budget.check(reply)):
         start_s, end_s = read_time(each.get("start_time", "")), read_time(each.get("end_time", ""))
@@ -170,7 +173,7 @@ def _running(row: Row, limits: dict[tuple[str, str], float | None], *, whole: bo
     limit = row.walltime_s or next((limits.get((row.queue, host)) for host in row.hosts), None)
     return Running(
         id=_id(row),
-        name=row.name,
+        name=row.allocation if ours else row.name,
         user=row.owner,
         nodes=row.hosts,
         width=max(1, len(row.hosts)),
@@ -186,7 +189,7 @@ def _running(row: Row, limits: dict[tuple[str, str], float | None], *, whole: bo
 def _queued(row: Row, cores: int, *, ours: bool) -> Queued:
     return Queued(
         id=_id(row),
-        name=row.name,
+        name=row.allocation if ours else row.name,
         user=row.owner,
         width=max(1, -(-row.slots // cores)),
         walltime_s=row.walltime_s or FAR_FUTURE_S,

@@ -23,6 +23,7 @@ from tidemill.batch.contract import (
     Ending,
     Facts,
     MachineTotals,
+    PlainReply,
     Status,
     element_name,
     split_element,
@@ -32,6 +33,7 @@ from tidemill.batch.names import check_name, is_name
 from tidemill.batch.pbs import command, own, survey
 from tidemill.batch.pbs.deaths import Deaths
 from tidemill.batch.pbs.glance import ask_counts
+from tidemill.batch.pbs.places import read_hosts
 from tidemill.batch.pbs.replies import (
     Record,
     read_duration,
@@ -156,6 +158,23 @@ class PbsBatchSystem:
         self._final.update({name: each for name, each in answers.items() if each.state in ALLOCATION_FINAL
                             and each.answer is Answer.FOUND})  # fmt: skip
         return answers
+
+    def plain(self, names: Collection[str]) -> PlainReply:
+        """Ask `qselect` for all jobs of this user. It shows an array as a whole: its elements count as shown only if
+        the usual query showed none of them."""
+        words = ["qselect", "-u", self._user]
+        listed = self._budget.check(self._budget.query(words)).decode(errors="replace").split()
+        numbers = {command.short_id(number) for number in listed}
+        seen = {split_element(name)[0] for name in self._living}
+        shown: dict[str, str] = {}
+        for name in names:
+            base, index = split_element(name)
+            submitted = self._records.submitted(base)
+            if submitted is None or command.short_id(submitted.batch_id) not in numbers:
+                continue
+            if index is None or base not in seen:
+                shown[name] = self._id(name)
+        return PlainReply(shown=shown, command=" ".join(words), usual="qstat -f NUMBERS")
 
     def cancel(self, names: Collection[str]) -> None:
         """Delete the jobs of these allocations that have not ended, by one `qdel` (for IDS_MAX of them).
@@ -478,7 +497,7 @@ class PbsBatchSystem:
 
     def _hosts(self, job: Record) -> tuple[str, ...]:
         """The nodes of a job by the names that they have in a snapshot."""
-        hosts = command.read_hosts(text_of(job, "exec_host"))
+        hosts = read_hosts(text_of(job, "exec_host"))
         return tuple(command.node_name(host, self._aliases) for host in hosts)
 
     def _measure_deaths(self) -> None:

@@ -207,12 +207,6 @@ def has_failed_starts(comment: str) -> bool:
     return "too many failed attempts to run" in comment
 
 
-def read_hosts(exec_host: str) -> list[str]:
-    """Hosts of `n1/0*4+n2/0*4`, each once. `exec_vnode` would name vnodes, of which a host may have several."""
-    names = (piece.partition("/")[0].strip() for piece in exec_host.split("+"))
-    return list(dict.fromkeys(name for name in names if name))
-
-
 def node_aliases(nodes: Iterable[str]) -> dict[str, str]:
     """The machine's name of each node by that name and by the part before its first dot, where that is one node's."""
     found: dict[str, str] = {}

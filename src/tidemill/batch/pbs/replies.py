@@ -197,17 +197,6 @@ def read_number(text: str) -> int:
     return -number if text.strip().startswith("-") else number
 
 
-def read_vnodes(text: str) -> list[tuple[str, int]]:
-    """Vnodes and their processors of `(n1:ncpus=8)+(n2:ncpus=8+n3:ncpus=4)`. Lists that were cut end early."""
-    found: list[tuple[str, int]] = []
-    for piece in text.replace("(", "").replace(")", "").split("+"):
-        name, *resources = piece.strip().split(":")
-        if re.fullmatch(r"[\w.\[\]-]+", name):
-            wanted = dict(each.partition("=")[::2] for each in resources)
-            found.append((name, read_number(wanted.get("ncpus", "0"))))
-    return found
-
-
 def check_part(records: dict[str, Record] | None, command: str, text: bytes) -> dict[str, Record]:
     """Raises ProtocolError where there is nothing to read."""
     if records is None:

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tidemill.batch.pbs.command import short_id
-from tidemill.batch.pbs.replies import Record, read_number, read_time, read_vnodes, text_of
+from tidemill.batch.pbs.places import read_vnodes
+from tidemill.batch.pbs.replies import Record, read_number, read_time, text_of
 from tidemill.model.machine import Reservation
 
 OCCURRENCES_MAX = 100

@@ -21,13 +21,13 @@ from tidemill.batch.pbs.command import NAME
 from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.batch.pbs.own import name_in
+from tidemill.batch.pbs.places import read_vnodes
 from tidemill.batch.pbs.replies import (
     Record,
     copy_of,
     read_duration,
     read_number,
     read_time,
-    read_vnodes,
     text_of,
     variables,
 )
@@ -180,6 +180,7 @@ def compose_snapshot(
         iteration_s=read_duration(text_of(server, "scheduler_iteration")) or 0.0,
         is_order_known=False,
         are_others_hidden=is_hidden,
+        are_jobs_hidden=is_hidden,
         hidden=[HIDDEN_JOBS] if is_hidden else [],
     )
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tidemill.batch.contract import Answer, Ending, Status, split_element
 from tidemill.batch.names import carries_key, is_allocation_name
-from tidemill.batch.slurm.hostlist import expand, fold
-from tidemill.batch.slurm.text import FIELD, OwnJob
+from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
+from tidemill.batch.slurm.text import ELEMENTS_MAX, FIELD, OwnJob, records, value
 from tidemill.batch.slurm.times import parse_time
 from tidemill.batch.slurm.words import held, job_state
 from tidemill.errors import ProtocolError
@@ -120,6 +120,29 @@ def ids_to_cancel(matches: Collection[tuple[str, Match]]) -> list[str]:
         elif index is not None:
             elements.setdefault(each.job.number, set()).add(index)
     return [*sorted(plain), *(f"{number}_[{fold(each)}]" for number, each in sorted(elements.items()))]
+
+
+def shown(output: bytes, names: Collection[str], *, key: str, numbers: Mapping[str, str]) -> dict[str, str]:
+    """Waiting and running allocations among these, with their ids, by `scontrol -o show job` of their `numbers`."""
+    found: dict[str, str] = {}
+    for record in records(output, "JobId"):
+        line = f" {record}"
+        if not carries_key(line.partition(" Comment=")[2], key):
+            continue
+        if job_state(value(line, "JobState"), value(line, "Reason"))[0] in ALLOCATION_FINAL:
+            continue
+        number = value(line, "ArrayJobId") or value(line, "JobId")
+        told = value(line, "ArrayTaskId")
+        elements = expand_elements(told, ELEMENTS_MAX) if told[:1].isdecimal() else ()
+        for name in names:
+            base, index = split_element(name)
+            if numbers.get(base) != number:
+                continue
+            if index is None:
+                found[name] = number
+            elif any(index in each for each in elements):
+                found[name] = f"{number}_{index}"
+    return found
 
 
 def accounted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,6 @@ from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_KEPT = ("HOME", "LOGNAME", "USER", "PATH", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CLUSTERS")
 _NODES = 999_999_937
 """Stands for the number of nodes until the script knows it: that of an allocation that takes what there is."""
 
@@ -29,11 +28,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     launcher: str
     now_s: float
-
-
-def client_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """What sbatch may see, and so the allocation: no tokens, and no variables of a job that the agent may run in."""
-    return {key: text for key, text in environ.items() if key in _KEPT or key.startswith("SBATCH_")}
 
 
 def output_path(directory: Path, name: str) -> Path:
@@ -90,7 +84,8 @@ def script_text(submission: BatchSubmission, launcher: str, *, head: Sequence[st
     lines = [
         "#!/bin/sh",
         *head,
-        "unset LC_ALL TZ",
+        "unset LC_ALL TZ SLURM_JWT",  # the token is only for the agent, and srun would not start steps with it
+        '[ -S "$SLURM_SACK_SOCKET" ] || unset SLURM_SACK_SOCKET',
         f"TIDEMILL_ALLOCATION={name}",
         "export TIDEMILL_ALLOCATION",
     ]

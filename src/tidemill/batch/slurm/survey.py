@@ -64,6 +64,7 @@ class Survey:
             reservations=self._known_reservations(),
             partitions=partitions,
             plan_age_s=None if planned_s is None else max(0.0, clock.now_s() - planned_s),
+            are_jobs_hidden="jobs" in self._private(),
             hidden=self._hidden(nodes),
             counts=text.counts(told),
         )
@@ -124,9 +125,12 @@ class Survey:
             self._complained = True
             _log.warning("slurm.text_unreadable", reason=error.message)
 
+    def _private(self) -> set[str]:
+        return set(self.settings().get("PrivateData", "none").lower().replace(" ", "").split(","))
+
     def _hidden(self, nodes: list[Node]) -> list[str]:
         """What an ordinary user does not see here (slurm.conf(5), PrivateData)."""
-        private = set(self.settings().get("PrivateData", "none").lower().replace(" ", "").split(","))
+        private = self._private()
         hidden = []
         if "jobs" in private:
             hidden.append("regular jobs (PrivateData=jobs)")

@@ -17,11 +17,13 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import (
     FAR_FUTURE_S,
+    PLAIN_MAX,
     Answer,
     BatchSubmission,
     Ending,
     Facts,
     MachineTotals,
+    PlainReply,
     Status,
     split_element,
 )
@@ -32,7 +34,7 @@ from tidemill.batch.records import remove
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import own, text
 from tidemill.batch.slurm.facts import find_facts
-from tidemill.batch.slurm.script import Asked, client_environ, output_path, script_text, submit_words
+from tidemill.batch.slurm.script import Asked, output_path, script_text, submit_words
 from tidemill.batch.slurm.survey import Survey, can_account
 from tidemill.batch.slurm.times import minutes_up, time_text
 from tidemill.batch.slurm.words import REFUSALS
@@ -74,7 +76,7 @@ class SlurmBatchSystem:
         self._missing_since: dict[str, float] = {}
         try:
             for name in ("scripts", "output"):
-                (directory / name).mkdir(parents=True, exist_ok=True)
+                (directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise SiteError(f"failed to make `{directory}/{name}`: {error.strerror}") from error
 
@@ -94,14 +96,16 @@ class SlurmBatchSystem:
             known = self._number(name) or self._find_number(name)
             if known:
                 return known
-        write_durable(self._script(name), script, mode=0o666)
-        reply = self._budget.act(words, stdin=script, environ=client_environ(os.environ))
-        number = reply.output.decode(errors="replace").strip().splitlines()[-1:] or [""]
-        number[0] = number[0].partition(";")[0]  # `id;cluster`
-        if reply.status != 0 or not number[0].isdecimal():
+        write_durable(self._script(name), script, mode=0o644)
+        reply = self._budget.act(words, stdin=script)
+        line = (reply.output.decode(errors="replace").strip().splitlines()[-1:] or [""])[0]
+        number, _, cluster = line.partition(";")  # `id` or `id;cluster`
+        if reply.status != 0 or not number.isdecimal():
             raise self._not_submitted(name, reply)
-        self._note_number(name, number[0])
-        return number[0]
+        if cluster and cluster != self._survey.settings().get("ClusterName", cluster):
+            raise self._sent_elsewhere(name, number, cluster)
+        self._note_number(name, number)
+        return number
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
         """Return the status of each allocation. One that was submitted from here and that Slurm does not know is
@@ -123,8 +127,21 @@ class SlurmBatchSystem:
         self._cancel_surplus(matches)
         return answers
 
+    def plain(self, names: Collection[str]) -> PlainReply:
+        """Ask `scontrol show job` for each number: filters of squeue, and programs in its place, have no effect."""
+        shown: dict[str, str] = {}
+        numbers = dict(sorted(self._read_numbers(names).items())[:PLAIN_MAX])
+        for number in numbers.values():
+            reply = self._budget.query(["scontrol", "-o", "show", "job", number])
+            if reply.status != 0 and self._budget.refusal(reply) is not Refusal.UNKNOWN:
+                self._budget.check(reply)
+            shown |= own.shown(reply.output, names, key=self._key, numbers=numbers)
+        command = "; ".join(f"scontrol show job {number}" for number in numbers.values())
+        return PlainReply(shown=shown, command=command, usual="squeue --me -t all")
+
     def cancel(self, names: Collection[str]) -> None:
-        """Cancel the jobs of these allocations that have not ended, by one `scancel`."""
+        """Cancel the jobs of these allocations that have not ended, by one `scancel`. The plain query finds those that
+        squeue does not show."""
         if not names:
             return
         matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
@@ -147,6 +164,9 @@ class SlurmBatchSystem:
                     reason="canceled while it waited",
                 )
                 self._remember(name, told)
+        unseen = [name for name in names if name not in matches and name not in self._ended]
+        if unseen:
+            self._scancel([*self.plain(unseen).shown.values()])
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
         """Lower limits by EndTime, to the second; where Slurm refuses that, by TimeLimit, to the minute."""
@@ -326,6 +346,19 @@ class SlurmBatchSystem:
         hint = "a limit of jobs; it passes" if refusal is Refusal.LIMIT else None
         return reply.error(transient=refusal is not Refusal.DENIED, hint=hint)
 
+    def _sent_elsewhere(self, name: str, number: str, cluster: str) -> SiteError:
+        """Cancel a job that `sbatch` sent to a cluster that Tidemill does not query, and return the error to raise."""
+        self.calls.failures += 1
+        reply = self._budget.act(["scancel", f"--clusters={cluster}", number])
+        if reply.status == 0:
+            self._script(name).unlink(missing_ok=True)
+        done = "it was canceled" if reply.status == 0 else f"and it cannot be canceled: {reply.last_words}"
+        return SiteError(
+            f"`sbatch` sent job {number} to cluster `{cluster}`, but Tidemill does not read its queue; {done}",
+            hint="remove `--clusters` from `cluster.directives`, and set SLURM_CONF to the slurm.conf of one cluster",
+            transient=False,
+        )
+
     def _find_number(self, name: str) -> str:
         """The number of a job that an unconfirmed submission has become; empty where there is none."""
         for job in self._own_jobs():
@@ -336,7 +369,7 @@ class SlurmBatchSystem:
 
     def _note_number(self, name: str, number: str) -> None:
         self._numbers[name] = number
-        write_durable(self._script(name).with_suffix(".id"), number.encode(), mode=0o666)
+        write_durable(self._script(name).with_suffix(".id"), number.encode(), mode=0o644)
 
     def _number(self, name: str) -> str:
         """The number that sbatch printed for a submission, perhaps to an earlier agent; empty where it is not known."""

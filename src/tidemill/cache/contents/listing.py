@@ -20,6 +20,7 @@ from tidemill.cache.contents import cinfo
 from tidemill.cache.contents.cinfo import SUFFIX, CachedInfo
 from tidemill.cache.engine.directory import DATA_MARK, DATA_TRIAL
 from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.files import why_not_opened
 
 DEPTH_MAX = 600
 """Directories within each other; each takes a descriptor. XRootD's paths have at most 1024 characters."""
@@ -208,7 +209,7 @@ def read_info(path: str, *, verify: bool = True) -> CachedInfo:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise SiteError(f"its .cinfo file cannot be read: {error.strerror}") from error
+        raise SiteError(f"its .cinfo file cannot be read: {why_not_opened(error)}") from error
     return cinfo.parse(content, verify=verify)
 
 

@@ -27,12 +27,14 @@ from tidemill.errors import ProtocolError, SiteError
 AWAY_MAX = 3
 """Files in a row that an origin does not answer for; then it is asked no more in this check."""
 BLOCKS_SHOWN = 20
+_REMOVED = "it was removed meanwhile"
 CHANGED_SHARE = 0.5
 
 Verdict = Literal["good", "corrupt", "changed", "unsteady", "missing", "unread", "skipped"]
 """corrupt: blocks differ from the origin. changed: the origin's file is another one than the cached one. unsteady: the
 origin served different bytes within this check. missing: the origin has no such file. unread: origin or disk did not
-answer. skipped: not in the sample, or purged meanwhile."""
+answer, or the cache's record of the file cannot be read. skipped: not in the sample, nothing of it is cached, or purged
+meanwhile."""
 BAD: tuple[Verdict, ...] = ("corrupt", "changed", "unsteady")
 UNCHECKED: tuple[Verdict, ...] = ("missing", "unread")
 
@@ -114,12 +116,18 @@ class Comparison:
 
     def check(self, file: CachedFile) -> FileCheck:
         """Compare one file; never raises for what is wrong with it or with its origin. Raises ConfigError."""
+        if file.info is None:  # XCache may be writing the record
+            again = find(self._data, file.path)
+            if again is None:
+                return FileCheck(path=file.path, verdict="skipped", why=_REMOVED)
+            file = again
         info = file.info
         if info is None:
-            return FileCheck(path=file.path, verdict="skipped", why=file.why)
-        blocks = [index for index in info.held() if self._sample.takes(file.path, index)]
+            return FileCheck(path=file.path, verdict="unread", why=file.why)
+        held = list(info.held()) if info.file_bytes else [0]  # of an empty file, compare the size
+        blocks = [index for index in held if self._sample.takes(file.path, index)]
         if not blocks:
-            return FileCheck(path=file.path, verdict="skipped")
+            return FileCheck(path=file.path, verdict="skipped", why="" if held else "nothing of it is cached")
         found = [FileCheck(path=file.path, verdict="missing", why="`origins` names no server for this path")]
         for place in self._places(file.path):
             found.append(self._at(place, file, info, blocks))
@@ -137,9 +145,11 @@ class Comparison:
         except FileMissingError as error:
             result = FileCheck(path=file.path, verdict="missing", why=error.message)
         except FileNotFoundError:
-            return FileCheck(path=file.path, verdict="skipped", why="it was removed meanwhile")
+            return FileCheck(path=file.path, verdict="skipped", why=_REMOVED)
         except OSError as error:  # of the disk: what concerns the origin is a SiteError
-            return FileCheck(path=file.path, verdict="unread", why=f"the cached file: {error.strerror}")
+            return FileCheck(
+                path=file.path, verdict="unread", why=f"the cached file: {files.why_not_opened(error)}"
+            )
         except SiteError as error:
             self._away[server] = self._away.get(server, 0) + 1
             return FileCheck(path=file.path, verdict="unread", why=error.message)
@@ -159,6 +169,9 @@ class Comparison:
         if origin.size_bytes != info.file_bytes:
             why = f"the origin's file has {origin.size_bytes} bytes, the cached one {info.file_bytes}"
             return FileCheck(path=file.path, verdict="changed", why=why)
+        if not info.file_bytes:
+            os.lstat(self._local(file.path))  # fails if the file was removed meanwhile
+            return FileCheck(path=file.path, verdict="good")
         is_whole = len(blocks) == info.blocks
         if is_whole and origin.changed_s <= info.created_s and self._is_same_sum(file.path, info, place):
             return FileCheck(path=file.path, verdict="good", compared_bytes=info.file_bytes)

@@ -32,6 +32,7 @@ from tidemill import clock, log
 from tidemill.config.caching import Rucio
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.model.far import OPENED, CatalogueName
+from tidemill.model.number import canonical_checksum
 from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer, TimeLimit
 from tidemill.wire.credentials import read_login, read_secret
 
@@ -319,7 +320,8 @@ def _entry(line: _Line) -> CatalogueEntry:
 
 
 def _adler32(text: str | None) -> str:
-    return text.lower() if text is not None and re.fullmatch(r"[0-9a-fA-F]{8}", text) else ""
+    """The checksum with its leading zeros, which some catalogues drop; empty if there is none."""
+    return canonical_checksum("adler32", (text or "").strip()) or ""
 
 
 def _exception(answer: HttpAnswer) -> str:

@@ -102,7 +102,7 @@ def _show(sums: CacheCheck, told: list[FileCheck], *, as_json: bool) -> int:
         show_lines(
             f"compared {bytes_text(sums.compared_bytes)} of {bytes_text(sums.held_bytes)} cached in {sums.files:,} "
             f"files: {sums.by_verdict.get('good', 0):,} good, {bad:,} bad, {unchecked:,} not compared, "
-            f"{sums.by_verdict.get('skipped', 0):,} not in the sample"
+            f"{sums.by_verdict.get('skipped', 0):,} not in the sample or not cached"
         )
         if sums.ended_early:
             show_lines("the time was up before all files were reached")

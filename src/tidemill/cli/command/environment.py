@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.octets import carried, shown
 
-ALWAYS = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE")
+ALWAYS = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE")
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX", "PIXI_PROJECT_ROOT", "SPACK_ENV")
 """Variables that hold the place of an activated environment of packages."""
 
@@ -39,8 +40,6 @@ SESSION = re.compile(
 """What belongs to the terminal, the login or the batch job in which `run` is typed; a slot has its own."""
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-VALUE_CHARACTERS_MAX = 32_768
-"""As `model.legal` has it."""
 
 
 class Captured(NamedTuple):
@@ -54,12 +53,11 @@ class Captured(NamedTuple):
 
 def captured(environ: Mapping[str, str], named: Sequence[str], *, everything: bool = False) -> Captured:
     """The variables of a command: what finds software, what is named (`NAME` or `NAME=VALUE`), or everything that is
-    neither secret nor of this session. Raises ConfigError for a name that is not set."""
-    legal = {
-        name: value
-        for name, value in environ.items()
-        if VARIABLE.fullmatch(name) and len(value) <= VALUE_CHARACTERS_MAX
-    }
+    neither secret nor of this session, as jobs hold them.
+
+    Raises ConfigError for a name that is not set, and for a variable that execve(2) does not accept.
+    """
+    legal = {name: value for name, value in environ.items() if VARIABLE.fullmatch(name)}
     roots = [legal[name] for name in ENVIRONMENTS if legal.get(name)]
     left_out: list[str] = []
     chosen: dict[str, str] = {}
@@ -74,12 +72,27 @@ def captured(environ: Mapping[str, str], named: Sequence[str], *, everything: bo
             chosen[name] = value
     for text in named:
         name, separator, value = text.partition("=")
+        if not name:
+            raise ConfigError(f"--env `{shown(text)}`: the name is missing", hint="write --env NAME=VALUE")
         if not separator and name not in environ:
             near = did_you_mean(name, environ)
             hint = f"write --env {name}=VALUE" + (f"; {near}" if near.startswith("did") else "")
             raise ConfigError(f"--env {name}: the variable is not set here", hint=hint)
         chosen[name] = value if separator else environ[name]
-    return Captured(chosen, _described(legal), sorted(left_out))
+    return Captured(_as_jobs_hold(chosen), _described(legal), sorted(left_out))
+
+
+def _as_jobs_hold(variables: Mapping[str, str]) -> dict[str, str]:
+    """Encode bytes that are not UTF-8 as `octets` does. Raises ConfigError that names the first illegal variable."""
+    from tidemill.model.legal import variable_fault
+
+    found = {}
+    for name, value in variables.items():
+        found[name] = carried(value)
+        wrong = variable_fault(shown(name), found[name])
+        if wrong is not None:
+            raise ConfigError(f"--env {shown(name)}: {wrong.text}", hint=wrong.hint)
+    return found
 
 
 def _is_below(value: str, roots: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.command.words import unused
 from tidemill.errors import ConfigError, SiteError
+from tidemill.octets import is_utf8, shown
 
 if TYPE_CHECKING:
     from tidemill.model.job import Input
@@ -46,6 +47,8 @@ def typed_inputs(texts: Sequence[str]) -> TypedInputs:
     places: dict[str, str] = {}
     for text in texts:
         name, url = split_input(text)
+        if not url:
+            raise ConfigError(f"--input `{text}`: the path is empty", hint="write --input [NAME=]FILE")
         for each, place in _matches(name, url):
             if places.get(each) == place:
                 continue  # a pattern and a name, or two patterns, that mean the same file
@@ -60,7 +63,8 @@ def typed_inputs(texts: Sequence[str]) -> TypedInputs:
             if ":" not in place.partition("/")[0] and path.is_dir():
                 archive = _fit(f"{each}.tar", taken)
                 found.directories.append((archive, path.absolute(), each))
-                found.inputs.append(Input(name=archive, url=str(path.absolute())))
+                url = shown(str(path.absolute()))  # replaced by the path of its archive
+                found.inputs.append(Input(name=archive, url=url))
                 continue
             fit = _fit(each, taken)
             found.inputs.append(Input(name=fit, url=checked_url(place)))
@@ -104,11 +108,20 @@ def checked_url(url: str) -> str:
     if ":" in url.partition("/")[0]:
         return url
     path = Path(url).expanduser().absolute()
+    check_utf8(str(path), what="input", hint="rename it, or link it under another name: `--input LINK`")
     if not path.exists():
         raise ConfigError(f"input `{url}` does not exist", hint=f"looked for `{path}`")
     if not path.is_file():
         raise ConfigError(f"input `{url}` is not a regular file", hint=f"the path is `{path}`")
     return str(path)
+
+
+def check_utf8(name: str, *, what: str, hint: str) -> str:
+    """Return the name of a job's file or directory. Raises ConfigError unless it is UTF-8: messages between processes,
+    manifests and URLs cannot hold other bytes."""
+    if not is_utf8(name):
+        raise ConfigError(f"{what} `{shown(name)}`: the name is not valid UTF-8", hint=hint)
+    return name
 
 
 def pack_directory(directory: Path, archive: Path, *, name: str) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemill.cli.command.inputs import check_utf8
 from tidemill.cli.command.words import unused
 from tidemill.errors import ConfigError
 
@@ -46,7 +48,11 @@ def typed_outputs(paths: Sequence[str], *, as_files: bool) -> TypedOutputs:
     from tidemill.model.job import Output, Pack
 
     found = TypedOutputs([], [])
+    names = Counter(_base_name(path) for path in paths)
     for path in paths:
+        check_utf8(path, what="output", hint="use a UTF-8 name; `sh -c` can rename what CMD leaves")
+        if not path:
+            raise ConfigError("--output: the path is empty", hint=f"--output {STDOUT}.txt")
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise ConfigError(
                 f"output `{path}` is outside the command's work directory", hint="write a relative path"
@@ -55,7 +61,9 @@ def typed_outputs(paths: Sequence[str], *, as_files: bool) -> TypedOutputs:
         if path.endswith("/") or _PATTERN.search(path):
             place = _archive_of(path, {each.path for each in found.outputs} | set(paths))
             found.packed.append((place, _shell_words(path)))
-        name = _name(place, {each.name for each in found.outputs})
+        is_shared = place == path and names[_base_name(path)] > 1
+        known = "-".join(Path(path).parts) if is_shared else _base_name(place)
+        name = _name(known, {each.name for each in found.outputs})
         found.outputs.append(Output(name=name, path=place, pack=Pack.FILES if as_files else UNSET))
     return found
 
@@ -81,8 +89,12 @@ def _shell_words(path: str) -> str:
     return "".join(piece if k % 2 else shlex.quote(piece) if piece else "" for k, piece in enumerate(pieces))
 
 
-def _name(path: str, taken: set[str]) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._+-]", "-", _PLACE.sub("", Path(path).name))
+def _base_name(path: str) -> str:
+    return Path(path).name
+
+
+def _name(name: str, taken: set[str]) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._+-]", "-", _PLACE.sub("", name))
     stem, dot, suffix = plain.partition(".")
     name = (stem.strip("-._+") + dot + suffix).strip("-._+")[:90] or "output"
     if name == STDOUT:

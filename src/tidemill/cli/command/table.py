@@ -14,18 +14,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemill.cli.command.words import PLACE, names_in
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.model.quantities import counted_text
+from tidemill.octets import is_utf8, shown
 
 ROWS_MAX = 1_000_000
-"""Of rows with columns, which are held in memory; plain lines may be more (LINES_MAX)."""
+"""Limit for tables with columns, which are held in memory; lists of plain lines may be longer (`lines.LINES_MAX`)."""
 
-LINES_MAX = 100_000_000
 COLUMNS_MAX = 1_000
 RESERVED = frozenset({"event", "first_event", "last_event", "events", "seed", "line", "cores"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _NAME = re.compile(r"[^\W\d][^{}\x00-\x1f\x7f]{0,254}")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-_PLACE = re.compile(r"\{([^{}]+)\}")
 
 
 class EventTable(NamedTuple):
@@ -48,13 +49,19 @@ class EventTable(NamedTuple):
         return "\n".join(lines) + "\n"
 
     def filled(self, word: str) -> str:
-        """A word of a command with `{NAME}` as the place of that column in a line."""
+        """Replace `{NAME}` in a word by the placeholder of that column; `{{NAME}}` becomes the text `{NAME}`."""
         places = {name: f"{{column.{k}}}" for k, name in enumerate(self.columns, 1)}
-        return _PLACE.sub(lambda found: places.get(found[1], found[0]), word)
+
+        def filled(found: re.Match[str]) -> str:
+            if found[1] in places:
+                return f"{{{found[1]}}}"
+            return places.get(found[2], found[0])
+
+        return PLACE.sub(filled, word)
 
     def check_used(self, words: Iterable[str], *, every: Sequence[str]) -> None:
         """Raises ConfigError unless the words use a column, and all of these."""
-        used = {found[1] for word in words for found in _PLACE.finditer(word)}
+        used = {name for word in words for name in names_in(word)}
         unused = [name for name in every if name not in used]
         if unused:
             near = [name for name in used if did_you_mean(name, [unused[0]]).startswith("did")]
@@ -85,7 +92,8 @@ def read_table(text: str, *, source: str, delimiter: str = ",") -> EventTable:
                 header = _header([name.strip() for name in row], source)
             elif len(row) != len(header):
                 raise ConfigError(
-                    f"{source}, line {reader.line_num}: {len(row)} values, the header names {len(header)} columns"
+                    f"{source}, line {reader.line_num}: {counted_text(len(row), 'value')}, "
+                    f"the header names {counted_text(len(header), 'column')}"
                 )
             elif len(rows) >= ROWS_MAX:
                 raise ConfigError(f"{source}: more than {ROWS_MAX:,} rows")
@@ -135,6 +143,12 @@ def parse_sweep(text: str) -> tuple[str, list[str]]:
             raise ConfigError(f"--sweep {name}: `{part}` has more than {ROWS_MAX:,} values")
         step = 1 if last >= first else -1
         values += [str(each) for each in range(first, last + step, step)]
+    for number, value in enumerate(values, 1):
+        if not is_utf8(value):
+            raise ConfigError(
+                f"--sweep {name}: value {number}, `{shown(value)}`, is not valid UTF-8",
+                hint="write it in UTF-8",
+            )
     return name, values
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tidemill.errors import ConfigError
+
+PLACE = re.compile(r"\{\{([^{}]+)\}\}|\{([^{}]+)\}")
+"""`{{NAME}}`, which stands for the text `{NAME}` (group 1), or the placeholder `{NAME}` (group 2)."""
 
 
 class Resolved(NamedTuple):
@@ -26,10 +30,37 @@ def resolved(command: Sequence[str], *, staged: Collection[str]) -> Resolved:
     return Resolved(words, moved)
 
 
+def names_in(word: str) -> list[str]:
+    """The placeholders that a word uses: `{line}` is one, `{{line}}` is text."""
+    return [found[2] for found in PLACE.finditer(word) if found[2]]
+
+
+def escaped(path: str) -> str:
+    """A path with its placeholders escaped: a directory may be named `{event}`."""
+    from tidemill.site.applications.templates import is_slot_template
+
+    return re.sub(
+        r"\{([^{}]+)\}", lambda found: f"{{{found[0]}}}" if is_slot_template(found[1]) else found[0], path
+    )
+
+
+def plain(word: str) -> str | None:
+    """The text that a word stands for; None if it has placeholders."""
+    from tidemill.site.applications.templates import is_slot_template
+
+    if any(map(is_slot_template, names_in(word))):
+        return None
+    return PLACE.sub(
+        lambda found: f"{{{found[1]}}}" if found[1] and is_slot_template(found[1]) else found[0], word
+    )
+
+
 def executable(word: str) -> str:
     """The program as absolute path: the payload's work directory is another one. Templates are left as they are."""
     if "{" in word:
         return word
+    if not word:
+        raise ConfigError("the command is empty", hint="name a program: `tidemill run -- CMD`")
     found = shutil.which(word)
     if found is None:
         exists = Path(word).exists()
@@ -37,7 +68,7 @@ def executable(word: str) -> str:
             f"`{word}` is not executable" if exists else f"program `{word}` does not exist",
             hint=f"chmod +x {word}" if exists else "name it by its path, or put its directory on PATH",
         )
-    return str(Path(found).absolute())
+    return escaped(str(Path(found).absolute()))
 
 
 def argument(word: str, *, staged: Collection[str]) -> str:
@@ -53,7 +84,7 @@ def argument(word: str, *, staged: Collection[str]) -> str:
         is_meant = path.is_file() or ("/" in word and path.is_dir())
     except OSError:  # too long for a path
         return word
-    return str(path.absolute()) if is_meant else word
+    return escaped(str(path.absolute())) if is_meant else word
 
 
 def unused(name: str, taken: Collection[str], *, ending: str = "") -> str:

@@ -9,12 +9,14 @@ from tidemill.cli.arguments import Command, Parser, client_of, define_raw
 from tidemill.cli.jobs.follow import counts_text, follow, states_text, tell_failures
 from tidemill.cli.jobs.named import known_campaign, split_names
 from tidemill.cli.jobs.outcome import Telling, tell_outcome
-from tidemill.cli.terminal import say, show_json
+from tidemill.cli.terminal import say, show_json_parts
 from tidemill.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
+    from tidemill.wire.api import CampaignRow, JobRow
 
+BAD = ("FAILED", "CANCELED")
 FAILURES_SHOWN = 3
 
 
@@ -40,27 +42,38 @@ def run(args: Namespace) -> int:
 
 
 def attach(client: Client, campaign: str, jobs: list[int], how: Telling, *, cancels: bool = False) -> int:
-    """Follow jobs of a campaign (none named = all) and print how they ended; the exit code. `cancels`: Ctrl-C does, as
-    in `run`; else it leaves."""
+    """Follow one job of a campaign, or all of them (`jobs` empty), and print how they ended; the exit code. `cancels`:
+    Ctrl-C cancels the jobs, as in `run`; otherwise it stops following. Only `--json` lists all jobs of a campaign."""
     from tidemill.client.client import Submission
 
-    ids = jobs or sorted(row.id for row in client.jobs(campaign=campaign))
+    if not jobs and client.campaign(campaign).jobs == 1:
+        jobs = [each.id for each in client.jobs(campaign=campaign, limit=1)]
     row, interrupted = follow(
-        client, Submission(campaign=campaign, jobs=ids, repeated=False), quiet=how.as_json, cancels=cancels
+        client, Submission(campaign=campaign, jobs=jobs, repeated=False), quiet=how.as_json, cancels=cancels
     )
     how = how._replace(interrupted=interrupted)
-    if len(ids) == 1:
-        return tell_outcome(client, ids[0], row, how)
-    details = [each for each in client.jobs(campaign=campaign) if each.id in set(ids)]
-    bad = [each for each in details if each.state in ("FAILED", "CANCELED")]
+    if len(jobs) == 1:
+        return tell_outcome(client, jobs[0], row, how)
+    code = 1 if any(row.states.get(state) for state in BAD) else 0
     if how.as_json:
-        show_json({"campaign": row, "jobs": details})
-        return 1 if bad else 0
+        show_json_parts({"campaign": row}, "jobs", client.jobs(campaign=campaign))
+        return code
     say(states_text(row.states))
-    for each in bad[:FAILURES_SHOWN]:
+    for each in _newest_bad(client, row):
         say(f"job {each.id} {counts_text(each)}")
         tell_failures(client, client.job(each.id), again=f"tidemill job retry --campaign {campaign}")
-    return 1 if bad else 0
+    return code
+
+
+def _newest_bad(client: Client, row: CampaignRow) -> list[JobRow]:
+    """The newest FAILURES_SHOWN jobs of a campaign that ended without success."""
+    found = [
+        each
+        for state in BAD
+        if row.states.get(state)
+        for each in client.jobs(campaign=row.name, state=state, limit=FAILURES_SHOWN)
+    ]
+    return sorted(found, key=lambda each: -each.id)[:FAILURES_SHOWN]
 
 
 COMMANDS = {"attach": Command(define, run, "tidemill attach zmumu")}

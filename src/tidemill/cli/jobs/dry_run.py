@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidemill.wire.api import AppOffer, SiteApplication, SiteRow
 
 FITS_SHOWN = 3
+STDOUT = "stdout"
 
 
 class SitePower(NamedTuple):
@@ -71,28 +72,17 @@ def misfit_of(
 ) -> tuple[str, str] | None:
     """Why no site can run a job, and what comes nearest; None if one can, or nothing is known of any. `sites`: all that
     have joined. Pure."""
+    from tidemill.model import fit
     from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
     from tidemill.model.devices import with_shares
-    from tidemill.model.fit import (
-        LargestSlot,
-        SlotNeed,
-        amount_text,
-        is_fit,
-        keys_text,
-        nearest,
-        options_text,
-    )
+    from tidemill.model.fit import LargestSlot, SlotDefault
 
     if spec.site is not None and sites and spec.site not in {each.name for each in sites}:
         return f"no site is called `{spec.site}`", did_you_mean(spec.site, [each.name for each in sites])
-    sites = _living(sites)
-    if spec.resources.width is not None:
-        return _too_wide(spec, sites)
     own = [each.app for each in offers if each.app.name == spec.app]
-    asked = SlotNeed(
-        spec.resources.cores or min((each.cores for each in own), default=DEFAULT_CORES),
-        spec.resources.memory_mb or min((each.memory_mb for each in own), default=DEFAULT_MEMORY_MB),
-        {kind: number for kind, number in (spec.resources.devices or {}).items() if number},
+    default = SlotDefault(
+        min((each.cores for each in own), default=DEFAULT_CORES),
+        min((each.memory_mb for each in own), default=DEFAULT_MEMORY_MB),
     )
     slots = [
         LargestSlot(
@@ -100,49 +90,13 @@ def misfit_of(
             int(each.capacity.get("slot_cores_max", 0)),
             int(each.capacity.get("slot_memory_mb_max", 0)),
             with_shares(each.capacity.get("devices") or {}),
+            int(each.capacity.get("wide_nodes_max", 0)),
+            str(each.capacity.get("launcher", "")),
         )
-        for each in sites
-        if each.capacity and (spec.site is None or spec.site == each.name)
+        for each in _living(sites)
+        if each.capacity
     ]
-    if not slots or any(is_fit(asked, slot) for slot in slots):
-        return None
-    near = nearest(asked, slots)
-    assert near is not None, "there are slots"
-    slot, amount = near
-    what = "the site" if spec.site is not None else "any site"
-    return (
-        f"no slot of {what} has {amount_text(asked)}",
-        f"the most that fits is {amount_text(amount)} at site `{slot.site}`: "
-        + (keys_text if of_file else options_text)(amount, asked),
-    )
-
-
-def _too_wide(spec: JobSpec, sites: Sequence[SiteRow]) -> tuple[str, str] | None:
-    """Why no site can start a payload over nodes, and how many nodes there are at most. What an application may span,
-    the server and `job explain` say. Pure."""
-    from tidemill.model.application import DEFAULT_CORES
-    from tidemill.model.width import check_place, text
-
-    width = spec.resources.width
-    assert width is not None, "the caller asked"
-    found: list[tuple[int, str, str]] = []
-    for each in sites:
-        if not each.capacity or (spec.site is not None and spec.site != each.name):
-            continue
-        nodes = int(each.capacity.get("wide_nodes_max", 0))
-        why = check_place(
-            width, cores=spec.resources.cores or DEFAULT_CORES, nodes=nodes,
-            cores_per_node=int(each.capacity.get("slot_cores_max", 0)),
-            launcher=str(each.capacity.get("launcher", "")),
-        )  # fmt: skip
-        if why is None:
-            return None
-        found.append((-nodes, each.name, why))
-    if not found:
-        return None
-    _, name, why = min(found)
-    what = "the site" if spec.site is not None else "any site"
-    return f"no pilot of {what} can start {text(width)}", f"site `{name}` comes nearest: {why}"
+    return fit.misfit_of(spec, slots, default=default, as_keys=of_file)
 
 
 def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_json: bool) -> None:
@@ -197,7 +151,7 @@ def plan_of(
         measured = [site.event_s[spec.app] for site in sites if spec.app and site.event_s.get(spec.app)]
         event_s = min(measured, default=offer.event_s if offer is not None else None)
         core_s = None if core_s is None or not event_s else core_s + repeat * spec.events * cores * event_s
-        wall_s = spec.resources.timeout_s
+        wall_s = spec.resources.largest.timeout_s
         core_s_max = (
             None if core_s_max is None or not wall_s else core_s_max + repeat * spec.events * cores * wall_s
         )
@@ -208,17 +162,18 @@ def plan_of(
                 archives += repeat
             else:
                 files += repeat * (spec.events if output.kind is OutputKind.EACH else 1)
-        if spec.keep_stdout and spec.events > 1:
+        keeps_more = spec.keep_stdout and all(each.name != STDOUT for each in spec.outputs or ())
+        if keeps_more and spec.events > 1:
             archives += repeat
         else:
-            files += repeat * spec.keep_stdout
+            files += repeat * keeps_more
     cores_all = sum(site.cores for site in sites)
     return SubmissionPlan(
         jobs=number, events=events, files=files, archives=archives, app_outputs=list(app_outputs),
         core_h=None if core_s is None else core_s / 3600,
         core_h_max=None if core_s_max is None else core_s_max / 3600,
         wall_s=core_s / cores_all if core_s and cores_all else None,
-        wall_s_max=max(core_s_max / cores_all, *(spec.resources.timeout_s or 0 for spec, _ in jobs), 0)
+        wall_s_max=max(core_s_max / cores_all, *(spec.resources.largest.timeout_s or 0 for spec, _ in jobs), 0)
         if core_s_max and cores_all
         else None,
         sites=[site.name for site in sites if site.cores],

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, client_of
-from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text
+from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import show, show_json
 from tidemill.model.job import STRESS_REASON
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.model.job import Resources
     from tidemill.wire.api import FailureRow, JobDetail
 
 ROUTES_SHOWN = 10
@@ -33,6 +35,8 @@ def explain(args: Namespace) -> int:
     last = detail.failures[0] if detail.failures else None
     is_over = row.state == "COMPLETED" or detail.archived
     step = step_of(last) if last and not is_over else None
+    if last is not None and step is not None and _is_mute(client, last, step):
+        step = "its stderr is empty, and its site keeps no stdout: have the command print more, such as by `sh -x`"
     lines = story(detail, now_us=clock.now_us())
     if args.json:
         show_json(
@@ -62,6 +66,17 @@ def explain(args: Namespace) -> int:
     elif row.state in ("FAILED", "CANCELED", "PARTIAL") and not detail.archived:
         show(f"next step: `tidemill job retry {row.id}` runs what is not done; what is done stays done")
     return 0
+
+
+def _is_mute(client: Client, last: FailureRow, step: str) -> bool:
+    """Whether advice to read what a payload printed cannot help; its site is asked."""
+    from tidemill.cli.jobs.outcome import LOG_S
+    from tidemill.model.failure import STDERR_EMPTY
+
+    if STDERR_EMPTY not in step:
+        return False
+    log = client.log(last.job, event=last.event, timeout_s=LOG_S)
+    return not log.pending and not log.stdout and not log.stderr
 
 
 def story(detail: JobDetail, *, now_us: int) -> list[str]:
@@ -105,14 +120,20 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
     if row.events_done and rate:
         lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
     else:
-        limit = detail.spec.resources.timeout_s
-        lines.append(
-            "no event of it has a time limit (`--wall T` sets one)"
-            if limit is None
-            else f"an event is ended after {duration_text(limit)} (`--wall`)"
-        )
+        lines.append(_limit_text(detail.spec.resources))
     lines.append(f"`tidemill attach {row.campaign}` follows it, `tidemill job cancel {row.id}` ends it")
     return lines
+
+
+def _limit_text(need: Resources) -> str:
+    from msgspec import UNSET
+
+    if need.timeout_s is None:
+        return "no event of it has a time limit (`--wall T` sets one)"
+    more = ""
+    if need.timeout_s_max is not UNSET:
+        more = f", and runs again with more time, up to {duration_text(need.timeout_s_max)}"
+    return f"an event is ended after {duration_text(need.timeout_s)}{more} (`--wall`)"
 
 
 def _leased_text(events: int, of: str = "") -> str:
@@ -197,6 +218,10 @@ def _show_failure(detail: JobDetail, last: FailureRow, step: str | None) -> None
         show(f"next step: {step}")
     if row.state in ("FAILED", "PARTIAL", "CANCELED") and "job retry" not in step:
         show(f"then: `tidemill job retry {row.id}` runs what is not done; what is done stays done")
+    if undelivered_text(detail) is not None:
+        show(
+            f"or: `tidemill run --resume {row.campaign} --dir OTHER` delivers what is done to another directory"
+        )
     if detail.kept is not None and is_acceptable(detail):
         show(
             f"or: `tidemill job accept {row.id}` delivers what is done; site {detail.kept.site} keeps events "

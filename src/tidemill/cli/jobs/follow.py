@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.cli.terminal import hint, say
@@ -12,8 +12,9 @@ from tidemill.model.quantities import count_text, counted_text
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.report.query import CauseGroup
-    from tidemill.wire.api import CampaignRow, JobDetail, JobRow
+    from tidemill.wire.api import CampaignRow, FailureRow, JobDetail, JobRow
 
+FAILURES_TOLD = 20  #: jobs whose failures are printed after a retry: two requests for each
 JOBS_NAMED = 8  #: in a sentence, where they are not all of a range
 CAUSES_SHOWN = 3  #: of the failures of a job, the most frequent ones
 EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
@@ -22,14 +23,15 @@ EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 def follow(
     client: Client, sent: Submission, *, quiet: bool, cancels: bool = True
 ) -> tuple[CampaignRow, bool]:
-    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself. Without `cancels` the first
-    one leaves it."""
+    """Wait until jobs have ended (none named = all of the campaign). The first Ctrl-C cancels them, the second stops
+    waiting; without `cancels` the first one does."""
     from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 
     interrupted = False
     client.notice = None if quiet else say
-    if not quiet and sent.jobs:
-        say(f"following {jobs_text(sent.jobs)} of campaign `{sent.campaign}`")
+    if not quiet:
+        what = jobs_text(sent.jobs) if sent.jobs else "all jobs"
+        say(f"following {what} of campaign `{sent.campaign}`")
     patience = WaitingNotice(WaitingCause(client, set(sent.jobs)))
 
     def look(row: CampaignRow) -> None:
@@ -39,8 +41,7 @@ def follow(
     with Progress(what=sent.campaign, quiet=quiet) as progress:
         while True:
             try:
-                client.wait(sent, on_progress=look)
-                return client.campaign(sent.campaign), interrupted
+                return client.wait_end(sent, on_progress=look), interrupted
             except KeyboardInterrupt:
                 if not cancels:
                     _leave(sent)
@@ -58,7 +59,8 @@ def follow(
 
 def _cancel(client: Client, sent: Submission) -> None:
     try:
-        client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
+        campaign = None if sent.jobs else sent.campaign
+        client.cancel(sent.jobs, campaign=campaign, reason="interrupted by Ctrl-C")
     except (TidemillError, KeyboardInterrupt):
         _leave(sent)
         raise
@@ -66,8 +68,11 @@ def _cancel(client: Client, sent: Submission) -> None:
 
 def _leave(sent: Submission) -> None:
     """Say that jobs go on without the command that submitted them, and how to end them."""
-    first, more = sent.jobs[0], len(sent.jobs) - 1
-    what = f"job {first}" + (f" and {more} more go on" if more else " goes on")
+    if sent.jobs:
+        first, more = sent.jobs[0], len(sent.jobs) - 1
+        what = f"job {first}" + (f" and {more} more go on" if more else " goes on")
+    else:
+        what = f"campaign `{sent.campaign}` goes on"
     say(
         f"{what} at the server: `tidemill attach {sent.campaign}` follows it, `tidemill job cancel --campaign "
         f"{sent.campaign}` ends it"
@@ -78,19 +83,27 @@ def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
     """Wait for the end of jobs that were retried, as after `run`; 0 if all are COMPLETED, else 1."""
     from tidemill.client.client import Submission
 
-    first = client.job(jobs[0]).row
+    (first,) = client.rows(jobs[:1])
     _, interrupted = follow(
         client, Submission(campaign=first.campaign, jobs=jobs, repeated=False), quiet=quiet
     )
-    details = [client.job(job) for job in jobs]
-    bad = [each for each in details if each.row.state != "COMPLETED"]
-    for each in details if not quiet else ():
-        say(f"job {each.row.id} {counts_text(each.row)}")
-    for each in bad if not quiet else ():
+    bad = 0
+    told: list[JobRow] = []
+    for row in client.rows(jobs):
+        if not quiet:
+            say(f"job {row.id} {counts_text(row)}")
+        bad += row.state != "COMPLETED"
+        if row.state != "COMPLETED" and len(told) < FAILURES_TOLD:
+            told.append(row)
+    for row in told if not quiet else ():
         if interrupted:
-            hint(f"`tidemill job retry {each.row.id}` runs the rest; what is done stays done")
+            hint(f"`tidemill job retry {row.id}` runs the rest; what is done stays done")
         else:
-            tell_failures(client, each, again=f"tidemill job retry {each.row.id} --wait")
+            tell_failures(client, client.job(row.id), again=f"tidemill job retry {row.id} --wait")
+    if bad > len(told) and not quiet:
+        hint(
+            f"`tidemill errors --campaign {first.campaign}` shows the failures of {bad - len(told)} more jobs"
+        )
     return 1 if bad else 0
 
 
@@ -120,37 +133,70 @@ def counts_text(row: JobRow) -> str:
     return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
 
 
-def tell_failures(client: Client, job: JobDetail, *, again: str | None = None) -> None:
+def tell_failures(
+    client: Client, job: JobDetail, *, again: str | None = None, with_stderr: bool = True
+) -> None:
     """Print why a job ended without success: its failed events, the most frequent causes, and the next step. `again`:
-    the command that runs what failed, None = the one that goes on with the campaign."""
-    groups = _failure_groups(client, job.row.id)
+    the command that runs what failed, None = the one that goes on with the campaign; `with_stderr`: also the last lines
+    of stderr."""
+    groups = _failure_groups(client, job)
     if job.row.reason and (job.row.events > 1 or not groups):
         say(
             f"error: {job.row.reason}"
             + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
         )
     for group in groups[:CAUSES_SHOWN]:
-        _tell_cause(group)
+        _tell_cause(group, with_stderr=with_stderr)
     from tidemill.cli.jobs.job import is_acceptable
 
     if is_acceptable(job):
         hint(f"`tidemill job accept {job.row.id}` delivers what is done as it is")
     campaign, what = job.row.campaign, "it" if job.row.events == 1 else "what failed"
+    if hint_undelivered(job):
+        return
     again = again or f"tidemill run --resume {campaign}"
     hint(f"`tidemill errors --campaign {campaign}` groups them, `{again}` runs {what} again")
 
 
-def _failure_groups(client: Client, job: int) -> list[CauseGroup]:
+def hint_undelivered(job: JobDetail) -> bool:
+    """Say how to get the outputs that their place did not take; whether there are any."""
+    from tidemill.cli.jobs.job import undelivered_text
+
+    if undelivered_text(job) is None:
+        return False
+    again = f"tidemill run --resume {job.row.campaign}"
+    hint(f"`{again}` delivers what is done once its directory takes it, `{again} --dir OTHER` to another one")
+    return True
+
+
+def _failure_groups(client: Client, job: JobDetail) -> list[CauseGroup]:
     from tidemill.report.query import group_failures
 
-    return group_failures(client.failures(job=job, limit=1000))
+    return group_failures(standing(job, client.failures(job=job.row.id, limit=1000)))
 
 
-def _tell_cause(group: CauseGroup) -> None:
+def standing(job: JobDetail, failures: Iterable[FailureRow]) -> Iterator[FailureRow]:
+    """The failures, the newest first, that are why events are not done, or not delivered: of each event its last one.
+    Pure."""
+    from tidemill.model.failure import FailureClass
+    from tidemill.model.intervals import IntervalSet
+
+    done, seen = IntervalSet.parse(job.done), set[int]()
+    for each in failures:
+        if each.event is None:
+            if each.evidence.failure is not FailureClass.STAGE_OUT or job.kept is not None:
+                yield each
+        elif each.event not in done and each.event not in seen:
+            seen.add(each.event)
+            yield each
+
+
+def _tell_cause(group: CauseGroup, *, with_stderr: bool = True) -> None:
     example = group.examples[0]
     where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
     say(f"error: {group.failure}: {example.evidence.message}{where}")
-    for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
+    lines = example.evidence.stderr_tail.strip().splitlines() if with_stderr else []
+    for line in lines[-5:]:
         say(f"  | {line}")
 
 
@@ -159,7 +205,7 @@ def tell_jobs(client: Client, bad: Iterable[JobRow]) -> None:
     told = set()
     for row in bad:
         say(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
-        for group in _failure_groups(client, row.id)[:CAUSES_SHOWN]:
+        for group in _failure_groups(client, client.job(row.id))[:CAUSES_SHOWN]:
             if (group.failure, group.cause) not in told:
                 told.add((group.failure, group.cause))
                 _tell_cause(group)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.command.places import check_output_dir
+from tidemill.cli.jobs.changes import changes_of, define_changes
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
-from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
+from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio, times_text
 
 if TYPE_CHECKING:
-    from tidemill.wire.api import FailureRow, JobDetail, JobRow
+    from tidemill.model.job import Resources
+    from tidemill.wire.api import ActionReply, FailureRow, JobDetail, JobRow
     from tidemill.wire.hospital import StayRow
 
 FAILURES_SHOWN = 5
@@ -35,6 +41,7 @@ def define_many(parser: Parser) -> None:
 def define_retry(parser: Parser) -> None:
     """Options of `job retry`."""
     define_many(parser)
+    define_changes(parser)
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -101,6 +108,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         ("state", state_text(row)),
         ("events", f"{count_text(row.events_done)} done, {count_text(row.events_failed)} failed"
          f" of {count_text(row.events)}"),
+        *[("limits", text) for text in [limits_text(detail.spec.resources)] if text],
         ("site", row.site or "-"),
         ("seeds", f"{seed(detail.seed_base, 0)} to {seed(detail.seed_base, row.events - 1)}"),
         ("created", clock.utc_text(row.created_us)),
@@ -121,9 +129,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         if is_acceptable(detail):
             facts.append(("", f"`tidemill job accept {row.id}` delivers them as they are"))
     if detail.waits_for:
-        facts.append(
-            ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
-        )
+        facts.append(("waits for", _waits_text(detail.waits_for, detail.waits_hint)))
     if detail.archived:
         facts.append(("archived", "yes: it cannot be retried"))
     if detail.remark:
@@ -131,8 +137,45 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     return facts
 
 
+def _waits_text(cause: str, hint: str | None) -> str:
+    from tidemill.wire.api import AT_WORK
+
+    if cause == AT_WORK:
+        return f"nothing: {hint}" if hint else "nothing"
+    return cause + (f" ({hint})" if hint else "")
+
+
+def limits_text(need: Resources) -> str:
+    """Memory and time that a job asks for, and how far they may grow; empty = its application or site decides."""
+    from msgspec import UNSET
+
+    found = []
+    if need.memory_mb is not None:
+        most = "" if need.memory_mb_max is UNSET else f", up to {count_text(need.memory_mb_max)} MB"
+        found.append(f"memory {count_text(need.memory_mb)} MB{most}")
+    if need.timeout_s is not None:
+        most = "" if need.timeout_s_max is UNSET else f", up to {duration_text(need.timeout_s_max)}"
+        found.append(f"time {duration_text(need.timeout_s)}{most}")
+    return "; ".join(found)
+
+
 def is_acceptable(detail: JobDetail) -> bool:
     """Whether a job has ended with outputs that its owner may accept as all there is."""
+    return _is_kept(detail) and undelivered_text(detail) is None
+
+
+def undelivered_text(detail: JobDetail) -> str | None:
+    """Why the place of the outputs did not take them: it takes no part of them either. None = nothing was refused."""
+    from tidemill.model.failure import FailureClass
+
+    last = detail.failures[0].evidence if detail.failures else None
+    if not _is_kept(detail) or last is None or last.failure is not FailureClass.STAGE_OUT:
+        return None
+    return None if last.message.startswith("merging ") else last.message
+
+
+def _is_kept(detail: JobDetail) -> bool:
+    """Whether a job has ended with outputs at its site that are not delivered."""
     kept = detail.kept
     return kept is not None and not kept.under_way and detail.row.state in ("FAILED", "CANCELED")
 
@@ -145,17 +188,26 @@ def state_text(row: JobRow) -> str:
 
 
 def _show_failures(failures: list[FailureRow]) -> None:
-    for each in failures[:FAILURES_SHOWN]:
-        where = "" if each.event is None else f" event {each.event} (seed {each.seed})"
-        show(f"failure      {each.evidence.failure}{where} at {each.site}: {each.evidence.message}")
-        for line in each.evidence.stderr_tail.strip().splitlines()[-3:]:
-            show(f"             | {line}")
-        for note in each.evidence.notes:
-            show(f"             node: {note}")
-    if len(failures) > FAILURES_SHOWN:
-        show(
-            f"             and {len(failures) - FAILURES_SHOWN} more: `tidemill errors --job {failures[0].job}`"
-        )
+    """Failures as lines; equal ones that follow one another once, with their number."""
+    alike = [list(group) for _, group in groupby(failures, _failure_lines)]
+    for group in alike[:FAILURES_SHOWN]:
+        first, *more = _failure_lines(group[0])
+        show(first + (f" ({times_text(len(group))})" if len(group) > 1 else ""))
+        for line in more:
+            show(line)
+    left = sum(map(len, alike[FAILURES_SHOWN:]))
+    if left:
+        show(f"             and {left} more: `tidemill errors --job {failures[0].job}`")
+
+
+def _failure_lines(each: FailureRow) -> list[str]:
+    where = "" if each.event is None else f" event {each.event} (seed {each.seed})"
+    tail = each.evidence.stderr_tail.strip().splitlines()[-3:]
+    return [
+        f"failure      {each.evidence.failure}{where} at {each.site}: {each.evidence.message}",
+        *(f"             | {line}" for line in tail),
+        *(f"             node: {note}" for note in each.evidence.notes),
+    ]
 
 
 def cancel(args: Namespace) -> int:
@@ -169,7 +221,11 @@ def retry(args: Namespace) -> int:
 
     if args.wait and not args.jobs:
         raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")
-    code = _act(args, "retry", "run again", "had nothing to run again")
+    changes = changes_of(args)
+    if changes is not None and changes.output_dir and client_of(args).place.is_own:
+        check_output_dir(Path(changes.output_dir), args.campaign or "")
+    more = {} if changes is None else {"changes": changes}
+    code = _act(args, "retry", "changed" if more else "run again", "had nothing to run again", **more)
     return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
 
 
@@ -183,17 +239,17 @@ def discard(args: Namespace) -> int:
     return _act(args, "discard", "discarded", "had nothing to discard")
 
 
-def _act(args: Namespace, verb: str, done: str, not_done: str) -> int:
+def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> int:
     if bool(args.jobs) == bool(args.campaign):
         raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
     client = client_of(args)
-    act = {
+    act: Callable[..., ActionReply] = {
         "cancel": client.cancel,
         "retry": client.retry,
         "accept": client.accept,
         "discard": client.discard,
     }[verb]
-    reply = act(args.jobs, campaign=args.campaign, reason=args.reason)
+    reply = act(args.jobs, campaign=args.campaign, reason=args.reason, **more)
     if args.json:
         show_json(reply)
     else:

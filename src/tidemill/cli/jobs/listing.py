@@ -82,7 +82,7 @@ def run(args: Namespace) -> int:
         right=(0, 2, 3, 4, 5),
     )
     if len(rows) == args.limit:
-        say(f"the newest {args.limit} jobs; --limit shows more")
+        say(f"the newest {'job' if args.limit == 1 else f'{args.limit:,} jobs'}; --limit shows more")
     return 0
 
 

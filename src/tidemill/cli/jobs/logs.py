@@ -5,11 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, define_raw, event_number
+from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero, define_raw
 from tidemill.cli.jobs.job import define_one
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import hint, pass_on, say, show_json
 from tidemill.errors import ConfigError, JobError, SiteError
+from tidemill.model.quantities import count_text
 
 if TYPE_CHECKING:
     from tidemill.client.outputs import Member
@@ -25,7 +26,7 @@ def define_logs(parser: Parser) -> None:
     define_one(parser)
     parser.add_argument(
         "--event",
-        type=event_number,
+        type=count_or_zero,
         metavar="N",
         help="the payload that ran this event (default: the latest payload)",
     )
@@ -43,8 +44,9 @@ def logs(args: Namespace) -> int:
     """Print a payload's stdout and stderr: all of a stdout that was delivered here, else what the site keeps."""
     client = client_of(args)
     job = one_job(client, args.job)
-    log = client.log(job, event=args.event, timeout_s=args.timeout)
     detail = client.job(job)
+    check_event(detail, args.event)
+    log = client.log(job, event=args.event, timeout_s=args.timeout)
     which = f"job {job}" + ("" if args.event is None else f", event {args.event}")
     delivered = _delivered(detail, args.event)
     if args.json:
@@ -67,6 +69,15 @@ def logs(args: Namespace) -> int:
         )
     pass_on([log.stderr], to_stderr=True, raw=args.raw)
     return 0
+
+
+def check_event(detail: JobDetail, event: int | None) -> None:
+    """Raises JobError if a job has no event of this number. Pure."""
+    events = detail.row.events
+    if event is None or event < events:
+        return
+    has = "one event, 0" if events == 1 else f"{count_text(events)} events, 0 to {count_text(events - 1)}"
+    raise JobError(f"job {detail.row.id} has no event {count_text(event)}: it has {has}")
 
 
 def _failed_try(detail: JobDetail, event: int | None) -> Evidence | None:
@@ -110,7 +121,10 @@ def _tell_none(detail: JobDetail, which: str) -> int:
         hint(f"`tidemill outputs get {row.id} --output {STDOUT}` copies it")
         return 0
     say(f"{which} wrote nothing to stdout and stderr, or its site has removed the log")
-    hint("a site keeps logs for some days; `--keep-stdout` of `run` and `submit` makes stdout an output")
+    hint(
+        "a site keeps logs for some days, and its nodes write them within half a minute; `--keep-stdout` of `run` and "
+        "`submit` makes stdout an output"
+    )
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, duration
+from tidemill.cli.command.lines import check_lists
 from tidemill.cli.terminal import flush, hint, say, show, show_json
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def submit(args: Namespace) -> int:
     from tidemill.client.jobfile import load_job_file, submit_job_file
 
     file = load_job_file(args.file)
+    check_lists(file.jobs, source=args.file)
     messenger = _messenger(args)
     try:
         sent = submit_job_file(messenger, file, campaign=args.campaign, key=args.key)

@@ -12,6 +12,7 @@ from tidemill.cli.arguments import Parser
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.files import write_whole
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.report.operation.gather import OperationReport
@@ -140,9 +141,9 @@ def _write(args: Namespace, operation: OperationReport) -> None:
         write_whole(args.html, page(operation).encode(), mode=0o666, failure=ConfigError)
         say(f"wrote `{args.html}`")
     if args.csv is not None:
-        say(f"wrote {len(write_csv(args.csv, sheets))} files into `{args.csv}`")
+        say(f"wrote {counted_text(len(write_csv(args.csv, sheets)), 'file')} into `{args.csv}`")
     if args.parquet is not None:
-        say(f"wrote {len(write_parquet(args.parquet, sheets))} files into `{args.parquet}`")
+        say(f"wrote {counted_text(len(write_parquet(args.parquet, sheets)), 'file')} into `{args.parquet}`")
     if args.json:
         show_json({
             each.name: [dict(zip([c.name for c in each.columns], row,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemill.cli.jobs.follow import counts_text, tell_failures
+from tidemill.cli.jobs.follow import counts_text, hint_undelivered, tell_failures
 from tidemill.cli.terminal import hint, pass_on, say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
@@ -29,6 +29,8 @@ SIGNALED = 128
 """A shell adds the number of the signal that ended a command."""
 
 STDOUT = "stdout"
+LEFT = "tidemill: removed from the work directory, since no output names it: "
+"""Start of the line that names files that a payload left, in its log (`crates/slot`, `scratch`)."""
 
 
 class Telling(NamedTuple):
@@ -56,10 +58,7 @@ def tell_outcome(client: Client, job: int, row: CampaignRow, how: Telling) -> in
             }
         )  # fmt: skip
         return code
-    if detail.row.events == 1:
-        _print_stdout(outputs, raw=how.raw)
-        if good:  # a failure's last words are printed with it
-            pass_on([client.log(job, timeout_s=LOG_S).stderr], to_stderr=True, raw=how.raw)
+    has_stderr = detail.row.events == 1 and _print_as_command(client, detail, outputs, how)
     wall_s = (
         ((detail.row.ended_us or 0) - (detail.row.started_us or 0)) / 1e6 if detail.row.started_us else 0.0
     )
@@ -70,11 +69,30 @@ def tell_outcome(client: Client, job: int, row: CampaignRow, how: Telling) -> in
         for each in outputs:
             if detail.row.events > 1 or each.output.name != STDOUT:
                 say(f"    {place_text(each)}")
+    if detail.row.events > 1 and detail.row.events_done and not how.interrupted:
+        _tell_left(client, detail)
     if not good and not how.interrupted:
-        tell_failures(client, detail)
+        tell_failures(client, detail, with_stderr=not has_stderr)
     elif not good:
-        hint(f"`tidemill run --resume {detail.row.campaign}` runs the rest; what is done stays done")
+        _tell_interrupted(detail)
     return code
+
+
+def _tell_interrupted(detail: JobDetail) -> None:
+    """What Ctrl-C has left, and why what is done is not delivered."""
+    from tidemill.cli.jobs.job import undelivered_text
+
+    row = detail.row
+    if (why := undelivered_text(detail)) is not None and detail.kept is not None:
+        say(f"error: {_events_text(detail.kept.events)} not delivered: {why}")
+        hint_undelivered(detail)
+    if row.events_done < row.events:
+        hint(f"`tidemill run --resume {row.campaign}` runs the rest; what is done stays done")
+
+
+def _events_text(events: str) -> str:
+    """`event 3 is`, `events 0-1 are`: the subject of a sentence."""
+    return f"event {events} is" if events.isdecimal() else f"events {events} are"
 
 
 def is_good(detail: JobDetail, failed_max: int | None = None) -> bool:
@@ -142,17 +160,47 @@ def tell_places(client: Client, campaign: str, jobs: Sequence[int]) -> None:
     """Say where results are: of a few jobs each file, else how to list them."""
     found: list[JobOutput] = []
     if len(jobs) <= PLACES_SHOWN:
-        outputs = chain.from_iterable(client.outputs(job=job) for job in sorted(jobs))
-        found = list(islice(outputs, PLACES_SHOWN + 1))
+        found = list(islice(client.outputs(jobs=jobs), PLACES_SHOWN + 1))
     for each in found[:PLACES_SHOWN]:
         say(f"    {place_text(each)}")
     if len(found) > PLACES_SHOWN or len(jobs) > PLACES_SHOWN:
         hint(f"`tidemill outputs ls --campaign {campaign}` lists all results")
 
 
+def _print_as_command(client: Client, detail: JobDetail, outputs: list[JobOutput], how: Telling) -> bool:
+    """Print stdout and stderr of a single event, as if it had run here; whether its stderr was printed.
+
+    The stdout of a completed event is an output. A failed event keeps no outputs; the site's log has its stdout, up to
+    `log_bytes_max`: half from the beginning, half from the end.
+    """
+    if detail.row.events_done:
+        _print_stdout(outputs, raw=how.raw)
+    elif not detail.failures:  # no payload ran
+        return False
+    log = client.log(detail.row.id, timeout_s=LOG_S)
+    if not detail.row.events_done and detail.spec.keep_stdout:
+        pass_on([log.stdout], raw=how.raw)
+    pass_on([log.stderr], to_stderr=True, raw=how.raw)
+    return bool(log.stderr)
+
+
+def _tell_left(client: Client, detail: JobDetail) -> None:
+    """Report files that the first event left in its work directory and no output names, from its log."""
+    from tidemill.model.intervals import IntervalSet
+
+    if detail.spec.app is not None:
+        return
+    event = next(iter(IntervalSet.parse(detail.done)))[0]
+    log = client.log(detail.row.id, event=event, timeout_s=LOG_S)
+    for line in log.stderr.splitlines():
+        if line.startswith(LEFT):
+            say(
+                f"remark: event {event}: {line.removeprefix('tidemill: ')}; `--output NAME` keeps such a file"
+            )
+
+
 def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
-    """Print a single event's stdout: `run` is then as good as the command itself. Of a site elsewhere, whose files
-    cannot be read here, say where it is."""
+    """Print a single event's stdout, or where it is if its file cannot be read on this machine."""
     from tidemill.client.outputs import members
 
     for each in outputs:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
+from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.quantities import bytes_text
@@ -34,7 +34,7 @@ def define_get(parser: Parser) -> None:
     parser.add_argument("--output", metavar="NAME", help="only the output of this name (default: all)")
     parser.add_argument(
         "--event",
-        type=event_number,
+        type=count_or_zero,
         metavar="N",
         help="only the file that holds this event, out of its bundle (several jobs: as JOB-NAME)",
     )
@@ -133,19 +133,23 @@ def get(args: Namespace) -> int:
     if args.event is not None and args.file is not None:
         raise ConfigError("both --event and --file say which file is meant", hint="give one of them")
     _, found = _find(args)
+    of = f"job {args.job}" if args.campaign is None else f"campaign `{args.campaign}`"
+    if not found:
+        raise JobError(f"failed to copy outputs of {of}: nothing was delivered (yet)")
     chosen = [each for each in found if args.output in (None, each.output.name)]
     if not chosen:
-        names = sorted({each.output.name for each in found})
-        listed = (
-            f"it has: {', '.join(f'`{name}`' for name in names)}" if names else "nothing was delivered (yet)"
-        )
-        raise JobError("there is no such output", hint=listed)
+        names = ", ".join(f"`{name}`" for name in sorted({each.output.name for each in found}))
+        raise ConfigError(f"{of} has no output `{args.output}`", hint=f"it has: {names}")
     if args.event is None and args.file is None:
         copies = [path for each in chosen for path in copy_outputs(each.job, each.output, args.to)]
     else:
         copies = copy_members(chosen, args.to, name=args.file, event=args.event)
         if not copies:
-            raise JobError("no output has such a file", hint="`tidemill outputs ls JOB --files` lists them")
+            words = args.job or f"--campaign {args.campaign}"
+            wanted = f"file `{args.file}`" if args.event is None else f"file for event {args.event}"
+            raise ConfigError(
+                f"no output of {of} has a {wanted}", hint=f"`tidemill outputs ls {words} --files` lists them"
+            )
     if args.json:
         show_json([str(path) for path in copies])
         return 0

@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, duration, gpus, memory
+from tidemill.cli.arguments import (
+    Command,
+    Parser,
+    client_of,
+    count,
+    count_or_zero,
+    gpus,
+    memory_span,
+    wall_span,
+)
 from tidemill.cli.command.inputs import checked_url, split_input
+from tidemill.cli.command.lines import check_lines, check_list, check_lists
+from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.dry_run import check_places, show_plan
-from tidemill.cli.terminal import hint, say, show_json, show_lines
+from tidemill.cli.terminal import about_campaign, hint, say, show_json, show_lines
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import counted_text
 
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 
     from tidemill.client.client import Client, Submission
     from tidemill.model.application import Parameter
-    from tidemill.model.job import Input, Resources
+    from tidemill.model.job import Input, JobSpec, Resources
     from tidemill.model.notification import Subscription
     from tidemill.wire.api import CampaignRow, SiteApplication
 
@@ -56,14 +67,19 @@ def define(parser: Parser) -> None:
     one.add_argument("--cores", type=count, metavar="C", help="cores per slot (default: the application's)")
     one.add_argument(
         "--memory",
-        type=memory,
+        type=memory_span,
         metavar="SIZE",
-        help="memory per slot: `2GB` or MB (default: the application's)",
+        help="memory per slot: `2GB` or MB; `2G..8G`: 2 GB, and up to 8 GB for events that need more (default: the "
+        "application's)",
     )
     define_gpus(one)
     define_width(one)
     one.add_argument(
-        "--wall", type=duration, metavar="T", help="longest time of an event: `90m`, HH:MM:SS (default: none)"
+        "--wall",
+        type=wall_span,
+        metavar="T",
+        help="longest time of an event: `90m`, HH:MM:SS; `10m..2h`: 10 minutes, and up to 2 hours for events that "
+        "need longer (default: none)",
     )
     _define_place(one)
     one.add_argument(
@@ -77,7 +93,7 @@ def define(parser: Parser) -> None:
     )
     one.add_argument(
         "--retries",
-        type=_zero,
+        type=count_or_zero,
         default=RETRIES,
         metavar="N",
         help=f"retry a failed event up to N times (default: {RETRIES})",
@@ -101,7 +117,7 @@ def _define_end(one: _ArgumentGroup) -> None:
     )
     one.add_argument(
         "--failed-max",
-        type=_zero,
+        type=count_or_zero,
         default=0,
         metavar="N",
         help="accept up to N failed events (default: 0)",
@@ -201,14 +217,14 @@ def define_width(group: Parser | _ArgumentGroup) -> None:
 
 def _resources(args: Namespace) -> Resources:
     from tidemill.model.job import Resources
+    from tidemill.model.retry.changes import limits
 
     return Resources(
         cores=args.cores,
-        memory_mb=args.memory,
         devices=args.gpus,
-        timeout_s=args.wall,
         nodes=args.nodes,
         ranks=args.ranks,
+        **limits(memory=args.memory, wall=args.wall),
     )
 
 
@@ -222,10 +238,6 @@ def check_width(args: Namespace) -> None:
         raise ConfigError(wrong.replace("`resources.", "`--"), hint="--nodes N --ranks R, R a multiple of N")
 
 
-def _zero(text: str) -> int:
-    return 0 if text == "0" else int(count(text))
-
-
 def run(args: Namespace) -> int:
     """Submit."""
     if (args.file is None) == (args.app is None):
@@ -234,9 +246,8 @@ def run(args: Namespace) -> int:
     sent = _submit_file(client, args) if args.file is not None else _submit_one(client, args)
     if sent is None:
         return 0
-    if not args.wait:
-        return _tell(args, sent)
-    return wait_and_tell(client, sent, as_json=args.json)
+    with about_campaign(sent.campaign):
+        return wait_and_tell(client, sent, as_json=args.json) if args.wait else _tell(args, sent)
 
 
 def _submit_file(client: Client, args: Namespace) -> Submission | None:
@@ -248,16 +259,20 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
 
     file = load_job_file(args.file)
     steps = waves(file)
+    check_lists(file.jobs, source=args.file)
     campaign = args.campaign or file.campaign or new_campaign(args.file.stem)
     place = default_output(client)
     jobs = [
         msgspec.structs.replace(job, output_dir=_place(job.output_dir, args.file.parent) or place)
         for job in file.jobs
     ]
+    if place is not None:  # the person's own server
+        jobs = [_as_here(job) for job in jobs]
     if any(job.app is not None for job in jobs):
         offers = client.applications()
         for index, job in enumerate(jobs):
             check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ", sites=client.sites)
+    _check_dirs(client, jobs, campaign, writes=not args.dry_run)
     if args.dry_run:
         number = sum(file.repeat)
         say(f"`{args.file}` is valid: {counted_text(number, 'job')} in {counted_text(len(steps), 'step')}")
@@ -298,6 +313,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
     )
     check_offered(spec, offers, sites=client.sites)
     check_places(client, [spec])
+    _check_dirs(client, [spec], campaign, writes=not args.dry_run)
     if args.dry_run:
         show_plan(client, [(spec, 1)], as_json=args.json)
         return None
@@ -310,9 +326,21 @@ def _prints(app: str, offers: list[SiteApplication]) -> bool:
     return all(each.mode == "command" and "stdout" not in each.outputs for each in named)
 
 
+def _check_dirs(client: Client, jobs: Sequence[JobSpec], campaign: str, *, writes: bool) -> None:
+    """Raises ConfigError for a directory of outputs on this machine that cannot be written."""
+    if not client.place.is_own:
+        return  # its sites may have other file systems
+    leaving = (
+        job for job in jobs if job.keep_stdout or job.outputs or (job.app is not None and job.outputs is None)
+    )
+    for directory in dict.fromkeys(job.output_dir for job in leaving if job.output_dir):
+        if directory.startswith("/"):
+            check_output_dir(Path(directory), campaign, writes=writes)
+
+
 def default_output(client: Client) -> str | None:
     """./tidemill-out where the server is the person's own (its site adds the campaign); None = the site decides."""
-    if not client.place.source.endswith("up.json"):
+    if not client.place.is_own:
         return None
     return str((Path.cwd() / "tidemill-out").absolute())
 
@@ -329,12 +357,28 @@ def inputs_of(shared: list[str], each: list[str], *, opened: Sequence[str] = ())
         for text in texts:
             name, url = split_input(text)
             read = ReadAs.URL if name in opened else msgspec.UNSET
-            result.append(Input(name=name, url=checked_url(url), kind=kind, read=read))
+            place = checked_url(url)
+            if kind is InputKind.EACH and place.startswith("/"):
+                check_lines(Path(place))
+            elif kind is InputKind.EACH:
+                check_list(place)
+            result.append(Input(name=name, url=place, kind=kind, read=read))
     unknown = [name for name in opened if name not in {one.name for one in result}]
     if unknown:
         named = ", ".join(f"`{one.name}`" for one in result) or "none"
         raise ConfigError(f"`--open {unknown[0]}` names no input", hint=f"inputs so far: {named}")
     return result
+
+
+def _as_here(job: JobSpec) -> JobSpec:
+    """The job with the umask and soft limits of this shell, if it is a command and the file does not set them."""
+    import msgspec
+
+    from tidemill.cli.command.shell import shell_of_process
+
+    if job.command is None or job.shell is not msgspec.UNSET:
+        return job
+    return msgspec.structs.replace(job, shell=shell_of_process())
 
 
 def _place(text: str | None, directory: Path) -> str | None:

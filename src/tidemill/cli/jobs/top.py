@@ -11,12 +11,14 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import live_tables, show_json, show_table, stdout_is_terminal
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
+from tidemill.model.trouble import Scope
 
 if TYPE_CHECKING:
-    from tidemill.wire.api import CampaignRow
+    from tidemill.wire.api import CampaignRow, SiteRow
 
 PAUSE_S = 1.0
 ROWS = 20
+TROUBLE_CHARS_MAX = 100
 
 
 def define(parser: Parser) -> None:
@@ -98,11 +100,18 @@ def _time(row: CampaignRow) -> str:
     return duration_text(max(0, end - row.first_started_us) / 1e6)
 
 
+def site_text(site: SiteRow) -> str:
+    """A site with its state and, if it takes no work at all, its trouble."""
+    troubles = site.capacity.get("troubles", [])
+    told = [each["message"] for each in troubles if each["is_open"] and each["scope"] == Scope.ALL]
+    return f"{site.name} {site.state}" + (f" ({told[0][:TROUBLE_CHARS_MAX]})" if told else "")
+
+
 def _pages(client: Any, rows: int, rates: _Rates) -> Iterator[tuple[str, list[str], list[list[object]]]]:
     """What there is to see now, without end: a headline, headers and rows."""
     while True:
         counts = client.counts()
-        sites = ", ".join(f"{site.name} {site.state}" for site in client.sites()) or "none"
+        sites = ", ".join(map(site_text, client.sites())) or "none"
         headline = (
             f"tidemill {clock.utc_text(clock.now_us())}  jobs: {count_text(counts.jobs)}"
             f"  events done: {count_text(counts.events_done)}  sites: {sites}  (Ctrl-C ends)"

@@ -9,6 +9,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, moment
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import ConfigError
+from tidemill.model.quantities import counted_text
 from tidemill.wire.api import AuditRow
 
 
@@ -98,7 +99,8 @@ def _verify(args: Namespace) -> int:
         show_json(found)
         return 0
     show(
-        f"lines {found.first} to {found.last} in {found.files} files follow one another; nothing was altered"
+        f"lines {found.first} to {found.last} in {counted_text(found.files, 'file')} follow one another; "
+        "nothing was altered"
     )
     show(f"head {found.head}")
     return 0

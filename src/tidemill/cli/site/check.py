@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.configfile import locate, set_keys
 from tidemill.cli.findings import tell_findings, wrapped
-from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
+from tidemill.cli.site.directory import define_directory, nodes_text, owner_of, read_site, site_directory
 from tidemill.cli.site.node import binary_finding
 from tidemill.cli.terminal import say, say_lines, show, show_json, show_lines, show_table
 from tidemill.errors import ConfigError, TidemillError
@@ -103,7 +103,9 @@ def enable(args: Namespace) -> int:
 
 def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed: bool) -> None:
     hours = read.harvest.node_hours_max
-    bounds = f"at most {read.nodes_max} nodes at a time, {f'{hours:g}' if hours else 'any number of'} node-hours in all"
+    bounds = (
+        f"{nodes_text(read, ' at a time')}, {f'{hours:g}' if hours else 'any number of'} node-hours in all"
+    )
     state = "enabled" if changed else "it was enabled already"
     told = f"{state}: it submits jobs as you, {bounds}; {PROMISES[policy_of(read)]}"
     say_lines(wrapped("", told))
@@ -217,6 +219,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     from tidemill.cli.site.caches import examine_caches
     from tidemill.cli.site.containers import examine_containers
     from tidemill.cli.site.endpoints import examine_broker, examine_endpoints
+    from tidemill.site.setup.shell import missing_findings
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
     yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")
@@ -243,6 +246,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
         yield _mail(read)
     if read.batch != "local":
         yield from _manners(read)
+        yield from missing_findings(read, os.environ)
         if not offline:
             yield from _cluster(directory, read)
 
@@ -262,7 +266,7 @@ def _mode(read: SiteConfig) -> Finding:
         return Finding("mode", "ok", "observe: it submits nothing", "`tidemill site enable` lets it begin")
     hours = read.harvest.node_hours_max
     bound = f", {hours:g} node-hours" if hours else ""
-    return Finding("mode", "ok", f"run, at most {read.nodes_max} nodes{bound}")
+    return Finding("mode", "ok", f"run, {nodes_text(read)}{bound}")
 
 
 def _payloads(read: SiteConfig) -> Finding:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Parser
 from tidemill.errors import ConfigError
+from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -33,6 +34,13 @@ def read_site(directory: Path) -> SiteConfig:
     from tidemill.config.site import SiteConfig
 
     return config.load(directory / "site.toml", SiteConfig)
+
+
+def nodes_text(config: SiteConfig, when: str = "") -> str:
+    """How many nodes a site may use: `at most 4 nodes`, or `1 emulated node`. `when` follows a maximum."""
+    if config.batch == "local":
+        return counted_text(min(config.local.nodes, config.nodes_max), "emulated node")
+    return f"at most {counted_text(config.nodes_max, 'node')}{when}"
 
 
 def define_directory(parser: Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli.arguments import Command, Parser, count, duration
 from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.findings import tell_findings, wrapped
+from tidemill.cli.site.directory import nodes_text
 from tidemill.cli.terminal import ask, say, say_lines, show, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 from tidemill.files import make_private, write_durable
@@ -83,6 +85,7 @@ def init(args: Namespace) -> int:
     from tidemill.cli.home_parts import SITE_NAME, split_home
     from tidemill.client.home import home_dir, make_home
     from tidemill.site.setup.detection import suggest
+    from tidemill.site.setup.shell import taken_findings
 
     home = home_dir(args.home)
     directory: Path = (args.dir or home / "site").absolute()
@@ -109,7 +112,8 @@ def init(args: Namespace) -> int:
     if node is not None:
         suggestion = suggest(wishes, login, facts, node)
         write_durable(path, draw(suggestion).encode(), failure=ConfigError)
-    findings = [*suggestion.findings, *([problem] if problem else [])]
+    told = taken_findings(wishes.shell, os.environ, kind=wishes.batch) if facts is not None else ()
+    findings = [*suggestion.findings, *told, *([problem] if problem else [])]
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
 
 
@@ -155,16 +159,21 @@ def _tell_split(local: Path | None, home: Path) -> None:
 def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Facts | None]:
     """What is wanted and what the batch system says."""
     from tidemill.site.setup.detection import SiteWishes
+    from tidemill.site.setup.shell import ACCOUNT, PARTITION, shell_settings, usable
 
     kind, origin, facts = find_batch(args, directory)
+    said = {key for key, value in ((PARTITION, args.partition), (ACCOUNT, args.account)) if value is not None}
+    wanted = usable(shell_settings(kind, os.environ), facts) if facts is not None else []
+    shell = {each.key: each for each in wanted if each.key not in said}
     personal = args.server is None and args.dir is None
     wishes = SiteWishes(
         server=args.server or f"unix:{home}/server/api.sock",
         batch=kind,
         batch_origin=origin,
         name=args.name,
-        partition=args.partition,
-        account=args.account,
+        partition=shell[PARTITION].value if PARTITION in shell else args.partition,
+        account=shell[ACCOUNT].value if ACCOUNT in shell else args.account,
+        shell=list(shell.values()),
         contact=args.contact,
         stop_file=None if args.stop_file is None else str(args.stop_file.expanduser().absolute()),
         enable=args.enable,
@@ -180,8 +189,8 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
     """The batch system (kind, why, what it says). One that was named must answer; of those whose commands are on PATH
     but belong to no cluster the next is tried. Raises SiteError with what to do."""
     from tidemill.batch.open import open_cluster
-    from tidemill.config.site import Cluster
     from tidemill.site.setup.advice import advise, is_unconfigured
+    from tidemill.site.setup.shell import first_cluster
 
     here = [kind for kind, names in COMMANDS_OF.items() if all(shutil.which(name) for name in names)]
     if args.batch in COMMANDS_OF and args.batch not in here:
@@ -195,7 +204,7 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
     for kind in [args.batch] if args.batch else here:
         if kind == "local":
             break
-        cluster = Cluster(partition=args.partition or "")
+        cluster = first_cluster(args.partition, kind, os.environ)
         try:
             facts = open_cluster(kind, directory / "batch", cluster, account=args.account or "").facts()
         except SiteError as error:
@@ -372,9 +381,7 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
 
 def _bounds(read: SiteConfig) -> str:
     hours = read.harvest.node_hours_max
-    return f"at most {read.nodes_max} nodes at a time" + (
-        f" and {hours:g} node-hours in all" if hours else ""
-    )
+    return nodes_text(read, " at a time") + (f" and {hours:g} node-hours in all" if hours else "")
 
 
 COMMANDS = {

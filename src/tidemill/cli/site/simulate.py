@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 KINDS = ("swf", "sacct", "pbs", "availability")
 PROBED_LINES = 20  #: a header of an availability log is shorter
-PARTS_SHARE_MAX = 0.05
 SIMULATED = [Policy.YIELD, Policy.PREEMPT, Policy.CAPPED, Policy.TITAN, Policy.WINDOWS]
 
 
@@ -225,6 +224,8 @@ def read(args: Namespace, kind: str) -> Trace:
 
 def parts_of(history: History) -> list[str]:
     """A warning if many jobs seem to have a part of a node."""
+    from tidemill.harvest.simulation.sharing import PARTS_SHARE_MAX
+
     cores = history.whole_cores()
     parts = history.part_nodes(cores)
     if parts <= PARTS_SHARE_MAX * len(history):

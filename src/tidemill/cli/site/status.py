@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.findings import wrapped
-from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
+from tidemill.cli.site.directory import define_directory, nodes_text, owner_of, read_site, site_directory
 from tidemill.cli.terminal import show_json, show_lines
 from tidemill.errors import UNDECODABLE, TidemillError
 from tidemill.model.quantities import bytes_text, count_text, counted_text, duration_text
@@ -177,6 +177,8 @@ def denied_lines(directory: Path) -> list[str]:
 def away_text(away: BatchOutage, *, now_s: float) -> str:
     """That the batch system does not answer, or starts nothing, in words."""
     age = duration_text(max(0.0, now_s - away.since_us / 1e6))
+    if away.doubted:
+        return f"{away.reason}, for {age}: Tidemill submits nothing new; what to do: {away.hint}"
     if away.answers:
         return f"{away.reason}, for {age}: jobs wait, and Tidemill submits none until it is back"
     text = f"it has given no usable answer for {age}, and is asked again and again"
@@ -219,7 +221,7 @@ def mode_text(config: SiteConfig) -> str:
     from tidemill.site.nodes.planning import policy_of
 
     hours = config.harvest.node_hours_max
-    bounds = f"at most {config.nodes_max} nodes" + (f", {hours:g} node-hours in all" if hours else "")
+    bounds = nodes_text(config) + (f", {hours:g} node-hours in all" if hours else "")
     where = (
         f" partition `{config.cluster.partition}`"
         if config.batch != "local" and config.cluster.partition
@@ -266,11 +268,12 @@ def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:
         age += f", unchanged at the last poll {duration_text(max(0.0, now_s - polled_s))} ago"
     text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}, {plan.busy} busy, {plan.idle} idle, "
     text += f"{plan.held} Tidemill's; "
-    text += f"{plan.waiting} of Tidemill's and {plan.queue} regular jobs wait"
+    regular = f"{plan.queue} regular job{'s wait' if plan.queue != 1 else ' waits'}"
+    text += f"{plan.waiting} of Tidemill's and {regular}" if plan.waiting or plan.queue else "no job waits"
     acts = [(plan.submit, "asked for"), (plan.cancel, "released"), (plan.shorten, "shortened")]
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
     if plan.why:
-        text += f". {plan.why}"
+        text += f". {plan.why[0].upper()}{plan.why[1:]}"
     # a sentence of the agent's, not the word that stands for `why`
     if " " in plan.waits_for and plan.waits_for not in plan.why:
         text += f"; waits: {plan.waits_for}"
@@ -349,6 +352,12 @@ def metrics_lines(
     return lines
 
 
+def _held_text(pinned: float, idle: float) -> str:
+    if not pinned:
+        return f"{bytes_text(idle)}; no job needs them now"
+    return f"{bytes_text(pinned)} that jobs need, {bytes_text(idle)} kept"
+
+
 def data_lines(samples: Samples) -> list[tuple[str, str]]:
     """What the site keeps of inputs, and what was moved: (head, text)."""
     lines: list[tuple[str, str]] = []
@@ -362,8 +371,7 @@ def data_lines(samples: Samples) -> list[tuple[str, str]]:
         lines.append(
             (
                 "data cache",
-                f"{files:.0f} files, {bytes_text(held.get('pinned', 0.0))} that jobs need, "
-                f"{bytes_text(held.get('idle', 0.0))} kept; "
+                f"{counted_text(int(files), 'file')}, {_held_text(held.get('pinned', 0.0), held.get('idle', 0.0))}; "
                 f"{asked.get('hit', 0.0):.0f} of {sum(asked.values()):.0f} inputs were there already",
             )
         )
@@ -402,6 +410,7 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
     """Why no more nodes are asked for, in words. Of what holds back starts the plan has the time of the next."""
     from tidemill.harvest.plan.waves import SENTENCES, Binding
     from tidemill.site.nodes import planning
+    from tidemill.site.nodes.doubts import CAUSE
 
     if cause in (planning.FAILED_STARTS, Binding.STARTS):
         told = next((plan.waits_for for plan in plans if " " in plan.waits_for), "")
@@ -409,6 +418,7 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
             return told
     own = {
         planning.STOPPED: "the site is stopped",
+        CAUSE: "replies of the batch system are not believed, see `batch` above",
         planning.CONTESTED: "the server takes another agent for this site's, see the agent's log",
         planning.WIDE: "a job that spans nodes waits for them",
         planning.FAILED_STARTS: "starts have failed, and the next is tried after a pause",

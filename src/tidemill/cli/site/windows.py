@@ -5,6 +5,7 @@ Needs no site directory: the batch commands on PATH are enough. Submits nothing 
 
 from __future__ import annotations
 
+import os
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -90,13 +91,13 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
 
     from tidemill.batch.open import asked_cluster, open_batch, open_cluster
     from tidemill.cli.site.directory import read_site
-    from tidemill.config.site import Cluster
     from tidemill.harvest.machine.windows import GUARD_S, Request
+    from tidemill.site.setup.shell import first_cluster
 
     if args.dir is not None and args.batch is not None:
         raise ConfigError("name a site's directory or a batch system, not both")
     kind, directory = _choose(args)
-    cluster = Cluster()
+    cluster = first_cluster(None, kind, os.environ)
     wake_nodes = False
     if directory is not None:
         config = read_site(directory)

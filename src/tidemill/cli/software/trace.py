@@ -312,6 +312,7 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
     from tidemill import clock
     from tidemill.files import write_whole
     from tidemill.image.explain import explain
+    from tidemill.image.profile import gaps
     from tidemill.report import profile as report
 
     if args.svg is not None:
@@ -335,8 +336,9 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
     lines = report.chart(profile)
     if lines:
         tell("\n" + "\n".join(lines))
-    if profile.truncated:
-        say("paths were left out: files, .so and .py are lower bounds; --paths-max takes more")
+    missing = "; ".join(gaps(profile))
+    if missing:
+        say(f"files, .so and .py are lower bounds: {missing}")
 
 
 def _tell_explanation(found: Explanation, *, all_entries: bool) -> None:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.command.environment import captured
-from tidemill.cli.command.inputs import TypedInputs, pack_directory, typed_inputs
+from tidemill.cli.command.inputs import TypedInputs, check_utf8, pack_directory, typed_inputs
+from tidemill.cli.command.lines import EMPTY_MAX, LINES_MAX, NOT_UTF8, CountedLines
 from tidemill.cli.command.outputs import FILES_MAX, STDOUT, typed_outputs
-from tidemill.cli.command.stdin import has_stdin, refuse_stdin, save_stdin
+from tidemill.cli.command.shell import shell_of_process
+from tidemill.cli.command.stdin import has_stdin, is_script, is_shared, refuse_rest, refuse_stdin, save_stdin
 from tidemill.cli.command.table import (
     DELIMITERS,
-    LINES_MAX,
     EventTable,
     crossed,
     is_table,
@@ -26,22 +28,26 @@ from tidemill.cli.command.table import (
     read_table,
     swept,
 )
-from tidemill.cli.command.words import Resolved, resolved
+from tidemill.cli.command.words import Resolved, names_in, resolved
 from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
 from tidemill.errors import ConfigError, JobError, SiteError, TidemillError
 from tidemill.files import make_private
 from tidemill.model.quantities import bytes_text
+from tidemill.octets import carried
+from tidemill.printable import printable_line
 
 if TYPE_CHECKING:
     from tidemill.model.job import Input, JobSpec, Output
 
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
 RETRIES = 2
-LINE = "{line}"
+LINE = "line"
 LINES = "lines"
+LOOP_HINT = "in a loop, give `--no-stdin`, or use `--each FILE` instead of the loop; `--stdin` passes all of it to CMD"
 STDIN = "stdin"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 TABLE_BYTES_MAX = 256 << 20
 
 
@@ -123,6 +129,7 @@ def compose(
     from msgspec import UNSET
 
     from tidemill.model.job import Input, InputKind, JobSpec, Resources
+    from tidemill.model.retry.changes import limits
 
     check_width(args)
     rows = rows_of(args, command, spool)
@@ -146,22 +153,20 @@ def compose(
         unpacked=[archive for archive, _, _ in files.directories],
         packed=outputs.packed,
     )
-    place = args.dir.absolute() if args.dir is not None else None
-    timed = {} if args.wall is None else {"timeout_s": args.wall}
+    place = None if args.dir is None else _directory(args.dir)
     return JobSpec(
-        command=wrapped(words.words, around),
+        command=[carried(word) for word in wrapped(words.words, around)],
         events=rows.events,
         inputs=inputs,
-        outputs=_placed(outputs.outputs, place, campaign),
+        outputs=_placed(outputs.outputs + _stdout_files(args, rows.events), place, campaign),
         output_dir=None if place is None else str(place),
         resources=Resources(
             cores=args.cores,
-            memory_mb=args.memory,
             devices=args.gpus,
             event_s=EVENT_S,
             nodes=args.nodes,
             ranks=args.ranks,
-            **timed,
+            **limits(memory=args.memory, wall=args.wall),
         ),
         retries=(RETRIES if rows.events > 1 else 0) if args.retries is None else args.retries,
         failed_max=_failed_max(args, rows.events),
@@ -170,13 +175,31 @@ def compose(
         env=_environment(args),
         at_once=args.at_once or UNSET,
         container=_image(args.container) if in_image else UNSET,
+        shell=shell_of_process() if reads_here else UNSET,
     )
+
+
+def _directory(named: Path) -> Path:
+    """The directory of outputs as an absolute path. Raises ConfigError if a job cannot name it."""
+    place = named.absolute()
+    if _CONTROL.search(str(place)):
+        raise ConfigError(
+            f"outputs cannot go to `{printable_line(str(place))}`: its path has a line break or control character",
+            hint="`--dir DIR` names another one",
+        )
+    check_utf8(str(place), what="directory of outputs", hint="`--dir DIR` names another one")
+    return place
 
 
 def rows_of(args: Namespace, command: Sequence[str], spool: CommandFiles) -> Rows:
     """The events that --events, --each and --sweep ask for. Raises ConfigError."""
     if args.zip and len(args.sweep) < 2:
         raise ConfigError("--zip needs two --sweep or more", hint="--sweep a=1,2 --sweep b=x,y --zip")
+    if args.events is not None and args.sweep:
+        raise ConfigError(
+            f"--events {args.events} is not allowed with --sweep, which has an event for each value",
+            hint=f"`--sweep run=1..{args.events}` with `{{run}}` in the command repeats each value",
+        )
     table = None
     if args.each is not None and (is_table(args.each) or args.sweep):
         table = _read_table(args.each)
@@ -187,7 +210,7 @@ def rows_of(args: Namespace, command: Sequence[str], spool: CommandFiles) -> Row
         table.check_used([*command, *args.output], every=[name for name, _ in lists])
     elif table is not None:
         table.check_used([*command, *args.output], every=())
-    uses_line = any(LINE in word for word in command)
+    uses_line = any(LINE in names_in(word) for word in command)
     if table is not None:
         if uses_line:
             known = ", ".join(f"`{{{name}}}`" for name in table.columns)
@@ -224,12 +247,16 @@ def _read_text(path: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"`{path}` is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"`{path}`, line {line}: byte 0x{content[error.start]:02x} is not valid UTF-8", hint=NOT_UTF8
+        ) from error
 
 
 def _lines(path: Path, spool: CommandFiles) -> Rows:
     """An event for each line of a file; of what is read only once, such as `-` or a pipe, a copy goes to the spool."""
     is_stdin = str(path) in ("-", "/dev/stdin", "/dev/fd/0")
+    what = "stdin" if is_stdin else f"`{path}`"
     if path.is_dir():
         raise ConfigError(
             f"--each {path}: it is a directory",
@@ -239,7 +266,8 @@ def _lines(path: Path, spool: CommandFiles) -> Rows:
         say("reading lines from the terminal; Ctrl-D ends them")
     try:
         with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as file:
-            content, place = _Counted(file), path.absolute()
+            content = CountedLines(file, source=what)
+            place = path.absolute()
             if is_stdin or not path.is_file():
                 place = spool.copy(LINES, content)
             else:
@@ -247,27 +275,17 @@ def _lines(path: Path, spool: CommandFiles) -> Rows:
     except OSError as error:
         raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
     if not 1 <= content.lines <= LINES_MAX:
-        what = "stdin" if is_stdin else f"`{path}`"
-        found = f"more than {LINES_MAX:,}" if content.lines else "0"
-        raise ConfigError(f"{what} has {found} lines, it must have 1 to {LINES_MAX:,}")
+        why = (
+            f"has more than {LINES_MAX:,} lines"
+            if content.lines
+            else "is empty: it needs a line for each event"
+        )
+        raise ConfigError(f"{what} {why}")
+    if content.empty:
+        least = "at least " if content.empty >= EMPTY_MAX else ""
+        has = "1 empty line" if content.empty == 1 else f"{least}{content.empty:,} empty lines"
+        say(f"remark: {what} has {has} among {content.lines:,}; each is an event with an empty {{line}}")
     return Rows(content.lines, str(place))
-
-
-class _Counted:
-    """The pieces of a file, and how many lines they were; a last line need not end with a line break."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.lines = file, 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        is_open = False
-        while piece := self._file.read(1 << 20):
-            self.lines += piece.count(b"\n")
-            is_open = not piece.endswith(b"\n")
-            yield piece
-            if self.lines > LINES_MAX:
-                return  # a pipe may never end
-        self.lines += is_open
 
 
 def _packed(files: TypedInputs, spool: CommandFiles, *, dry: bool) -> list[Input]:
@@ -293,7 +311,13 @@ def _stdin(args: Namespace, events: int, spool: CommandFiles, *, reads_here: boo
     """The input that is the command's stdin; none where there is nothing to read."""
     from tidemill.model.job import Input
 
+    if args.stdin and not has_stdin():
+        raise ConfigError(
+            "--stdin: stdin is neither a file nor a pipe", hint="`tidemill run --stdin -- CMD < FILE`"
+        )
     if args.no_stdin or str(args.each) in ("-", "/dev/stdin") or not has_stdin():
+        return []
+    if not args.stdin and is_script():
         return []
     if events > 1:
         refuse_stdin(events)
@@ -302,18 +326,36 @@ def _stdin(args: Namespace, events: int, spool: CommandFiles, *, reads_here: boo
         raise ConfigError(
             "stdin cannot be passed to a server elsewhere", hint="--input NAME=URL, and `< /dev/null`"
         )
+    if not args.stdin:
+        refuse_rest(LOOP_HINT)
     path = spool.path(STDIN)
     if args.dry_run:
         return [Input(name=STDIN, url=str(path))]
-    if save_stdin(path, say) == 0:
+    size = save_stdin(path, say)
+    if size == 0:
         path.unlink()
         return []
+    if not args.stdin and is_shared():
+        say(
+            f"remark: CMD reads the rest of stdin ({bytes_text(size)}), which is also the stdin of the process that "
+            f"started `tidemill`; {LOOP_HINT}"
+        )
     return [Input(name=STDIN, url=str(path))]
 
 
 def _as_files(args: Namespace, events: int) -> bool:
     """Whether named outputs are delivered as files: as asked, else up to some thousand events."""
     return bool(args.pack == "files" or (args.pack is None and events <= FILES_MAX))
+
+
+def _stdout_files(args: Namespace, events: int) -> list[Output]:
+    """The output `stdout` as files, if `--pack files` is given. Otherwise the site adds it as one archive, which suits
+    `job logs`."""
+    from tidemill.model.job import Output, Pack
+
+    if args.pack != "files" or not args.keep_stdout or events == 1:
+        return []
+    return [Output(name=STDOUT, path=STDOUT, pack=Pack.FILES)]
 
 
 def _placed(outputs: Sequence[Output], place: Path | None, campaign: str) -> list[Output]:
@@ -355,6 +397,7 @@ def _image(text: str) -> str:
     if "@sha256:" in text:
         return text
     path = Path(text).expanduser().absolute()
+    check_utf8(str(path), what="--container", hint="rename it, or link it under another name")
     if not path.exists():
         raise ConfigError(
             f"--container {text}: the directory or file does not exist",

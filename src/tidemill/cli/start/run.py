@@ -7,17 +7,17 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
-from tidemill.cli.jobs.attach import attach
+from tidemill.cli.arguments import Command, Parser, count, count_or_zero, define_raw, memory_span, wall_span
+from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.dry_run import check_places, show_plan
 from tidemill.cli.jobs.follow import follow
 from tidemill.cli.jobs.outcome import Telling, tell_outcome
 from tidemill.cli.jobs.submit import define_gpus, define_width
 from tidemill.cli.start.composing import RETRIES, CommandFiles, compose
+from tidemill.cli.start.resume import dry_resume, refuse_others, resume
 from tidemill.cli.start.up import define_credentials
-from tidemill.cli.terminal import say, stderr_is_terminal
+from tidemill.cli.terminal import about_campaign, say, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -29,17 +29,22 @@ def define(parser: Parser) -> None:
     """Options of `run`."""
     parser.usage = "tidemill run [OPTIONS] -- CMD [ARG ...]"
     _define_events(parser)
-    parser.add_argument("--cores", type=count, default=1, metavar="C", help="cores of each CMD (default: 1)")
+    parser.add_argument("--cores", type=count, metavar="C", help="cores of each CMD (default: 1)")
     parser.add_argument(
         "--memory",
-        type=memory,
+        type=memory_span,
         metavar="SIZE",
-        help="memory of each CMD: `2G`, `500MB`, or MB (default: the site's, 2000 MB)",
+        help="memory of each CMD: `2G`, `500MB`, or MB; `2G..8G`: 2 GB, and up to 8 GB for events that need more "
+        "(default: the site's, 2000 MB)",
     )
     define_gpus(parser)
     define_width(parser)
     parser.add_argument(
-        "--wall", type=duration, metavar="T", help="kill a CMD after this, `90m` or HH:MM:SS (default: never)"
+        "--wall",
+        type=wall_span,
+        metavar="T",
+        help="kill a CMD after this: `30s`, `90m` or HH:MM:SS; `10m..2h`: 10 minutes, and up to 2 hours for events "
+        "that need longer (default: never)",
     )
     parser.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
     parser.add_argument(
@@ -50,14 +55,14 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument(
         "--retries",
-        type=_zero,
+        type=count_or_zero,
         metavar="N",
         help=f"retry a failed event up to N times (default: {RETRIES}; 0 for a single event)",
     )
     bound = parser.add_mutually_exclusive_group()
     bound.add_argument(
         "--failed-max",
-        type=_zero,
+        type=count_or_zero,
         metavar="N",
         help="accept up to N failed events, stop at more (default: go on, and exit 1 if any failed)",
     )
@@ -108,10 +113,16 @@ def _define_files(parser: Parser) -> None:
     parser.add_argument(
         "--keep-stdout",
         action=argparse.BooleanOptionalAction,
-        default=True,
+        default=None,
         help="keep what CMD prints, as output `stdout` (default: --keep-stdout; job files: `keep_stdout = false`)",
     )
-    parser.add_argument(
+    stdin = parser.add_mutually_exclusive_group()
+    stdin.add_argument(
+        "--stdin",
+        action="store_true",
+        help="give CMD the rest of stdin (default: the same, unless a loop reads stdin, too)",
+    )
+    stdin.add_argument(
         "--no-stdin", action="store_true", help="give CMD no stdin (default: a single event gets all of it)"
     )
     parser.add_argument(
@@ -127,14 +138,15 @@ def _define_files(parser: Parser) -> None:
         choices=("files", "tar"),
         metavar="HOW",
         help="deliver each --output as `files`, one for each event, or as one `tar` archive (default: files up to "
-        "4,096 events, else tar)",
+        "4,096 events, else tar; stdout: tar)",
     )
     parser.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="[NAME=]FILE",
-        help="a file, directory or pattern such as 'cards/*.dat' that CMD finds in its work directory; repeatable",
+        help="a file, directory or pattern such as 'cards/*.dat' that CMD finds in its work directory, read-only and "
+        "executable (`cp --no-preserve=mode IN OUT` makes a plain, writable copy); repeatable",
     )
     parser.add_argument(
         "--dir", type=Path, metavar="DIR",
@@ -168,36 +180,40 @@ def _define_campaign(parser: Parser) -> None:
     parser.add_argument(
         "--resume",
         metavar="NAME",
-        help="go on with this campaign: follow it, or run what failed or was not done; takes no CMD (default: none)",
+        help="go on with this campaign: follow it, or run failed and unfinished events again; takes no CMD, and of the "
+        "other options only --memory, --wall, --cores, --dir, --env, --retries, --failed-max and --at-once (default: "
+        "none)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print jobs, events, files, cost and end; submit nothing"
+        "--dry-run",
+        action="store_true",
+        help="print jobs, events, files, cost and end; submit and run nothing",
     )
-
-
-def _zero(text: str) -> int:
-    return 0 if text == "0" else int(count(text))
 
 
 def run(args: Namespace) -> int:
     """Submit, follow, print how it ended."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.resume is not None:
-        return _resume(args, command)
+        refuse_others(args, command, define)
+        if args.dry_run:
+            return dry_resume(args, _running(args))
+        return resume(args, _client(args), _telling(args)._replace(with_files=True))
     if not command:
         raise ConfigError("`tidemill run` needs a command", hint="tidemill run --events 10 -- ./prog {event}")
-    from tidemill.client.client import check_name, new_campaign
+    from tidemill.client.client import Wishes, check_name, new_campaign
     from tidemill.client.home import home_dir
 
-    if args.name:
+    args.cores = args.cores or 1
+    args.keep_stdout = args.keep_stdout is not False
+    if args.name is not None:
         check_name(args.name, "campaign")
     campaign = args.name or new_campaign(Path(command[0]).name)
     spool = CommandFiles(home_dir(args.home) / "inputs" / campaign, dry=args.dry_run)
     if args.dry_run:
         return _dry_run(args, command, campaign, spool)
     is_far = _is_far(args)
-    if args.dir is None and not is_far:
-        args.dir = OUTPUT_DIR
+    _place(args, campaign, is_far=is_far)
     is_checked = bool(args.name) and _refuse_known(args, campaign)  # before stdin is read
     try:
         spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not is_far)
@@ -209,40 +225,27 @@ def run(args: Namespace) -> int:
         spool.drop()
         raise
     try:
-        sent = client.submit(spec, campaign=campaign)
+        # of two commands with the same name at the same time, the server accepts one
+        sent = client.submit(spec, campaign=campaign, wishes=Wishes(new=True))
     except TidemillError as error:
         spool.drop_if_refused(error)
         raise
     # One event is as if its command ran here: without a terminal only its own output is printed.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
     row, interrupted = follow(client, sent, quiet=quiet)
-    return tell_outcome(client, sent.jobs[0], row, _telling(args)._replace(interrupted=interrupted))
+    with about_campaign(campaign):
+        return tell_outcome(client, sent.jobs[0], row, _telling(args)._replace(interrupted=interrupted))
 
 
 def _telling(args: Namespace) -> Telling:
     return Telling(as_json=args.json, raw=args.raw, failed_max=args.failed_max, with_files=bool(args.output))
 
 
-def _resume(args: Namespace, command: list[str]) -> int:
-    """Go on with a campaign: retry what has ended without success, then follow all of it."""
-    from tidemill.cli.jobs.named import known_campaign
-    from tidemill.model.state import JOB_FINAL
+def _running(args: Namespace) -> Client:
+    """The server that is named or found. Raises ConfigError if there is none: a dry run starts no server."""
+    from tidemill.client.client import Client
 
-    if command or args.name:
-        raise ConfigError(
-            "--resume goes on with the command that the campaign has, and takes no other",
-            hint=f"tidemill run --resume {args.resume}",
-        )
-    client = _client(args)
-    name = known_campaign(client, args.resume)
-    rows = list(client.jobs(campaign=name))
-    again = [row.id for row in rows if row.state in JOB_FINAL and row.state != "COMPLETED"]
-    if again:
-        reply = client.retry(again, reason="run --resume")
-        say(f"running again what failed or was not done of {counted_text(reply.changed, 'job')}")
-    elif all(row.state == "COMPLETED" for row in rows):
-        say(f"campaign `{name}` is complete: nothing is left to run")
-    return attach(client, name, [], _telling(args)._replace(with_files=True), cancels=True)
+    return Client(args.server, secret_file=args.secret_file, home=args.home)
 
 
 def _dry_run(args: Namespace, command: list[str], campaign: str, spool: CommandFiles) -> int:
@@ -250,9 +253,9 @@ def _dry_run(args: Namespace, command: list[str], campaign: str, spool: CommandF
     from tidemill.client.client import Client
     from tidemill.client.home import find_server
 
-    if args.dir is None and not _is_far(args):
-        args.dir = OUTPUT_DIR
-    spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not _is_far(args))
+    is_far = _is_far(args)
+    _place(args, campaign, is_far=is_far)
+    spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not is_far)
     found = find_server(args.server, secret_file=args.secret_file, home=args.home)
     client = None
     if found is not None:
@@ -264,12 +267,22 @@ def _dry_run(args: Namespace, command: list[str], campaign: str, spool: CommandF
     return 0
 
 
+def _place(args: Namespace, campaign: str, *, is_far: bool) -> None:
+    """Choose where outputs go. Raises ConfigError for a directory on this machine that cannot be written."""
+    if is_far:
+        return
+    if args.dir is None:
+        args.dir = OUTPUT_DIR
+    if args.keep_stdout or args.output:
+        check_output_dir(args.dir, campaign, writes=not args.dry_run)
+
+
 def _is_far(args: Namespace) -> bool:
-    """Whether the server is one by http or https, whose sites need not read files of this machine."""
+    """Whether the server is far; a server that is still to be started will be the user's own."""
     from tidemill.client.home import find_server
 
     found = find_server(args.server, secret_file=args.secret_file, home=args.home)
-    return found is not None and found.address.startswith("http")
+    return found is not None and found.is_far
 
 
 def _refuse_known(args: Namespace, campaign: str) -> bool:
@@ -300,10 +313,10 @@ def _client(args: Namespace) -> Client:
 
     home = home_dir(args.home)
     found = find_server(args.server, secret_file=args.secret_file, home=args.home)
-    if found is None or found.source == str(home / "up.json"):
+    if found is None or found.is_own:
         _refuse_observing(home)
     if found is not None and args.with_credentials:
-        _refuse_hidden(home, args.with_credentials, is_own=found.source == str(home / "up.json"))
+        _refuse_hidden(home, args.with_credentials, is_own=found.is_own)
     if found is None:
         up = start_detached(home, with_credentials=args.with_credentials)
         say(

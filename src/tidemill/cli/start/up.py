@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from argparse import Namespace
@@ -32,6 +33,7 @@ Reply = TypeVar("Reply")
 
 READY_S = 60.0  #: how long server and site may take to answer
 STOP_S = 60.0  #: how long `--stop` waits
+UNENDED_SHOWN = 5
 LOCK_TRIES = 10
 DEATHS_MAX = 5  #: give up a child after this many deaths before its first answer
 
@@ -125,6 +127,7 @@ def start_detached(
     while clock.monotonic_s() < deadline:
         up = read_up(home)
         if up is not None:
+            _tell_shell(home)
             return up
         if process.poll() is not None and not up_runs(home):
             break  # else another one won the race: it will answer
@@ -142,34 +145,46 @@ def start_detached(
     )
 
 
+def _tell_shell(home: Path) -> None:
+    """Report variables of the shell that have no effect, and whose keys site.toml lacks."""
+    from tidemill import config
+    from tidemill.config.site import SiteConfig
+    from tidemill.site.setup.shell import remarks
+
+    for line in remarks(config.load(home / "site" / "site.toml", SiteConfig), os.environ):
+        say(line)
+
+
 def stop_up(home: Path) -> bool:
     """Stop the `tidemill up` of this home and wait for its end; False if none runs. Raises SiteError."""
+    from tidemill.batch.processes import holds, terminate
     from tidemill.client.home import up_runs
 
+    lock = home / "up.lock"
     if not up_runs(home):
         return False
-    pid = int((home / "up.lock").read_text() or 0)
     deadline = clock.monotonic_s() + STOP_S
+    words = lock.read_text().split()
+    pid, host = (int(words[0]) if words else 0), (words[1] if len(words) > 1 else "")
     with contextlib.ExitStack() as stack:
-        process = _opened(pid, stack) if pid else None
-        if pid:
-            os.kill(pid, signal.SIGTERM)
+        sent = terminate(pid, lambda: holds(pid, lock)) if pid else None
+        process = None if sent is None else sent.process
+        if sent is not None and not sent.was_sent and up_runs(home):
+            where = f" on host `{host}`" if host and host != socket.gethostname() else ""
+            there = f"host `{host}`" if host else "the host that started it"
+            raise SiteError(
+                f"process {pid}{where} runs `tidemill up` in `{home}`, and this process cannot reach it",
+                hint=f"stop it where it runs: on {there}, outside of this container or PID namespace",
+                transient=False,
+            )
+        if process is not None:
+            stack.callback(os.close, process)
         # it gives the lock back a moment before it ends
         while up_runs(home) or (process is not None and not select.select([process], [], [], 0)[0]):
             if clock.monotonic_s() > deadline:
                 raise SiteError(f"process {pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
             clock.sleep_s(0.02)
     return True
-
-
-def _opened(pid: int, stack: contextlib.ExitStack) -> int | None:
-    """A descriptor that is readable once the process has ended; None = it has, or this kernel (before 5.3) has none."""
-    try:
-        found = os.pidfd_open(pid)
-    except OSError:
-        return None
-    stack.callback(os.close, found)
-    return found
 
 
 def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
@@ -189,7 +204,9 @@ def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
     if away is not None:
         why = away.reason or "no answer yet"
         waits = (
-            "the site's batch system starts no jobs now"
+            "the site submits nothing new"
+            if away.doubted
+            else "the site's batch system starts no jobs now"
             if away.answers
             else ("the site waits for its batch system, and asks it again and again")
         )
@@ -209,11 +226,38 @@ def _stop_words(home: Path) -> str:
 
 def _stop(home: Path) -> int:
     unended = _unended(home)
-    if stop_up(home):
-        say(stopped_text(unended))
-    else:
-        say(f"no `tidemill up` runs in `{home}`")
+    has_run = stop_up(home)
+    _check_batch(home)
+    say(stopped_text(unended) if has_run else f"no `tidemill up` runs in `{home}`")
     return 0
+
+
+def _check_batch(home: Path) -> None:
+    """Raises SiteError if jobs may still run in the batch system; its hint has the command that ends them."""
+    from tidemill import config
+    from tidemill.batch.local import allocation_mark
+    from tidemill.batch.processes import find_marked
+    from tidemill.config.site import SiteConfig
+    from tidemill.site.nodes.unended import cancel_command, read_unended
+
+    jobs = read_unended(home / "site")
+    if not jobs:
+        return
+    batch = config.load(home / "site" / "site.toml", SiteConfig).batch
+    if batch == "local":  # processes of this machine, which `up` has ended since
+        jobs = [each for each in jobs if find_marked(allocation_mark(each.name))]
+    if not jobs:
+        return
+    named = [
+        f"`{each.name}` ({each.number or 'number unknown'}): {each.why}" for each in jobs[:UNENDED_SHOWN]
+    ]
+    more = f"; and {len(jobs) - len(named)} more" if len(jobs) > len(named) else ""
+    command = cancel_command(batch, jobs)
+    raise SiteError(
+        f"stopped, but {counted_text(len(jobs), 'job')} in the batch system may still run: {'; '.join(named)}{more}",
+        hint=(f"end them by hand: `{command}`; " if command else "")
+        + "their pilots were ordered to leave, and leave by themselves once the agent does not answer",
+    )
 
 
 def stopped_text(unended: int | None) -> str:
@@ -246,6 +290,7 @@ def _serve(args: Namespace, home: Path) -> int:
         nodes, cores = prepare(
             home, nodes=args.nodes, cores=args.cores, with_credentials=args.with_credentials
         )
+        _tell_shell(home)
         asked: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, frame: asked.append(number))
@@ -339,7 +384,7 @@ def prepare(
         many = nodes or 1
         each = cores or max(1, len(os.sched_getaffinity(0)) // many)
         text = site_toml(home, nodes=many, cores=each, with_credentials=with_credentials)
-        write_whole(path, text.encode(), mode=0o666)
+        write_whole(path, text.encode(), mode=0o644)
     elif nodes is not None or cores is not None:
         raise ConfigError(
             f"`{path}` is yours: --nodes and --cores do not change it",
@@ -465,7 +510,7 @@ def _locked(home: Path) -> Iterator[None]:
                 clock.sleep_s(0.02)
         (home / "up.json").unlink(missing_ok=True)  # of one that was killed: its address does not answer yet
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()}\n{socket.gethostname()}\n")
         file.flush()
         yield
 

@@ -11,7 +11,8 @@ import uuid
 from tidemill import clock
 from tidemill.client.calls.call import CallError
 from tidemill.client.calls.switchboard import Switchboard
-from tidemill.client.client import FINAL, Client
+from tidemill.client.client import Client
+from tidemill.client.ended import FINAL
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.job import JobSpec
@@ -129,9 +130,7 @@ class Crew:
 
     def _rows(self) -> list[JobRow]:
         try:
-            if len(self._live) <= 10:
-                return [self._client.job(job).row for job in sorted(self._live)]
-            return list(self._client.jobs(campaign=self._campaign))
+            return list(self._client.rows(self._live))
         except NotFoundError:  # of another server than before
             self._live.clear()
             return []

@@ -425,7 +425,7 @@ def _pool(
             limits=Limits(nodes_max=0, allocations_max=0),
             is_order_known=snapshot.is_order_known,
             knows_plan=not blind,
-            are_others_hidden=bool(snapshot.hidden),
+            are_others_hidden=snapshot.are_jobs_hidden,
             windows=(steps or []) if blind else [],
             planned_gaps=None if blind else steps,
         ),

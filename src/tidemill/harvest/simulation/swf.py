@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.errors import ConfigError
+from tidemill.harvest.simulation import sharing
 from tidemill.harvest.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
 from tidemill.model.quantities import counted_text
 
@@ -25,8 +26,6 @@ FIELDS = 18
 FIELDS_MIN = 9  #: up to the requested time; shorter records exist in no log, but longer tails are often cut
 LINE_CHARS_MAX = 10_000
 RECORDS_MAX = 20_000_000
-OVERFULL_SHARE_MAX = 0.01
-"""Starts of a log are trusted unless they use more nodes than there are for more of the time."""
 NEVER_STARTED, BEFORE_FIRST_END, NO_RUN_TIME = "never started", "before the first end", "no run time"
 SKIPPED = {
     NEVER_STARTED: ("job", "never started"),
@@ -73,7 +72,8 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
     """The trace of a file. `nodes` overrides the header.
 
     Raises ConfigError, with the line number, if the file is not valid SWF, is truncated, has negative times or jobs
-    wider than the machine, or if no job is left. Records without a run time or width are skipped and counted.
+    wider than the machine, if its jobs share nodes, or if no job is left. Records without a run time or width are
+    skipped and counted.
     """
     header: dict[str, int] = {}
     skipped: dict[str, int] = {}
@@ -83,7 +83,13 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
             f"`{path}` has no job that can be replayed ({told(skipped) or 'no record at all'})",
             hint="a trace has one line of 18 numbers for each job (Standard Workload Format)",
         )
+    per_node = processors_per_node(header)
+    parts = sum(each.width % per_node > 0 for each in records)
     records, size, source = sized(records, header, nodes)
+    if parts > sharing.PARTS_SHARE_MAX * len(records):
+        has_starts = all(each.wait_s >= 0 for each in records)
+        overfull = overfull_share(timeline_of(records), size) if has_starts else None
+        sharing.check(path.name, parts=parts, jobs=len(records), cores=per_node, overfull=overfull)
     return trace_of(path, records, nodes=(size, source), skipped=skipped)
 
 
@@ -230,7 +236,7 @@ def outages_of(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]], s
     if any(each.wait_s < 0 for each in records):
         return [], "the log does not record all starts: outages cannot be seen"
     timeline = timeline_of(records)
-    if (share := overfull_share(timeline, nodes)) > OVERFULL_SHARE_MAX:
+    if (share := overfull_share(timeline, nodes)) > sharing.OVERFULL_SHARE_MAX:
         return [], overfull_note(share)
     return empty_spells(timeline, ((r.submit_s, r.submit_s + r.wait_s) for r in records)), ""
 
@@ -238,7 +244,7 @@ def outages_of(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]], s
 def overfull_note(share: float) -> str:
     """Why the starts of a log are not trusted."""
     return (
-        f"by its own starts the log overfills the machine in {share:.0%} of the time: they are not trusted, "
+        f"by its own starts the log overfills the machine for {100 * share:.0f} % of the time: they are not trusted, "
         "outages cannot be seen"
     )
 

@@ -59,7 +59,7 @@ _CAUSES = Label(
     (
         "idle", "regular", "ours", "headroom", "payback", "backlog", "short", "learning", "nodes", "allocations",
         "waiting", "starts", "submits", "width", "grant", "hidden", "scheduler", "closed", "failed_starts", "wide",
-        "stopped", "contested",
+        "stopped", "contested", "doubt",
     ),
     about="what binds",
 )  # fmt: skip
@@ -126,6 +126,9 @@ AGENT: dict[str, Metric] = {
         "gauge", "Seconds of one node that new allocations may use; no sample = no bound"
     ),
     "tidemill_quarantined_nodes": Metric("gauge", "Nodes that are not used because starts fail there"),
+    "tidemill_batch_doubted": Metric(
+        "gauge", "Whether replies of the batch system are not believed: 1, else 0"
+    ),
     "tidemill_drained": Metric("gauge", "Whether the site is stopped or drained: 1, else 0"),
     "tidemill_plans_total": Metric("counter", "Decisions that were made"),
     "tidemill_plan_seconds_total": Metric("counter", "Seconds that decisions took"),

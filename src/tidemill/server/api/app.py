@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -25,6 +25,7 @@ from tidemill.model.identity import Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.api import openapi, probes
 from tidemill.server.api.connection import who
+from tidemill.server.api.followers import FOLLOWERS_MAX, Followers, Interest
 from tidemill.server.api.pace import COST_S, LARGE_BYTES
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.router import BoundedRequest, Handler, Router
@@ -37,14 +38,11 @@ from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
 from tidemill.server.errors import PaceError, QuotaError, RequestError
 from tidemill.server.identity.access import IDENTITY, Authenticator
-from tidemill.server.read import api_pages
 from tidemill.server.read.listing import TOP
 from tidemill.server.watch.health import Watched
 from tidemill.wire.api import ErrorReply, JobLog, SubmitRequest
 
 WAITERS = 16
-SUBSCRIBERS_MAX = 200
-BEAT_S = 15.0  #: a comment line in a feed that is quiet, so that a dead connection is noticed
 LOG_WAIT_S = 20.0
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -73,7 +71,7 @@ class Api:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._large = threading.Lock()  #: one large body is decoded at a time: it is many times as long then
-        self.subscribers = 0
+        self.followers = Followers(self)
         self.closing = False
         dispatcher.writer.listeners.append(self._wake_from_writer)
 
@@ -209,40 +207,15 @@ def _changes_handler(api: Api) -> Handler:
         identity = who(request.scope, Act.READ)
         query = _query(ChangesQuery, request)
         await api.read(lambda session: rights.check_campaign(session, identity, Act.READ, query.campaign))
-        if api.subscribers >= SUBSCRIBERS_MAX:
-            raise SiteError(f"{SUBSCRIBERS_MAX} clients follow the feed already", hint="try again later")
-        return StreamingResponse(
-            _feed(api, query, identity), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
+        if api.followers.is_full:
+            raise SiteError(
+                f"{FOLLOWERS_MAX} clients already follow the feed, which is the limit", hint="try again later"
+            )
+        interest = Interest(query.campaign, own_name(identity, Act.READ))
+        feed = api.followers.follow(interest, query.after, partial(api.believed, identity))
+        return StreamingResponse(feed, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     return Handler("GET", "/v1/changes", handle)
-
-
-async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncIterator[bytes]:
-    """Lines of the feed: `id:` and `data:` of each change, a comment when it is quiet. Ends with the credential."""
-    owner = own_name(identity, Act.READ)
-    api.subscribers += 1
-    after, campaign = query.after, query.campaign
-    owned: dict[str, bool] = {}
-    try:
-        yield b": changes\n\n"
-        while not api.closing and api.believed(identity):
-            changed = api.next_change()
-            found, reached = await api.read(partial(api_pages.changes, after=after, campaign=campaign))
-            if owner is not None and found:
-                found = await api.read(
-                    partial(api_pages.changes_owned, found=found, owner=owner, known=owned)
-                )
-            if found:
-                yield b"".join(
-                    b"id: %d\ndata: %b\n\n" % (each.number, _ENCODER.encode(each)) for each in found
-                )
-            if reached > after:
-                after = reached
-            elif not await api.changed(changed, BEAT_S):
-                yield b": quiet\n\n"
-    finally:
-        api.subscribers -= 1
 
 
 def _openapi_handler() -> Handler:

@@ -60,7 +60,7 @@ def handlers(api: Api) -> list[Handler]:
 
     async def scrape(request: BoundedRequest) -> Response:
         who(request.scope, Act.METRICS)
-        text = await read(lambda session: metrics.text(session, feed_readers=api.subscribers))
+        text = await read(lambda session: metrics.text(session, feed_readers=api.followers.count))
         return Response(text.encode(), media_type=TYPE)
 
     return [

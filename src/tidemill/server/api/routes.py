@@ -20,7 +20,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.hospital import downtimes
-from tidemill.server.read import activity, api_pages, archived, hospital, samples, web_pages
+from tidemill.server.read import activity, api_pages, archived, hospital, numbered, samples, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -67,6 +67,9 @@ class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
     before: int | None = None
     limit: int | None = None
     archived: bool = False
+    jobs: str | None = None  #: numbers, such as `3,7-12`: these jobs; other filters are ignored
+    #: a number of the feed: jobs of the campaign that ended since, as they are now
+    ended_after: int | None = None
 
 
 class TimesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,6 +85,13 @@ class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
     job: int | None = None
     before: int | None = None
     limit: int | None = None
+
+
+class OutputsQuery(OfCampaignQuery, forbid_unknown_fields=True):
+    """Of a campaign, a job, or jobs by number, such as `3,7-12`. `after`: the oldest jobs first, after this one."""
+
+    jobs: str | None = None
+    after: int | None = None
 
 
 class PageQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -197,6 +207,20 @@ def _submit(call: Call) -> SubmitReply:
 def _jobs(call: Call) -> JobPage:
     query: JobsQuery = call.query
     rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
+    if query.jobs is not None:
+        numbers = _numbers(call, query.jobs)
+        return numbered.jobs(call.session, numbers, call.dispatcher.rules.archive)
+    if query.ended_after is not None:
+        if query.campaign is None:
+            raise RequestError("`ended_after` needs `campaign`", hint="add `campaign=NAME`")
+        limit = api_pages.limit_of(query.limit, PAGE_MAX)
+        return numbered.ended(
+            call.session,
+            query.campaign,
+            query.ended_after,
+            limit=limit,
+            archive=call.dispatcher.rules.archive,
+        )
     filters = Filter(
         state=query.state, app=query.app, site=query.site, campaign=query.campaign, name=query.name,
         owner=call.own(Act.READ),
@@ -204,6 +228,13 @@ def _jobs(call: Call) -> JobPage:
     kept = query.archived or _is_archived(call, query.campaign)
     archive = call.dispatcher.rules.archive if kept else None
     return api_pages.jobs(call.session, filters, before=query.before, limit=query.limit, archive=archive)
+
+
+def _numbers(call: Call, text: str) -> list[int]:
+    """The numbers in `jobs`, once it is known that the client may read all of these jobs."""
+    numbers = numbered.numbers_of(text)
+    rights.check_jobs(call.session, call.identity, Act.READ, numbers)
+    return numbers
 
 
 def _is_archived(call: Call, campaign: str | None) -> bool:
@@ -354,10 +385,18 @@ def _placements(call: Call) -> list[PlacementRow]:
 
 
 def _outputs(call: Call) -> OutputPage:
-    query = _own_query(call)
+    query: OutputsQuery = call.query
+    _own_query(call)
+    archive = call.dispatcher.rules.archive
+    limit = api_pages.limit_of(query.limit)
+    if query.jobs is not None:
+        numbers = _numbers(call, query.jobs)
+        return numbered.outputs(call.session, numbers, archive, after=query.after or 0, limit=limit)
     wanted = _archived_rows(call, query)
     if wanted is not None:
-        return archived.outputs(call.session, call.dispatcher.rules.archive, wanted)
+        return archived.outputs(call.session, archive, wanted._replace(after=query.after))
+    if query.after is not None:
+        return numbered.campaign_outputs(call.session, query.campaign, after=query.after, limit=limit)
     return api_pages.outputs(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )
@@ -403,7 +442,7 @@ ROUTES: tuple[Route, ...] = (
         Activity, _campaign_activity, Act.READ,
     ),
     Route("GET", "/v1/failures", "Failures, newest first", OfCampaignQuery, None, FailurePage, _failures, Act.READ),
-    Route("GET", "/v1/outputs", "Delivered files, newest first", OfCampaignQuery, None, OutputPage, _outputs, Act.READ),
+    Route("GET", "/v1/outputs", "Delivered files, newest first", OutputsQuery, None, OutputPage, _outputs, Act.READ),
     Route(
         "GET", "/v1/counts", "Jobs by state, and sums", NoQuery, None, Counts,
         lambda call: web_pages.counts(call.session, call.own(Act.READ)), Act.READ,

@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,7 @@ EPOCH_FIRST = 1  #: of any agent
 CANCELABLE = (WAITING, RUNNING)
 ENDED_WITHOUT_SUCCESS = (PARTIAL, FAILED, CANCELED)
 RETRIABLE = (RUNNING, *ENDED_WITHOUT_SUCCESS)  #: of running jobs those that are about to end
+CHANGEABLE = (WAITING, *RETRIABLE)  #: of those that go on, what is leased from now on
 ACCEPTABLE = (FAILED, CANCELED)
 Change = Callable[[UnitOfWork, list[int]], int]  #: changes jobs by their ids; returns how many it changed
 _ENCODER = msgspec.json.Encoder()
@@ -96,7 +97,8 @@ def act_in_pieces(
             on = f"jobs {IntervalSet((each, each + 1) for each in jobs)}"
             if request.campaign is not None:
                 on = f"campaign {request.campaign}"
-            audit_log.note(work, *by, on, changed=done, reason=request.reason)
+            facts: dict[str, Any] = {} if request.changes is None else {"changes": request.changes.names}
+            audit_log.note(work, *by, on, changed=done, reason=request.reason, **facts)
         reply = ActionReply(changed=so_far.changed + done, unchanged=so_far.unchanged + len(jobs) - done)
         if jobs and jobs[-1:] != named[-1:]:
             return reply, jobs[-1]
@@ -231,6 +233,16 @@ def retry(
     return changed
 
 
+def deliver_elsewhere(work: UnitOfWork, jobs: Sequence[int]) -> None:
+    """Order again the deliveries that are under way. Their jobs have just got another directory, which the site would
+    otherwise learn with the next delivery."""
+    for number in dict.fromkeys(jobs):
+        job = work.jobs.get(number)
+        if job is not None and job.delivering:
+            is_all = job.ends == PARTIAL or (not job.ends and ending.is_settled(job))
+            ending.deliver(work, job, complete=is_all)
+
+
 def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     """Take what is done of jobs that failed or were canceled for all there is: merge steps run, everything that is done
     is delivered, and the jobs become PARTIAL; how many that were."""
@@ -267,8 +279,7 @@ def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int
         if job is None or job.state not in ENDED_WITHOUT_SUCCESS or not job.kept:
             continue
         kept = work.sets(job)
-        for first, end in ending.undelivered(work, job):
-            kept.done.remove(first, end)
+        kept.done.remove_all(ending.undelivered(work, job))
         work.keep_sets(job)
         work.order(job.place, CancelOrder, job=job.id, reason="its owner discards what is kept")
         job.kept = job.home = 0
@@ -352,8 +363,7 @@ def _drop_gone(work: UnitOfWork, job: StoredJob) -> None:
         silent_sites.lose_kept(work, job)
         return
     kept = work.sets(job)
-    for first, end in ending.without(kept.done, job.delivered):
-        kept.done.remove(first, end)
+    kept.done.remove_all(ending.without(kept.done, job.delivered))
     work.keep_sets(job)
 
 

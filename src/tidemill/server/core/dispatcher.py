@@ -10,6 +10,8 @@ from collections import Counter
 from functools import partial
 from typing import NamedTuple, get_args
 
+from msgspec import UNSET
+
 from tidemill import clock, log
 from tidemill.config.hospital import Downtimes, Ward
 from tidemill.config.quotas import Quotas
@@ -31,6 +33,7 @@ from tidemill.server.core.leasing import LeaseRules
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
+from tidemill.server.core.specifications import changing
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
@@ -196,7 +199,8 @@ class Dispatcher:
         )
 
     def handle_retry(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
-        """Let jobs run again that ended without success. A submitter's count as submitted under the quotas."""
+        """Let jobs run again that ended without success, with what the request changes in them. A submitter's count as
+        submitted under the quotas."""
         self._check_action(request, identity, Act.RETRY)
         counts = identity.role is Role.SUBMITTER and not identity.is_everybody
 
@@ -204,17 +208,27 @@ class Dispatcher:
             if counts:
                 quota.check_again(work, identity.name, [job.kind for job in jobs], self.rules.quotas)
 
-        return actions.act_in_pieces(
-            self.writer,
-            request,
-            lambda work, jobs: actions.retry(
+        def act(work: UnitOfWork, jobs: list[int]) -> int:
+            changed = 0
+            if request.changes is not None:
+                terms = changing.ChangeTerms(request.changes, self.rules.quotas if counts else None)
+                changed = changing.change(work, jobs, terms)
+                if request.changes.output_dir is not UNSET:
+                    actions.deliver_elsewhere(work, jobs)
+            again = actions.retry(
                 work,
                 jobs,
                 half_life_s=self.rules.half_life_s,
                 check=check,
                 alone=len(set(request.jobs)) == 1,
-            ),
-            states=actions.RETRIABLE,
+            )
+            return max(changed, again)
+
+        return actions.act_in_pieces(
+            self.writer,
+            request,
+            act,
+            states=actions.RETRIABLE if request.changes is None else actions.CHANGEABLE,
             by=(identity, Act.RETRY),
         )
 
@@ -243,6 +257,8 @@ class Dispatcher:
     def _check_action(self, request: ActionRequest, identity: Identity, act: Act) -> None:
         """Raises ForbiddenError or MissingError, ahead of the action and in a transaction of its own: owners never
         change, and what does not exist yet may be another's when it does."""
+        if request.changes is not None and act is not Act.RETRY:
+            raise RequestError(f"`changes` says what a retry changes, and this is to {act} jobs")
         if identity.is_everybody:
             return
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]

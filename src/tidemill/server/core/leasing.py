@@ -25,7 +25,6 @@ from tidemill.server.database.rows import (
     Site,
     StoredJob,
     StoredLease,
-    free_of,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import PassedKinds
@@ -245,10 +244,7 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
             estimate = spec.resources.event_s
             seconds = matching.event_s(site, kind, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
-        if job.events == 1 and not work.parsed(job):
-            free = _ONE  # it is ready
-        else:
-            free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
+        free = _ONE if job.events == 1 and not work.parsed(job) else work.free(job)  # one event: it is ready
         if free and not gate.is_open and not gate.admits(job.kind, work.memory.kinds[job.kind].app, spec):
             continue
         if spec.at_once is not msgspec.UNSET:
@@ -526,6 +522,8 @@ def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _T
     if not opens and any(each.read is not msgspec.UNSET for each in spec.inputs):
         inputs = [msgspec.structs.replace(each, read=msgspec.UNSET) for each in spec.inputs]
         spec = msgspec.structs.replace(spec, inputs=inputs)
+    if not (site.capacity and site.capacity.grows):  # such an agent knows no `shell` either
+        spec = msgspec.structs.replace(spec, resources=spec.resources.largest, shell=msgspec.UNSET)
     packs = site.capacity is not None and site.capacity.packs
     if not packs and any(each.pack is not msgspec.UNSET for each in spec.outputs or ()):
         outputs = [msgspec.structs.replace(each, pack=msgspec.UNSET) for each in spec.outputs or ()]

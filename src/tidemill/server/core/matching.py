@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tidemill.model.application import DEFAULT_CORES, DEFAULT_EVENT_S, DEFAULT_MEMORY_MB
+from tidemill.model.devices import with_shares
+from tidemill.model.fit import LargestSlot
 from tidemill.model.job import rate_key
 from tidemill.model.width import check_allowed, check_place
 from tidemill.server.database.rows import JobKind, Site
@@ -224,6 +226,18 @@ def slot_cores(site: Site, kind: JobKind) -> int:
 def _cores(site: Site, kind: JobKind) -> int:
     offer = site.offers.get(kind.app)
     return kind.cores or (offer.cores if offer is not None else DEFAULT_CORES)
+
+
+def slots_of(sites: Iterable[Site]) -> list[LargestSlot]:
+    """The largest slot of each of these sites that has joined."""
+    return [
+        LargestSlot(
+            each.name, each.capacity.slot_cores_max, each.capacity.slot_memory_mb_max,
+            with_shares(each.capacity.devices), each.capacity.wide_nodes_max, each.capacity.launcher,
+        )
+        for each in sites
+        if each.capacity is not None
+    ]  # fmt: skip
 
 
 def obstacle(site: Site, kind: JobKind) -> str | None:

@@ -16,6 +16,7 @@ from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import SubmitRequest
 
 HINTED_MAX = 1_000  #: newest campaigns that a hint chooses from
+SHOWN_MAX = 10  #: campaigns that a hint names
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
 
 
@@ -72,7 +73,7 @@ def missing_campaign(
         if owner is None
         else session.rows("campaigns_owned", owner=owner, limit=HINTED_MAX)
     )
-    hint = did_you_mean(name, [row[0] for row in rows])
+    hint = did_you_mean(name, [row[0] for row in rows], most=SHOWN_MAX)
     return MissingError(f"there is no campaign `{name}`", hint=hint, of_another=of_another)
 
 

@@ -208,7 +208,7 @@ def _take_from_leases(
     kept = work.sets(job)
     if lease.state == ACTIVE:
         ending.take(work, job, lease, events)
-    elif lease.state == LOST and not kept.undone(lease.first, lease.end):
+    elif lease.state == LOST and kept.settled(lease.first, lease.end):
         work.end_lease(lease, SETTLED)
     if not any(kept.leased.touches(*piece) for piece in events):
         return
@@ -290,7 +290,7 @@ def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[in
     held = ending.take(work, job, lease, [span], emptied=(RELEASED, clean(reason)))
     work.keep_sets(job)
     if lease.state == ACTIVE:
-        lease.part = str(IntervalSet([*IntervalSet.parse(lease.part), *held]))
+        work.returned(lease).add_all(IntervalSet(held))
         work.change_lease(lease)
 
 
@@ -337,8 +337,7 @@ def _is_late(job: StoredJob, report: DeliveredReport) -> bool:
 
 def _joined(events: str, more: IntervalSet) -> str:
     joined = IntervalSet.parse(events)
-    for first, stop in more:
-        joined.add(first, stop)
+    joined.add_all(more)
     return str(joined)
 
 
@@ -366,9 +365,8 @@ def _lost(work: UnitOfWork, job: StoredJob, evidence: Evidence, lost: str) -> No
     """The site keeps nothing of events that were done: they are to run again, or are missing in what is delivered."""
     ending.record(work, job, evidence, where=ending.Where(job.site), final=False)
     kept, due = work.sets(job), ending.undelivered(work, job)
-    for first, stop in IntervalSet.parse(lost):
-        for piece in due.within(first, stop):
-            kept.done.remove(*piece)
+    told = IntervalSet.parse(lost)
+    kept.done.remove_all(IntervalSet(piece for span in told for piece in due.within(*span)))
     work.keep_sets(job)
     job.kept = int(bool(ending.undelivered(work, job)))
     job.delivering = 0

@@ -113,8 +113,7 @@ def lose_kept(work: UnitOfWork, job: StoredJob) -> None:
     if lost:
         work.change_rows["insert_lost_results"].append((job.place, job.id, str(lost)))
         kept = work.sets(job)
-        for first, end in lost:
-            kept.done.remove(first, end)
+        kept.done.remove_all(lost)
         work.keep_sets(job)
     job.home = job.outputs = job.kept = 0
     job.place, job.told = job.berth, 0
@@ -155,10 +154,9 @@ def take_back(work: UnitOfWork, site: Site, dropped: Container[int]) -> None:
 
 def _results_again(work: UnitOfWork, site: Site, job: StoredJob, done: str) -> None:
     kept = work.sets(job)
-    for first, end in IntervalSet.parse(done):
-        for piece in kept.undone(first, end):
-            kept.done.add(*piece)
-            kept.leased.remove(*piece)
+    undone = IntervalSet(piece for span in IntervalSet.parse(done) for piece in kept.undone(*span))
+    kept.done.add_all(undone)
+    kept.leased.remove_all(undone)
     for other in work.leases_of(job.id):
         if other.state == ACTIVE and other.site != site.id:
             ending.give_back(work, job, other, "the job's outputs are at another site")
@@ -173,11 +171,11 @@ def _lease_again(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLeas
     kept = work.sets(job)
     rest = kept.undone(lease.first, lease.end)
     elsewhere = job.place not in (0, site.id, job.berth) or kept.leased.touches(lease.first, lease.end)
-    if not rest or elsewhere or lease.part or job.delivering:
+    if not rest or elsewhere or work.returned(lease) or job.delivering:
         return 0
-    for first, end in rest:
-        kept.leased.add(first, end)
-        work.sums[work.campaign_of(job)].core_s += (end - first) * lease.event_s * lease.cores
+    again = IntervalSet(rest)
+    kept.leased.add_all(again)
+    work.sums[work.campaign_of(job)].core_s += len(again) * lease.event_s * lease.cores
     work.end_lease(lease, ACTIVE)
     job.site = site.id
     work.keep_sets(job)

@@ -18,13 +18,10 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
-    BadNode,
     SiteView,
-    TidePoint,
-    TransferView,
 )
 from tidemill.wire.far import CacheFigures, CacheView, RouteView
-from tidemill.wire.monitoring import AwaitedNodes, SiteSums
+from tidemill.wire.monitoring import AwaitedNodes, BadNode, SiteSums, TidePoint, TransferView
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of the server's

@@ -22,6 +22,7 @@ from tidemill.server.archive import lookup
 from tidemill.server.core import ending, leasing, quota, rights, site_records
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.matching import decayed
+from tidemill.server.core.specifications.numbers import SpecNumbers, kind_number
 from tidemill.server.database.rows import (
     CANCELED,
     FAILED,
@@ -30,7 +31,6 @@ from tidemill.server.database.rows import (
     WAITING,
     KindKey,
     clean,
-    kind_of,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
@@ -48,7 +48,6 @@ ORIGIN_KINDS_MAX = 160  #: of a campaign: beyond it, the data of further jobs ar
 OWNER_DATA_KINDS_MAX = 1_000  #: open at once: every sync has to examine all of them
 KEY_MAX = 200
 SHARES_MAX = 1e6
-SPEC_IDS_MAX = 200_000  #: specifications whose numbers the writer remembers; about 100 bytes each
 _ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(NAME_PATTERN)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`(?: - at `\$([^`]*)`)?")
@@ -71,6 +70,7 @@ class _Envelope(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     owner: str = ""
     shares: float | None = None
     notify: list[Subscription] = []
+    new: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 _DECODER = msgspec.json.Decoder(_Envelope)
@@ -109,7 +109,7 @@ def decode(body: bytes, *, counted: bool = False) -> SubmitRequest:
         raise RequestError(f"submit cannot be read: {message}", hint=hint(message, top)) from error
     return SubmitRequest(
         key=envelope.key, campaign=envelope.campaign, jobs=jobs, repeat=envelope.repeat, owner=envelope.owner,
-        shares=envelope.shares, notify=envelope.notify,
+        shares=envelope.shares, notify=envelope.notify, new=envelope.new,
     )  # fmt: skip
 
 
@@ -253,11 +253,6 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
     quota.check(work, wanted, quotas)
 
 
-def spec_digest(owner: str, digest: bytes) -> bytes:
-    """What an owner's specification is found by; `digest`: of its text."""
-    return hashlib.sha256(owner.encode() + b"\0" + digest).digest()[:16] if owner else digest
-
-
 def place_of(spec: JobSpec) -> str:
     """The site that a job names: the only one, or its home; empty = none."""
     return spec.site or spec.home or ""
@@ -274,7 +269,9 @@ def kind_key(campaign: int, spec: JobSpec, *, home: int = 0, data: str = "") -> 
     devices = {name: number for name, number in sorted((need.devices or {}).items()) if number}
     text = _ENCODER.encode(devices).decode()
     nodes, ranks = need.width or (0, 0)
-    return campaign, spec.app or "", need.cores or 0, need.memory_mb or 0, text, nodes, ranks, home, data
+    # what does not fit a site's slots once it has grown is not begun there
+    memory_mb = need.largest.memory_mb or 0
+    return campaign, spec.app or "", need.cores or 0, memory_mb, text, nodes, ranks, home, data
 
 
 def _check_offered(work: UnitOfWork, specs: list[SharedSpec]) -> None:
@@ -356,6 +353,11 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
     opened = set(work.memory.open.campaigns)
     number, owner = (int(rows[0][0]), str(rows[0][3])) if rows else (0, request.owner)
     _check_name(work, request.campaign, rows)
+    if rows and request.new:
+        raise ConflictError(
+            f"campaign `{request.campaign}` exists, and this submission is to begin a new one",
+            hint=f"`tidemill run --resume {request.campaign}` goes on with it; another name starts a new one",
+        )
     if rows:
         work.memory.add_owner(number, owner)
     shares = float(request.shares if request.shares is not None else rows[0][2] if rows else 1.0)
@@ -423,8 +425,7 @@ class _Plan:
         self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}
         self._needs: dict[tuple[str, ...], list[int]] = {}
         self._is_new = campaign[1] == 0
-        self._new_specs: list[tuple[int, bytes, bytes]] = []
-        self._next_spec: int | None = None
+        self._specs = SpecNumbers(work, len(submission.shared))
         self._data_kinds: int | None = None  #: of the campaign
         self._open_data_kinds = 0  #: of its owner
 
@@ -448,7 +449,7 @@ class _Plan:
             needed = self._needed(spec) if spec.inputs else []
             name = spec.name or ""
             if not name and spec.command:
-                name = spec.command[0].rpartition("/")[2][:100].replace("\0", "")
+                name = legal.name_of(spec.command[0].rpartition("/")[2])
             for _ in range(times):
                 rows.append(
                     (
@@ -483,14 +484,14 @@ class _Plan:
         events: int,
     ) -> None:
         session = self._work.session
-        session.many("insert_specs", self._new_specs)
+        session.many("insert_specs", self._specs.fresh)
         session.many("insert_jobs", rows)
         if deps:
             session.many("insert_deps", deps)
             self._work.memory.waited_for = True
         for key, number in counts.items():
             self._work.count(*key, number)
-        size_bytes = quota.stored_bytes(len(rows), sum(len(body) for _, _, body in self._new_specs))
+        size_bytes = quota.stored_bytes(len(rows), sum(len(body) for _, _, body in self._specs.fresh))
         session.run("add_stored", owner=self._work.memory.owners[self._campaign], bytes=size_bytes)
         session.run(
             "grow_campaign",
@@ -515,17 +516,7 @@ class _Plan:
         datasets = datasets_of(spec.inputs) if spec.inputs else []
         if datasets:
             key = self._by_data(key, datasets)
-        found = work.memory.kind_ids.get(key)
-        if found is None:
-            words = dict(zip(KIND_COLUMNS, key, strict=True))
-            rows = work.session.rows("kind_by_key", **words)  # one without open jobs is not in memory
-            found = int((rows or work.session.rows("insert_kind", **words))[0][0])
-            kind = kind_of((found, *key))
-            if rows:
-                work.memory.find_kinds(work.session, [found])
-            else:
-                work.memory.add_kind(kind)
-        return found
+        return kind_number(work, key)
 
     def _by_data(self, key: KindKey, datasets: list[str]) -> KindKey:
         """The key of a kind with its data: as far as the campaign and its owner have not too many such kinds."""
@@ -551,26 +542,8 @@ class _Plan:
         return key
 
     def _spec(self, shared: SharedSpec) -> int:
-        """The number of a specification. Owners share none: who pays for it is who is credited when it goes."""
-        memory = self._work.memory
-        digest = spec_digest(memory.owners[self._campaign], shared.hash)
-        found = memory.spec_ids.get(digest)
-        if found is None:
-            rows = self._work.session.rows("specs_by_hash", hash=digest)
-            if len(memory.spec_ids) >= SPEC_IDS_MAX:
-                memory.spec_ids.clear()
-            if rows:
-                found = memory.spec_ids[digest] = int(rows[0][1])
-                return found
-            if self._next_spec is None:
-                most = len(self._submission.shared)
-                rows = self._work.session.rows("take_numbers", name="next_spec", count=most)
-                self._next_spec = int(rows[0][0]) - most
-            found = self._next_spec
-            self._next_spec += 1
-            self._new_specs.append((found, digest, shared.body))
-            memory.add_spec(digest, found)
-        return found
+        owner = self._work.memory.owners[self._campaign]
+        return self._specs.number(owner, body=shared.body, digest=shared.hash)
 
     def _needed(self, spec: JobSpec) -> list[int]:
         """Campaigns whose delivered files the job needs: they stay in the database until it has ended."""

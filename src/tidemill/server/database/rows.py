@@ -207,24 +207,20 @@ class Sets(msgspec.Struct):
             return gaps
         return [piece for gap in gaps for piece in self.failed.missing(*gap)]
 
+    def settled(self, first: int, end: int) -> bool:
+        """Whether all of these events are done or failed. Looks from the end backwards, where work is left."""
+        while first < end:
+            start = self.done.start_of(end - 1)
+            if start is None:
+                start = self.failed.start_of(end - 1)
+            if start is None:
+                return False
+            end = start
+        return True
+
     def free(self, first: int, end: int) -> list[tuple[int, int]]:
         """Intervals neither done, failed nor leased."""
-        gaps = self.undone(first, end)
-        if not self.leased:
-            return gaps
-        return [piece for gap in gaps for piece in self.leased.missing(*gap)]
-
-
-def sets_of(job: StoredJob) -> Sets:
-    """Parse a job's sets."""
-    return Sets(IntervalSet.parse(job.done), IntervalSet.parse(job.failed), IntervalSet.parse(job.leased))
-
-
-def free_of(job: StoredJob) -> list[tuple[int, int]]:
-    """The intervals of a job that may be leased."""
-    if job.n_done == 0 and job.n_failed == 0 and job.n_leased == 0:
-        return [(0, job.events)]
-    return sets_of(job).free(0, job.events)
+        return IntervalSet.union((self.done, self.failed, self.leased)).missing(first, end)
 
 
 def add_usage(text: str, usage: PayloadUsage) -> str:

@@ -7,13 +7,16 @@ of state changes are written in the same transaction. Knows how to store, not wh
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
+from tidemill.model.legal import is_name
 from tidemill.server.database.rows import (
     ACTIVE,
     COMPLETED,
@@ -28,7 +31,6 @@ from tidemill.server.database.rows import (
     Site,
     StoredJob,
     StoredLease,
-    sets_of,
 )
 from tidemill.server.database.store import Session
 from tidemill.server.database.writer_memory import WriterMemory
@@ -37,6 +39,7 @@ from tidemill.wire.api import Change, LeaseOrder, Order, PayloadUsage
 from tidemill.wire.hospital import Cure
 
 FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
+ROW_CHANGES_MAX = 1_000  #: in a row of the feed, 170 bytes each: what a follower holds of it at once
 SPECS_CACHED_MAX = 20_000
 _ENCODER = msgspec.json.Encoder()
 HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site has them; about 1 KB each
@@ -49,6 +52,7 @@ _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
 _LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
 _COMPLETED = attrgetter("id", "ended_us", "usage")
+_COUNTED = attrgetter("kind", "state", "site", "n_done", "n_failed")
 
 
 class FeedRetention(NamedTuple):
@@ -78,8 +82,9 @@ class UnitOfWork:
         self.session, self.memory, self.now_us = session, memory, now_us
         self._kept = kept or FeedRetention()
         self.jobs: dict[int, StoredJob] = {}
-        self._before: dict[int, tuple[int, int, int, int]] = {}
+        self._before: dict[int, tuple[int, int, int, int, int]] = {}  #: what `_COUNTED` has of each job
         self._sets: dict[int, Sets] = {}
+        self._returned: dict[tuple[int, int], IntervalSet] = {}  #: by job and lease
         self.leases: dict[int, dict[int, StoredLease]] = defaultdict(dict)
         self._whole: set[int] = set()  #: jobs of which all leases are loaded
         self._new_leases: list[StoredLease] = []
@@ -117,7 +122,7 @@ class UnitOfWork:
                     continue
                 job, lease = held
                 self.jobs[each] = job
-                self._before[each] = (job.state, job.site, job.n_done, job.n_failed)
+                self._before[each] = _COUNTED(job)
                 self.leases[each] = {lease.lease: lease}
                 self._whole.add(each)
         if missing:
@@ -132,7 +137,7 @@ class UnitOfWork:
             if job is None:
                 job = self.jobs[row[0]] = StoredJob(*row)
                 self.memory.held.pop(job.id, None)
-                self._before[job.id] = (job.state, job.site, job.n_done, job.n_failed)
+                self._before[job.id] = _COUNTED(job)
             found.append(job)
         return found
 
@@ -153,7 +158,25 @@ class UnitOfWork:
         """A job's interval sets; change them, and call `keep_sets`."""
         found = self._sets.get(job.id)
         if found is None:
-            found = self._sets[job.id] = sets_of(job)
+            found = self._sets[job.id] = self.memory.parsed.sets_of(job)
+        return found
+
+    def free(self, job: StoredJob) -> list[tuple[int, int]]:
+        """The intervals of a job that may be leased. Keeps no sets: of thousands of jobs few are leased in the end."""
+        sets = self._sets.get(job.id)
+        if sets is None:
+            if not (job.n_done or job.n_failed or job.n_leased):
+                return [(0, job.events)]
+            sets = self.memory.parsed.sets_of(job)
+        return sets.free(0, job.events)
+
+    def returned(self, lease: StoredLease) -> IntervalSet:
+        """The events of a lease that were returned; change them, and call `change_lease`. Its `part` is the text of
+        before until all is written."""
+        key = (lease.job, lease.lease)
+        found = self._returned.get(key)
+        if found is None:
+            found = self._returned[key] = self.memory.parsed.parse((lease.lease, "part"), lease.part)
         return found
 
     def spec(self, job: StoredJob) -> JobSpec:
@@ -161,7 +184,9 @@ class UnitOfWork:
         body = self.memory.specs.get(job.spec) or self.specs([job.spec])[job.spec]
         if job.events == 1 and job.rank == 0 and not job.name:
             return body
-        return msgspec.structs.replace(body, events=job.events, priority=-job.rank, name=job.name or None)
+        # servers of older versions derived names from programs that sites refuse
+        name = job.name if is_name(job.name) else None
+        return msgspec.structs.replace(body, events=job.events, priority=-job.rank, name=name)
 
     def specs(self, ids: Iterable[int]) -> dict[int, JobSpec]:
         """Specs without name, priority and events."""
@@ -193,6 +218,11 @@ class UnitOfWork:
             if (job.state, state) not in JOB_EDGES:
                 raise WrongEdgeError(f"job {job.id}: {JOB_STATES[job.state]} -> {JOB_STATES[state]}")
             job.state = state
+
+    def respecify(self, job: StoredJob, *, kind: int, spec: int) -> None:
+        """The job asks for something else from now on. The caller writes both numbers."""
+        job.kind, job.spec = kind, spec
+        self.touch(job)
 
     def leased_first(self, job: StoredJob, lease: StoredLease) -> None:
         """A job of one event has got its first lease; nothing else of it has changed."""
@@ -277,12 +307,15 @@ class UnitOfWork:
         for job in touched:
             kept = self._sets.get(job.id)
             if kept is not None:
-                job.done, job.failed, job.leased = str(kept.done), str(kept.failed), str(kept.leased)
+                self.memory.parsed.write(job, kept)
             self._account(job)
         self._flush_completed()
         many("update_jobs", [_UPDATED(job) for job in touched])
         self._flush_first()
         many("insert_leases", [_LEASED(lease) for lease in self._new_leases])
+        for key, lease in self._changed_leases.items():
+            if key in self._returned:
+                lease.part = self.memory.parsed.text((lease.lease, "part"), self._returned[key])
         many("update_leases", [_LEASE_UPDATED(lease) for lease in self._changed_leases.values()])
         many("add_counts", [(*key, number) for key, number in sorted(self._counts.items()) if number])
         self.memory.count(self._counts)
@@ -322,15 +355,15 @@ class UnitOfWork:
     def _moved(self, jobs: list[StoredJob], state: int) -> None:
         counts, before = self._counts, self._before
         for job in jobs:
-            was, site, _, _ = before[job.id]
+            _, was, site, _, _ = before[job.id]
             counts[(job.kind, was, site)] -= 1
             counts[(job.kind, state, job.site)] += 1
         self._changes += jobs
 
     def _account(self, job: StoredJob) -> None:
-        state, site, done, failed = self._before[job.id]
-        if state != job.state or site != job.site:
-            self._counts[(job.kind, state, site)] -= 1
+        kind, state, site, done, failed = self._before[job.id]
+        if state != job.state or site != job.site or kind != job.kind:
+            self._counts[(kind, state, site)] -= 1
             self._counts[(job.kind, job.state, job.site)] += 1
             if state != job.state:
                 self._changes.append(job)
@@ -406,6 +439,7 @@ class UnitOfWork:
             return
         of_kind = {kind: self.memory.kinds[kind].campaign for kind in {job.kind for job in self._changes}}
         names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(set(of_kind.values()))))
+        self._changes.sort(key=lambda job: of_kind[job.kind])
         after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
         first = after - len(self._changes)
         self.changes = [
@@ -416,10 +450,22 @@ class UnitOfWork:
             )
             for number, job in enumerate(self._changes, first)
         ]  # fmt: skip
-        self.session.run("insert_changes", first=first, last=after - 1, body=_ENCODER.encode(self.changes))
+        rows = [
+            (batch[0].number, batch[-1].number, of_kind[job.kind], _ENCODER.encode(batch))
+            for job, batch in self._change_batches()
+        ]
+        self.session.many("insert_changes", rows)
         slowest = self.session.rows("slowest_follower")[0][0]
         told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
         self.session.run("prune_changes", before=min(after - self._kept.always, told))
+
+    def _change_batches(self) -> Iterator[tuple[StoredJob, list[Change]]]:
+        """The changes as the feed's rows have them: of one campaign, ROW_CHANGES_MAX at most; with the first job."""
+        for _, pairs in groupby(zip(self._changes, self.changes, strict=True), lambda pair: pair[1].campaign):
+            of_one = list(pairs)
+            for at in range(0, len(of_one), ROW_CHANGES_MAX):
+                batch = of_one[at : at + ROW_CHANGES_MAX]
+                yield batch[0][0], [change for _, change in batch]
 
     def _ward_name(self, ward: int) -> str:
         found = self.memory.wards.get(ward) if ward else None

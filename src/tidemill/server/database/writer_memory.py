@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill.config.hospital import Ward
 from tidemill.model.job import JobSpec
+from tidemill.server.database.parsed_sets import ParsedSets
 from tidemill.server.database.rows import (
     RUNNING,
     JobKind,
@@ -141,6 +142,7 @@ class WriterMemory:
         #: jobs of one event and their only lease, exactly as they are stored; to use one, take it out
         self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
         self.passed: dict[int, PassedKinds] = {}  #: by site
+        self.parsed = ParsedSets()
         self.is_loaded = False
         self._idle: set[int] = set()  #: kinds that may have no open jobs
         self._changes = _Changes({}, None)

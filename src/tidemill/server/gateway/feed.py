@@ -22,12 +22,13 @@ from tidemill.errors import SiteError
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
 from tidemill.server.database.unit_of_work import FOLLOWER, UnitOfWork
+from tidemill.server.read.feed import rows_after
 from tidemill.wire.amqp import STATES, Gap, Type
 from tidemill.wire.api import Change
 from tidemill.wire.link import Link, Message
 
 WINDOW_MAX = 500  #: messages that wait for their confirmation together
-ROWS = 4  #: rows of the feed that are read at once; a row holds the changes of one transaction
+ROWS = 40  #: rows of the feed that are read at once; a row holds up to 1,000 changes
 CONFIRM_S = 60.0
 SAVE_S = 1.0  #: pause between two writes of the position; what is sent again after a crash is at most as old
 LOOK_S = 5.0  #: interval of polls of the feed, besides those after a commit
@@ -36,7 +37,6 @@ AGAIN_MAX_S = 30.0
 OWNERS_MAX = 10_000
 _LOG = log.Log("gateway")
 _ENCODER = msgspec.json.Encoder()
-_CHANGES = msgspec.json.Decoder(list[Change])
 
 
 class Follower(msgspec.Struct):
@@ -180,13 +180,13 @@ class Feed:
         """Send the next changes; whether the position moved."""
         before = follower.position
         try:
-            for first, last, body in session.rows("changes_after", after=follower.position, limit=ROWS):
-                if first > follower.position + 1:
-                    self._tell_gap(follower, first)
-                changes = [each for each in _CHANGES.decode(body) if each.number > follower.position]
+            for row in rows_after(session, follower.position, limit=ROWS):
+                if row.first > follower.position + 1:
+                    self._tell_gap(follower, row.first)
+                changes = [each for each in row.decoded() if each.number > follower.position]
                 for window in windows(self._own(session, follower.name, changes)):
                     self._send(follower, window)
-                follower.position = last
+                follower.position = row.last
         except SiteError as error:
             if follower.position != before:  # it takes some, if not all
                 follower.pause_s = AGAIN_S

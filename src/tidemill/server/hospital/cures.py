@@ -47,7 +47,8 @@ def cured_spec(spec: JobSpec, ward: Ward, site: Site, kind: JobKind) -> JobSpec:
     asked = kind_in(ward, site, kind)
     resources = spec.resources
     if asked.memory_mb != kind.memory_mb:
-        resources = msgspec.structs.replace(resources, memory_mb=asked.memory_mb)
+        # the kind of a job that grows has the maximum
+        resources = msgspec.structs.replace(resources, memory_mb=asked.memory_mb, memory_mb_max=msgspec.UNSET)
     if asked.cores != kind.cores:
         resources = msgspec.structs.replace(resources, cores=asked.cores)
     inputs = spec.inputs

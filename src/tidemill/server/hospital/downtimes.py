@@ -5,6 +5,7 @@ A source that cannot be read changes nothing: what it said last holds on, and li
 
 from __future__ import annotations
 
+import codecs
 import re
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from tidemill.net.addresses import socket_to
 from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.hospital import ical
+from tidemill.server.hospital import calendars
 from tidemill.server.hospital.entries import (
     Calendar,
     Downtime,
@@ -55,6 +56,7 @@ _WORDS = {"calendar": "a calendar", "cric": "JSON of CRIC", "own": "TOML"}
 _FAULTS = {"error", "errors", "message", "detail"}  #: keys with which a service answers what it could not do
 _EMPTY = re.compile(r"^\s*#\s*(no downtimes?\b|\[\[\s*downtime)", re.IGNORECASE | re.MULTILINE)
 """How comments alone say that there are no downtimes; other comments may be the text of an error, or Markdown."""
+_FOLD = re.compile(rb"\r?\n[ \t]")
 _NAMES = ("site", "rcsite", "rc_site", "atlas_site", "name")
 _OWN = "Tidemill's own format has tables `[[downtime]]` with `site`, `start`, `end` and `reason`; `zone` before them"
 _LOG = log.Log("server")
@@ -92,7 +94,7 @@ def parse(text: str, source: DowntimeSource, *, now_us: int) -> Calendar:
     if found == "calendar":
         if not source.site:
             raise ConfigError(_NO_SITE)
-        parsed = ical.parse(text, site=source.site, now=datetime.fromtimestamp(now_us / 1e6, UTC))
+        parsed = calendars.parse(text, site=source.site, now=datetime.fromtimestamp(now_us / 1e6, UTC))
     elif found == "cric":
         parsed = _cric(text, source)
     else:
@@ -280,8 +282,10 @@ def check(rules: Downtimes) -> None:
             raise ConfigError("a source of downtimes has no `from`", hint="name a file or an https URL")
         if each.path is None:
             check_url(each.place)
-        if not each.site and _is_calendar(each):
-            raise ConfigError(f"source of downtimes `{shown(each.place)}`: {_NO_SITE}")
+        if _is_calendar(each):
+            if not each.site:
+                raise ConfigError(f"source of downtimes `{shown(each.place)}`: {_NO_SITE}")
+            calendars.check()
 
 
 def _is_calendar(source: DowntimeSource) -> bool:
@@ -316,6 +320,10 @@ def read(source: DowntimeSource) -> str:
         content = _fetched(source)
     if len(content) > BYTES_MAX:
         raise ConfigError(f"it is longer than {BYTES_MAX} bytes")
+    if content.removeprefix(codecs.BOM_UTF8).lstrip()[:15].upper() == b"BEGIN:VCALENDAR":
+        content = _FOLD.sub(
+            b"", content
+        )  # before decoding: lines may be folded inside a character (RFC 5545 3.1)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

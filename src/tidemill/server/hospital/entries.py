@@ -33,6 +33,15 @@ class Parsed(NamedTuple):
     problems: list[str]
 
 
+class CalendarText(msgspec.Struct, frozen=True):
+    """The text of a calendar (RFC 5545), to be read as downtimes of one site."""
+
+    site: str
+    now_us: int
+    cpu_s: int  #: processor time that reading may take
+    text: str
+
+
 class Downtime(msgspec.Struct, frozen=True, array_like=True):
     """A time in which a site is out of service."""
 

@@ -1,287 +1,261 @@
-"""A site's calendar (RFC 5545) as downtimes: a small strict reader of VEVENT. Pure.
+"""A site's calendar (RFC 5545) as downtimes: icalendar reads it, recurring-ical-events repeats its events.
 
-Why no library: a calendar is foreign input of which five properties are wanted, and `RRULE` may ask for 10^18 entries.
-What is read here is a bounded part of the standard: times in UTC or in a zone of the IANA, all-day events, DURATION,
-EXDATE, and RRULE with FREQ of DAILY, WEEKLY or MONTHLY. What is not understood is named, and that event is left out.
+Knows no file and no server. A calendar is foreign input, and its rules may ask for any amount of work: `calendars` runs
+this module in a separate process, with limits on processor time and memory. An event that it does not understand is
+left out, with a remark that names it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
-from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from typing import Any, NamedTuple
+
+import icalendar
+import msgspec
+import recurring_ical_events
 
 from tidemill.errors import ConfigError
-from tidemill.server.hospital.entries import HORIZON_DAYS, Entry, Parsed, shown, zone_of
+from tidemill.server.hospital.entries import HORIZON_DAYS, CalendarText, Entry, Parsed, shown, zone_of
 
 EVENTS_MAX = 10_000
 LINES_MAX = 500_000
-STEPS_MAX = 5_000  #: occurrences of one rule that are examined
-STEPS_ALL_MAX = 200_000
-"""Days that are examined for all rules of a calendar together, well below a second: a rule may match no day for 8,000
-years, and a calendar may hold 10,000 rules."""
-
-OCCURRENCES_MAX = 1_000  #: of one rule that are kept
+OCCURRENCES_MAX = 1_000  #: kept for each event
 PAST_DAYS = 70  #: an occurrence that began longer ago is over: none is longer
-DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-_VALUE = r"(?:\"[^\"]*\"|[^\";:,]*)"
-_OPTION = rf";([A-Za-z0-9-]+)=({_VALUE}(?:,{_VALUE})*)"
-_LINE = re.compile(rf"^([A-Za-z0-9-]+)((?:{_OPTION})*):(.*)$", re.DOTALL)
-_OPTIONS = re.compile(_OPTION)
+FREQUENCIES = {"DAILY", "WEEKLY", "MONTHLY", "YEARLY"}
+INTERVAL_MAX = 1_000
+MEMORY_BYTES_MAX = 1 << 30
+MARK = "X-TIDEMILL-EVENT"
+"""The property that links an occurrence to its event in the file."""
+
+_EDGE = re.compile(r"^(BEGIN|END|DURATION)(?:;[^:]*)?:(.*)$", re.IGNORECASE)
 _DURATION = re.compile(
     r"^\+?P(?:(\d{1,4})W|(?:(\d{1,4})D)?(?:T(?:(\d{1,5})H)?(?:(\d{1,6})M)?(?:(\d{1,7})S)?)?)$"
 )
-_RULE_KEYS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "BYMONTHDAY", "WKST"}
-_MARKUP = re.compile(r"\\([\\;,nN])")
+_TIMES = ("DTSTART", "DTEND", "RECURRENCE-ID")
 
 
-class _Line(NamedTuple):
-    name: str
-    options: dict[str, str]
-    value: str
+class _Length(NamedTuple):
+    """How long an event lasts: days of the calendar, then exact time (RFC 5545 3.3.6)."""
+
+    days: timedelta
+    exact: timedelta
+
+    def after(self, start: datetime) -> datetime:
+        """The end of an occurrence, in UTC."""
+        return (start + self.days).astimezone(UTC) + self.exact
 
 
 def parse(text: str, *, site: str, now: datetime) -> Parsed:
     """The downtimes of a calendar, all of one site. Raises ConfigError for text that is not a calendar."""
-    lines = _lines(text)
-    if not lines or (lines[0].name, lines[0].value.upper()) != ("BEGIN", "VCALENDAR"):
-        raise ConfigError("it does not begin with `BEGIN:VCALENDAR`")
+    durations = _durations(text)
+    try:
+        calendars = icalendar.Calendar.from_ical(text, multiple=True)
+    except (ValueError, IndexError, KeyError) as error:
+        raise ConfigError(f"it is not a calendar: {shown(str(error))}") from error
     found = Parsed([], [])
-    effort = _Effort()
-    for number, event in enumerate(_events(lines), 1):
-        if number > EVENTS_MAX:
-            raise ConfigError(f"it holds more than {EVENTS_MAX} events")
-        try:
-            found.entries.extend(_entries(event, site, now, effort))
-        except (ValueError, OverflowError) as error:
-            name = next((each.value for each in event if each.name == "SUMMARY"), f"number {number}")
-            found.problems.append(f"event `{shown(name)}` is left out: {error}")
+    first = 0
+    for calendar in calendars:
+        events = calendar.walk("VEVENT")
+        if str(calendar.get("METHOD", "")).upper() == "CANCEL":
+            found.problems.append("its events are canceled (METHOD:CANCEL) and left out")
+        else:
+            _add(found, _Events(events, durations[first : first + len(events)], site, now))
+        first += len(events)
     return found
 
 
-def _lines(text: str) -> list[_Line]:
-    """Content lines, unfolded (RFC 5545 3.1)."""
-    unfolded = re.sub(r"\r?\n[ \t]", "", text)
-    rows = unfolded.split("\n")  # not `splitlines`: a text may hold U+2028 and the like
-    if len(rows) > LINES_MAX:
-        raise ConfigError(f"it holds more than {LINES_MAX} lines")
-    found = []
-    for number, row in enumerate(rows, 1):
-        if not row.strip():
-            continue
-        match = _LINE.match(row.removesuffix("\r"))
-        if match is None:
-            raise ConfigError(f"line {number} is not a content line: `{shown(row)}`")
-        options = {each[1].upper(): each[2].strip('"') for each in _OPTIONS.finditer(match[2])}
-        found.append(_Line(match[1].upper(), options, match[5]))
-    return found
-
-
-def _events(lines: list[_Line]) -> Iterator[list[_Line]]:
-    """The properties of each VEVENT; those of alarms inside of it are left out."""
-    inside: list[str] = []
-    event: list[_Line] = []
-    for each in lines:
-        name = each.value.upper()
-        if each.name == "BEGIN":
-            inside.append(name)
-            if name == "VEVENT":
-                event = []
-        elif each.name == "END":
-            if not inside or inside.pop() != name:
-                raise ConfigError(f"`END:{shown(each.value)}` ends nothing")
-            if name == "VEVENT":
-                yield event
-        elif inside[-1:] == ["VEVENT"]:
-            event.append(each)
+def _durations(text: str) -> list[str]:
+    """The text of each VEVENT's DURATION, or "", in order: icalendar makes `PT24H` and `P1D` equal. Raises
+    ConfigError for a text that is cut short or too large."""
+    found: list[str] = []
+    inside: list[tuple[str, int]] = []
+    for word, value in _edges(text):
+        if word == "DURATION":
+            if inside and inside[-1][0] == "VEVENT":
+                found[inside[-1][1]] = value
+        elif word == "BEGIN":
+            inside.append((value, len(found)))
+            if value == "VEVENT":
+                found.append("")
+        elif not inside or inside.pop()[0] != value:
+            raise ConfigError(f"`END:{shown(value)}` ends nothing")
+        if len(found) > EVENTS_MAX:
+            raise ConfigError(f"it has more than {EVENTS_MAX} events")
     if inside:
-        raise ConfigError(f"`{shown(inside[-1])}` is not ended: the file may be cut short")
+        raise ConfigError(f"`{shown(inside[-1][0])}` has no end: the file may be cut short")
+    return found
 
 
-class _Effort:
-    """How much the rules of one calendar have cost."""
-
-    def __init__(self) -> None:
-        self._left = STEPS_ALL_MAX
-
-    def spend(self, days: int) -> None:
-        """Count more days as examined. Raises ConfigError beyond STEPS_ALL_MAX."""
-        self._left -= days
-        if self._left < 0:
-            raise ConfigError(f"its rules (RRULE) span more than {STEPS_ALL_MAX} days")
+def _edges(text: str) -> Iterator[tuple[str, str]]:
+    """The lines BEGIN, END and DURATION of a calendar, in capitals."""
+    rows = re.sub(r"\r?\n[ \t]", "", text).split("\n")
+    if len(rows) > LINES_MAX:
+        raise ConfigError(f"it has more than {LINES_MAX} lines")
+    for row in rows:
+        match = _EDGE.match(row.removesuffix("\r"))
+        if match is not None:
+            yield match[1].upper(), match[2].strip().upper()
 
 
-def _entries(event: list[_Line], site: str, now: datetime, effort: _Effort) -> list[Entry]:
-    """The occurrences of an event from now on. Raises ValueError for what is not understood."""
-    of = {each.name: each for each in event}
-    if of.get("STATUS", _Line("", {}, "")).value.upper() == "CANCELLED":
-        return []
-    if "DTSTART" not in of:
+class _Events:
+    """The events of one calendar, and how they become downtimes."""
+
+    def __init__(self, events: list[Any], durations: list[str], site: str, now: datetime) -> None:
+        self.site, self.now = site, now
+        self.events, self.durations = events, durations
+        for number, event in enumerate(events):
+            event[MARK] = str(number)
+
+    def length(self, event: Any) -> _Length | None:
+        """How long an event lasts; None = the event does not say. An all-day event lasts a day (RFC 5545 3.6.1)."""
+        start, written = event["DTSTART"].dt, self.durations[int(event[MARK])]
+        if "DTEND" in event:
+            end = event["DTEND"].dt
+            if isinstance(end, datetime) != isinstance(start, datetime):
+                raise ValueError("of DTSTART and DTEND, one is a day and the other a time")
+            if isinstance(start, datetime):
+                return _Length(timedelta(), end.astimezone(UTC) - start.astimezone(UTC))
+            return _Length(end - start, timedelta())
+        if written:
+            match = _DURATION.match(written)
+            if match is None or not any(match.groups()):
+                raise ValueError(f"DURATION is `{shown(written)}`")
+            weeks, days, hours, minutes, seconds = (int(each or 0) for each in match.groups())
+            exact = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+            return _Length(timedelta(weeks=weeks, days=days), exact)
+        return None if isinstance(start, datetime) else _Length(timedelta(days=1), timedelta())
+
+    def entry(self, occurrence: Any) -> Entry:
+        """The downtime of an occurrence, which is an event itself or a copy at another time."""
+        event = self.events[int(occurrence[MARK])]
+        length = self.length(event)
+        start = _moment(occurrence["DTSTART"].dt, event)
+        reason = re.sub(r"\s+", " ", str(event.get("SUMMARY", "")))
+        end_us = None if length is None else _us(length.after(start))
+        return Entry(self.site, _us(start), end_us, shown(reason))
+
+
+def _add(found: Parsed, events: _Events) -> None:
+    """Add the downtimes of the events, series by series, so that a fault in one does not affect the others."""
+    for series in _series(events.events):
+        try:
+            found.entries.extend(_entries(series, events, found.problems))
+        except (ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
+            name = str(series[0].get("SUMMARY", "")) or f"number {int(series[0][MARK]) + 1}"
+            found.problems.append(f"event `{shown(name)}` is left out: {shown(str(error))}")
+
+
+def _series(events: Iterable[Any]) -> Iterator[list[Any]]:
+    """Groups of events: one with its rules, followed by its occurrences that were moved or canceled.
+
+    A later version of an event (SEQUENCE) replaces earlier ones (RFC 5545 3.8.7.4); all events of one version count.
+    """
+    of_uid: dict[str, list[Any]] = defaultdict(list)
+    for event in events:
+        of_uid[str(event.get("UID", "")) or f"\0{event[MARK]}"].append(event)
+    for group in of_uid.values():
+        changes = [each for each in group if "RECURRENCE-ID" in each]
+        whole = [each for each in group if "RECURRENCE-ID" not in each]
+        newest = max((_sequence(each) for each in whole), default=0)
+        *others, last = [each for each in whole if _sequence(each) == newest] or [None]
+        yield from ([each] for each in others)
+        yield [each for each in (last, *changes) if each is not None]
+
+
+def _sequence(event: Any) -> int:
+    number = event.get("SEQUENCE", 0)
+    return number if isinstance(number, int) else 0
+
+
+def _entries(series: list[Any], events: _Events, problems: list[str]) -> list[Entry]:
+    """The occurrences of a series from PAST_DAYS ago on. Raises ValueError for a series that it does not understand."""
+    for event in series:
+        _check(event)
+        length = events.length(event)
+        if len(series) > 1 and length is not None and min(length) < timedelta():
+            raise ValueError("it ends before it begins")
+    if len(series) == 1 and not series[0].keys() & {"RRULE", "RDATE", "RECURRENCE-ID"}:
+        occurrences = series
+    else:
+        calendar = icalendar.Calendar()
+        for event in series:
+            calendar.add_component(event)
+        first, last = (
+            events.now - timedelta(days=PAST_DAYS),
+            events.now + timedelta(days=HORIZON_DAYS),
+        )
+        occurrences = recurring_ical_events.of(calendar).between(first, last)
+    down = [each for each in occurrences if str(each.get("STATUS", "")).upper() != "CANCELLED"]
+    kept = [each for each in down if str(each.get("TRANSP", "")).upper() != "TRANSPARENT"]
+    name = shown(str(series[0].get("SUMMARY", "")))
+    if len(kept) < len(down):
+        problems.append(f"event `{name}` is left out: it takes no time (TRANSP:TRANSPARENT)")
+    if len(kept) > OCCURRENCES_MAX:
+        problems.append(
+            f"event `{name}`: only the first {OCCURRENCES_MAX} of {len(kept)} occurrences are kept"
+        )
+    return sorted(events.entry(each) for each in kept)[:OCCURRENCES_MAX]
+
+
+def _check(event: Any) -> None:
+    """Raises ValueError for an event whose times or rules could be misread."""
+    for name, why in event.errors:
+        if name in (*_TIMES, "DURATION", "RRULE", "RDATE", "EXDATE", "SEQUENCE"):
+            raise ValueError(f"{name}: {why}")
+    if "DTSTART" not in event:
         raise ValueError("it has no DTSTART")
-    if "RDATE" in of or "EXRULE" in of:
-        raise ValueError("RDATE and EXRULE are not understood")
-    start = _moment(of["DTSTART"])
-    length = _length(of, start)
-    reason = (
-        _MARKUP.sub(lambda found: " " if found[1] in "nN" else found[1], of["SUMMARY"].value)
-        if "SUMMARY" in of
-        else ""
-    )
-    starts = [start]
-    if "RRULE" in of:
-        starts = _occurrences(of["RRULE"].value, start, now, effort)
-        left_out = {_moment(_Line(each.name, each.options, value))
-                    for each in event if each.name == "EXDATE" for value in each.value.split(",")}  # fmt: skip
-        starts = [each for each in starts if each not in left_out]
-    return [
-        Entry(site, _us(each), None if length is None else _us(each + length), shown(reason))
-        for each in starts
-    ]
+    if "EXRULE" in event:
+        raise ValueError("EXRULE is not understood")
+    for name in _TIMES:
+        if isinstance(event.get(name), list):
+            raise ValueError(f"it has several {name}")  # noqa: TRY004 - all faults of foreign content are ValueErrors
+        if name in event:
+            _moment(event[name].dt, event, name)
+    rules = event.get("RRULE", [])
+    for rule in rules if isinstance(rules, list) else [rules]:
+        intervals, counts = rule.get("INTERVAL", [1]), rule.get("COUNT", [1])
+        is_known = {str(each).upper() for each in rule.get("FREQ", [])} <= FREQUENCIES
+        is_known = is_known and not rule.keys() >= {"COUNT", "UNTIL"}  # RFC 5545 3.3.10
+        if not is_known or min(*intervals, *counts) < 1 or max(intervals) > INTERVAL_MAX:
+            raise ValueError(f"RRULE `{shown(rule.to_ical().decode())}` is not understood")
 
 
-def _length(of: dict[str, _Line], start: datetime) -> timedelta | None:
-    """How long an event lasts; None = nothing says so. One of whole days lasts a day (RFC 5545 3.6.1)."""
-    if "DTEND" in of:
-        end = _moment(of["DTEND"])
-        return end - start if start.tzinfo is end.tzinfo else end.astimezone(UTC) - start.astimezone(UTC)
-    if "DURATION" in of:
-        match = _DURATION.match(of["DURATION"].value)
-        if match is None or not any(match.groups()):
-            raise ValueError(f"DURATION is `{shown(of['DURATION'].value)}`")
-        weeks, days, hours, minutes, seconds = (int(each or 0) for each in match.groups())
-        return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-    return timedelta(days=1) if _is_date(of["DTSTART"]) else None
-
-
-def _is_date(line: _Line) -> bool:
-    return line.options.get("VALUE", "").upper() == "DATE"
-
-
-def _moment(line: _Line) -> datetime:
-    """A time with its zone. Raises ValueError for a time of day without one: it would be ambiguous."""
-    text, zone = line.value.strip(), line.options.get("TZID", "")
-    where: ZoneInfo | None = zone_of(zone) if zone else None
-    if _is_date(line) or re.fullmatch(r"\d{8}", text):
-        day = date(int(text[:4]), int(text[4:6]), int(text[6:8]))
-        return datetime.combine(day, time(), where or UTC)
-    if not re.fullmatch(r"\d{8}T\d{6}Z?", text):
-        raise ValueError(f"{line.name} is `{shown(text)}`")
-    digits = [int(each) for each in re.findall(r"^\d{4}|\d{2}", text)]
-    found = datetime(*digits)  # type: ignore[arg-type]  # noqa: DTZ001 - the zone follows; may raise ValueError
-    if text.endswith("Z"):
-        return found.replace(tzinfo=UTC)
-    if where is None:
-        raise ValueError(f"{line.name} names no time zone: write UTC (`Z`) or TZID")
-    return found.replace(tzinfo=where)
+def _moment(moment: date | datetime, event: Any, name: str = "DTSTART") -> datetime:
+    """A time with its zone. A day starts in its own zone, else in UTC. Raises ValueError for a time of day without a
+    zone: it would be ambiguous."""
+    zone = str(event[name].params.get("TZID", "")) if name in event else ""
+    if not isinstance(moment, datetime):
+        return datetime.combine(moment, time(), zone_of(zone) if zone else UTC)
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"`{shown(zone)}` is neither a time zone of IANA or Windows nor a VTIMEZONE of this file"
+            if zone
+            else f"{name} has no time zone: write UTC (`Z`) or TZID"
+        )
+    return moment
 
 
 def _us(moment: datetime) -> int:
     return int(moment.timestamp() * 1_000_000)
 
 
-class _Rule(NamedTuple):
-    freq: str
-    interval: int
-    times: int | None
-    until: datetime | None
-    days: list[tuple[int, int]]  #: (which of the month or 0, day of the week)
-    month_days: list[int]
+def main() -> None:
+    """Read a `CalendarText` from stdin, write `Parsed`, or a ConfigError's message as a text, to stdout."""
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=CalendarText)
+    resource.setrlimit(resource.RLIMIT_CPU, (asked.cpu_s, asked.cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    now = datetime.fromtimestamp(asked.now_us / 1e6, UTC)
+    try:
+        answer: Parsed | str = parse(asked.text, site=asked.site, now=now)
+    except ConfigError as error:
+        answer = error.message
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
 
 
-def _rule(text: str, start: datetime) -> _Rule:
-    pairs = dict(each.split("=", 1) for each in text.upper().split(";") if "=" in each)
-    strange = sorted(pairs.keys() - _RULE_KEYS)
-    if strange or pairs.get("FREQ") not in ("DAILY", "WEEKLY", "MONTHLY"):
-        raise ValueError(f"RRULE `{shown(text)}` is not understood")
-    until = None
-    if "UNTIL" in pairs:
-        is_local = not pairs["UNTIL"].endswith("Z")
-        until = _moment(
-            _Line("UNTIL", {}, pairs["UNTIL"] + ("Z" if is_local and "T" in pairs["UNTIL"] else ""))
-        )
-        if is_local:
-            until = until.replace(tzinfo=start.tzinfo)
-            until += timedelta(days=1, microseconds=-1) if "T" not in pairs["UNTIL"] else timedelta()
-    days = []
-    for each in pairs.get("BYDAY", "").split(",") if "BYDAY" in pairs else ():
-        match = re.fullmatch(r"([+-]?[1-5])?(MO|TU|WE|TH|FR|SA|SU)", each)
-        if match is None or (match[1] and pairs["FREQ"] != "MONTHLY"):
-            raise ValueError(f"BYDAY `{shown(each)}` is not understood")
-        days.append((int(match[1] or 0), DAYS.index(match[2])))
-    month_days = [int(each) for each in pairs["BYMONTHDAY"].split(",")] if "BYMONTHDAY" in pairs else []
-    if any(not 1 <= each <= 31 for each in month_days) or (month_days and pairs["FREQ"] != "MONTHLY"):
-        raise ValueError(f"BYMONTHDAY `{shown(pairs['BYMONTHDAY'])}` is not understood")
-    interval, count = int(pairs.get("INTERVAL", "1")), int(pairs["COUNT"]) if "COUNT" in pairs else None
-    if not 1 <= interval <= 1000 or (count is not None and count < 1):
-        raise ValueError(f"RRULE `{shown(text)}` is not understood")
-    return _Rule(pairs["FREQ"], interval, count, until, days, month_days)
-
-
-def _occurrences(text: str, start: datetime, now: datetime, effort: _Effort) -> list[datetime]:
-    """When an event begins, from a while ago on and within the horizon. Wall-clock times stay what they are when clocks
-    change. A rule without an end that began years ago starts near to now."""
-    rule = _rule(text, start)
-    first, last = now - timedelta(days=PAST_DAYS), now + timedelta(days=HORIZON_DAYS)
-    found: list[datetime] = []
-    steps = counted = 0
-    for each in _days(rule, start, None if rule.times is not None else first, effort):
-        at = datetime.combine(each, start.timetz())
-        steps += 1
-        if at > last or (rule.until is not None and at > rule.until) or len(found) >= OCCURRENCES_MAX:
-            break
-        if steps > STEPS_MAX:
-            raise ValueError(f"RRULE `{shown(text)}` has more than {STEPS_MAX} occurrences before today")
-        if at < start:
-            continue
-        counted += 1
-        if rule.times is not None and counted > rule.times:
-            break
-        if at >= first:
-            found.append(at)
-    return found
-
-
-def _days(rule: _Rule, start: datetime, skip_to: datetime | None, effort: _Effort) -> Iterator[date]:
-    """The days of a rule, ascending. `skip_to`: whole intervals before it may be left out."""
-    day = start.date()
-    behind = max(0, (skip_to.date() - day).days - 1) if skip_to is not None else 0
-    if rule.freq == "DAILY":
-        day += timedelta(days=behind // rule.interval * rule.interval)
-        while True:
-            effort.spend(1)
-            if not rule.days or day.weekday() in [weekday for _, weekday in rule.days]:
-                yield day
-            day += timedelta(days=rule.interval)
-    elif rule.freq == "WEEKLY":
-        monday = day - timedelta(days=day.weekday())
-        monday += timedelta(weeks=behind // (7 * rule.interval) * rule.interval)
-        weekdays = sorted({weekday for _, weekday in rule.days}) or [day.weekday()]
-        while True:
-            effort.spend(7)
-            yield from (monday + timedelta(days=each) for each in weekdays)
-            monday += timedelta(weeks=rule.interval)
-    else:
-        months = day.year * 12 + day.month - 1 + behind // (31 * rule.interval) * rule.interval
-        while True:
-            effort.spend(31)
-            yield from _days_of_month(rule, months // 12, months % 12 + 1, day.day)
-            months += rule.interval
-
-
-def _days_of_month(rule: _Rule, year: int, month: int, default: int) -> list[date]:
-    first = date(year, month, 1)
-    days = [first + timedelta(days=each) for each in range(31)]
-    days = [each for each in days if each.month == month]
-    if rule.days:
-        chosen: set[date] = set()
-        for nth, weekday in rule.days:
-            of_day = [each for each in days if each.weekday() == weekday]
-            if not nth:
-                chosen.update(of_day)
-            elif len(of_day) >= abs(nth):
-                chosen.add(of_day[nth - 1 if nth > 0 else nth])
-        return sorted(chosen)
-    wanted = rule.month_days or [default]
-    return [each for each in days if each.day in wanted]
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.model.identity import LOCAL, Identity, Role, Via
+from tidemill.net.addresses import is_loopback
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
@@ -45,7 +46,10 @@ class Authenticator(msgspec.Struct, kw_only=True):
         if len(given) > 1:
             raise StrangerError("two credentials in one request")
         if given:
-            identity = await self._of_header(given[0], encrypted=scope["scheme"] == "https")
+            host, _ = scope.get("client") or ("", 0)
+            identity = await self._of_header(
+                given[0], encrypted=scope["scheme"] == "https", stays_here=is_loopback(host)
+            )
         elif peer is not None and self.certificates is not None:
             identity = self.certificates.identity(peer)
         else:
@@ -54,13 +58,17 @@ class Authenticator(msgspec.Struct, kw_only=True):
             )
         return self.checked(identity)
 
-    async def _of_header(self, value: bytes, *, encrypted: bool) -> Identity:
+    async def _of_header(self, value: bytes, *, encrypted: bool, stays_here: bool) -> Identity:
         kind, _, text = value.partition(b" ")
         text = text.strip()
         if kind.lower() != b"bearer" or not text:
             raise StrangerError("the request's `Authorization` is not `Bearer ...`")
         secret = self.secret
         if secret is not None and hmac.compare_digest(text, secret):
+            if not (encrypted or stays_here):
+                raise StrangerError(
+                    "the secret came in clear text from another machine: replace it, and use https"
+                )
             return Identity(role=Role.OPERATOR, name="", via=Via.SECRET, subject="the server's secret")
         tokens = self.tokens
         if tokens is None or text.count(b".") != 2:

@@ -1,17 +1,25 @@
-"""Revoked credentials: a file with one line each, read again whenever it appears or changes."""
+"""Revoked credentials: a file with one line each. Changes take effect within a second.
+
+A separate thread reads the file. A file system that does not answer delays neither requests nor the server's end, and
+earlier revocations stay in force.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tidemill import log
+from tidemill import clock, log
 from tidemill.errors import ConfigError, SiteError
 from tidemill.files import write_durable
 from tidemill.model.identity import Identity
 
 LINES_MAX = 100_000
+PAUSE_S = 1.0  #: interval between two readings of the file
+LATE_S = 30.0  #: a reading that takes longer is reported
 KINDS = ("serial", "subject", "name", "token")
 _NONE = (0, 0, 0)
 _DAMAGED = (-1, -1, -1)
@@ -19,7 +27,8 @@ _LOG = log.Log("server")
 
 
 class Revoked:
-    """The list. `why` costs one `stat` while the file does not change. Shared by threads.
+    """The list. `why` uses only what is in memory; `refresh` reads the file, and `watched` does so every second.
+    Threads may share it.
 
     A server may have none, and one that appears later counts at once. One that had entries and is gone is an error:
     what it revoked stays revoked while the server runs, and without it the server does not start again. A file beside
@@ -31,14 +40,13 @@ class Revoked:
         self._path = path
         self._lock = threading.Lock()
         self._seen = _NONE
+        self._began_s: float | None = None  #: since when the thread reads the file
         self._entries: frozenset[tuple[str, str]] = frozenset()
         if path is not None and (os.path.lexists(path) or _mark_of(path).exists()):
             self._read(path)
 
     def has_entries(self) -> bool:
         """Whether anything is revoked now."""
-        if self._path is not None:
-            self._again(self._path)
         return bool(self._entries)
 
     def refuse_lost(self) -> None:
@@ -52,8 +60,6 @@ class Revoked:
 
     def why(self, identity: Identity) -> str | None:
         """The line that revokes an identity, or None."""
-        if self._path is not None:
-            self._again(self._path)
         kind = "token" if identity.via == "token" else "serial"
         credential = identity.credential.lstrip("0") if kind == "serial" else identity.credential
         for entry in ((kind, credential), ("subject", identity.subject), ("name", identity.name)):
@@ -61,7 +67,40 @@ class Revoked:
                 return f"{entry[0]} {entry[1]}"
         return None
 
-    def _again(self, path: Path) -> None:
+    @contextmanager
+    def watched(self, *, pause_s: float = PAUSE_S, late_s: float = LATE_S) -> Iterator[None]:
+        """Refresh the list every `pause_s` in a thread that nothing waits for, and log a reading that takes longer than
+        `late_s`."""
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over, pause_s), name="revoked", daemon=True).start()
+        threading.Thread(target=self._warn, args=(over, late_s), name="revoked-late", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event, pause_s: float) -> None:
+        while not over.wait(pause_s):
+            self._began_s = clock.monotonic_s()
+            try:
+                self.refresh()
+            except Exception as error:  # noqa: BLE001 - top of a thread: log it and look again
+                _LOG.error("revoked.unread", error=repr(error))
+            self._began_s = None
+
+    def _warn(self, over: threading.Event, late_s: float) -> None:
+        told: float | None = None
+        while not over.wait(late_s / 2):
+            began_s = self._began_s
+            if began_s is not None and began_s != told and clock.monotonic_s() > began_s + late_s:
+                told = began_s
+                _LOG.error("revoked.unanswered", path=str(self._path), hint="its file system does not answer")
+
+    def refresh(self) -> None:
+        """Read the file if it has appeared or changed. Takes as long as its file system does."""
+        if self._path is None:
+            return
+        path = self._path
         with self._lock:
             if _state(path) == self._seen:
                 return

@@ -31,7 +31,7 @@ from tidemill.server.notices.digests import (
 )
 from tidemill.server.notices.sender import Parcel, Sender
 from tidemill.server.notify import facts
-from tidemill.server.read import api_pages
+from tidemill.server.read import api_pages, feed
 from tidemill.wire.api import Change
 
 SITES_S = 2.0  #: interval at which the states of sites are read
@@ -106,12 +106,12 @@ class Gatherer:
 
     def _take_feed(self) -> None:
         self._load()
-        end = int(self._session.rows("changes_end")[0][0])  # first: who subscribes later is not passed over
+        end = feed.reached(self._session)  # read first, so that later subscribers miss nothing
         if not self._config.rules and not self._session.rows("subscriptions_any"):
             self._at = max(self._at, end)
             self._going_on.clear()  # no subscription follows them
         for _ in range(ROUNDS_MAX):
-            changes, reached = api_pages.changes(self._session, self._at, None)
+            changes, reached = feed.changes(self._session, self._at, None)
             if reached == self._at:
                 break
             if changes and changes[0].number > self._at + 1:
@@ -216,9 +216,7 @@ class Gatherer:
                 self._going_on.add(name)
             else:
                 found.add(name)
-        return (
-            found if not found or api_pages.changes(self._session, self._at, None)[1] == self._at else set()
-        )
+        return found if not found or feed.changes(self._session, self._at, None)[1] == self._at else set()
 
     def _compose(self, batch: DueDigest) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]

@@ -48,7 +48,6 @@ from tidemill.wire.api import (
     Attempt,
     CampaignRow,
     Capacity,
-    Change,
     Counts,
     FailurePage,
     FailureRow,
@@ -68,7 +67,6 @@ from tidemill.wire.api import (
 
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
-CHANGE_BATCHES = 20
 PATTERNS_READ = 200
 
 
@@ -383,15 +381,22 @@ def outputs(
     rows = session.rows(
         "outputs_of_campaign", campaign=found[0][0], before=TOP if before is None else before, limit=size + 1
     )
+    page = whole_jobs(session, rows, size)
+    page.kept = _kept_of_campaign(session, found[0][0]) if before is None else []
+    return page
+
+
+def whole_jobs(session: Session, rows: list[tuple[Any, ...]], size: int) -> OutputPage:
+    """A page of files, from up to `size + 1` rows. It ends between two jobs; `next` is its last job, None on the last
+    page."""
     more = len(rows) > size
-    if more and rows[0][0] != rows[-1][0]:  # end the page between two jobs
+    if more and rows[0][0] != rows[-1][0]:
         rows = [row for row in rows if row[0] != rows[-1][0]]
     elif more:  # one job has more files than a page: all of them
         rows = session.rows("outputs_of_jobs", ids=[rows[0][0]])
     return OutputPage(
         outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows],
         next=rows[-1][0] if more else None,
-        kept=_kept_of_campaign(session, found[0][0]) if before is None else [],
     )
 
 
@@ -518,24 +523,3 @@ def placements(session: Session, site: str | None, asked: traces.PlacementQuesti
         )
         for name, batch_id, nodes, cores, start_us, end_us in rows
     ]
-
-
-def changes(session: Session, after: int, campaign: str | None) -> tuple[list[Change], int]:
-    """The next state changes after a number, and the number that is reached; nothing more when that is `after`."""
-    found: list[Change] = []
-    reached = after
-    for _, last, body in session.rows("changes_after", after=after, limit=CHANGE_BATCHES):
-        reached = last
-        found += [
-            change
-            for change in msgspec.json.decode(body, type=list[Change])
-            if change.number > after and (campaign is None or change.campaign == campaign)
-        ]
-    return found, reached
-
-
-def changes_owned(session: Session, found: list[Change], owner: str, known: dict[str, bool]) -> list[Change]:
-    """Those of the changes that are about an owner's campaigns. `known` remembers by campaign: owners never change."""
-    for name in {each.campaign for each in found} - known.keys():
-        known[name] = session.rows("campaign_owner", name=name) == [(owner,)]
-    return [each for each in found if known[each.campaign]]

@@ -160,12 +160,14 @@ def _passes(found: dict[str, Any], filters: Filter) -> bool:
 
 
 class RowsWanted(NamedTuple):
-    """Rows of an archived job, or of its campaign: those of jobs before a number."""
+    """Which rows of an archived job or its campaign: of jobs before a number (newest first), or after one (oldest
+    first)."""
 
     place: ArchivedPlace
     job: int | None
     before: int | None
     limit: int
+    after: int | None = None
 
 
 def place_of(session: Session, campaign: str | None, job: int | None) -> ArchivedPlace | None:
@@ -183,10 +185,43 @@ def failures(session: Session, archive: Archive, wanted: RowsWanted) -> FailureP
 
 
 def outputs(session: Session, archive: Archive, wanted: RowsWanted) -> OutputPage:
-    """Delivered files by whole jobs, newest first."""
+    """Delivered files by whole jobs, newest first, or oldest first after a job."""
     rows, reached = _wanted(session, archive, wanted, table="outputs")
-    rows.sort(key=lambda each: (-each["job"], each["number"]))
+    sign = -1 if wanted.after is None else 1
+    rows.sort(key=lambda each: (sign * each["job"], each["number"]))
     return OutputPage(outputs=[_output(each) for each in rows], next=reached)
+
+
+def jobs_of(session: Session, archive: Archive, numbers: Sequence[int]) -> list[JobRow]:
+    """The jobs with these numbers that are in the archive."""
+    return [_row(each) for each in _of_numbers(session, archive, numbers, table="jobs", key="id")]
+
+
+def outputs_of(session: Session, archive: Archive, numbers: Sequence[int]) -> list[JobOutput]:
+    """Delivered files of the jobs with these numbers that are in the archive, the oldest job first."""
+    rows = _of_numbers(session, archive, numbers, table="outputs", key="job")
+    return [_output(each) for each in sorted(rows, key=lambda each: (each["job"], each["number"]))]
+
+
+def _of_numbers(
+    session: Session, archive: Archive, numbers: Sequence[int], *, table: str, key: str
+) -> list[dict[str, Any]]:
+    by_file: dict[tuple[str, int], list[int]] = defaultdict(list)
+    place: ArchivedPlace | None = None
+    last = -1
+    for number in sorted(numbers):
+        if number > last:  # not in the range of the number before
+            found = row(session, "archived_range", job=number)
+            held = found is not None and found[0] <= number <= found[1]
+            last = found[1] if found is not None and held else number
+            place = lookup.place_of_job(session, number) if held else None
+        if place is not None:
+            by_file[place.month, place.batch].append(number)
+    return [
+        each
+        for (month, batch), ids in by_file.items()
+        for each in archive.rows(month, batch, table, key=key, values=ids)
+    ]
 
 
 class OfSites:
@@ -239,17 +274,35 @@ def _wanted(
     if wanted.job is not None:
         return _rows(archive, place, table, [wanted.job]), None
     found: list[dict[str, Any]] = []
-    top = TOP if wanted.before is None else wanted.before
+    at = wanted.after
+    if at is None:
+        at = TOP if wanted.before is None else wanted.before
+    next_jobs = _jobs_before if wanted.after is None else _jobs_after
     for _ in range(ROUNDS):
-        ranges = _ranges(session, Filter(campaign=place.campaign), top)
-        if not ranges:
+        ids = next_jobs(session, place.campaign, at)
+        if not ids:
             return found, None
-        ids = [each for first, last, _, _ in ranges for each in range(first, last + 1)]
         found += _rows(archive, place, table, ids)
-        top = ranges[-1][0]
+        at = ids[-1]
         if len(found) >= wanted.limit:
             break
-    return found, top
+    return found, at
+
+
+def _jobs_before(session: Session, campaign: str, top: int) -> list[int]:
+    """The next archived jobs of a campaign before one, the newest first: LOOK at most."""
+    ranges = _ranges(session, Filter(campaign=campaign), top)
+    return [each for first, last, _, _ in ranges for each in range(last, first - 1, -1)]
+
+
+def _jobs_after(session: Session, campaign: str, after: int) -> list[int]:
+    """The next archived jobs of a campaign after one, the oldest first: LOOK at most."""
+    ids: list[int] = []
+    for first, last in session.rows("archived_ranges_from", name=campaign, after=after, limit=RANGES):
+        ids += range(max(first, after + 1), last + 1)[: LOOK - len(ids)]
+        if len(ids) >= LOOK:
+            break
+    return ids
 
 
 def _rows(

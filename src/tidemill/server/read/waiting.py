@@ -10,8 +10,8 @@ from typing import NamedTuple
 from tidemill import clock
 from tidemill.errors import did_you_mean
 from tidemill.harvest.plan.waves import in_words
-from tidemill.model.devices import devices_text, with_shares
-from tidemill.model.fit import LargestSlot, SlotNeed, amount_text, keys_text, nearest, options_text
+from tidemill.model.devices import devices_text
+from tidemill.model.fit import SlotNeed, amount_text, keys_text, nearest, options_text
 from tidemill.model.job import JobSpec
 from tidemill.model.quantities import counted_text, duration_text
 from tidemill.model.trouble import Trouble
@@ -78,7 +78,7 @@ HINTS = {
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
     "may free disk space or raise `stage_bytes_max`",
     Cause.NO_ALLOCATION: "the site that has it holds no allocation at work now; it goes on by itself when one starts",
-    Cause.RUNNING: "everything of it is at work",
+    Cause.RUNNING: "all its events are running",
     Cause.DELIVERING: "the outputs of what is done are being delivered",
     Cause.ENDING: "its payloads are being stopped, then what is done is delivered; a second cancel ends it at once",
 }
@@ -110,7 +110,7 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
     if job.state not in (WAITING, RUNNING):
         return None, ""
     if job.delivering:
-        return Cause.DELIVERING, ""
+        return Cause.DELIVERING, _undelivered(job, sites, kind, known)
     if job.ends:
         return Cause.ENDING, ""
     if job.blocked:
@@ -160,6 +160,16 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
     if found and len(found) == len(texts):
         return Cause.NO_ALLOCATION, "; ".join(found[:SITES_NAMED])
     return Cause.RUNNING, ""
+
+
+def _undelivered(job: StoredJob, sites: list[Site], kind: JobKind, known: Known) -> str:
+    """Why a delivery has to be tried again; empty = it is under way."""
+    found = (
+        (site, breakers.waiting_for(site, job.id, kind.app, known.spec))
+        for site in sites
+        if site.id == job.place
+    )
+    return next((_trouble(site, trouble) for site, trouble in found if trouble is not None), "")
 
 
 def _awaits(site: Site, now_us: int) -> str:
@@ -256,18 +266,10 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
     asked = SlotNeed(kind.cores or 1, kind.memory_mb, devices)
     text = f"asked: {counted_text(kind.cores or 1, 'core')}, {kind.memory_mb or 'any'} MB"
     text += f", {devices_text(devices)}" if devices else ""
-    slots, shown = [], []
+    shown = []
     for site in sites:
         capacity = site.capacity
         if capacity is not None:
-            slots.append(
-                LargestSlot(
-                    site.name,
-                    capacity.slot_cores_max,
-                    capacity.slot_memory_mb_max,
-                    with_shares(capacity.devices),
-                )
-            )
             has = f"{counted_text(capacity.slot_cores_max, 'core')}, {capacity.slot_memory_mb_max} MB"
             has += f", {devices_text(capacity.devices)}" if devices or capacity.devices else ""
             shown.append(has if len(sites) == 1 else f"{site.name} {has}")
@@ -275,7 +277,7 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
     text += f"; largest slot: {'; '.join(shown[:SITES_NAMED_MAX])}" + (
         f"; {more} more sites" if more > 0 else ""
     )
-    near = nearest(asked, slots)
+    near = nearest(asked, matching.slots_of(sites))
     if near is None:
         return text
     slot, amount = near

@@ -15,7 +15,7 @@ from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, archived, listing
+from tidemill.server.read import api_pages, archived, feed, listing
 from tidemill.server.read.listing import TOP
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -312,4 +312,4 @@ def logs(session: Session, job: int) -> list[tuple[int, int | None, bool, bool]]
 
 def reached(session: Session) -> int:
     """The number of the last change."""
-    return int(session.rows("changes_reached")[0][0])
+    return feed.reached(session)

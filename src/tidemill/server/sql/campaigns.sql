@@ -112,6 +112,14 @@ FROM outputs WHERE campaign = :campaign AND (job, number) < (:job, :number) ORDE
 -- Delivered files of a campaign; whole jobs, newest first.
 SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
 
+-- name: outputs_of_campaign_from
+-- The same, oldest first.
+SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE campaign = :campaign AND job > :after ORDER BY job, number LIMIT :limit;
+
+-- name: outputs_among
+-- Delivered files of some jobs, a page of them, oldest first.
+SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE job {in:ids} ORDER BY job, number LIMIT :limit;
+
 -- name: campaigns_newest
 -- A page of campaigns, newest first.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us

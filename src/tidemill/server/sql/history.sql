@@ -107,6 +107,10 @@ WHERE archived_jobs.first < :before AND (:any_owner = 1 OR archived_campaigns.ow
 -- Ranges of archived jobs of a campaign, the newest first.
 SELECT first, last FROM archived_jobs WHERE campaign = (SELECT id FROM archived_campaigns WHERE name = :name) AND first < :before ORDER BY first DESC LIMIT :limit;
 
+-- name: archived_ranges_from
+-- The same after a job, the oldest first.
+SELECT first, last FROM archived_jobs WHERE campaign = (SELECT id FROM archived_campaigns WHERE name = :name) AND last > :after ORDER BY first LIMIT :limit;
+
 -- name: archived_campaign
 -- One campaign of the archive.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch

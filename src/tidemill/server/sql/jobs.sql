@@ -36,6 +36,11 @@ CROSS JOIN LATERAL (
 UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage, kept = v.kept, delivered = v.delivered, sent = v.sent, deliveries = v.deliveries, ends = v.ends, ward = v.ward, moves = v.moves, waits_us = v.waits_us
 FROM v WHERE jobs.id = v.id;
 
+-- name: respecify_jobs many(id bigint, kind bigint, spec bigint)
+-- A retry changes what jobs ask for.
+UPDATE jobs SET kind = v.kind, spec = v.spec
+FROM v WHERE jobs.id = v.id;
+
 -- name: lease_jobs many(id bigint, site bigint, home smallint, place bigint, started_us bigint)
 -- Jobs of one event that got their first lease: what that changes.
 UPDATE jobs SET state = 1, ready = 0, n_leased = 1, leased = '0', attempts = 1, site = v.site, told = v.site, home = v.home, place = v.place, started_us = v.started_us

@@ -170,17 +170,28 @@ SELECT job, done FROM lost_results WHERE site = :site;
 -- It is decided.
 DELETE FROM lost_results WHERE site = :site;
 
--- name: insert_changes
--- A batch of state changes.
-INSERT INTO changes (first, last, body) VALUES (:first, :last, :body);
-
--- name: changes_reached
--- The number of the last change.
-SELECT COALESCE(MAX(last), 0) FROM changes;
+-- name: insert_changes many(first bigint, last bigint, campaign bigint, body bytea)
+-- Batches of state changes, each of one campaign.
+INSERT INTO changes (first, last, campaign, body) SELECT v.first, v.last, v.campaign, v.body FROM v;
 
 -- name: changes_after
--- Batches with changes after a number.
-SELECT first, last, body FROM changes WHERE last > :after ORDER BY first LIMIT :limit;
+-- Batches with changes after a number: from the one that may hold that number on.
+SELECT first, last, campaign, body FROM changes
+WHERE first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE first <= :after) AND last > :after ORDER BY first LIMIT :limit;
+
+-- name: changes_of_campaign
+-- The same of a campaign, and of several campaigns (0), where they were written so.
+SELECT first, last, campaign, body FROM (
+  SELECT * FROM (SELECT first, last, campaign, body FROM changes WHERE campaign = :campaign
+    AND first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE campaign = :campaign AND first <= :after) AND last > :after ORDER BY first LIMIT :limit) AS own
+  UNION ALL
+  SELECT * FROM (SELECT first, last, campaign, body FROM changes WHERE campaign = 0
+    AND first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE campaign = 0 AND first <= :after) AND last > :after ORDER BY first LIMIT :limit) AS mixed
+) AS found ORDER BY first LIMIT :limit;
+
+-- name: changes_begin
+-- The first number that is kept.
+SELECT COALESCE(MIN(first), 0) FROM changes;
 
 -- name: prune_changes
 -- The feed is bounded; `before` is not beyond what followers were sent.

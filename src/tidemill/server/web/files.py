@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from tidemill.errors import UNDECODABLE
+from tidemill.files import why_not_opened
 from tidemill.model.identity import Identity, Via
 from tidemill.server.errors import ForbiddenError, MissingError
 from tidemill.wire.api import OutputRow
@@ -57,7 +58,7 @@ def opened(identity: Identity, job: int, output: OutputRow) -> Download:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise MissingError(
-            f"output `{output.name}` of job {job} cannot be read here: {error.strerror}", hint=hint
+            f"output `{output.name}` of job {job} cannot be read here: {why_not_opened(error)}", hint=hint
         ) from error
     found = os.fstat(descriptor)
     wrong = (

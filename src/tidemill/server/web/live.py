@@ -17,7 +17,7 @@ from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.model.identity import Identity, Role
 from tidemill.server.api.app import Api
-from tidemill.server.read import api_pages, web_pages
+from tidemill.server.read import feed, web_pages
 
 WATCHERS_MAX = 200
 OWN_MAX = 50  #: of one person
@@ -116,7 +116,7 @@ def _news(session: Any, *, after: int) -> News | None:
     campaigns: set[str] = set()
     number = after
     for _ in range(READS_MAX):
-        found, reached = api_pages.changes(session, number, None)
+        found, reached = feed.changes(session, number, None)
         if reached == number:
             break
         number = reached

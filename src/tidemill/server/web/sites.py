@@ -17,8 +17,8 @@ from tidemill.server.web.files import may_download
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import AppOffer, BadNode, DrainRequest, SiteRow, SiteView, TransferView
-from tidemill.wire.monitoring import RegularWaits
+from tidemill.wire.api import AppOffer, DrainRequest, SiteRow, SiteView
+from tidemill.wire.monitoring import BadNode, RegularWaits, TransferView
 
 SPANS = {"24h": 1_440, "1h": 60, "6h": 360, "7d": 7 * 1_440, "30d": 30 * 1_440}
 SPAN_ORDER = ("1h", "6h", "24h", "7d", "30d")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill import octets
 from tidemill.config import load
 from tidemill.config.hidden import why_hidden
 from tidemill.config.site import SiteConfig
@@ -507,12 +508,18 @@ def adhoc(command: list[str], *, path: str | None, container: Container | None =
     the program is not found."""
     if not command or "\0" in "".join(command):
         raise JobError("the command is empty" if not command else "the command holds a NUL character")
-    program = command[0] if container is not None else shutil.which(command[0], path=path)
-    if program is None:
-        raise JobError(f"there is no program `{command[0]}`", hint="name it by its absolute path")
+    program = command[0]
+    if container is None:
+        found = shutil.which(octets.restored(program), path=path)
+        if found is None:
+            raise JobError(
+                f"the site has no program `{octets.shown(program)}` on its agent's PATH",
+                hint="give its absolute path",
+            )
+        program = octets.carried(str(Path(found).absolute()))
     app = Application(
         name="command",
-        executable=program if container is not None else str(Path(program).absolute()),
+        executable=program,
         arguments=command[1:],
         container=container,
         nodes_max=NODES_MAX,

@@ -82,7 +82,7 @@ class Offers:
         now_s = clock.monotonic_s()
         if now_s >= self._next_refresh_s:
             self._next_refresh_s = now_s + self._refresh_s
-            if self.applications.refresh():
+            if self.applications.refresh() or self.profiles.take_news():
                 self._is_sent = False
             self._look.step(now_s)
             self.applications.digests.write_known(self._site.directory / RECORD)

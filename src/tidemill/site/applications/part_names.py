@@ -15,7 +15,8 @@ PART_FILES_MAX = 100_000
 """Events of a job whose outputs may be files in one directory; of more, an archive is made."""
 
 NAME_BYTES_MAX = 200
-"""Of a file name, which 255 bytes bound, with room for `.NAME.JOB.part`."""
+"""Limit of a file name. File systems take 255 bytes: the rest is room for the output's name before it and the numbers
+of events behind it."""
 
 VALUE_BYTES_MAX = 120
 """Of what a line puts into a name, so that what stands behind it, such as the event, has its place, too."""

@@ -38,7 +38,7 @@ from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
 from tidemill.node.fleet import work_files
 from tidemill.site.applications.job_reads import JobReads
 from tidemill.wire.api import AppOffer, StartCost
-from tidemill.wire.node import IndexEntry, Noted, Program, Record
+from tidemill.wire.node import IndexEntry, Noted, Program, Record, job_of
 
 PATHS_MAX = 100_000
 """Paths that are kept of an application's version, the busiest: 10 MB. A scientific Python import has 3,000."""
@@ -127,6 +127,7 @@ class Profiles:
         self._fleets = fleets
         self._costs: dict[Version, StartCost | None] = {}
         self._marks: dict[Version, int] = {}
+        self._has_news = False
         self._noted: dict[Pilot, int] = {}  #: -> searches in vain
         self._active: dict[Pilot, None] = {}
         self._refused: set[int | None] = set()
@@ -179,6 +180,11 @@ class Profiles:
             msgspec.structs.replace(offer, start=self.cost(offer.name, offer.version)) for offer in offers
         ]
 
+    def take_news(self) -> bool:
+        """Whether payloads were traced since this was asked last, even where their cost is the known one."""
+        has_news, self._has_news = self._has_news, False
+        return has_news
+
     # ---- the search in bundles ----
 
     def heard(self, fleet: str, records: Iterable[Record]) -> None:
@@ -227,6 +233,7 @@ class Profiles:
         for key, cost in found.costs.items():
             known = self._costs.get(key)
             self._costs[key] = cost
+            self._has_news = True
             if known is None or is_other(known, cost):
                 self._marks[key] = self._marks.get(key, 0) + 1
                 changed = True
@@ -466,7 +473,7 @@ def version_of(fleet: Path, job: int) -> Version | None:
     for told in work_files(fleet, _WorkFile):
         programs.update({each.program: Version(each.app, each.version) for each in told.programs})
         for each in told.jobs:
-            if each.job == job:
+            if job_of(each.job) == job:
                 return programs.get(each.program)
     return None
 

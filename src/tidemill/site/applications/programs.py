@@ -153,6 +153,7 @@ class Preparer:
         if width is not None:
             words = [*launcher_words(self._launching.launcher, width), self._approved(spec).app.executable]
             argv = [*(doubled(word) for word in words), *argv]
+        shell = None if spec.shell is msgspec.UNSET else spec.shell
         return JobDef(
             job=job.id,
             program=program.program,
@@ -163,6 +164,8 @@ class Preparer:
             events=spec.events,
             inputs=inputs,
             at_once=spec.running_max,
+            umask=None if shell is None else shell.umask,
+            limits=None if shell is None else shell.limits,
         )
 
     def opening(self, spec: JobSpec) -> tuple[list[str], str]:
@@ -184,7 +187,7 @@ class Preparer:
         outputs = spec.outputs
         if outputs is None:
             outputs = [] if spec.app is None else self._approved(spec).app.outputs
-        if spec.keep_stdout:
+        if spec.keep_stdout and not any(map(_is_stdout, outputs)):
             outputs = [*outputs, Output(name=STDOUT, path=STDOUT, kind=OutputKind.EACH)]
         return outputs
 
@@ -390,7 +393,7 @@ class Preparer:
         return _first(spec.resources.cores, approved.app.resources.cores, DEFAULT_CORES)
 
     def _files(self, spec: JobSpec) -> list[Output]:
-        files = [each for each in self.outputs(spec) if not (spec.keep_stdout and each.path == STDOUT)]
+        files = [each for each in self.outputs(spec) if not (spec.keep_stdout and _is_stdout(each))]
         for each in files:
             if each.path.startswith("/") or ".." in each.path.split("/") or not each.path:
                 raise JobError(f"path `{each.path}` of output `{each.name}` leaves the work directory")
@@ -521,6 +524,11 @@ def _given(*values: T | None) -> T | None:
 def _image(spec: JobSpec) -> str:
     """The image in which a command runs; empty for none."""
     return "" if spec.container is msgspec.UNSET else spec.container
+
+
+def _is_stdout(output: Output) -> bool:
+    """Whether an output is what payloads print, not one of their files. Jobs name it to choose how it is packed."""
+    return output.name == STDOUT and output.path == STDOUT
 
 
 def _first(*values: T | None) -> T:

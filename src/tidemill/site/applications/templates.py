@@ -53,12 +53,19 @@ class Template(msgspec.Struct, frozen=True):
 
     @classmethod
     def literal_but_known(cls, text: str) -> Template:
-        """An argument of an ad-hoc command: braces that name nothing known are meant as they stand."""
+        """An argument of an ad-hoc command. Braces around an unknown name are text, and `{{event}}` stands for the text
+        `{event}`."""
         pieces: list[tuple[str, str | None]] = []
         literal = ""
         at = 0
         for match in re.finditer(r"\{([^{}]*)\}", text):
-            if is_slot_template(match[1]):
+            if not is_slot_template(match[1]):
+                continue
+            start, end = match.span()
+            if start > at and text[start - 1] == "{" and text[end : end + 1] == "}":
+                literal += doubled(text[at : start - 1] + match[0])
+                at = end + 1
+            else:
                 literal += doubled(text[at : match.start()])
                 pieces.append((literal, match[1]))
                 literal, at = "", match.end()

@@ -24,7 +24,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import TEMPORARY, read_bounded, write_whole
+from tidemill.files import TEMPORARY, read_bounded, short_name, write_whole
 from tidemill.log import Log
 from tidemill.site.data.budget import NO_ROOM, StageRoom
 
@@ -299,7 +299,7 @@ class DataCache:
     def link(self, name: str, path: Path, *, hit: bool) -> None:
         """Make `path` a link to the copy: it is pinned as long as that exists."""
         self.figures.hits += hit
-        temporary = path.with_name(f".{path.name}.link")
+        temporary = path.with_name(f".{short_name(path.name)}.link")
         temporary.unlink(missing_ok=True)
         os.link(self._directory / name, temporary)
         temporary.rename(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +15,7 @@ from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.model.trouble import EXAMPLES_MAX, TROUBLES_MAX, Trouble
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
@@ -38,15 +40,26 @@ STOP_S_MAX = 60.0
 _log = Log("deliveries")
 
 
+class _Asked(NamedTuple):
+    """What is to be delivered of a job, and its destinations, which a retry may have changed."""
+
+    done: str
+    terms: s.DeliveryTerms
+    output_dir: str | None = None
+    urls: tuple[str | None, ...] = ()
+
+
 class _Try(msgspec.Struct):
     """A delivery under way, or waiting for its next try."""
 
-    asked: tuple[str, s.DeliveryTerms]
+    asked: _Asked
     held: bool = False
     future: Future[list[OutputRow]] | None = None
     tries: int = 0
     next_s: float = 0.0
     awaits: tuple[str, ...] = ()  #: remote files on their way
+    why: str = ""  #: the last try failed
+    since_us: int = 0
     canceled: threading.Event = msgspec.field(default_factory=threading.Event)
 
 
@@ -106,11 +119,16 @@ class Deliveries:
             if attempt.canceled.is_set() and (attempt.future is None or attempt.future.done()):
                 del self._tries[job]
 
-    def _asked(self, job_id: int) -> tuple[str, s.DeliveryTerms] | None:
+    def _asked(self, job_id: int) -> _Asked | None:
         """What is to be delivered of a job; None = nothing."""
         state = self._log.pool.state
         done, job = state.deliveries.get(job_id), state.jobs.get(job_id)
-        return None if done is None else (done, s.DeliveryTerms() if job is None else job.terms)
+        if done is None:
+            return None
+        if job is None:
+            return _Asked(done, s.DeliveryTerms())
+        urls = tuple(each.url for each in job.spec.outputs or ())
+        return _Asked(done, job.terms, job.spec.output_dir, urls)
 
     def _let_go(self) -> bool:
         """Give back what is left of jobs that were stopped, once nothing more comes of them; whether there were any."""
@@ -153,13 +171,33 @@ class Deliveries:
             for attempt in (self._tries.get(job),)
         ]
 
+    def troubles(self) -> list[Trouble]:
+        """Why deliveries wait for their next try, each cause once. They hold back no other work."""
+        causes: dict[str, list[tuple[int, _Try]]] = {}
+        for job, attempt in self._tries.items():
+            if attempt.why:
+                causes.setdefault(attempt.why, []).append((job, attempt))
+        now_s, now_us = clock.monotonic_s(), clock.now_us()
+        return [
+            Trouble(
+                failure=FailureClass.STAGE_OUT,
+                scope="",
+                message=why,
+                since_us=min(attempt.since_us for _, attempt in waiting),
+                next_us=now_us + max(0, int((min(each.next_s for _, each in waiting) - now_s) * 1e6)),
+                jobs=len(waiting),
+                examples=[job for job, _ in waiting[:EXAMPLES_MAX]],
+            )
+            for why, waiting in list(causes.items())[:TROUBLES_MAX]
+        ]
+
     def _begin(self, job_id: int) -> int:
         """Hand a delivery to a thread if its parts are complete; how many were handed over."""
         job = self._log.pool.state.jobs.get(job_id)
         asked = self._asked(job_id)
         assert asked is not None, "it is to be delivered"
         if job is None:
-            self._lose(job_id, "this site keeps nothing of it", asked[0])
+            self._lose(job_id, "this site has no outputs of it", asked.done)
             return 0
         if job.open:
             return 0  # lost parts are made again
@@ -263,6 +301,7 @@ class Deliveries:
             attempt.tries += 1
             if is_transient(error) and attempt.tries < TRIES_MAX:
                 attempt.next_s = clock.monotonic_s() + PAUSE_S * 2**attempt.tries
+                attempt.why, attempt.since_us = error.message, attempt.since_us or clock.now_us()
                 _log.warning("delivery.delayed", job=job_id, reason=error.message)
                 return
             known = error.failure if isinstance(error, TransferError) else None
@@ -270,7 +309,7 @@ class Deliveries:
         else:
             self._log.apply(
                 s.OutputsDelivered(
-                    job=job_id, outputs=outputs, evidence=None, done=attempt.asked[0], held=attempt.held
+                    job=job_id, outputs=outputs, evidence=None, done=attempt.asked.done, held=attempt.held
                 )
             )
 

@@ -17,20 +17,34 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import threading
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from tidemill.errors import UNDECODABLE, JobError, ProtocolError, SiteError
-from tidemill.files import read_bounded, sync, sync_directory, write_durable
+from tidemill.files import (
+    current_umask,
+    make_directories,
+    open_new,
+    read_bounded,
+    set_mode,
+    short_name,
+    sync,
+    sync_directory,
+    write_durable,
+)
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind, JobSpec, Output, OutputKind, Pack
 from tidemill.model.seed import seed
-from tidemill.node.bundle import SparseFile, TarWriter, read_chunks
+from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
 from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX, OwnedPlaces, is_manifest_name, manifest_path
@@ -44,6 +58,15 @@ from tidemill.wire.node import OutputRef
 COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 LINES_BYTES_MAX = 256 << 20
 """As crates/slot reads them."""
+
+_UNMASKED = 0o666
+"""Permissions, before the umask, of files that are not copies of one payload's file; as in open(2)."""
+
+FILE_NAME_BYTES_MAX = 255  #: NAME_MAX of Linux's file systems
+ENDING_CHARS_MAX = 32  #: a longer one says nothing of the type
+_LETTER = re.compile(r".", re.DOTALL)
+_ENCODED = re.compile(r"%[C-Fc-f][0-9A-Fa-f](?:%[89ABab][0-9A-Fa-f])+|%[0-9A-Fa-f]{2}|.", re.DOTALL)
+"""A character of a URL; the percent-encoded bytes of one UTF-8 character stay together."""
 
 LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
@@ -66,6 +89,21 @@ class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
     fresh: str | None = None
     held: bool = False
     number: int = 1
+
+
+class FileMask(NamedTuple):
+    """The umask of delivered files: that of the job's shell, else the site's. `bounds`: the site serves several
+    submitters, so its own umask applies as well."""
+
+    site: int
+    bounds: bool
+
+    def of(self, spec: JobSpec) -> int:
+        """The umask of a job's files and directories."""
+        asked = None if spec.shell is msgspec.UNSET else spec.shell.umask
+        if asked is None:
+            return self.site
+        return asked | self.site if self.bounds else asked
 
 
 class BrokenMerge(NamedTuple):
@@ -136,8 +174,10 @@ class Deliverer:
         *,
         bytes_max: int,
         departures: Departures | None = None,
+        umask: FileMask | None = None,
     ) -> None:
         self._departures = departures
+        self._umask = umask or FileMask(site=current_umask(), bounds=False)
         self._fleets = fleets
         self._places = places
         self._bytes_max = bytes_max
@@ -219,6 +259,7 @@ class Deliverer:
                 lambda path, output=output, is_tar=is_tar: copying.write(  # type: ignore[misc]
                     path, output, is_tar=is_tar
                 ),
+                url=url,
             )
             moved = self._departures.send(delivery.job, output.name, path, url, awaits)
             if moved is not None:
@@ -251,12 +292,14 @@ class Deliverer:
         refs = list(_refs(delivery, output.name))
         if _is_spread(delivery, output):
             folder = self._folder(delivery, output)
-            names = part_names(output.path, self._parts(delivery, output, refs))
-            is_shared, taken = self._is_shared(delivery, output), {target for _, target, _ in made}
+            path = output.path
+            if self._is_shared(delivery, output):  # `a/out.txt` and `b/out.txt`: `a-out.txt`, `b-out.txt`
+                path = "-".join(Path(path).parts)
+            names = part_names(path, self._parts(delivery, output, refs))
+            taken = {target for _, target, _ in made}
             for (part, ref), name in zip(refs, names, strict=True):
                 marked = folder / f"{output.name}-{name}"
-                is_marked = is_shared or is_manifest_name(name)
-                target = self._confine(marked if is_marked else folder / name, delivery.owner)
+                target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
                 if target in taken:  # `out.txt` and `out-{event}.txt` of a job have names in common
                     target = self._confine(marked, delivery.owner)
                 member = _member(delivery, part, ref, "")
@@ -286,24 +329,30 @@ class Deliverer:
         output: Output,
         target: Path,
         members: list[OutputMember],
-        write: Callable[[Path], None],
+        write: Callable[[Path], _Made],
     ) -> tuple[Path, Path, File]:
-        """A file of an output under a temporary name beside its own."""
-        self._make_directory(target.parent)
+        """Write a file of an output under a temporary name beside its own. `write` returns its permissions before the
+        umask."""
+        umask = self._umask.of(delivery.spec)
+        self._make_directory(target.parent, umask)
         self._confine(target, delivery.owner)  # no directory of it has become a link meanwhile
-        temporary = target.with_name(f".{target.name}.{delivery.job}.part")
+        temporary = target.with_name(f".{short_name(target.name)}.{delivery.job}.part")
         try:
-            write(temporary)
-        except BaseException:
+            written = write(temporary)
+            set_mode(temporary, written.mode & ~umask | stat.S_IRUSR)
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
-            raise
-        size, digest = _measure(temporary)
+            if not isinstance(error, OSError):
+                raise
+            raise SiteError(
+                f"failed to deliver outputs of job {delivery.job} to `{target.parent}`: {error.strerror}"
+            ) from error
         file = File(
             output=output.name,
             kind=output.kind.value,
             file=target.name,
-            size_bytes=size,
-            sha256=digest,
+            size_bytes=written.size_bytes,
+            sha256=written.sha256,
             members=members,
             delivery=delivery.number,
         )
@@ -353,7 +402,8 @@ class Deliverer:
         content = read_bounded(path, LINES_BYTES_MAX)
         if content is None:
             return None
-        return [line.decode(errors="replace") for line in content.split(b"\n", events)[:events]]
+        lines = content.removeprefix(BOM_UTF8).split(b"\n", events)[:events]
+        return [line.decode(errors="replace") for line in lines]
 
     def _target(self, delivery: OutputDelivery, output: Output) -> Path:
         folder, name = self._numbered(delivery, output)
@@ -406,34 +456,33 @@ class Deliverer:
             raise JobError(f"output {fault.message}", hint=fault.hint)
         return real
 
-    def _make_directory(self, path: Path) -> None:
+    def _make_directory(self, path: Path, umask: int) -> None:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_directories(path, umask)
         except OSError as error:
             raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
 
-    def _claim(
-        self, delivery: OutputDelivery, made: list[tuple[Path, Path, File]]
-    ) -> dict[Path, set[str | None]]:
-        """Write the manifests, after a check that nothing foreign stands where the files go.
-
-        Returns the checksums that each file may have now: its own, and that of our earlier delivery.
-        """
-        known: dict[Path, set[str | None]] = {}
+    def _claim(self, delivery: OutputDelivery, made: list[tuple[Path, Path, File]]) -> dict[Path, _Claim]:
+        """Write the manifests, after a check that nothing foreign stands where the files go."""
+        known: dict[Path, _Claim] = {}
         folders: dict[Path, list[File]] = {}
+        umask = self._umask.of(delivery.spec)
         for _, target, file in made:
             folders.setdefault(target.parent, []).append(file)
-        for folder, files in folders.items():
+        for folder, fresh in folders.items():
             path = manifest_path(folder, delivery.job)
             before = _read_manifest(path)
-            ours = {(each.output, each.file): each.sha256 for each in before.files} if before else {}
-            for file in files:
-                known[folder / file.file] = {file.sha256, ours.get((file.output, file.file))}
-                _check_ours(folder / file.file, known[folder / file.file])
-            self._make_directory(path.parent)
+            ours = {(each.output, each.file): each for each in before.files} if before else {}
+            for file in fresh:
+                earlier = ours.get((file.output, file.file), file)
+                known[folder / file.file] = claim = _Claim(
+                    {(each.size_bytes, each.sha256) for each in (file, earlier)}
+                )
+                claim.check(folder / file.file)
+            self._make_directory(path.parent, umask)
             spec = delivery.spec
             done = IntervalSet.parse(delivery.done)
-            files = [*(_earlier(before, delivery, done, files)), *files]
+            listed = [*(_earlier(before, delivery, done, fresh)), *fresh]
             failed = IntervalSet([(0, spec.events)])
             for first, end in done:
                 failed.remove(first, end)
@@ -446,11 +495,20 @@ class Deliverer:
                 events=spec.events,
                 done=str(done),
                 failed=str(failed),
-                files=files,
+                files=listed,
                 owner=delivery.owner,
             )
-            write_durable(path, msgspec.json.encode(manifest), mode=0o644)
+            mode = 0o666 & ~umask | stat.S_IRUSR  # later deliveries read the manifest
+            write_durable(path, msgspec.json.encode(manifest), mode=mode, exact=True)
         return known
+
+
+class _Made(NamedTuple):
+    """A file that was written: size, checksum, and permissions before the umask."""
+
+    size_bytes: int
+    sha256: str
+    mode: int
 
 
 class _Copying:
@@ -461,16 +519,16 @@ class _Copying:
         self._delivery = delivery
         self._canceled = canceled
 
-    def write(self, path: Path, output: Output, *, is_tar: bool) -> None:
-        """Write an output. Raises DamagedError, SiteError, CanceledError."""
+    def write(self, path: Path, output: Output, *, is_tar: bool) -> _Made:
+        """Write an output with mode 0600. Raises DamagedError, SiteError, CanceledError."""
         refs = list(_refs(self._delivery, output.name))
         merged = self._delivery.merged.get(output.name)
         if is_tar:
-            self._write_tar(path, output, refs)
-        elif merged is not None:
-            self.write_joined(path, [(self._delivery.parts[0], merged[1])], merged[0])
-        else:
-            self.write_joined(path, refs, None)
+            return _Made(*self._write_tar(path, output, refs), _UNMASKED)
+        if merged is not None:
+            made = self.write_joined(path, [(self._delivery.parts[0], merged[1])], merged[0])
+            return made._replace(mode=_UNMASKED | made.mode & 0o111)  # what the site's own step left
+        return self.write_joined(path, refs, None)
 
     def verify(self, output: str) -> None:
         """Read all parts of an output. Raises DamagedError, CanceledError."""
@@ -478,10 +536,11 @@ class _Copying:
             for _ in _verified(self._fleets / part.fleet / "bundle", part, ref):
                 self._check()
 
-    def write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
-        """Write parts one after another. Raises DamagedError, SiteError, CanceledError."""
+    def write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> _Made:
+        """Write parts one after another. The result has the permissions that all parts share. Raises DamagedError,
+        SiteError, CanceledError."""
         path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
-        with path.open("xb") as file:  # never through a link
+        with open_new(path, 0o600) as file:
             sparse = SparseFile(file)
             for part, ref in refs:
                 for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
@@ -489,9 +548,12 @@ class _Copying:
                     sparse.write(piece)
             sparse.end()
             sync(file)
+        modes = [_UNMASKED if ref.mode is None else ref.mode & 0o777 for _, ref in refs]
+        mode = reduce(and_, modes, 0o777) if modes else _UNMASKED
+        return _Made(sparse.tell(), sparse.digest.hexdigest(), mode)
 
-    def _write_tar(self, path: Path, output: Output, refs: list[tuple[KeptPart, OutputRef]]) -> None:
-        archive = TarWriter(path, self._check)
+    def _write_tar(self, path: Path, output: Output, refs: list[tuple[KeptPart, OutputRef]]) -> Written:
+        archive = TarWriter(path, self._check, mode=0o600)
         try:
             for part, ref in refs:
                 try:
@@ -504,6 +566,7 @@ class _Copying:
             archive.abandon()
             raise
         archive.close()
+        return archive.written
 
     def _check(self) -> None:
         if self._canceled.is_set():
@@ -522,14 +585,26 @@ def check_complete(delivery: OutputDelivery) -> None:
             raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
 
 
-def numbered(name: str, delivery: int, mark: str = "-") -> str:
-    """The name of a file in the job's nth delivery: `hits.tar`, `hits-2.tar`. Earlier files stay as they are."""
+def numbered(name: str, delivery: int, mark: str = "-", *, is_encoded: bool = False) -> str:
+    """The name of a file in the job's nth delivery: `hits.tar`, `hits-2.tar`. Earlier files stay as they are. If the
+    name would be too long, the part before the number is cut. `is_encoded`: the name is percent-encoded, as in URLs."""
     if delivery == 1:
         return name
     path, query, rest = name.partition("?")
-    suffixes = Path(path).suffixes
+    above, slash, file = path.rpartition("/")
+    suffixes = Path(file).suffixes
     ending = "".join(suffixes[-2:] if suffixes and suffixes[-1] in COMPRESSED else suffixes[-1:])
-    return f"{path.removesuffix(ending)}{mark}{delivery}{ending}{query}{rest}"
+    added = f"{mark}{delivery}"
+    if len(ending) > ENDING_CHARS_MAX and _is_too_long(file + added, is_encoded=is_encoded):
+        ending = ""
+    letters = (_ENCODED if is_encoded else _LETTER).findall(file.removesuffix(ending))
+    while letters and _is_too_long("".join([*letters, added, ending]), is_encoded=is_encoded):
+        letters.pop()
+    return f"{above}{slash}{''.join(letters)}{added}{ending}{query}{rest}"
+
+
+def _is_too_long(name: str, *, is_encoded: bool) -> bool:
+    return len(unquote_to_bytes(name) if is_encoded else os.fsencode(name)) > FILE_NAME_BYTES_MAX
 
 
 def later_places(plain: Mapping[str, tuple[str, str]], delivery: int) -> dict[str, tuple[str, str]]:
@@ -538,11 +613,12 @@ def later_places(plain: Mapping[str, tuple[str, str]], delivery: int) -> dict[st
     found: dict[str, tuple[str, str]] = {}
     taken = set(plain.values())
     for output, (folder, name) in plain.items():
+        is_encoded = is_remote(folder) and not folder.startswith(LITERAL_ROOTS)
         mark = "-"
-        while (folder, numbered(name, delivery, mark)) in taken:
+        while (place := (folder, numbered(name, delivery, mark, is_encoded=is_encoded))) in taken:
             mark += "-"
-        found[output] = folder, numbered(name, delivery, mark)
-        taken.add(found[output])
+        found[output] = place
+        taken.add(place)
     return found
 
 
@@ -636,32 +712,41 @@ def _member_name(output: Output, part: KeptPart) -> str:
     return f"{stem}-{events}{dot}{suffix}"
 
 
-def _measure(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return file.seek(0, os.SEEK_END), digest
+class _Claim:
+    """The sizes and checksums that an existing file may have: those of the new content, and of Tidemill's earlier
+    delivery. Reads the file only if its size is one of these, and again only after it has changed."""
 
+    def __init__(self, known: set[tuple[int, str]]) -> None:
+        self._known = known
+        self._read: tuple[int, ...] = ()  #: what stat(2) said when the file was read
 
-def _check_ours(path: Path, known: set[str | None]) -> None:
-    if not path.exists():
-        return
-    _, digest = _measure(path)
-    if digest not in known:
+    def check(self, path: Path) -> None:
+        """Raise JobError if the file is not this job's."""
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+                if state == self._read:
+                    return
+                if any(found.st_size == size for size, _ in self._known):
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    if (found.st_size, digest) in self._known:
+                        self._read = state
+                        return
+        except FileNotFoundError:
+            return
         raise JobError(
             f"`{path}` exists already and is not this job's",
             hint="move it away, or give the job another output directory or name, then `tidemill job retry`",
         )
 
 
-def _publish(temporary: Path, target: Path, known: set[str | None]) -> None:
+def _publish(temporary: Path, target: Path, claim: _Claim) -> None:
     """Give the file its name, never over a foreign one that has appeared meanwhile."""
     try:
         os.link(temporary, target)
-    except FileExistsError:
-        _check_ours(target, known)
-        temporary.rename(target)
-    except OSError:  # a file system without hard links
-        _check_ours(target, known)
+    except OSError:  # the target exists, or the file system has no hard links
+        claim.check(target)
         temporary.rename(target)
 
 

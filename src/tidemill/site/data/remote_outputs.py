@@ -36,6 +36,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     adler32: str = ""
     before: str = ""
     sent: bool = False
+    url: str = ""  #: where it was sent; empty in records of earlier versions
+
+    def is_sent_to(self, url: str) -> bool:
+        """Whether the file was sent to `url`: a retry may have named another place since."""
+        return self.sent and self.url in ("", url)
 
 
 class OutgoingFiles:
@@ -91,11 +96,15 @@ class Departures:
         """Whether all of these moves have an outcome."""
         return self._moving.is_done(awaits)
 
-    def prepare(self, job: int, output: str, done: str, build: Callable[[Path], None]) -> Path:
-        """The output's file with the events `done`, built by `build` unless it is there. Raises SiteError."""
+    def prepare(
+        self, job: int, output: str, done: str, build: Callable[[Path], object], *, url: str = ""
+    ) -> Path:
+        """The output's file with the events `done`. Calls `build` unless the file exists or was sent to `url`. Raises
+        SiteError."""
         path = self._directory / str(job) / output
         ready = self._ready(path)
-        if ready is not None and ready.done == done and (ready.sent or _size(path) == ready.size_bytes):
+        is_same = ready is not None and ready.done == done
+        if ready is not None and is_same and (ready.is_sent_to(url) or _size(path) == ready.size_bytes):
             return path
         before = "" if ready is None else ready.sha256 if ready.sent else ready.before
         temporary = path.with_name(f".{path.name}.tmp")
@@ -124,14 +133,14 @@ class Departures:
         """What was moved; None while it is on its way, by the move that is added to `awaits`. Raises TransferError."""
         ready = self._ready(path)
         assert ready is not None, "it is prepared"
-        if ready.sent:
+        if ready.is_sent_to(url):
             return Moved(size_bytes=ready.size_bytes, sha256=ready.sha256)
         wanted = order_id(Direction.OUT, url, ready.sha256, job, output)
         outcome = self._moving.take(wanted)
         if outcome is not None:
             outcome.check()
             assert outcome.moved is not None
-            self._note(path, msgspec.structs.replace(ready, sent=True))
+            self._note(path, msgspec.structs.replace(ready, sent=True, url=url))
             return outcome.moved
         known = {"sha256": ready.sha256} | ({"adler32": ready.adler32} if ready.adler32 else {})
         before = ready.before or None

@@ -7,11 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from tidemill import clock
+from tidemill.files import current_umask
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.leftovers import sweep_leftovers
 from tidemill.site.data.masks import private_paths
-from tidemill.site.data.outputs import Deliverer
+from tidemill.site.data.outputs import Deliverer, FileMask
 from tidemill.site.data.owners import OwnedPlaces, person_of
 from tidemill.site.data.payload_logs import LogFetches
 from tidemill.site.data.remote_outputs import Departures
@@ -35,7 +36,7 @@ class SiteData:
         places = OwnedPlaces(roots, base, person=person_of(config))
         if config.serves_others:  # it is covered in slots, so it has to be there before them
             with suppress(OSError):
-                base.mkdir(parents=True, exist_ok=True)
+                base.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._site = site
         self._moves = open_moves(directory, config)
         self.stage = Stage(directory / "stage", config, places, self._moves, site.pools.copies)
@@ -44,7 +45,8 @@ class SiteData:
         self._departures = Departures(directory / "stage" / "out", self._moves, self.stage.outgoing)
         site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
-            site.fleets_dir, places, bytes_max=config.delivery_bytes_max, departures=self._departures
+            site.fleets_dir, places, bytes_max=config.delivery_bytes_max, departures=self._departures,
+            umask=FileMask(site=current_umask(), bounds=config.serves_others),
         )  # fmt: skip
         self.deliveries = Deliveries(site, preparer, deliverer)
         self._logs = LogFetches(site)

@@ -35,7 +35,7 @@ from tidemill.cache.routing.links import NAME as LINKS
 from tidemill.cache.routing.links import RouteLinks
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
-from tidemill.files import sync_directory
+from tidemill.files import short_name, sync_directory
 from tidemill.lines import KnownLines, NumberedLines
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
@@ -792,7 +792,7 @@ def _definition(
 
 
 def _link(source: Path, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.link")
+    temporary = path.with_name(f".{short_name(path.name)}.link")
     temporary.unlink(missing_ok=True)
     os.link(source, temporary)
     temporary.rename(path)

@@ -32,7 +32,18 @@ from tidemill.site.fleet.lead import Lead, NoLead, Serving
 from tidemill.site.fleet.mailbox import Mailbox, adopt
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
-from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, NodeCacheDef, Program, Record, Settings
+from tidemill.wire.node import (
+    FORMAT,
+    End,
+    Grant,
+    JobDef,
+    Manifest,
+    NodeCacheDef,
+    Program,
+    Record,
+    Settings,
+    form_number,
+)
 
 BATCH_COMMANDS = [
     *("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sacct"),
@@ -99,6 +110,13 @@ class GrantNeeds(NamedTuple):
     began: dict[int, int]
 
 
+class GivenJob(NamedTuple):
+    """What a fleet knows of a job: `SiteJob.began` at that time, and a mark of its definition."""
+
+    began: int
+    mark: int
+
+
 class OpenFleet:
     """A fleet directory with its journal, its lead's process and what its lead has received."""
 
@@ -106,12 +124,11 @@ class OpenFleet:
         self.record = record
         self.fleet = fleet
         self.programs: set[int] = set()
-        self.jobs: dict[int, int] = {}  #: jobs that it has, with their `began`
+        self.jobs: dict[int, GivenJob] = {}  #: jobs that the fleet knows
         seen = {pilot: str(numbers) for pilot, numbers in record.seen.items()}
         self.journal = FleetJournal(
             fleet.journal, MergeState(offsets=dict(record.offsets), seen=seen, ended=dict(record.ended))
         )
-        self.offsets = dict(record.offsets)
         is_closed = fleet.manifest.lead == "none"
         self.mailbox = Mailbox(fleet) if is_closed else None
         self.lead: Serving = NoLead(fleet) if is_closed else Lead(fleet, binary)
@@ -237,9 +254,7 @@ class Fleets:
         if not records:
             return []
         self.io.heard(records)
-        offsets = opened.journal.state().offsets
-        changed = {name: at for name, at in offsets.items() if opened.offsets.get(name) != at}
-        opened.offsets = offsets
+        changed = opened.journal.moved()
         pieces = [records[at : at + RECORDS_PER_READ] for at in range(0, len(records), RECORDS_PER_READ)]
         return [
             # offsets go with the last piece: a crash in between reads some records again, which are known by number
@@ -322,13 +337,21 @@ class Fleets:
         order: WorkOrder,
     ) -> None:
         """Write one work file, with the programs and jobs that this fleet does not have; without a lead, leave that
-        to `hand_out`. What is canceled is what was granted before. Pilots cancel what they know of a job that began
-        again since: they hold its inputs as they were. Raises SiteError."""
+        to `hand_out`. What is canceled is what was granted before. A job that began again is canceled at pilots if it
+        has inputs, of which they hold the former ones, or another definition. Raises SiteError."""
         programs, jobs, began = needs
-        differs = (number for number in jobs if opened.jobs.get(number, began[number]) != began[number])
-        canceled = {number for number in differs if jobs[number].inputs}.union(order.cancel_jobs)
+        before = {number: opened.jobs[number] for number in jobs if number in opened.jobs}
+        again = {number for number, known in before.items() if known.began != began[number]}
+        otherwise = {
+            number for number in again if jobs[number].inputs or _mark(jobs[number]) != before[number].mark
+        }
+        canceled = otherwise.union(order.cancel_jobs)
         order = msgspec.structs.replace(order, cancel_jobs=sorted(canceled))
-        new_jobs = [job for number, job in jobs.items() if number not in opened.jobs or number in canceled]
+        new_jobs = [
+            job
+            for number, job in jobs.items()
+            if number not in before or number in again or number in canceled
+        ]
         if opened.mailbox is not None:
             opened.mailbox.order(order)
             opened.mailbox.grant(grants, programs.values(), jobs.values())
@@ -341,7 +364,7 @@ class Fleets:
             opened.programs.update(each.program for each in new_programs)
         for number in canceled:
             opened.jobs.pop(number, None)
-        opened.jobs.update((job.job, began[job.job]) for job in new_jobs)
+        opened.jobs.update((job.job, GivenJob(began[job.job], _mark(job))) for job in new_jobs)
 
     def remove(self, name: str) -> None:
         """Delete a finished fleet's directory. Raises SiteError."""
@@ -355,12 +378,17 @@ class Fleets:
         _log.info("fleet.removed", fleet=name)
 
 
+def _mark(job: JobDef) -> int:
+    """A hash of a definition; a fleet may know a million jobs."""
+    return hash(msgspec.json.encode(job))
+
+
 def adopt_mailbox(opened: OpenFleet, state: s.SiteState) -> None:
     """What an earlier agent handed out in this fleet, from files; orders that wait for a pilot are given once more.
     Raises SiteError, ProtocolError."""
     name = opened.record.name
     undone = [
-        (Grant(grant=number, job=job.id, first=0, count=0, chunk_max=None), held.open)
+        (Grant(grant=number, job=form_number(job.id, held.form), first=0, count=0, chunk_max=None), held.open)
         for job in state.jobs.values()
         for number, held in job.grants.items()
         if held.fleet == name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import Executor
 from itertools import islice
 
@@ -23,8 +23,9 @@ from tidemill.site.fleet.staged_inputs import StagedInputs
 from tidemill.site.fleet.troubles import SiteTroubles
 from tidemill.site.fleet.workload import event_s
 from tidemill.site.state import site_state as s
+from tidemill.site.state.growing import spec_in
 from tidemill.site.state.log import SiteLog
-from tidemill.wire.node import End, Grant, JobDef, Program
+from tidemill.wire.node import End, Grant, JobDef, Program, form_number, job_of
 
 JOBS_PER_TICK = 4000
 GRANTS_PER_FILE = 4000
@@ -52,7 +53,8 @@ class Granting:
         self._fleets = fleets
         self.inputs = StagedInputs(log, preparer, stage, fleets, executor)
         self.troubles = SiteTroubles(log, fleets.directory.parent, fleets.config)
-        self._defined: dict[int, tuple[int, Program, JobDef]] = {}  #: with `began` of the job
+        #: by job and form, with `began` of the job
+        self._defined: dict[int, dict[int, tuple[int, Program, JobDef]]] = {}
         self.unwritten: list[UnwrittenWork] = []
 
     @property
@@ -70,37 +72,31 @@ class Granting:
         grants: list[Grant] = []
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
-        number = pool.state.next_grant
         unclean = set(pool.state.forgotten)  # what was staged before they came back is removed first
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
             is_due = job_id not in unclean and self._is_due(job) and not _runs_elsewhere(job, fleet)
-            defined = self._define(job) if is_due else None
-            if defined is None:
-                if job_id in backlog:  # it is not refused: behind those that are ready
-                    backlog[job_id] = backlog.pop(job_id)
+            due = list(self._due(job)) if is_due else []
+            # a refused job went back as a whole, even if only a later form was refused
+            if job_id not in backlog:
                 continue
-            is_trial = self.troubles.is_trial(job_id)
-            for piece in job.ready:
-                count = self.inputs.covered(job, piece)
-                if is_trial:
-                    count = min(count, 1)
+            if not due:  # behind those that are ready
+                backlog[job_id] = backlog.pop(job_id)
+                continue
+            for piece, count, program, definition in due:
                 if count:
                     grants.append(
                         Grant(
-                            grant=number,
-                            job=job_id,
+                            grant=pool.state.next_grant + len(grants),
+                            job=definition.job,
                             first=piece.first,
                             count=count,
                             chunk_max=piece.chunk_max,
                         )
                     )
-                    number += 1
-                if count < piece.count or is_trial:
-                    break
+                programs[program.program] = program
+                jobs[definition.job] = definition
             self.troubles.granted(job_id)
-            programs[defined[0].program] = defined[0]
-            jobs[job_id] = defined[1]
             if len(grants) >= GRANTS_PER_FILE:
                 break
         if not grants:
@@ -110,6 +106,29 @@ class Granting:
         )
         self._note(fleet, entry, programs, jobs)
         return True
+
+    def _due(self, job: s.SiteJob) -> Iterator[tuple[s.UndonePiece, int, Program, JobDef]]:
+        """The next pieces of a job, each with the number of events that can be granted now, its program and its
+        definition."""
+        forms = {held.form for held in job.grants.values()} if job.spec.running_max is not None else set()
+        known: dict[int, tuple[Program, JobDef]] = {}
+        for piece in list(job.ready):
+            form = job.base_form if piece.form is None else piece.form
+            if forms - {form}:
+                return  # leads count what runs at once for each form separately
+            defined = known.get(form) or self._define(job, form)
+            if defined is None:
+                return
+            known[form] = defined
+            is_trial = self.troubles.is_trial(job.id)
+            count = self.inputs.covered(job, piece)
+            if is_trial:
+                count = min(count, 1)
+            yield piece, count, *defined
+            if count < piece.count or is_trial:
+                return
+            if job.spec.running_max is not None:
+                forms.add(form)
 
     def orders(
         self, fleet: OpenFleet, *, ended: list[str], ends: list[End], leave: list[str], close: bool
@@ -171,7 +190,7 @@ class Granting:
         self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
     ) -> None:
         self._log.apply(entry)
-        began = {number: self._log.pool.state.jobs[number].began for number in jobs}
+        began = {number: self._log.pool.state.jobs[job_of(number)].began for number in jobs}
         self.unwritten.append(UnwrittenWork(fleet, entry, GrantNeeds(programs, jobs, began)))
 
     def _is_due(self, job: s.SiteJob) -> bool:
@@ -182,11 +201,11 @@ class Granting:
         self.inputs.waiting_load.drop(job.id)  # it is counted there
         return False
 
-    def _define(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
-        """The job's program and definition; None while inputs or digests are on their way, while it waits for a trouble
-        of the site's to end, and where it went back."""
+    def _define(self, job: s.SiteJob, form: int) -> tuple[Program, JobDef] | None:
+        """Program and definition of a form of a job. None while inputs or digests are on their way, while the job waits
+        for a trouble of the site to end, and after it went back."""
         try:
-            defined = self._prepare(job)
+            defined = self._prepare(job, form)
         except PendingError:
             return None
         except TidemillError as error:
@@ -196,25 +215,39 @@ class Granting:
             self.troubles.ready(job)
         return defined
 
-    def _prepare(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
+    def _prepare(self, job: s.SiteJob, form: int) -> tuple[Program, JobDef] | None:
         self._preparer.check_owner(job)
-        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
-        program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
         has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+        if has_inputs and self.inputs.is_blocked(
+            job
+        ):  # cheap: each tick asks this for thousands of waiting jobs
+            return None
+        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
+        number = form_number(job.id, form)
+        spec = spec_in(job, form)
+        measured_s = event_s(rate.wall_s, rate.events) if rate else None
+        if spec.resources.grows:  # a job that would fit no node once it has grown is not started
+            self._preparer.program(
+                msgspec.structs.replace(spec, resources=job.spec.resources.largest), measured_s
+            )
+        program = self._preparer.program(spec, measured_s)
         if has_inputs and not self._have_inputs(job):
             return None
-        known = self._defined.get(job.id)
+        known = self._defined.get(job.id, {}).get(form)
         if known is not None and known[0] == job.began and known[1] is program:
             return known[1:]
         self._stage.check_places(job.spec, job.owner)
         inputs = self.inputs.of(job.id) if has_inputs else []
-        defined = (program, self._preparer.job(job, program, inputs))
+        definition = self._preparer.job(job, program, inputs)
+        if number != job.id:
+            definition = msgspec.structs.replace(definition, job=number)
+        defined = (program, definition)
         if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
             if len(self._defined) >= DEFINED_MAX:
                 self._defined = {
                     n: each for n, each in self._defined.items() if n in self._log.pool.state.jobs
                 }
-            self._defined[job.id] = (job.began, *defined)
+            self._defined.setdefault(job.id, {})[form] = (job.began, *defined)
         return defined
 
     def _have_inputs(self, job: s.SiteJob) -> bool:

@@ -7,6 +7,7 @@ free again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.journal import allocation_of
 from tidemill.site.applications.memory import has_room
-from tidemill.wire.node import Done, Ended, Failed, Grant, JobDef, Program, Record, Returned, Started
+from tidemill.wire.node import Done, Ended, Failed, Grant, JobDef, Program, Record, Returned, Started, job_of
 
 INTERVALS = 3.0
 """An allocation gets work for this many top-up intervals. The agent learns about one interval late what it runs (a
@@ -64,18 +65,25 @@ class Book:
         self._held: dict[str, dict[int, IntervalSet]] = {}
         self._holders: dict[int, set[str]] = {}
         self._paces: dict[int, _Pace] = {}
+        self._grants_of: Counter[int] = Counter()  #: open ones, by job
+        self._jobs_of: Counter[int] = Counter()  #: defined ones, by program
 
     # ---- what happened ----
 
     def define(self, programs: Iterable[Program], jobs: Iterable[JobDef]) -> None:
-        """Take over definitions; a later one replaces an earlier one."""
+        """Take over definitions; a later one replaces an earlier one. The book forgets a job with its last grant, and a
+        program with its last job: later grants bring their definitions with them."""
         self.programs.update((each.program, each) for each in programs)
-        self.jobs.update((each.job, each) for each in jobs)
+        for each in jobs:
+            self._jobs_of[each.program] += 1
+            self._forget_job(each.job)
+            self.jobs[each.job] = each
 
     def add(self, grant: Grant, events: Iterable[tuple[int, int]] | None = None) -> None:
         """A grant of which these events (default: all) are open and free."""
         spans = [(grant.first, grant.first + grant.count)] if events is None else events
         self.grants[grant.grant] = grant
+        self._grants_of[grant.job] += 1
         self._free[grant.grant] = IntervalSet(spans)
         self._holders[grant.grant] = set()
 
@@ -100,11 +108,13 @@ class Book:
     def take(self, record: Record) -> bool:
         """Learn from a record; whether an earlier start of its allocation may have left something to be revoked."""
         if isinstance(record, Done | Failed):
-            self._settle(record.grant, record.first, record.first + record.count)
-            if isinstance(record, Done) and record.count:
-                pace = self._paces.setdefault(record.job, _Pace())
+            # records have the number of the job, grants that of its form
+            grant = self.grants.get(record.grant)
+            if isinstance(record, Done) and record.count and grant is not None:
+                pace = self._paces.setdefault(grant.job, _Pace())
                 pace.wall_s += (record.wall_us - record.setup_us) / 1e6
                 pace.events += record.count
+            self._settle(record.grant, record.first, record.first + record.count)
         elif isinstance(record, Returned):
             self._return(allocation_of(record.p), record.grant, record.first, record.first + record.count)
         elif isinstance(record, Ended):
@@ -129,7 +139,12 @@ class Book:
         for number in [number for number, grant in self.grants.items() if grant.job in doomed]:
             self._forget(number)
         for job in doomed:
-            self.jobs.pop(job, None)
+            self._forget_job(job)
+
+    def forget_idle(self) -> None:
+        """Drop the definitions of jobs without open grants."""
+        for job in [each for each in self.jobs if each not in self._grants_of]:
+            self._forget_job(job)
 
     def _settle(self, number: int, first: int, end: int) -> None:
         free = self._free.get(number)
@@ -157,9 +172,25 @@ class Book:
             self._holders[number].discard(allocation)
 
     def _forget(self, number: int) -> None:
-        del self.grants[number], self._free[number]
+        job = self.grants.pop(number).job
+        del self._free[number]
         for allocation in self._holders.pop(number):
             del self._held[allocation][number]
+        self._grants_of[job] -= 1
+        if not self._grants_of[job]:
+            del self._grants_of[job]
+            self._paces.pop(job, None)
+            self._forget_job(job)
+
+    def _forget_job(self, job: int) -> None:
+        """Drop a job's definition, and that of its program if no other job uses it."""
+        defined = self.jobs.pop(job, None)
+        if defined is None:
+            return
+        self._jobs_of[defined.program] -= 1
+        if not self._jobs_of[defined.program]:
+            del self._jobs_of[defined.program]
+            self.programs.pop(defined.program, None)
 
     # ---- what is there ----
 
@@ -201,7 +232,7 @@ class Book:
 
     def event_core_s(self, job: int) -> float:
         """Core-seconds of one event of a job: as measured, else as its program says."""
-        pace = self._paces.get(job)
+        pace = self._paces.get(job) or self._paces.get(job_of(job))
         program = self._program(job)
         measured = pace is not None and pace.events > 0
         event_s = pace.wall_s / pace.events if measured and pace else program.event_s if program else 0.0

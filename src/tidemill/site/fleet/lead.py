@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -116,13 +117,17 @@ class Lead:
 
     def stop(self) -> None:
         """Send TERM."""
-        is_child = self._child is not None and self._child.poll() is None
-        pid = self._child.pid if is_child and self._child is not None else self._foreign()
-        if pid is not None:
-            try:
-                os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                return
+        if self._child is not None and self._child.poll() is None:
+            # a child of this process: the number stays in use until wait(2)
+            with suppress(ProcessLookupError):
+                os.kill(self._child.pid, signal.SIGTERM)
+            return
+        pid = self._foreign()
+        if pid is None:
+            return
+        sent = processes.terminate(pid, lambda: self._foreign() == pid)
+        if sent.process is not None:
+            os.close(sent.process)
 
     def _foreign(self) -> int | None:
         try:

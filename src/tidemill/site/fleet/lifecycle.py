@@ -230,6 +230,14 @@ class Lifecycle:
                 self._epoch.check()
                 self._fleets.remove(name)
 
+    def send_home(self, reason: str) -> None:
+        """Order all pilots to leave by a file, without the batch system."""
+        for opened in self._working():
+            try:
+                opened.fleet.stop(reason)
+            except SiteError as error:
+                _log.error("fleet.not_stopped", fleet=opened.record.name, reason=error.message)
+
     def stop(self) -> None:
         """End the leads with the agent."""
         for opened in self._fleets.open.values():

@@ -168,6 +168,7 @@ def adopt(
                 book.move(share.allocation, work.grants[place])
         mailbox._drain |= work.drain
         mailbox._close |= work.close
+    book.forget_idle()
     for records in replay(fleet.journal, offsets):
         mailbox.take(records)
     mailbox._told_over = mailbox._drain or mailbox._close

@@ -174,6 +174,22 @@ class StagedInputs:
             else:
                 known.staged.remove(record.first, record.first + record.count)
 
+    def is_blocked(self, job: s.SiteJob) -> bool:
+        """Whether nothing has happened to the job's inputs since they were last inspected, and nothing can start for
+        them now: then the job need not be defined. Cheap."""
+        known = self._jobs.get(job.id)
+        if known is None:
+            if len(self._waiting) >= self._waiting_max and job.id not in self._stage.jobs_before:
+                self._weigh(job, IntervalSet())
+                return True
+            return len(self._begun) >= BEGUN_MAX or job.id in self._ending
+        if known.under_way is not None:
+            return not known.under_way.done()
+        if known.began != job.began or not job.ready:
+            return False
+        first = job.ready[0].first
+        return not known.staged.touches(first, first + 1) and not self._may_begin(job, known)
+
     def of(self, job: int) -> list[InputDef]:
         """The inputs of a job that `is_ready`."""
         return self._jobs[job].inputs

@@ -59,6 +59,7 @@ class OrderIntake:
                     at_us=clock.now_us(),
                     refused=screened.refused,
                     passed=screened.passed,
+                    illegal=list(screened.illegal),
                 )
             )
         self._tell(screened, now_s)

@@ -18,10 +18,12 @@ import msgspec
 
 from tidemill.config.limits import OrderLimits
 from tidemill.model import legal
+from tidemill.model.failure import ILLEGAL
 from tidemill.model.job import EVENTS_MAX, JobSpec
 from tidemill.site.state import site_state as s
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
+from tidemill.wire.node import FORM_BASE
 
 NUMBER_MAX = 1 << 62
 CURE_READS = ("", "file", "cache")  #: how a cure may ask that inputs are read
@@ -47,7 +49,7 @@ Deny = Callable[[str], str | None]
 class Screened(NamedTuple):
     """`orders`: to be taken; `refused`: why not, by the number of a lease among them (whose specification is left
     out); `passed`: highest number that was screened; `dropped`: how many were malformed, `why`: the first of them;
-    `left`: not taken now, `full`: what there is too much of."""
+    `left`: not taken now, `full`: what there is too much of; `illegal`: the refused leases whose job is not legal."""
 
     orders: list[api.Order]
     refused: dict[int, str]
@@ -56,6 +58,7 @@ class Screened(NamedTuple):
     why: str = ""
     left: int = 0
     full: str = ""
+    illegal: Sequence[int] = ()
 
 
 class IntakeRoom(NamedTuple):
@@ -99,6 +102,7 @@ class Screen:
         self._leases: Counter[int] = Counter()
         self._orders: list[api.Order] = []
         self._refused: dict[int, str] = {}
+        self._illegal: list[int] = []
 
     def look(self, orders: Sequence[api.Order]) -> Screened:
         """What to take of them."""
@@ -118,10 +122,13 @@ class Screen:
             full = self._full(order)
             if full:
                 left = len(orders) - at
-                return Screened(self._orders, self._refused, passed, dropped, why, left, full)
+                return self._screened(passed, dropped, why)._replace(left=left, full=full)
             self._take(order)
             passed = order.n
-        return Screened(self._orders, self._refused, passed, dropped, why)
+        return self._screened(passed, dropped, why)
+
+    def _screened(self, passed: int, dropped: int, why: str) -> Screened:
+        return Screened(self._orders, self._refused, passed, dropped, why, illegal=self._illegal)
 
     def _take(self, order: api.Order) -> None:
         room = self._room
@@ -189,7 +196,8 @@ class Screen:
                 return f"it had {known.events} events before, and has {legal.shown(spec.events)} now"
             wrong = legal.row_fault(spec) or legal.spec_fault(spec) or _origin_fault(order, spec)
             if wrong is not None:
-                return f"the job is not legal: {wrong.text}"
+                self._illegal.append(order.n)
+                return f"{ILLEGAL}{wrong.text}"
             self._spec_bytes = len(_encode(spec))
             if self._spec_bytes > self._limits.spec_bytes_max:
                 return f"its specification has more than {self._limits.spec_bytes_max} bytes"
@@ -204,12 +212,14 @@ def _fault(order: api.Order) -> str | None:
     """Why an order is malformed, whatever the state."""
     if isinstance(order, api.DrainOrder):
         return None
-    if not 0 < order.job < s.STEP_BASE:
+    if not 0 < order.job < FORM_BASE:
         return f"there is no job {legal.shown(order.job)}"
     if not all(0 <= number < NUMBER_MAX for number in _numbers(order)):
         return "a number in it is out of range"
     if not isinstance(order, api.DeliverOrder):
         return None
+    if not legal.is_place(order.output_dir):
+        return "its directory for outputs is not legal"
     return _done_fault(order.done) or _done_fault(order.fresh or "")
 
 

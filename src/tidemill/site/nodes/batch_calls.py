@@ -13,20 +13,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import BatchSubmission, BatchSystem, Status
+from tidemill.batch.contract import BatchSubmission, BatchSystem, PlainReply, Status, is_shown
 from tidemill.errors import TidemillError
+from tidemill.log import Log
 from tidemill.model.machine import JobCounts, Snapshot
 from tidemill.site.state.epoch import SupersededError
+
+_log = Log("harvest")
 
 
 class PollAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the batch system answered. `snapshot` None = it was asked for allocations only. `calls`: commands that it
-    took."""
+    took; `at_s`: monotonic time at which it was asked. `plain`: what the plain query showed of those that had to be
+    in the answer and are not; None = all are, or it failed."""
 
     statuses: dict[str, Status]
     snapshot: Snapshot | None
     seconds: float
     calls: int
+    at_s: float = 0.0
+    plain: PlainReply | None = None
 
 
 class Actions(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +92,10 @@ class BatchCalls:
         """Whether a call is under way, or its answer was not taken yet."""
         return self._under_way is not None
 
-    def poll(self, names: Collection[str], *, machine: bool) -> None:
-        """Ask for the state of these allocations and, with `machine`, of the whole machine."""
-        self._start(lambda: _poll(self.batch, list(names), machine))
+    def poll(self, names: Collection[str], *, machine: bool, expected: Collection[str] = ()) -> None:
+        """Ask for the state of these allocations and, with `machine`, of the whole machine. Allocations of `expected`
+        that the answer does not show are looked up by the plain query."""
+        self._start(lambda: _poll(self.batch, list(names), machine, expected))
 
     def glance(self) -> None:
         """Ask whether jobs have come or ended."""
@@ -130,19 +137,33 @@ class BatchCalls:
         self._under_way = done
 
 
-def _poll(batch: BatchSystem, names: list[str], machine: bool) -> PollAnswer | Unreachable:
+def _poll(
+    batch: BatchSystem, names: list[str], machine: bool, expected: Collection[str]
+) -> PollAnswer | Unreachable:
     began_s, before = clock.monotonic_s(), batch.calls.queries
     try:
         statuses = batch.status(names) if names else {}
         snapshot = batch.snapshot() if machine else None
     except TidemillError as error:
         return Unreachable(error)
+    plain = plain_reply(batch, [each for each in expected if not is_shown(statuses, each)])
     return PollAnswer(
         statuses=statuses,
         snapshot=snapshot,
         seconds=clock.monotonic_s() - began_s,
+        at_s=began_s,
+        plain=plain,
         calls=batch.calls.queries - before,
     )
+
+
+def plain_reply(batch: BatchSystem, names: list[str]) -> PlainReply | None:
+    """What the plain query shows of these allocations; None = there are none, or it failed."""
+    try:
+        return batch.plain(names) if names else None
+    except TidemillError as error:
+        _log.warning("plain.failed", reason=error.message)
+        return None
 
 
 def _glance(batch: BatchSystem) -> Glanced:

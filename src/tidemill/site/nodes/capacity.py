@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.model.state import AllocationState
+from tidemill.model.trouble import Trouble
 from tidemill.site.applications.memory import largest_slot_mb
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.nodes.holdings import CacheHoldings
@@ -92,8 +93,12 @@ def near(endpoints: Sequence[Endpoint]) -> list[NearData]:
 class CapacityMeter:
     """Measures what the site can take. Slots are those of the machine as it was when the agent started."""
 
-    def __init__(self, site: ServedSite, harvesting: Harvesting) -> None:
+    def __init__(
+        self, site: ServedSite, harvesting: Harvesting, waiting: Callable[[], list[Trouble]]
+    ) -> None:
+        """`waiting`: why deliveries wait."""
         self._site = site
+        self._waiting = waiting
         self._harvesting = harvesting
         self._shape = harvesting.machine.shape
         self._throughput = Throughput()
@@ -108,6 +113,7 @@ class CapacityMeter:
         wide_core_s = self._wide_core_s()
         if wide_core_s > 0:
             want_ranges = max(0, config.lease_ranges_max - self._site.state.leases_open)
+        awaits = self._harvesting.awaited()
         active = [a for a in self._harvesting.book.living if a.state is AllocationState.ACTIVE]
         return Capacity(
             want_core_s=want_core_s,
@@ -122,14 +128,22 @@ class CapacityMeter:
             wide_core_s=wide_core_s,
             wide_nodes_max=machine.wide_nodes_max if machine.launcher else 0,
             launcher=machine.launcher,
-            troubles=self._harvesting.fleets.granting.troubles.shown(),
+            troubles=[
+                *self._harvesting.doubts.troubles(
+                    jobs=0 if awaits is None else len(self._site.state.jobs),
+                    next_us=self._harvesting.next_poll_us,
+                ),
+                *self._harvesting.fleets.granting.troubles.shown(),
+                *self._waiting(),
+            ],
             keeps=True,
             opens=True,
             limits=True,
             packs=True,
+            grows=True,
             near=near(config.endpoints),
             holds=self._holdings.now(),
-            awaits=self._harvesting.awaited(),
+            awaits=awaits,
         )
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:

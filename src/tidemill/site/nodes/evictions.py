@@ -8,7 +8,7 @@ still be given that node.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import msgspec
 
@@ -22,6 +22,10 @@ AGAIN_S = 60.0
 LATE_SLACK_S = 60.0
 """A job that has not started at its deadline is ended by Slurm's next check: by default at most a minute later. Other
 batch systems have no such deadline (qsub(1B) of PBS; qsub(1) of Grid Engine: `-dl` is when a job should start)."""
+
+FUTILE_CANCELS = 2
+"""Cancels are futile if a pilot still works, or the job still waits, after the batch system has confirmed this many of
+them. The second is sent once the usual time to end has passed."""
 
 WAITING = frozenset({AllocationState.INTENDED, AllocationState.QUEUED})
 
@@ -75,11 +79,14 @@ class Recancels:
         """`known`: what the last agent left. Whether it sent its last cancels is not known."""
         self._unconfirmed = {a.name for a in known if a.canceled_us and a.state not in ALLOCATION_FINAL}
         self._sent_us: dict[str, int] = {}
+        self._confirmed: dict[str, tuple[int, float]] = {}  #: how many, and when the last
 
-    def sent(self, names: Iterable[str], now_us: int, *, is_confirmed: bool) -> None:
-        """Take notice of a cancel."""
+    def sent(self, names: Iterable[str], now_us: int, *, is_confirmed: bool, now_s: float = 0.0) -> None:
+        """Note a cancel. `now_s`: monotonic time."""
         for name in names:
             self._sent_us[name] = now_us
+            if is_confirmed:
+                self._confirmed[name] = (self._confirmed.get(name, (0, 0.0))[0] + 1, now_s)
             (self._unconfirmed.discard if is_confirmed else self._unconfirmed.add)(name)
 
     def due(self, living: Iterable[Allocation], now_us: int, *, pause_us: int) -> list[str]:
@@ -91,6 +98,19 @@ class Recancels:
             name
             for name, at_us in canceled.items()
             if name in self._unconfirmed or now_us - max(at_us, self._sent_us.get(name, 0)) >= pause_us
+        ]
+
+    def futile(self, living: Iterable[Allocation], heard_since: Callable[[str, float], bool]) -> list[str]:
+        """Allocations that go on although the batch system has confirmed FUTILE_CANCELS cancels: their pilots were
+        heard after the last cancel (`heard_since`), or they still wait. Leaves out jobs that only end slowly, such as
+        in an epilog."""
+        canceled = {a.name: a for a in living if a.canceled_us}
+        self._confirmed = {name: each for name, each in self._confirmed.items() if name in canceled}
+        return [
+            name
+            for name, (times, at_s) in self._confirmed.items()
+            if times >= FUTILE_CANCELS
+            and (canceled[name].state is AllocationState.QUEUED or heard_since(name, at_s))
         ]
 
 

@@ -37,7 +37,9 @@ from tidemill.site.nodes.batch_calls import (
     Glanced,
     PollAnswer,
     Unreachable,
+    plain_reply,
 )
+from tidemill.site.nodes.doubts import CAUSE, Doubts
 from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
@@ -45,6 +47,7 @@ from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.selection import Named
+from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
 from tidemill.site.staff.stopping import retreat
 from tidemill.site.state import site_state as s
@@ -92,6 +95,7 @@ class Harvesting:
         )
         self._recancels = Recancels(site.state.allocations.values())
         self._again: list[str] = []  #: allocations to cancel once more
+        self.doubts = Doubts(config)
         self.calls = BatchCalls(batch, site.epoch.check, inline=machine.is_local)
         self._policy = policy_of(config)
         self._interval_s = poll_s_of(config)
@@ -108,7 +112,8 @@ class Harvesting:
         self._is_stopped = False  #: as of the last tick
         self._is_fresh = False
         self._unreachable = ""
-        self._starts_nothing = ""  #: why the batch system starts no jobs, as last seen
+        #: as of its last reply, and as people were shown: why it starts no jobs, and why it is not believed
+        self._starts_nothing = self._doubted = ""
         self._shortened_by: dict[str, str] = {}
         self._silence = Silence(config.harvest.first_record_s)
         self._polled = False
@@ -149,6 +154,7 @@ class Harvesting:
     def heard(self, records: Sequence[Record]) -> None:
         """Take what pilots record: what starts cost, and that allocations start."""
         self.machine.costs.heard(records, self._log.pool.state.allocations)
+        self.doubts.heard(records)
         started = {record.allocation for record in records if type(record) is Started}
         if started:
             self.book.worked()
@@ -173,7 +179,8 @@ class Harvesting:
             self._has_seen_change = False
             self._hurries = self._has_new_work = False
             names = [a.name for a in self.book.watched(clock.now_us())]
-            self.calls.poll(names, machine=self.machine.reads_snapshots)
+            checked = self.doubts.to_check(self.book.living)
+            self.calls.poll(names, machine=self.machine.reads_snapshots, expected=checked)
             changed |= self._take()
         elif self._is_glance_due(now_s):
             self.glances.glancing(now_s)
@@ -246,11 +253,16 @@ class Harvesting:
             end = way_out(stop_file=self._config.stop_file)
             return AwaitedNodes(why=f"{stop.reason}; {end}", is_stopped=True)
         asked = [a.intended_us for a in living if not (a.canceled_us or planning.has_left(a))]
-        next_us = 0
-        if self._last_poll_us:  # to the second, so that it changes with each poll only
-            next_us = round(self._last_poll_us / 1e6 + self._pause_s()) * 1_000_000
-        why = self._unreachable or self._starts_nothing or self.waits_for or ""
-        return AwaitedNodes(asked_us=min(asked, default=0), next_us=next_us, why=why)
+        why = self._unreachable or self.doubts.text or self._starts_nothing or self.waits_for or ""
+        return AwaitedNodes(asked_us=min(asked, default=0), next_us=self.next_poll_us, why=why)
+
+    @property
+    def next_poll_us(self) -> int:
+        """When the batch system is polled next, at the latest: to the second, so that it changes with each poll only.
+        0 = it was never polled."""
+        if not self._last_poll_us:
+            return 0
+        return round(self._last_poll_us / 1e6 + self._pause_s()) * 1_000_000
 
     @property
     def _holds(self) -> bool:
@@ -307,7 +319,6 @@ class Harvesting:
             return False
         if isinstance(answer, Unreachable):
             self.glances.missed()
-            self._starts_nothing = ""
             if answer.error.message != self._unreachable:
                 self._unreachable = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
@@ -327,11 +338,14 @@ class Harvesting:
         return self._take_poll(answer)
 
     def _take_poll(self, answer: PollAnswer) -> bool:
+        futile = self._recancels.futile(self.book.living, self.doubts.heard_since)
+        statuses = self.doubts.take(answer, self.book.living, futile=futile)
         self._show_starting("" if answer.snapshot is None else answer.snapshot.starts_nothing)
         self._unreachable = ""
         self._polled = True
         foreign = len(self._log.pool.state.foreign_us)
-        changed = self.book.take(answer.statuses)
+        changed = self.book.take(statuses)
+        self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
         self.machine.death_s = self.calls.batch.calls.death_s
         self._again = self._recancels.due(
@@ -350,12 +364,25 @@ class Harvesting:
         return changed
 
     def _show_starting(self, starts_nothing: str) -> None:
-        """The batch system answers: whether it starts jobs."""
-        if starts_nothing and starts_nothing != self._starts_nothing:
-            show_outage(self.machine.site_dir, starts_nothing, answers=True)
-        elif not starts_nothing and (self._unreachable or self._starts_nothing):
-            clear_outage(self.machine.site_dir)
-        self._starts_nothing = starts_nothing
+        """Show users whether the batch system's replies are believed, and whether it starts jobs."""
+        doubted, where = self.doubts.shown, self.machine.site_dir
+        is_same = (doubted, starts_nothing) == (self._doubted, self._starts_nothing)
+        self._doubted, self._starts_nothing = doubted, starts_nothing
+        if is_same and not self._unreachable:
+            return
+        if doubted:
+            show_outage(where, doubted, self.doubts.belief.hint, answers=True, doubted=True)
+        elif starts_nothing:
+            show_outage(where, starts_nothing, answers=True)
+        else:
+            clear_outage(where)
+
+    def _send_home(self, names: Sequence[str]) -> None:
+        """Have leads order the pilots of these allocations to leave, because cancels do not end them."""
+        allocations = self._log.pool.state.allocations
+        leave = [name for name in names if not allocations[name].leaves]
+        if leave:
+            self._log.apply(s.Ordered(at_us=clock.now_us(), leave=leave, why="cancels do not end it"))
 
     # ---- deciding ----
 
@@ -374,6 +401,7 @@ class Harvesting:
             return self._retreat(stop)
         if self._is_stopped:  # people who resume a site watch it, as those do who submit
             self._is_stopped, self._has_new_work = False, True
+            self.doubts.begin()
         if self._polled:
             self._polled = False
             if self._end(self._evictions()):
@@ -382,15 +410,18 @@ class Harvesting:
             return False
         self._is_fresh = False
         began_s = clock.monotonic_s()
-        starts = self._starts(contested)
+        starts = self.doubts.starts(self._starts(contested))
         self.machine.look_s = self.glance_s or self._interval_s
         plans = self.machine.plans(self._log.pool.state, demand, starts, self._policy)
+        plans = [self.doubts.kept(plan) for plan in plans]
         self.counts.plans += 1
         self.counts.plan_seconds += clock.monotonic_s() - began_s
         self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
-        self._tell([*(plan.waits_for for plan in plans), wide.waits_for])
+        self._tell([self.doubts.text, *(plan.waits_for for plan in plans), wide.waits_for])
         self.causes = planning.causes_of(plans, starts, wide_waits=bool(wide.waits_for))
+        if self.doubts.text:
+            self.causes = [CAUSE]
         if contested:
             self.causes = [planning.CONTESTED]
         return self._carry_out(plans, wide)
@@ -420,11 +451,12 @@ class Harvesting:
         """End allocations for another reason than a plan. Whether there was anything to end now."""
         return self._end([Eviction(names=list(names), why=why)] if names else [])
 
-    def release_all(self, read_fleets: Callable[[], object]) -> None:
+    def release_all(self, read_fleets: Callable[[], object], send_home: Callable[[], object]) -> None:
         """End all allocations and wait, bounded, for what their pilots have done until then, as `read_fleets` takes
-        it."""
-        is_asked, next_poll_s = False, 0.0
+        it. Pilots that go on after the cancel are sent home without the batch system."""
+        is_asked, is_sent, next_poll_s = False, False, 0.0
         deadline_s = clock.monotonic_s() + RELEASE_ALL_S
+        send_s = deadline_s - RELEASE_ALL_S / 2
         while self.book.living and clock.monotonic_s() < deadline_s:
             self.poll(None)
             if not is_asked:
@@ -434,8 +466,21 @@ class Harvesting:
                 next_poll_s = clock.monotonic_s() + RELEASE_POLL_S
                 self._hurries = True
             read_fleets()
+            if (
+                not is_sent
+                and clock.monotonic_s() > send_s
+                and any(map(planning.is_at_work, self.book.living))
+            ):
+                is_sent = True
+                send_home()
             self._log.commit()
             clock.sleep_s(TICK_S)
+
+    def unended(self) -> list[UnendedJob]:
+        """Jobs that may still run after all were ordered to end, by the plain query and the pilots' records."""
+        self.finish()
+        living = self.book.living
+        return unended(living, plain_reply(self.calls.batch, [a.name for a in living]))
 
     def _end(self, evictions: Sequence[Eviction]) -> bool:
         if not evictions or self.calls.is_busy:
@@ -557,7 +602,9 @@ class Harvesting:
 
     def _note(self, acted: ActionsDone) -> None:
         self.book.note(acted)
-        self._recancels.sent(acted.acts.cancel, clock.now_us(), is_confirmed=acted.canceled)
+        self._recancels.sent(
+            acted.acts.cancel, clock.now_us(), is_confirmed=acted.canceled, now_s=clock.monotonic_s()
+        )
         self.glances.acted(
             OwnJobs(
                 submitted=sum(each.count for each in acted.acts.submissions if each.name in acted.submitted),

@@ -1,4 +1,4 @@
-"""SITE/away.json: while the batch system is unreachable or starts nothing, since when, and what came back: for people.
+"""SITE/away.json: since when and why the batch system is unreachable, starts nothing or is not believed.
 
 The file is valid while its agent lives: one that a killed agent left is not read.
 """
@@ -23,19 +23,25 @@ _log = Log("away")
 
 class BatchOutage(msgspec.Struct, frozen=True, kw_only=True):
     """Since when the batch system is asked in vain, and the last refusal: empty while the first answer is awaited.
-    `answers`: it does answer, and `reason` says why it starts nothing."""
+    `answers`: it does answer, and `reason` says why it starts nothing or, where it is `doubted`, why its replies are
+    not believed."""
 
     since_us: int
     reason: str = ""
     hint: str = ""
     answers: bool = False
+    doubted: bool = False
 
 
-def show_outage(site_dir: Path, reason: str, hint: str | None = None, *, answers: bool = False) -> None:
-    """Note that it does not answer, or starts nothing. Nothing depends on the file: a failure is logged."""
+def show_outage(
+    site_dir: Path, reason: str, hint: str | None = None, *, answers: bool = False, doubted: bool = False
+) -> None:
+    """Note that it does not answer, starts nothing, or is not believed. Nothing depends on the file: a failure is
+    logged."""
     known = _read(site_dir)
-    since_us = known.since_us if known and known.answers is answers else clock.now_us()
-    waiting = BatchOutage(since_us=since_us, reason=reason, hint=hint or "", answers=answers)
+    is_same = known is not None and (known.answers, known.doubted) == (answers, doubted)
+    since_us = known.since_us if known and is_same else clock.now_us()
+    waiting = BatchOutage(since_us=since_us, reason=reason, hint=hint or "", answers=answers, doubted=doubted)
     try:
         write_whole(site_dir / NAME, msgspec.json.encode(waiting), mode=0o644)
     except SiteError as error:

@@ -16,6 +16,7 @@ from tidemill.site.setup.advice import advise
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 from tidemill.site.setup.probe import NodeFacts
+from tidemill.site.setup.shell import ACCOUNT, ShellSetting
 
 NODES_FIRST = 4  #: nodes of a site that was just enabled, until raised
 NODE_HOURS_FIRST = 100  #: node-hours of it
@@ -51,6 +52,7 @@ class SiteWishes(msgspec.Struct, frozen=True, kw_only=True):
     enable: bool = False
     personal: bool = False  #: the server is the user's own: it takes jobs from no other user
     nodes: int | None = None
+    shell: list[ShellSetting] = []  #: settings of the shell that no option replaces
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,11 @@ def suggest(
         return Suggestion(choices=choices, findings=[])
     partition, about = choose_partition(facts, wishes.partition)
     choices += _of_cluster(wishes, facts, partition, about)
+    choices += [
+        Choice(each.key, each.toml, f"`{each.source}` of your shell")
+        for each in wishes.shell
+        if each.key != ACCOUNT
+    ]
     choices += _of_network(node)
     return Suggestion(
         choices=choices,
@@ -235,9 +242,12 @@ def _of_network(node: NodeFacts | None) -> list[Choice]:
 def _account_table(wishes: SiteWishes, facts: Facts) -> str:
     if wishes.account is None:
         return ""
+    origin = next(
+        (f"`{each.source}` of your shell" for each in wishes.shell if each.key == ACCOUNT), "as you said"
+    )
     return (
         "[[accounts]]\n"
-        f"# -> as you said; seen of yours: {', '.join(facts.accounts) or 'none'}\n"
+        f"# -> {origin}; seen of yours: {', '.join(facts.accounts) or 'none'}\n"
         f"name = {json.dumps(wishes.account)}\n"
         "# What is left of the grant, in node-hours. -> unknown: write it here, nothing is asked for beyond it\n"
         f"node_hours = {NODE_HOURS_FIRST}\n"

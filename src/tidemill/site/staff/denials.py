@@ -19,7 +19,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError, SiteError, did_you_mean
-from tidemill.files import append_durable, read_bounded, write_durable
+from tidemill.files import append_durable, read_bounded, why_not_opened, write_durable
 
 NAME = "denied.json"
 LOG = "denied.log"
@@ -102,7 +102,7 @@ def _locked(site_dir: Path) -> Iterator[None]:
     try:
         descriptor = os.open(site_dir / LOG, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise SiteError(f"failed to open `{site_dir / LOG}`: {error.strerror}") from error
+        raise SiteError(f"failed to open `{site_dir / LOG}`: {why_not_opened(error)}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

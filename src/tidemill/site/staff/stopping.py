@@ -32,11 +32,13 @@ _log = Log("guest")
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
     """What may stop the site. `stop_files`: (path, text) of those that exist. `foreign_us`: when allocations were
     canceled by others (preemption, walltime and deadlines do not count). `held`: (allocation, the batch
-    system's word) of those that staff or an account keep from starting."""
+    system's word) of those that staff or an account keep from starting. `doubt`: why the batch system's replies are not
+    believed, and have not been for too long."""
 
     stop_files: list[tuple[str, str]] = []
     foreign_us: list[int] = []
     held: list[tuple[str, str]] = []
+    doubt: str = ""
 
 
 class Retreat(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +66,8 @@ def sign_of_stop(signs: Signs, *, now_us: int) -> s.Stop | None:
         name, word = signs.held[0]
         reason = f"{len(signs.held)} allocations are held, `{name}` as `{word}`"
         return s.Stop(cause="held", reason=reason, at_us=now_us)
+    if signs.doubt:
+        return s.Stop(cause="doubt", reason=signs.doubt, at_us=now_us)
     return None
 
 
@@ -94,10 +98,11 @@ class StopControl:
         self._mail: Future[None] | None = None
         drain.show_stop(site.directory, site.state.stop)
 
-    def step(self, held: list[tuple[str, str]]) -> bool:
+    def step(self, held: list[tuple[str, str]], *, doubt: str = "") -> bool:
         """Check whether the site has to stop, or may work again; note it in the log. Whether that changed.
 
-        `held`: our allocations that the batch system keeps from starting, with its reason.
+        `held`: our allocations that the batch system keeps from starting, with its reason; `doubt`: why its replies
+        have not been believed for too long.
         """
         now_s = clock.monotonic_s()
         if now_s < self._next_s:
@@ -108,7 +113,7 @@ class StopControl:
         state = self._site.state
         if state.stop is not None:
             return self._resume(state.stop, files)
-        signs = Signs(stop_files=files, foreign_us=state.foreign_us, held=held)
+        signs = Signs(stop_files=files, foreign_us=state.foreign_us, held=held, doubt=doubt)
         stop = sign_of_stop(signs, now_us=clock.now_us())
         if stop is None:
             return False

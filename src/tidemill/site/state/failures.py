@@ -124,7 +124,7 @@ def decide(
     if not POLICY[failure].counts:
         return RetryVerdict([UndonePiece(first, end - first) for first, end in undone], [], [])
     if culprit is not None and any(first <= culprit < end for first, end in undone):
-        rest = [piece for first, end in undone for piece in _around(first, end, culprit)]
+        rest = [piece for first, end in undone for piece in around(first, end, culprit)]
         return _blame(culprit, rest, failures=failures, retries=retries)
     if len(undone) == 1 and undone[0][1] - undone[0][0] == 1:
         return _blame(undone[0][0], [], failures=failures, retries=retries)
@@ -137,7 +137,7 @@ def _blame(event: int, rest: list[UndonePiece], *, failures: Mapping[int, int], 
     return RetryVerdict([*rest, UndonePiece(event, 1, 1)], [], [event])
 
 
-def _around(first: int, end: int, event: int) -> list[UndonePiece]:
+def around(first: int, end: int, event: int) -> list[UndonePiece]:
     """The interval without the event."""
     if not first <= event < end:
         return [UndonePiece(first, end - first)]

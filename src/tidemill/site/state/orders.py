@@ -8,6 +8,7 @@ from typing import Any
 from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
+from tidemill.model.retry.changes import JobChanges, changed
 from tidemill.site.state import site_state as s
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
@@ -23,7 +24,8 @@ def apply_replied(settlement: Settlement, entry: s.Replied) -> None:
         if order.n > state.have:
             why = entry.refused.get(order.n)
             if why is not None and isinstance(order, api.LeaseOrder):
-                _refuse(settlement, order, why)
+                fault = FaultKind.APPLICATION if order.n in entry.illegal else FaultKind.SITE
+                _refuse(settlement, order, why, fault=fault)
             else:
                 _HANDLERS[type(order)](settlement, order)
             state.have = order.n
@@ -49,6 +51,8 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
         )
         state.jobs[job.id] = job
     if order.spec is not None:
+        if order.spec != job.spec:
+            settlement.redefine(job)
         settlement.specify(job, order.spec)
         job.from_jobs = order.from_jobs
         job.cure_read = "" if order.cure is None else order.cure.read
@@ -93,7 +97,10 @@ def _supersede(settlement: Settlement, job: s.SiteJob, held: list[tuple[int, int
         settlement.open_up(job, first, end)
 
 
-def _refuse(settlement: Settlement, order: api.LeaseOrder, message: str) -> None:
+def _refuse(
+    settlement: Settlement, order: api.LeaseOrder, message: str, *, fault: FaultKind = FaultKind.SITE
+) -> None:
+    """Return a lease. `fault`: whose it is; a job that is returned for its own fails in the end."""
     settlement.report(
         api.ReleaseReport(
             n=0,
@@ -102,7 +109,7 @@ def _refuse(settlement: Settlement, order: api.LeaseOrder, message: str) -> None
             first=order.first,
             count=order.count,
             reason=message,
-            evidence=Evidence(failure=FailureClass.DISPATCH, message=message, fault=FaultKind.SITE.value),
+            evidence=Evidence(failure=FailureClass.DISPATCH, message=message, fault=fault.value),
         )
     )
 
@@ -148,6 +155,8 @@ def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
     settlement.state.deliveries[order.job] = order.done
     job = settlement.state.jobs.get(order.job)
     if job is not None:
+        if order.output_dir is not None:
+            settlement.specify(job, changed(job.spec, JobChanges(output_dir=order.output_dir)))
         job.terms = s.DeliveryTerms(fresh=order.fresh, merge=order.merge, delivery=order.delivery)
 
 

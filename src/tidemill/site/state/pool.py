@@ -18,6 +18,7 @@ from tidemill.site.state.orders import apply_replied
 from tidemill.site.state.results import BatchOfRecords
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire.api import DeliveredReport, LogReport
+from tidemill.wire.node import form_of, job_of
 
 ALLOCATIONS_KEPT = 1000
 """Above this, allocations that have ended and whose lead knows it are forgotten."""
@@ -85,7 +86,7 @@ class WorkPool:
                 del self.state.allocations[name]
         jobs = self.state.jobs
         for grant in entry.grants:
-            job = jobs[grant.job]
+            job = jobs[job_of(grant.job)]
             piece = job.ready[0]
             if piece.first != grant.first or piece.count < grant.count:
                 raise ProtocolError(f"grant {grant.grant} is not the next piece of job {job.id}")
@@ -93,9 +94,9 @@ class WorkPool:
                 del job.ready[0]
             else:
                 rest = piece.count - grant.count
-                job.ready[0] = s.UndonePiece(grant.first + grant.count, rest, piece.chunk_max)
+                job.ready[0] = s.UndonePiece(grant.first + grant.count, rest, piece.chunk_max, piece.form)
             job.grants[grant.grant] = s.GrantState(
-                entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)])
+                entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)]), form_of(grant.job)
             )
             if not job.ready:
                 self.settlement.unready(job)
@@ -119,7 +120,10 @@ class WorkPool:
                     continue
                 del job.grants[grant]
                 undone = [piece for first, end in held.open for piece in job.open.within(first, end)]
-                self.settlement.make_ready(job, [s.UndonePiece(first, end - first) for first, end in undone])
+                form = held.form if held.form in job.forms else None
+                self.settlement.make_ready(
+                    job, [s.UndonePiece(first, end - first, None, form) for first, end in undone]
+                )
         fleet.open = 0
         fleet.cancels = []
 

@@ -29,6 +29,7 @@ from tidemill.site.state.failures import (
     is_of_the_way,
     with_runtime,
 )
+from tidemill.site.state.growing import again_larger, in_form, larger_form, told_growth
 from tidemill.site.state.settlement import Settlement
 from tidemill.site.state.times import Times
 from tidemill.wire import node
@@ -140,7 +141,8 @@ class BatchOfRecords:
             return
         first, end = record.first, record.first + record.count
         self._activities.failed(job, record)
-        if record.grant not in job.grants:
+        held = job.grants.get(record.grant)
+        if held is None:
             return  # taken back already: those events are granted again or done
         self._ungrant(job, record.grant, first, end)
         undone = self._free(job, first, end)
@@ -148,8 +150,22 @@ class BatchOfRecords:
             return
         failure, message = _why(job, record)
         is_sites = is_of_the_way(self._far, undone, job.far)
-        verdict = self._verdict(job, record, undone, None if is_sites else failure)
+        larger = None if is_sites else larger_form(job, held.form, failure, message)
+        if larger is None:
+            verdict = self._verdict(job, record, undone, None if is_sites else failure)
+            verdict = in_form(job, verdict, form=held.form)
+        else:
+            verdict = again_larger(job, larger, undone, form=held.form, culprit=record.event)
+        message += told_growth(job, held.form, failure, larger)
         evidence = self._evidence(record, failure, message, is_sites=is_sites)
+        job.fruitless += not verdict.counted and larger is None
+        self._take_verdict(job, record, verdict, evidence)
+        if job.fruitless > fruitless_max(failure) and failure is not FailureClass.PREEMPTED:
+            self._give_back(job, evidence)
+
+    def _take_verdict(
+        self, job: s.SiteJob, record: node.Failed, verdict: RetryVerdict, evidence: Evidence
+    ) -> None:
         for event in verdict.counted:
             job.failures[event] = job.failures.get(event, 0) + 1
         if job.id >= s.STEP_BASE and verdict.failed:
@@ -160,11 +176,7 @@ class BatchOfRecords:
             self._settlement.fail(job, event, evidence)
         if not verdict.failed:
             self._report(job, record, evidence)
-        if not verdict.counted:
-            job.fruitless += 1
         self._settlement.make_ready(job, verdict.again)
-        if job.fruitless > fruitless_max(failure) and failure is not FailureClass.PREEMPTED:
-            self._give_back(job, evidence)
 
     def _returned(self, record: node.Returned) -> None:
         """The lead gives it to another pilot. Only work that pilot after pilot cannot fit in is taken from it."""
@@ -181,8 +193,9 @@ class BatchOfRecords:
             f"`{record.reason}`: they fit into no allocation of this site"
             + "".join(f"; {each.removeprefix('memory no_fit: ')}" for each in why[-1:])
         )
-        pieces = [piece for held in job.grants.values() for piece in held.open]
-        self._settlement.forget_grants(job, cancel=True)
+        held = job.grants.get(record.grant)  # other forms of the job may fit, and run
+        gone = self._settlement.forget_grants(job, cancel=True, form=None if held is None else held.form)
+        pieces = [piece for each in gone for piece in each.open]
         self._again(job, [piece for at, until in pieces for piece in job.open.within(at, until)])
         evidence = Evidence(failure=FailureClass.WALLTIME, message=message, fault=FaultKind.SITE.value)
         self._give_back(job, evidence)
@@ -404,7 +417,7 @@ def _unready(job: s.SiteJob, first: int, end: int) -> None:
         last = piece.first + piece.count
         for at, until in ((piece.first, min(last, first)), (max(piece.first, end), last)):
             if at < until:
-                ready.append(s.UndonePiece(at, until - at, piece.chunk_max))
+                ready.append(s.UndonePiece(at, until - at, piece.chunk_max, piece.form))
     job.ready = ready
 
 

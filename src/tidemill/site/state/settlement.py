@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -12,7 +12,9 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
 from tidemill.site.state import site_state as s
 from tidemill.wire.api import DoneReport, FailureReport, PayloadUsage, ReleaseReport, Report
+from tidemill.wire.node import FORMS_MAX, form_number
 
+K = TypeVar("K", bound=Hashable)
 STOPPED = "the job was stopped"
 _encode = msgspec.json.encode
 
@@ -39,6 +41,15 @@ def at_once(spec: JobSpec, events: int) -> int:
     """How many of a job's `events` open events may run at the same time."""
     most = spec.running_max
     return events if most is None else min(events, most)
+
+
+def _add(counts: dict[K, int], key: K, change: int) -> None:
+    """Change a count. Zeros are dropped: users choose the keys, as many as they like."""
+    number = counts.get(key, 0) + change
+    if number:
+        counts[key] = number
+    else:
+        counts.pop(key, None)
 
 
 class Settlement:
@@ -78,11 +89,11 @@ class Settlement:
         if job.spec.running_max is not None:
             now = len(job.open) if after is None else after
             events = at_once(job.spec, now) - at_once(job.spec, now - change)
-            self.behind[key] = self.behind.get(key, 0) + change - events
+            _add(self.behind, key, change - events)
         if isinstance(key, WideLoad):
-            self.wide_load[key] = self.wide_load.get(key, 0) + events
+            _add(self.wide_load, key, events)
         else:
-            self.load[key] = self.load.get(key, 0) + events
+            _add(self.load, key, events)
 
     def _backlog(self, job: s.SiteJob) -> dict[int, None]:
         width = job.spec.resources.width
@@ -95,6 +106,14 @@ class Settlement:
         self._weigh(job, -len(job.open), 0)
         job.spec, job.spec_bytes = spec, size
         self._weigh(job, len(job.open))
+
+    def redefine(self, job: s.SiteJob) -> None:
+        """Grant the job as another form from now on, because leads keep the program of a job that they know. Earlier
+        grants run on unchanged."""
+        job.base_form = min(job.next_form, FORMS_MAX - 1)
+        job.next_form = job.base_form + 1
+        job.forms = {}
+        job.ready = [s.UndonePiece(each.first, each.count, each.chunk_max) for each in job.ready]
 
     def unready(self, job: s.SiteJob) -> None:
         """The job has nothing to grant."""
@@ -178,14 +197,23 @@ class Settlement:
                 )
             )
 
-    def forget_grants(self, job: s.SiteJob, *, cancel: bool) -> None:
-        """No grant of the job counts any more; with `cancel` the leads stop its payloads."""
-        for held in job.grants.values():
-            fleet = self.state.fleets[held.fleet]
-            fleet.open -= 1
-            if cancel and job.id not in fleet.cancels[-1:]:
-                fleet.cancels.append(job.id)
-        job.grants.clear()
+    def forget_grants(self, job: s.SiteJob, *, cancel: bool, form: int | None = None) -> list[s.GrantState]:
+        """Drop the grants of a job, or of one form of it, and return them. With `cancel`, leads stop their payloads."""
+        gone = {number: held for number, held in job.grants.items() if form in (None, held.form)}
+        if cancel:
+            self._cancel_grants(job, gone.values())
+        for number, held in gone.items():
+            self.state.fleets[held.fleet].open -= 1
+            del job.grants[number]
+        return [*gone.values()]
+
+    def _cancel_grants(self, job: s.SiteJob, grants: Iterable[s.GrantState]) -> None:
+        """Have the leads stop what they were granted of the job. A number is listed twice if the job is stopped again:
+        a search among those of thousands of jobs would cost time that grows with their square."""
+        for name, form in {(held.fleet, held.form): None for held in grants}:
+            fleet, number = self.state.fleets[name], form_number(job.id, form)
+            if number not in fleet.cancels[-1:]:
+                fleet.cancels.append(number)
 
     def stop(self, job: s.SiteJob) -> None:
         """Run nothing more of a job. What is done stays; its grants wait for what pilots have finished of them."""
@@ -197,10 +225,7 @@ class Settlement:
             job.stopping = True
             self.state.stopping.append(job.id)
         self.make_ready(job, pieces)
-        for held in job.grants.values():
-            fleet = self.state.fleets[held.fleet]
-            if job.id not in fleet.cancels:
-                fleet.cancels.append(job.id)
+        self._cancel_grants(job, job.grants.values())
 
     def let_go(self, job: s.SiteJob) -> None:
         """A job is stopped: what its pilots have not kept goes back to the server."""

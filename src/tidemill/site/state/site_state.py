@@ -15,9 +15,9 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.state import RELEASED, AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
-from tidemill.wire.node import End, Grant, OutputRef, Record
+from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record
 
-STEP_BASE = 1 << 60
+STEP_BASE = STEPS_FROM
 """Job numbers from here on are the site's own steps: merges of outputs, `STEP_BASE + job * STEPS_MAX + output`."""
 
 STEPS_MAX = 16
@@ -56,6 +56,14 @@ class UndonePiece(msgspec.Struct, frozen=True, array_like=True):
     first: int
     count: int
     chunk_max: int | None = None
+    form: int | None = None  #: one of the job's `forms`; None = as its specification says
+
+
+class JobForm(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of some events of a job; None = that of its specification."""
+
+    memory_mb: int | None = None
+    timeout_s: int | None = None
 
 
 class GrantState(msgspec.Struct, array_like=True):
@@ -63,6 +71,7 @@ class GrantState(msgspec.Struct, array_like=True):
 
     fleet: str
     open: IntervalSet
+    form: int = 0
 
 
 class SiteJob(msgspec.Struct, kw_only=True):
@@ -97,6 +106,9 @@ class SiteJob(msgspec.Struct, kw_only=True):
     terms: DeliveryTerms = DeliveryTerms()  #: of its delivery, if there is one
     #: grows each time that nothing of it is left and it begins again: its inputs may have changed since
     began: int = 0
+    base_form: int = 0  #: the form that follows the specification; each new specification gets a new one
+    next_form: int = 1
+    forms: dict[int, JobForm] = {}  #: forms for events that needed more than the specification says
 
 
 class SiteFleet(msgspec.Struct, kw_only=True):
@@ -165,7 +177,8 @@ class Allocation(msgspec.Struct, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the site is drained until an operator resumes it. `cause`: `stop_file`, `cancels`, `held`, `operator`."""
+    """Why the site is drained until an operator resumes it. `cause`: `stop_file`, `cancels`, `held`, `doubt`,
+    `operator`."""
 
     cause: str
     reason: str
@@ -224,13 +237,14 @@ class Opened(msgspec.Struct, tag_field="e", tag="opened", kw_only=True):
 
 class Replied(msgspec.Struct, tag_field="e", tag="replied", kw_only=True):
     """The server's answer to a sync, as far as it is taken. `refused`: why a lease among the orders is not, by the
-    order's number; `passed`: highest number that was screened."""
+    order's number; `passed`: highest number that was screened; `illegal`: the refused leases whose job is not legal."""
 
     acked: int
     orders: list[Order]
     at_us: int
     refused: dict[int, str] = {}
     passed: int = 0
+    illegal: list[int] = []
 
 
 class FleetOpened(msgspec.Struct, tag_field="e", tag="fleet", kw_only=True):

@@ -90,6 +90,7 @@ class MetricsFile:
             *_of_calls(harvesting.calls.batch.calls),
             Sample("tidemill_batch_glance_seconds", harvesting.glance_s or 0),
             Sample("tidemill_batch_glance_off", float(bool(harvesting.glances.why_not))),
+            Sample("tidemill_batch_doubted", float(bool(harvesting.doubts.shown))),
             Sample("tidemill_headroom_nodes", machine.headroom),
             *_of_machine(machine.snapshot),
             *_of_state(state, harvesting.counts),

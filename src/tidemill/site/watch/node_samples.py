@@ -138,9 +138,17 @@ def _series(node: str, entries: list[_Entry]) -> NodeSeries:
 class NodeSamples:
     """Reads what leads and pilots wrote, and keeps it for the server and for the metrics."""
 
-    def __init__(self, fleets: Path, interval_s: float, state: Callable[[], SiteState]) -> None:
-        """`fleets`: the directory of the fleets; `state`: of the site, as it stands."""
-        self._directory, self._state = fleets, state
+    def __init__(
+        self,
+        fleets: Path,
+        interval_s: float,
+        state: Callable[[], SiteState],
+        *,
+        on_sample: Callable[[str], object] | None = None,
+    ) -> None:
+        """`fleets`: the directory of the fleets; `state`: of the site, now; `on_sample`: called with the allocation of
+        each sample."""
+        self._directory, self._state, self._on_sample = fleets, state, on_sample
         self.interval_s = interval_s
         self.unsent = UnsentSamples()
         self._files: dict[str, MonitorFiles] = {}
@@ -178,6 +186,8 @@ class NodeSamples:
             name = allocation_of(sampled.p)
             if name not in running or not sampled.node:
                 continue  # not from a node of a running allocation
+            if self._on_sample is not None:
+                self._on_sample(name)
             values = values_of(sampled)
             self._total += 1
             latest = self._latest.setdefault(name, {})

@@ -30,14 +30,19 @@ from tidemill.site.watch.staging_times import StagingTimes
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
+    SiteView,
+)
+from tidemill.wire.far import RouteView
+from tidemill.wire.monitoring import (
+    AreaSums,
     BadNode,
     GrantView,
-    SiteView,
+    MoveSums,
+    RegularWaits,
+    SiteSums,
     TidePoint,
     TransferView,
 )
-from tidemill.wire.far import RouteView
-from tidemill.wire.monitoring import AreaSums, MoveSums, RegularWaits, SiteSums
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0

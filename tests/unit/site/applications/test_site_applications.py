@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import JobSpec, Resources
+from tidemill.model.job import JobSpec, Resources, Shell
+from tidemill.octets import carried
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.programs import NodeShape, Preparer
 from tidemill.site.state import site_state as s
@@ -152,13 +154,33 @@ def test_an_application_whose_files_cannot_be_read_just_now_is_tried_again(
     assert list(applications.by_name) == ["sim"]
 
 
+def test_a_command_gets_the_umask_and_limits_of_its_submitters_shell(apps: Path) -> None:
+    spec = JobSpec(command=["/bin/echo"], shell=Shell(umask=0o027, limits={"stack": -1}))
+    _, job = prepare(preparer(apps, allow_adhoc=True), spec)
+    assert (job.umask, job.limits) == (0o027, {"stack": -1})
+    _, job = prepare(preparer(apps, allow_adhoc=True), JobSpec(command=["/bin/echo"]))
+    assert (job.umask, job.limits) == (None, None)
+
+
+def test_a_program_whose_path_is_not_utf_8_is_found(apps: Path, tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"b\xe9n")
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    found, _ = prepare(preparer(apps, allow_adhoc=True), JobSpec(command=[carried(str(program))]))
+    assert found.executable == carried(str(program))
+    found.executable.encode()
+
+
 def test_command_is_refused_unless_the_site_allows_it(apps: Path) -> None:
     spec = JobSpec(command=["/bin/echo", "{event}", "{print $1}"])
     assert "approved applications only" in refused(preparer(apps), spec).message
     _, job = prepare(preparer(apps, allow_adhoc=True), spec)
     assert job.argv == ["{event}", "{{print $1}}"]
     missing = JobSpec(command=["no-such-program"])
-    assert "no program `no-such-program`" in refused(preparer(apps, allow_adhoc=True), missing).message
+    assert (
+        "the site has no program `no-such-program`"
+        in refused(preparer(apps, allow_adhoc=True), missing).message
+    )
 
 
 def test_environment_cannot_be_set_for_approved_applications(apps: Path) -> None:

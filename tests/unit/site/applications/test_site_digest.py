@@ -71,6 +71,7 @@ def test_a_file_that_goes_while_it_is_read_is_an_error_and_no_wait_for_ever(tmp_
     with pytest.raises(SiteError, match="failed to read"):
         digests.of(str(large))
     assert not digests.is_busy
+    digests.close()
 
 
 def test_what_a_file_tells_is_asked_again_when_the_file_looks_different(tmp_path: Path) -> None:

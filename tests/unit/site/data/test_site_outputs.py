@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import stat
 import tarfile
 import threading
 from pathlib import Path
@@ -12,14 +15,17 @@ import pytest
 
 from tidemill.client.outputs import members
 from tidemill.errors import JobError
-from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack
+from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack, Shell
+from tidemill.node.bundle import SparseFile, TarWriter
 from tidemill.site.data.outputs import (
     BrokenMerge,
     CanceledError,
     DamagedError,
     Deliverer,
+    FileMask,
     JobManifest,
     OutputDelivery,
+    _Claim,
     later_places,
     numbered,
 )
@@ -36,14 +42,20 @@ class Place:
         self.base = tmp_path / "out"
         self.bundle = tmp_path / "fleets" / "e1-1" / "bundle"
         self.bundle.mkdir(parents=True)
-        self.deliverer = Deliverer(
-            tmp_path / "fleets",
+        self.tmp_path = tmp_path
+        self.deliverer = self.with_mask(None)
+        (tmp_path / "data").mkdir()
+
+    def with_mask(self, umask: FileMask | None) -> Deliverer:
+        """A deliverer with these permissions; None = those of this process."""
+        return Deliverer(
+            self.tmp_path / "fleets",
             OwnedPlaces(
-                Roots([tmp_path / "data"], closed=self.base), self.base, person=frozenset(("", "myself"))
+                Roots([self.tmp_path / "data"], closed=self.base), self.base, person=frozenset(("", "myself"))
             ),
             bytes_max=1 << 30,
+            umask=umask,
         )
-        (tmp_path / "data").mkdir()
 
     def parts(self, *ranges: tuple[int, int]) -> list[KeptPart]:
         parts = []
@@ -358,6 +370,33 @@ def test_names_of_later_deliveries(name: str, second: str) -> None:
     assert (numbered(name, 1), numbered(name, 2)) == (name, second)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_encoded", "second"),
+    [
+        ("h" * 250 + ".root", False, "h" * 248 + "-2.root"),
+        ("a/" + "h" * 248 + ".txt.gz", False, "a/" + "h" * 246 + "-2.txt.gz"),
+        ("\u00e4" * 125 + ".root", False, "\u00e4" * 124 + "-2.root"),
+        ("%C3%A4" * 125 + ".root?x=y", True, "%C3%A4" * 124 + "-2.root?x=y"),
+        ("%20" * 100 + ".root", True, "%20" * 100 + "-2.root"),
+        ("hits." + "r" * 40, False, "hits-2." + "r" * 40),
+        ("h." + "r" * 253, False, ("h." + "r" * 253)[:253] + "-2"),
+    ],
+)
+def test_the_name_of_a_later_delivery_is_no_longer_than_file_systems_take(
+    name: str, is_encoded: bool, second: str
+) -> None:
+    """A file with a name of 255 bytes was delivered once, and its job could not end after a retry."""
+    assert numbered(name, 2, is_encoded=is_encoded) == second
+
+
+def test_outputs_whose_names_are_cut_alike_are_different_files() -> None:
+    names = {"a": "h" * 249 + "a.root", "b": "h" * 249 + "b.root"}
+    for folder in ("/data", "https://s.example.org/data/"):
+        found = later_places({output: (folder, name) for output, name in names.items()}, 2)
+        assert len(set(found.values())) == 2
+        assert all(len(name) <= 255 for _, name in found.values())
+
+
 def test_a_file_that_an_output_names_is_not_written_over_by_a_later_delivery(
     place: Place, tmp_path: Path
 ) -> None:
@@ -491,11 +530,16 @@ def test_long_lines_leave_each_event_its_own_file(place: Place, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("paths", "marked"),
-    [(("a/out.txt", "b/out.txt"), ("hits", "more")), (("out-{event}.txt", "out.txt"), ("more",))],
+    ("paths", "starts"),
+    [
+        (("a/out.txt", "b/out.txt"), ("a-out", "b-out")),
+        (("out.txt", "./b/{event}/out.txt"), ("out", "b-{event}-out")),
+        (("out.txt", "out.txt"), ("out", "more-out")),
+        (("out-{event}.txt", "out.txt"), ("out", "more-out")),
+    ],
 )
 def test_outputs_of_one_directory_whose_files_are_called_alike_keep_all_of_them(
-    place: Place, paths: tuple[str, str], marked: tuple[str, ...]
+    place: Place, paths: tuple[str, str], starts: tuple[str, str]
 ) -> None:
     parts = place.parts((0, 1), (1, 1))
     parts = [
@@ -512,9 +556,130 @@ def test_outputs_of_one_directory_whose_files_are_called_alike_keep_all_of_them(
     delivery = msgspec.structs.replace(place.delivery(parts, done="0-1"), outputs=outputs)
     rows = place.deliverer.deliver(delivery)
     assert {each.name for each in place.base.glob("*.txt")} == {
-        f"{f'{name}-' if name in marked else ''}out-{event}.txt"
-        for name in ("hits", "more")
+        start.format(event=event) + (".txt" if "{event}" in start else f"-{event}.txt")
+        for start in starts
         for event in (0, 1)
     }
     assert [len(list(members(7, row))) for row in rows] == [2, 2]
     assert place.deliverer.deliver(delivery) == rows
+
+
+def with_modes(parts: list[KeptPart], *modes: int | None) -> list[KeptPart]:
+    """The parts with these permissions of their files."""
+    return [
+        msgspec.structs.replace(part, outputs=[msgspec.structs.replace(part.outputs[0], mode=mode)])
+        for part, mode in zip(parts, modes, strict=True)
+    ]
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("umask", "of_file", "file", "folder"),
+    [
+        (0o077, None, 0o600, 0o700),
+        (0o002, None, 0o664, 0o775),
+        (0o022, 0o755, 0o755, 0o755),
+        (0o027, 0o777, 0o750, 0o750),
+        (0o022, 0o600, 0o600, 0o755),
+        (0o000, 0o444, 0o444, 0o777),
+        (0o777, 0o644, 0o400, 0o700),
+    ],
+)
+def test_outputs_get_the_mode_of_the_payloads_file_and_the_umask_of_the_jobs_shell(
+    tmp_path: Path, umask: int, of_file: int | None, file: int, folder: int
+) -> None:
+    """The umask with which the agent was started has no effect."""
+    place = Place(tmp_path)
+    delivery = msgspec.structs.replace(
+        place.delivery(with_modes(place.parts((0, 10)), of_file), done="0-9"),
+        spec=JobSpec(command=["/bin/x"], events=10, shell=Shell(umask=umask)),
+    )
+    for agents in (0o022, 0o077, 0o000):
+        before = os.umask(agents)
+        try:
+            rows = place.deliverer.deliver(delivery)
+        finally:
+            os.umask(before)
+        target = place.base / "c" / "7-hits.txt"
+        assert rows[0].url == target.as_uri()
+        assert (mode_of(target), mode_of(target.parent)) == (file, folder)
+        assert mode_of(target.parent / "manifest-7.json") == 0o666 & ~umask | 0o400
+        shutil.rmtree(place.base)
+
+
+def test_outputs_of_jobs_without_a_shell_follow_the_sites_umask_and_keep_execute_bits(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.deliverer = place.with_mask(FileMask(site=0o027, bounds=True))
+    parts = with_modes(place.parts((0, 10)), 0o777)
+    place.deliverer.deliver(place.delivery(parts, done="0-9"))
+    assert mode_of(place.base / "c" / "7-hits.txt") == 0o750
+
+
+def test_a_site_that_serves_several_submitters_never_gives_more_than_its_own_umask(tmp_path: Path) -> None:
+    asked = JobSpec(command=["/bin/x"], shell=Shell(umask=0o002))
+    assert FileMask(site=0o027, bounds=True).of(asked) == 0o027
+    assert FileMask(site=0o027, bounds=False).of(asked) == 0o002
+    assert (
+        FileMask(site=0o022, bounds=True).of(JobSpec(command=["/bin/x"], shell=Shell(umask=0o077))) == 0o077
+    )
+
+
+def test_directories_of_outputs_keep_a_set_group_id_bit_that_they_inherit(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.base.mkdir()
+    place.base.chmod(0o2775)
+    delivery = msgspec.structs.replace(
+        place.delivery(place.parts((0, 10)), done="0-9"),
+        spec=JobSpec(command=["/bin/x"], events=10, shell=Shell(umask=0o007)),
+    )
+    place.deliverer.deliver(delivery)
+    assert mode_of(place.base / "c") == 0o2770
+
+
+def test_an_archive_of_outputs_holds_the_modes_of_the_payloads_files(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    parts = with_modes(place.parts((0, 5), (5, 5)), 0o755, None)
+    rows = place.deliverer.deliver(place.delivery(parts, done="0-9", kind=OutputKind.EACH))
+    with tarfile.open(place.base / "c" / Path(rows[0].url).name) as tar:
+        assert [each.mode for each in tar.getmembers()] == [0o755, 0o644]
+
+
+@pytest.mark.parametrize("kind", [OutputKind.CONCAT, OutputKind.EACH])
+def test_an_output_may_have_the_longest_name_that_a_file_system_takes(place: Place, kind: OutputKind) -> None:
+    name = "n" * 251 + ".tar"
+    delivery = place.delivery(place.parts((0, 4)), done="0-3", kind=kind)
+    outputs = [msgspec.structs.replace(delivery.outputs[0], url=(place.base / name).as_uri())]
+
+    (row,) = place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=outputs))
+
+    assert row.url == (place.base / name).as_uri()
+    assert sorted(each.name for each in place.base.iterdir()) == ["manifest-7.json", name]
+
+
+def test_what_is_written_is_known_without_reading_it_and_a_file_that_changes_is_read_again(
+    tmp_path: Path,
+) -> None:
+    content = b"a" * 70_000 + bytes(200_000) + b"b"  # with a hole
+    with (tmp_path / "one").open("xb") as file:
+        sparse = SparseFile(file)
+        for at in range(0, len(content), 1 << 16):
+            sparse.write(content[at : at + (1 << 16)])
+        sparse.end()
+    assert (tmp_path / "one").read_bytes() == content
+    assert sparse.digest.hexdigest() == hashlib.sha256(content).hexdigest()
+    archive = TarWriter(tmp_path / "bundle.tar")
+    archive.add_bytes("hits-000000000", content)
+    archive.close()
+    whole = (tmp_path / "bundle.tar").read_bytes()
+    assert archive.written == (len(whole), hashlib.sha256(whole).hexdigest())
+    claim = _Claim({archive.written})
+    claim.check(tmp_path / "not there")
+    claim.check(tmp_path / "bundle.tar")
+    claim.check(tmp_path / "bundle.tar")
+    (tmp_path / "bundle.tar").write_bytes(whole[:-1] + b"x")
+    for foreign in (tmp_path / "bundle.tar", tmp_path / "one"):
+        with pytest.raises(JobError, match="is not this job's"):
+            claim.check(foreign)

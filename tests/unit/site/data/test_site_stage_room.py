@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.worlds.home.small_disk import small_disk
 
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint, Transfer
@@ -326,16 +326,7 @@ def test_a_full_disk_makes_inputs_wait_and_fails_none(tmp_path: Path) -> None:
 
 def test_a_real_full_file_system_is_seen_before_and_while_a_file_is_copied(tmp_path: Path) -> None:
     small, held = tmp_path / "small", HeldCopies()
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(small)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be made: {mounted.stderr.strip()}")
-    try:
+    with small_disk(small, "80m"):
         stage = stage_at(tmp_path, bytes_max=1 << 40, directory=small / "stage", copiers=held)
         assert not ask(stage, 1, file_of(tmp_path, "huge", 100 * MB)), "more than is free"
         assert "on the disk of the site's stage" in stage.waits_for(1)
@@ -354,8 +345,6 @@ def test_a_real_full_file_system_is_seen_before_and_while_a_file_is_copied(tmp_p
         assert not ask(stage, 3, large)
         held.run()
         assert ask(stage, 3, large)
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
 
 
 def test_the_number_of_files_is_bounded_like_their_bytes(tmp_path: Path) -> None:
@@ -574,6 +563,34 @@ def test_outputs_that_wait_for_their_delivery_leave_less_room_for_inputs(tmp_pat
     assert ask(stage, 1, tmp_path / "large")
     departures.forget(7)
     assert stage.outgoing.room == StageRoom(0, 0)
+
+
+def test_an_output_that_went_to_a_former_directory_goes_to_the_new_one(tmp_path: Path) -> None:
+    """The site took it for sent there, after another output had failed and a retry named a new directory."""
+    far = FarFiles(1)
+    departures = Departures(tmp_path / "out", far)
+    built: list[Path] = []
+    sent: list[str] = []
+
+    def build(path: Path) -> None:
+        path.write_text("hits")
+        built.append(path)
+
+    def delivered(url: str) -> bool:
+        path = departures.prepare(7, "hits", "0", build, url=url)
+        if departures.send(7, "hits", path, url, []) is not None:
+            return True
+        sent.extend(each.url for each in far.gets.values())
+        far.come(b"hits")
+        return departures.send(7, "hits", path, url, []) is not None
+
+    for url in (f"{HOST}full/hits", f"{HOST}other/hits", f"{HOST}other/hits"):
+        assert delivered(url)
+    assert sent == [f"{HOST}full/hits", f"{HOST}other/hits"]
+    departures.clean(7)
+    assert len(built) == 1
+    assert delivered(f"{HOST}third/hits")
+    assert len(built) == 2
 
 
 def test_no_copy_is_read_while_other_threads_wait_for_the_lock(

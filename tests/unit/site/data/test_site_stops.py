@@ -1,10 +1,13 @@
-"""Jobs that are being stopped: what is left of them is given back once nothing more comes of them."""
+"""Jobs that are being stopped, and deliveries that are ordered again."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import wait
 from pathlib import Path
 from typing import cast
 
+import msgspec
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.data.test_site_pools import _Site
 from tests.unit.site.state.test_site_log import open_log
@@ -15,8 +18,41 @@ from tidemill.site.data.deliveries import STOP_S_MAX, Deliveries
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.state import site_state as s
-from tidemill.site.state.served_site import ServedSite, open_pools
+from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
 from tidemill.transfer.file import Roots
+
+
+def test_a_delivery_under_way_begins_again_where_its_job_was_given_another_directory(tmp_path: Path) -> None:
+    (tmp_path / "apps").mkdir()
+    log, pools, goes_on = open_log(tmp_path / "log", 1), open_pools(), threading.Event()
+    state = log.pool.state
+    site = cast("ServedSite", _Site(state, log, tmp_path / "fleets", pools))
+    deliverer = Deliverer(tmp_path / "fleets", OwnedPlaces(Roots([tmp_path]), tmp_path / "out"), bytes_max=1)
+    deliveries = Deliveries(site, preparer(tmp_path / "apps"), deliverer)
+    spec = JobSpec(command=["true"], output_dir=f"{tmp_path}/full")
+    job = s.SiteJob(id=1, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet())
+    state.jobs[1], state.deliveries[1] = job, ""
+    try:
+        for _ in range(DELIVERY_THREADS):
+            pools.deliveries.submit(goes_on.wait)
+        assert not deliveries.step()
+        (first,) = deliveries.under_way
+        job.spec = msgspec.structs.replace(spec, output_dir=f"{tmp_path}/other", retries=7)
+        deliveries.step()
+        goes_on.set()
+        assert not wait([first], timeout=20).not_done
+        deliveries.step()
+        assert 1 in state.deliveries, "what was delivered to the former directory is not reported"
+        (second,) = deliveries.under_way
+        assert second is not first
+        job.spec = msgspec.structs.replace(job.spec, retries=8)
+        assert not wait([second], timeout=20).not_done
+        assert deliveries.step()
+        assert 1 not in state.deliveries
+    finally:
+        goes_on.set()
+        pools.close()
+        log.close()
 
 
 def test_a_job_that_is_stopped_twice_has_its_whole_time_both_times(tmp_path: Path) -> None:

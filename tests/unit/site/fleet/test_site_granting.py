@@ -9,7 +9,7 @@ from tests.unit.site.applications.test_site_applications import HICCUP, preparer
 from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.config.site import SiteConfig
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Resources
 from tidemill.site.applications.launching import Launching
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
@@ -22,35 +22,82 @@ from tidemill.wire.api import LeaseOrder, ReleaseReport
 CONFIG = SiteConfig(name="here", server="unix:/x")
 
 
-def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_later(tmp_path: Path) -> None:
-    program = tmp_path / "prog"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    apps = tmp_path / "apps"
-    apps.mkdir()
-    (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{program}"\n')
-    log = open_log(tmp_path / "log", 1)
-    fleets = Fleets(tmp_path / "fleets", CONFIG, binary=tmp_path / "tidemill-node")
-    log.apply(s.FleetOpened(fleet="f1", at_us=1))
-    fleet = fleets.create(log.pool.state.fleets["f1"])
-    spec = JobSpec(app="sim", events=3)
-    order = LeaseOrder(n=1, lease=1, job=1, first=0, count=3, campaign="c", seed_base=0, spec=spec)
-    log.apply(s.Replied(acked=0, orders=[order], at_us=0))
-    with ThreadPoolExecutor(1) as executor:
-        granting = Granting(
-            log, preparer(apps), Stage(tmp_path / "stage", CONFIG, OwnedPlaces(Roots([]))), fleets, executor
-        )
-        program.rename(tmp_path / "kept")
-        program.symlink_to(HICCUP)
-        assert not granting.plan(fleet, Launching())
-        assert list(log.pool.settlement.backlog) == [1]
-        (tmp_path / "kept").rename(program)
-        assert granting.plan(fleet, Launching())
-        program.unlink()
-        log.apply(
-            s.Replied(acked=0, orders=[LeaseOrder(n=2, lease=2, job=2, first=0, count=3, campaign="c",
-                                                  seed_base=0, spec=spec)], at_us=0)
+class OneJob:
+    """Job 1 at a site whose nodes have 8,000 MB; nothing of it is granted yet."""
+
+    def __init__(self, directory: Path, executor: ThreadPoolExecutor, spec: JobSpec) -> None:
+        self.program = directory / "prog"
+        self.program.write_text("#!/bin/sh\n")
+        self.program.chmod(0o755)
+        apps = directory / "apps"
+        apps.mkdir()
+        (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{self.program}"\n')
+        self.log = open_log(directory / "log", 1)
+        fleets = Fleets(directory / "fleets", CONFIG, binary=directory / "tidemill-node")
+        self.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        self.fleet = fleets.create(self.log.pool.state.fleets["f1"])
+        self._spec = spec
+        self.lease(1)
+        stage = Stage(directory / "stage", CONFIG, OwnedPlaces(Roots([])))
+        self.granting = Granting(self.log, preparer(apps), stage, fleets, executor)
+
+    def lease(self, job: int) -> None:
+        order = LeaseOrder(
+            n=job, lease=job, job=job, first=0, count=self._spec.events, campaign="c", seed_base=0, spec=self._spec
         )  # fmt: skip
-        assert not granting.plan(fleet, Launching())
-        assert [report.job for report in log.pool.state.reports if isinstance(report, ReleaseReport)] == [2]
-    log.close()
+        self.log.apply(s.Replied(acked=0, orders=[order], at_us=0))
+
+    @property
+    def job(self) -> s.SiteJob:
+        return self.log.pool.state.jobs[1]
+
+    def plan(self) -> bool:
+        return self.granting.plan(self.fleet, Launching())
+
+    @property
+    def released(self) -> list[ReleaseReport]:
+        return [each for each in self.log.pool.state.reports if isinstance(each, ReleaseReport)]
+
+
+def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_later(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        it = OneJob(tmp_path, executor, JobSpec(app="sim", events=3))
+        it.program.rename(tmp_path / "kept")
+        it.program.symlink_to(HICCUP)
+        assert not it.plan()
+        assert list(it.log.pool.settlement.backlog) == [1]
+        (tmp_path / "kept").rename(it.program)
+        assert it.plan()
+        it.program.unlink()
+        it.lease(2)
+        assert not it.plan()
+        assert [report.job for report in it.released] == [2]
+        it.log.close()
+
+
+def growing(most_mb: int) -> JobSpec:
+    """A job of four events that grow up to a maximum."""
+    return JobSpec(
+        app="sim", events=4, resources=Resources(memory_mb=10, memory_mb_max=most_mb, scratch_mb=500)
+    )
+
+
+def test_a_job_that_would_not_fit_a_node_once_it_has_grown_is_not_begun(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        it = OneJob(tmp_path, executor, growing(7900))
+        assert not it.plan()
+        assert [(each.first, each.count) for each in it.released] == [(0, 4)]
+        assert "a slot needs 7900 MB of memory, its work directory 500 MB" in it.released[0].reason
+        it.log.close()
+
+
+def test_a_job_goes_back_whole_where_a_later_form_of_it_is_refused(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        it = OneJob(tmp_path, executor, growing(7000))
+        it.job.forms[1] = s.JobForm(memory_mb=9000)  # of an agent whose nodes had more
+        it.job.ready[:] = [s.UndonePiece(0, 3), s.UndonePiece(3, 1, None, 1)]
+        assert not it.plan()
+        assert [(each.first, each.count) for each in it.released] == [(0, 3), (3, 1)]
+        assert (it.job.grants, it.job.ready) == ({}, [])
+        assert not it.plan()
+        it.log.close()

@@ -7,7 +7,7 @@ from tests import wire_values
 from tests.effort import lines_run
 
 from tidemill.site.fleet.handout import INTERVALS, Book, Given, Seat, plan, shares_of
-from tidemill.wire.node import Done, Ended, Grant, JobDef, Program, Returned, Started
+from tidemill.wire.node import Done, Ended, Grant, JobDef, Program, Returned, Started, form_number
 
 T = 60.0
 
@@ -103,6 +103,19 @@ def test_what_was_run_is_made_up_for_at_the_measured_pace() -> None:
     counts = give(it, plan(it, [seat("a", 1)], top_up_s=T))
     assert counts == {"a": 240}
     assert it.held_core_s("a") == INTERVALS * T
+
+
+def test_the_pace_of_another_form_of_a_job_is_measured_too() -> None:
+    made, number = Book(), form_number(1, 2)
+    made.define([program()], [job(number)])
+    made.add(grant(1, 100_000, of=number))
+    [first] = plan(made, [seat("a", 1)], top_up_s=T)
+    give(made, [first])
+    piece = msgspec.structs.replace(first.grants[0], job=1, count=60)  # as journals are read
+    made.take(done("a.r0.i1", 2, piece, event_s=0.5))
+    assert made.held_core_s("a") == (INTERVALS * T - 60) * 0.5
+    made.cancel([number])
+    assert made._paces == {}
 
 
 def test_little_work_is_spread_over_all_that_could_take_some() -> None:
@@ -220,3 +233,21 @@ def test_what_an_allocation_holds_besides_leaves_no_slot_for_a_job_with_at_once(
     it.define([], [job(2)])
     it.give("a", grant(2, 1, of=2))
     assert give(it, plan(it, [seat("a", 1), seat("b", 1)], top_up_s=T)) == {"b": 1}
+
+
+def test_what_is_done_is_forgotten_and_a_job_that_comes_again_is_defined_again() -> None:
+    made = Book()
+    made.define([program(1), program(2)], [job(1), job(2), job(3, of=2)])
+    for number, of in ((1, 1), (2, 1), (3, 2), (4, 3)):
+        made.add(grant(number, 10, of=of))
+    made.take(done("a.r0.i1", 1, grant(1, 10)))
+    assert (set(made.jobs), made.event_core_s(1)) == ({1, 2, 3}, 1.0)
+    for number, of in ((2, 1), (4, 3)):
+        made.take(msgspec.structs.replace(done("a.r0.i1", 1, grant(number, 10)), job=of))
+    assert (set(made.jobs), set(made.programs), set(made.grants)) == ({2}, {1}, {3})
+    made.define([program(1)], [job(1)])
+    made.add(grant(5, 10))
+    assert made.needs([grant(5, 10)])[1] == [job(1)]
+    made.cancel([1, 2])
+    left = (made.jobs, made.programs, made.grants, made._paces, made._grants_of, made._jobs_of)
+    assert [len(each) for each in left] == [0] * 6

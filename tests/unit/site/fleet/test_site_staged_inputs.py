@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.effort import lines_run
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.state.test_site_log import open_log
 
@@ -334,3 +336,21 @@ def test_what_an_earlier_agent_staged_is_inspected_however_many_wait(
     for job in (1, 2):
         site.lease(job, shared(tmp_path, f"in{job}", MB))
     site.until(lambda: site.granted == [2])
+
+
+def test_jobs_whose_inputs_come_cost_a_glance_in_each_tick(tmp_path: Path, site: GrantingSite) -> None:
+    """Thousands of jobs wait for hours; each tick defined all of them again."""
+    held = threading.Event()
+    try:
+        for _ in range(2):  # both threads
+            site.executor.submit(held.wait)
+        one = shared(tmp_path, "in", 1_000)
+        for job in range(1, 201):
+            site.lease(job, one)
+        site.tick()
+        assert site.granting.inputs.is_under_way(200)
+        lines = lines_run(lambda: site.granting.plan(site.fleet, Launching()))
+    finally:
+        held.set()
+    assert lines / 200 < 50
+    site.until(lambda: len(site.granted) == 200)

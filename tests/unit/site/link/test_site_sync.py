@@ -116,7 +116,7 @@ def test_a_proxy_that_takes_only_short_requests_gets_short_ones(server: Server) 
 def dripping(answer: bytes, pause_s: float) -> Iterator[tuple[int, list[int]]]:
     """A server that reads a request and answers byte by byte; its port, and how many bytes it has sent."""
     plug = socket.create_server(("127.0.0.1", 0))
-    sent = [0]
+    sent, over = [0], threading.Event()
 
     def serve() -> None:
         with suppress(OSError):
@@ -127,11 +127,16 @@ def dripping(answer: bytes, pause_s: float) -> Iterator[tuple[int, list[int]]]:
                     for at in range(len(answer)):
                         peer.sendall(answer[at : at + 1])
                         sent[0] += 1
-                        time.sleep(pause_s)
-                    time.sleep(60)
+                        if over.wait(pause_s):
+                            break
+                    over.wait(60)
 
-    threading.Thread(target=serve, daemon=True).start()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
     yield plug.getsockname()[1], sent
+    over.set()
+    plug.shutdown(socket.SHUT_RDWR)  # a close alone leaves the accept in another thread waiting
+    thread.join(10)
     plug.close()
 
 

@@ -18,6 +18,7 @@ from tidemill.batch.contract import (
     Ending,
     Facts,
     MachineTotals,
+    PlainReply,
     Status,
 )
 from tidemill.config.site import Cluster, SiteConfig
@@ -69,6 +70,9 @@ class TwoNodes:
             for name in names
         }
 
+    def plain(self, names: Collection[str]) -> PlainReply:
+        raise AssertionError(f"all are shown: {names}")
+
     def cancel(self, names: Collection[str]) -> None:
         raise AssertionError(f"nothing ends {names}")
 
@@ -114,11 +118,11 @@ class Watched:
         return self._now[0]
 
     def tick(self, demand: Demand) -> None:
+        self.harvesting.calls.wait(1.0)  # for ever, as the clock stands still while calls are under way
         self._now[0] += STEP_S
         for _ in range(2):  # start a call, take its answer
             self.harvesting.poll(demand)
-            while self.harvesting.calls.is_busy and not self.harvesting.calls._under_way.done():  # type: ignore[union-attr]
-                pass
+            self.harvesting.calls.wait(1.0)
         self.harvesting.poll(demand)
         self.harvesting.step(demand, contested="")
 

@@ -40,6 +40,12 @@ def test_three_foreign_cancels_within_ten_minutes_stop_and_two_do_not() -> None:
     assert stop_of(Signs(foreign_us=[0, MINUTE_US, 11 * MINUTE_US]), now_us=11 * MINUTE_US) is None
 
 
+def test_doubt_that_lasts_stops_with_its_reason() -> None:
+    stop = stop_of(Signs(doubt="replies are not believed"))
+    assert stop is not None
+    assert (stop.cause, stop.reason) == ("doubt", "replies are not believed")
+
+
 def test_a_held_allocation_stops_with_the_batch_systems_word() -> None:
     stop = stop_of(Signs(held=[("tm-s-e1-1", "JobHeldAdmin")]))
     assert stop is not None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidemill.harvest.plan.situation import Limits
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Resources
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.planning import backlog_of
 from tidemill.site.state import site_state as s
@@ -64,3 +64,20 @@ def test_events_behind_others_of_their_job_want_nodes_for_longer_and_not_more_of
     many = backlog_of(Demand(events=8, core_s=4.0, slot_cores=1, cores=1, behind_core_s=1e5), limits)
     assert many.nodes_max == 8
     assert many.node_s > 1e5
+
+
+def test_what_is_open_no_more_leaves_no_keys_that_users_chose() -> None:
+    kept = Settlement(s.SiteState(site="here"))
+    for number in range(1, 40):
+        asked = Resources(nodes=2, event_s=number / 7) if number % 2 else Resources(cores=number)
+        job = site_job(number, 3, 10)
+        job.spec = JobSpec(app=f"app{number}", events=10, resources=asked, at_once=3)
+        kept.state.jobs[number] = job
+        kept.open_up(job, 0, 10)
+    assert kept.load
+    assert kept.wide_load
+    assert kept.behind
+    for job in kept.state.jobs.values():
+        kept.close(job, 0, 4)
+        kept.close(job, 4, 10)
+    assert (kept.load, kept.wide_load, kept.behind) == ({}, {}, {})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
 from tidemill.site.watch.views import TideSamples, node_counts, place
-from tidemill.wire.api import TIDE_POINTS_MAX, TidePoint
+from tidemill.wire.api import TIDE_POINTS_MAX
+from tidemill.wire.monitoring import TidePoint
 
 
 def test_a_minute_is_the_mean_of_its_looks_and_is_told_until_the_next_has_begun() -> None:

@@ -1,0 +1,61 @@
+"""The numbers of kinds and specifications: found, or made. Equal ones are stored once for each owner."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tidemill.server.database.rows import KIND_COLUMNS, KindKey, kind_of
+from tidemill.server.database.unit_of_work import UnitOfWork
+
+SPEC_IDS_MAX = 200_000  #: specifications whose numbers the writer remembers; about 100 bytes each
+
+
+def spec_digest(owner: str, digest: bytes) -> bytes:
+    """What an owner's specification is found by; `digest`: of its text."""
+    return hashlib.sha256(owner.encode() + b"\0" + digest).digest()[:16] if owner else digest
+
+
+def kind_number(work: UnitOfWork, key: KindKey) -> int:
+    """The number of a kind, which is stored if it is new."""
+    found = work.memory.kind_ids.get(key)
+    if found is None:
+        words = dict(zip(KIND_COLUMNS, key, strict=True))
+        rows = work.session.rows("kind_by_key", **words)  # one without open jobs is not in memory
+        found = int((rows or work.session.rows("insert_kind", **words))[0][0])
+        if rows:
+            work.memory.find_kinds(work.session, [found])
+        else:
+            work.memory.add_kind(kind_of((found, *key)))
+    return found
+
+
+class SpecNumbers:
+    """Numbers of one owner's specifications. `most`: how many may be new; `fresh`: rows of those that are."""
+
+    def __init__(self, work: UnitOfWork, most: int) -> None:
+        self._work, self._most = work, most
+        self._next: int | None = None
+        self.fresh: list[tuple[int, bytes, bytes]] = []
+
+    def number(self, owner: str, *, body: bytes, digest: bytes) -> int:
+        """The number of a specification; `digest`: of `body`. Owners share none: who pays for it is who is credited
+        when it goes."""
+        memory, session = self._work.memory, self._work.session
+        mark = spec_digest(owner, digest)
+        found = memory.spec_ids.get(mark)
+        if found is not None:
+            return found
+        rows = session.rows("specs_by_hash", hash=mark)
+        if len(memory.spec_ids) >= SPEC_IDS_MAX:
+            memory.spec_ids.clear()
+        if rows:
+            found = memory.spec_ids[mark] = int(rows[0][1])
+            return found
+        if self._next is None:
+            rows = session.rows("take_numbers", name="next_spec", count=self._most)
+            self._next = int(rows[0][0]) - self._most
+        found = self._next
+        self._next += 1
+        self.fresh.append((found, mark, body))
+        memory.add_spec(mark, found)
+        return found
