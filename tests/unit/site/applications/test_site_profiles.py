@@ -288,6 +288,18 @@ def test_small_changes_of_a_cost_do_not_make_new_programs(it: World) -> None:
     assert it.profiles.mark("sim", "2/b") == mark
 
 
+def test_a_profile_that_changes_no_cost_is_still_news_for_the_server_once(it: World) -> None:
+    it.put()
+    it.did_something()
+    assert it.look()
+    assert it.profiles.take_news()
+    it.put()
+    it.did_something()
+    assert not it.look(), "programs stay as they are"
+    assert it.profiles.take_news(), "the number of traced starts is another"
+    assert not it.profiles.take_news()
+
+
 def test_offers_tell_the_cost(it: World) -> None:
     it.put()
     it.noted()
