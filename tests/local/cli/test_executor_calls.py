@@ -70,12 +70,16 @@ def test_each_future_resolves_when_its_own_call_ends(home: Home) -> None:
         assert slow.cancel()
 
 
-def test_calls_do_not_wait_behind_a_long_one_while_another_worker_is_free(home: Home) -> None:
+def test_calls_do_not_wait_behind_a_long_one_while_another_worker_is_free(home: Home, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     with Executor(Client(home=home.path), workers=2) as pool:
+        held = [pool.submit(_pid_when, gate) for _ in range(2)]  # one worker could end short calls alone
+        wait_for(lambda: pool.workers == 2, home.logs)
+        gate.touch()
+        assert len({each.result(60) for each in held}) == 2
         assert sum(pool.map(int, range(500), timeout=60)) == sum(
             range(500)
         )  # calls are short, as far as it knows
-        wait_for(lambda: pool.workers == 2, home.logs)
         futures = [pool.submit(time.sleep, 600 if k == 50 else 0) for k in range(200)]
         long = futures.pop(50)
         assert wait(futures, timeout=60).not_done == set()
