@@ -128,7 +128,7 @@ def test_terminated_agent_leaves_cleanly_and_the_next_goes_on(it: World) -> None
     row = it.wait_campaign("handed")
     assert row.events_done == 60
     assert row.usage.payloads >= 60
-    # the last events may have been told before it ends
+    # it may have reported the last events before it ends
     it.wait_for(lambda: list((it.home / "site" / "epoch").glob("*.ended")), "it has left cleanly")
 
 
