@@ -16,7 +16,7 @@ from tidemill.cli.verbs import VERBS, load, parser_of
 from tidemill.client import Client
 
 #: allocates and touches 300 MB, then stays long enough to be measured
-HUNGRY = ["python3", "-c", "x = bytearray(300 << 20); import time; time.sleep(1.5)"]
+HUNGRY = ["python3", "-c", "x = bytearray(300 << 20); import time; time.sleep(3)"]
 
 
 @pytest.fixture(scope="module")

@@ -134,12 +134,15 @@ def test_a_call_that_waits_is_cancelled_without_a_worker_being_disturbed(home: H
         second, third = (pool.submit(_pid_after, seconds) for seconds in (600, 0))
         wait_for(first.running, home.logs)
         assert second.cancel()
+        # a process whose first call ends takes the next one before it can hear of its cancel: open the gate once the
+        # worker has given back the third call, which it was asked for after that
+        wait_for(lambda: [len(each.calls) for each in list(pool._board._workers.values())] == [1], home.logs)
         (tmp_path / "gate").touch()
         assert (first.result(60), third.result(60)) == (before, before)
 
 
 def test_a_call_that_takes_too_long_is_killed(home: Home) -> None:
-    with Executor(Client(home=home.path), workers=1, timeout_s=0.5) as pool:
+    with Executor(Client(home=home.path), workers=1, timeout_s=3) as pool:  # the next one needs a new process
         error = pool.submit(time.sleep, 600).exception(60)
         assert isinstance(error, CallTimeoutError)
         assert pool.submit(operator.add, 1, 1).result(60) == 2
@@ -220,10 +223,16 @@ def test_a_shut_down_executor_takes_no_more_calls_and_leaves_no_worker(home: Hom
     wait_for(lambda: all(job.state in ("COMPLETED", "CANCELED") for job in home.jobs(running.campaign)))
 
 
-def test_workers_that_no_call_was_left_for_are_completed_and_the_campaign_with_them(home: Home) -> None:
-    client = Client(home=home.path)
+def test_workers_that_no_call_was_left_for_are_completed_and_the_campaign_with_them(
+    home: Home, tmp_path: Path
+) -> None:
+    client, gate = Client(home=home.path), tmp_path / "gate"
     with Executor(client, workers=40) as pool:  # more than there are slots
-        assert sum(pool.map(int, range(200), timeout=60)) == sum(range(200))
+        calls = [pool.submit(_pid_when, gate) for _ in range(200)]
+        # the first few workers could end short calls before the others are asked for
+        wait_for(lambda: len(home.jobs(pool.campaign)) == 40, home.logs)
+        gate.touch()
+        assert wait(calls, timeout=60).not_done == set()
     rows = client.wait(pool.campaign, timeout_s=60)
     assert len(rows) == 40
     assert {row.state for row in rows} == {"COMPLETED"}

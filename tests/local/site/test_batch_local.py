@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "batch"
-        self.config = LocalBatch(nodes=2, grace_s=0.3)
+        self.config = LocalBatch(nodes=2, grace_s=2)  # a shell that hears TERM has time to do its trap
         self.batch = LocalBatchSystem(self.directory, self.config, NodeUse(cores=1, memory_mb=100))
         self.names: list[str] = []
 
@@ -53,6 +53,16 @@ class Bench:
 
     def wait_end(self, name: str) -> AllocationState:
         return self.wait(name, *ALLOCATION_FINAL)
+
+    def noted(self, name: str) -> list[tuple[int, int]]:
+        """The processes in the table: ACTIVE is durable before they start, they are after it."""
+        table = read_table(self.directory)
+        return [] if table is None else table.entries[name].processes
+
+    def wait_noted(self, name: str) -> None:
+        """Until it runs; the daemon, which forks to start it, is one process then."""
+        self.wait(name, AllocationState.ACTIVE)
+        wait_for(lambda: bool(self.noted(name)), f"the process of {name} is noted")
 
     def daemon_pid(self) -> int:
         directory = os.fsencode(self.directory)
@@ -91,9 +101,8 @@ def test_command_that_fails_is_failed_with_status_and_last_words(bench: Bench) -
 
 
 def test_walltime_ends_with_term_and_then_kill(bench: Bench, tmp_path: Path) -> None:
-    bench.submit(
-        "a", f"trap 'echo term > {tmp_path}/term' TERM; while :; do sleep 0.05; done", walltime_s=0.5
-    )
+    script = f"trap 'echo term > {tmp_path}/term' TERM; while :; do sleep 0.05; done"
+    bench.submit("a", script, walltime_s=3)  # its shell has set the trap by then
     assert bench.wait_end("a") is AllocationState.COMPLETED
     assert "walltime" in bench.batch.status(["a"])["a"].reason
     assert (tmp_path / "term").read_text() == "term\n"
@@ -108,8 +117,8 @@ def test_allocation_that_cannot_ever_run_is_refused(bench: Bench) -> None:
 def test_killed_daemon_finds_its_allocations_again(bench: Bench, tmp_path: Path) -> None:
     bench.submit("a", f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo done > {tmp_path}/done")
     bench.submit("b", "exec sleep 1000")
-    bench.wait("a", AllocationState.ACTIVE)
-    bench.wait("b", AllocationState.ACTIVE)
+    bench.wait_noted("a")
+    bench.wait_noted("b")
     os.kill(bench.daemon_pid(), signal.SIGKILL)
     wait_for(lambda: not daemon_lives(bench.directory), "the daemon is dead")
     bench.submit("c", "true")
@@ -124,15 +133,9 @@ def test_killed_daemon_finds_its_allocations_again(bench: Bench, tmp_path: Path)
 
 def test_allocation_that_dies_with_its_daemon_is_not_forgotten(bench: Bench) -> None:
     bench.submit("a", "exec sleep 1000")
-    bench.wait("a", AllocationState.ACTIVE)
-
-    def noted() -> list[tuple[int, int]]:  # ACTIVE is durable before the start, the processes after it
-        table = read_table(bench.directory)
-        return [] if table is None else table.entries["a"].processes
-
-    wait_for(lambda: bool(noted()), "its process is noted")
+    bench.wait_noted("a")
     os.kill(bench.daemon_pid(), signal.SIGSTOP)
-    ((pid, _),) = noted()
+    ((pid, _),) = bench.noted("a")
     os.kill(bench.daemon_pid(), signal.SIGKILL)
     os.killpg(pid, signal.SIGKILL)
     wait_for(lambda: not daemon_lives(bench.directory), "the daemon is dead")

@@ -27,6 +27,8 @@ def it() -> Iterator[World]:
     with world(nodes=1, cores=2, extra="tuning.monitor_interval_s = 0.5") as running:
         running.submit("busy", *[JobSpec(command=["/usr/bin/env", "python3", "-c", SPIN])] * 2)
         running.wait_for(lambda: (found := reply(running)) is not None and found.nodes, "samples")
+        # of a node that has nothing to do for long the pilot leaves, and there are no more samples
+        running.submit("kept", JobSpec(command=["/bin/sleep", "600"]))
         yield running
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -127,13 +128,19 @@ def test_terminated_agent_leaves_cleanly_and_the_next_goes_on(it: World) -> None
     row = it.wait_campaign("handed")
     assert row.events_done == 60
     assert row.usage.payloads >= 60
-    assert list((it.home / "site" / "epoch").glob("*.ended"))
+    # it may have reported the last events before it ends
+    it.wait_for(lambda: list((it.home / "site" / "epoch").glob("*.ended")), "it has left cleanly")
 
 
 def test_lost_outputs_are_made_again_before_delivery() -> None:
-    with world(nodes=1, cores=1) as it:
+    with (
+        world(nodes=1, cores=1) as it,
+        tempfile.TemporaryDirectory(dir="/var/tmp", prefix="tm-") as outside,  # /tmp is the payload's own
+    ):
+        gate = Path(outside) / "gate"
+        until_open = f"until [ -e {gate} ]; do sleep 0.05; done"  # the job ends when the disk has lied
         spec = JobSpec(
-            command=["/bin/sh", "-c", "echo $TIDEMILL_FIRST > out; [ {event} != 9 ] || sleep 2"],
+            command=["/bin/sh", "-c", f"echo $TIDEMILL_FIRST > out; [ {{event}} != 9 ] || {until_open}"],
             events=10,
             outputs=[Output(name="o", path="out", kind=OutputKind.CONCAT)],
             resources=FAST,
@@ -144,6 +151,7 @@ def test_lost_outputs_are_made_again_before_delivery() -> None:
             with bundle.open("r+b") as file:  # a disk that lies
                 file.seek(file.read().index(b"3\n\0"))
                 file.write(b"4")
+        gate.touch()
         it.wait_campaign("lost")
         detail = it.client.job(job)
         assert detail.row.state == "COMPLETED", detail.row.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -52,4 +53,6 @@ def test_ten_thousand_ranges_with_five_files_each_leave_fewer_than_fifty_files()
 
 def files(home: Home) -> set[str]:
     """Everything below the home: server, site directory, delivered outputs."""
-    return {str(path) for path in home.path.rglob("*") if path.is_file() and home.work not in path.parents}
+    found = (Path(folder) / name for folder, _, names in os.walk(home.path) for name in names)
+    # `rglob` raises where the agent removes a directory meanwhile; `walk` goes on
+    return {str(path) for path in found if path.is_file() and home.work not in path.parents}

@@ -213,7 +213,9 @@ def test_limit_ends_an_allocation_with_term_first(bench: Bench) -> None:
 @needs(Can.SIGNAL)
 def test_usr1_comes_before_the_end(bench: Bench) -> None:
     script = f"trap 'echo usr1 > {bench.path('usr1')}' USR1; while :; do sleep 0.05; done"
-    bench.submit("a", script, walltime_s=bench.world.short_s, signal_before_s=bench.world.short_s)
+    limit_s = bench.world.short_s
+    # a second after the start: a shell that gets it before it has set its trap dies of it
+    bench.submit("a", script, walltime_s=limit_s, signal_before_s=limit_s - 1)
     bench.until_file("usr1", "usr1\n")
     assert bench.state("a") is ACTIVE
 

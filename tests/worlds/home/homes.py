@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,18 @@ class Home:
         self._up.wait(WAIT_S)
 
     def kill(self) -> None:
-        """Server and site end as when their machine loses power."""
-        if self._up is not None:
+        """Server and site end as when their machine loses power. All have ended when this returns: `unshare` waits for
+        the first process of the namespace, whose end is that of all others; were it killed itself, these would end
+        at any time later, and a server could answer until then."""
+        if self._up is None or self._up.poll() is not None:
+            return
+        children = Path(f"/proc/{self._up.pid}/task/{self._up.pid}/children").read_text().split()
+        if children:
+            with suppress(ProcessLookupError):
+                os.kill(int(children[0]), signal.SIGKILL)
+        else:
             self._up.kill()
-            self._up.wait()
+        self._up.wait()
 
     def end(self) -> None:
         self.kill()

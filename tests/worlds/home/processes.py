@@ -66,15 +66,19 @@ ROLES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("tidemill.batch.local_daemon",), "batch"),
     (("up",), "up"),
 )
+STARTERS = ("server", "agent", "lead", "batch", "up")  #: which start programs by a child of their own
 
 
 def by_role(home: Path) -> dict[str, list[Process]]:
-    """The home's living processes by role."""
+    """The home's living processes by role. A child that was forked and has not executed its own program yet shows the
+    words of its parent: it is not one more of a role of which there is one."""
     everything = snapshot()
     result: dict[str, list[Process]] = {}
     for process in everything.values():
         name = role(process, everything, home)
-        if name is not None:
+        parent = everything.get(process.parent)
+        is_unborn = name in STARTERS and parent is not None and parent.argv == process.argv
+        if name is not None and not is_unborn:
             result.setdefault(name, []).append(process)
     return result
 

@@ -333,6 +333,7 @@ class Switchboard:
         call = worker.calls.get(frame.number)
         if frame.kind == channel.HELLO:
             worker.about = json.loads(frame.content)
+            worker.idle_s = clock.monotonic_s()  # it can take calls from now on
             worker.link.put(channel.SETUP, 0, self._setup)
             self._send(worker)
         if call is None:
@@ -427,7 +428,8 @@ class Switchboard:
             if now_s > worker.beat_s + channel.BEAT_S:
                 worker.beat_s = now_s
                 worker.link.put(channel.BEAT)
-            if not worker.calls and not worker.is_leaving and now_s > worker.idle_s + self._idle_s:
+            is_idle = worker.is_known and not worker.calls
+            if is_idle and not worker.is_leaving and now_s > worker.idle_s + self._idle_s:
                 worker.is_leaving = True
                 worker.link.put(channel.END)
             if len(worker.calls) > 1 and not worker.is_stuck and now_s > worker.since_s + RECALL_S:
