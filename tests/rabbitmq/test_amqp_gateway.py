@@ -244,6 +244,7 @@ def test_who_is_revoked_is_refused_and_told_nothing_more(world: World) -> None:
         assert reply["error"] == "the submitter `cms` is revoked: `name`"
     assert [letter.headers["status"] for letter, _ in ops.get(DEAD, 2)] == [403, 403]
     assert world.jobs == 1
+    until(lambda: len(world.refused) >= 2, "both are noted, which is done after the answer")
     assert [who for who, _ in world.refused] == ["cms", "cms"]
     world.dispatcher.handle_cancel(ActionRequest(jobs=[1]))
     world.dispatcher.handle_submit(b'{"key":"a","campaign":"a","jobs":[{"app":"sim"}],"owner":"atlas"}')

@@ -53,7 +53,8 @@ class Server:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", START, json.dumps(self._config)], stderr=log
             )
-        until((self.folder / "server" / "api.sock").exists, "the server answers")
+        until((self.folder / "server" / "api.sock").exists, "the server starts")
+        self.client.sites()  # asked until it answers: then its port listens, too
 
     def kill(self) -> None:
         """kill -9."""

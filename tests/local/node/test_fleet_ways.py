@@ -14,7 +14,7 @@ from tests.worlds.node.pilot_fleet import job, output, program
 from tidemill import clock
 from tidemill.node.bundle import read_member
 from tidemill.node.fleet import WorkOrder
-from tidemill.wire.node import Done, JobDef
+from tidemill.wire.node import Done, JobDef, Started
 
 SLEEP_S = f"4{os.getpid() % 1000:03}.5"
 LONG = f"exec sleep {SLEEP_S}"
@@ -36,11 +36,18 @@ def work(it: Served, *, events: int = 200, event_s: float = 0.05) -> JobDef:
     return made
 
 
+def two_pilots(it: Served) -> list[subprocess.Popen[bytes]]:
+    """Two that both wait for work: a pilot that is alone for a moment is given seconds of it, all that there is."""
+    it.lead()
+    pilots = [it.pilot(k) for k in range(2)]
+    it.until(lambda: len(it.it.of(Started)) == 2, "both have started")
+    return pilots
+
+
 def test_everything_is_done_once_and_the_pilots_leave(tmp_path: Path, way: Way) -> None:
     with served(tmp_path, way) as it:
+        pilots = two_pilots(it)
         work(it, events=150)
-        it.lead()
-        pilots = [it.pilot(k) for k in range(2)]
         it.until(lambda: len(it.it.done(1)) == 150, "all is done")
         it.order(WorkOrder(close=True))
         assert it.left(*pilots) == [0, 0], it.it.tails()
@@ -68,9 +75,8 @@ def test_outputs_are_kept_before_their_record_is_told(tmp_path: Path, way: Way) 
 
 def test_the_work_of_a_pilot_that_is_killed_is_done_by_another(tmp_path: Path, way: Way) -> None:
     with served(tmp_path, way) as it:
+        pilots = two_pilots(it)
         work(it, events=160)
-        it.lead()
-        pilots = [it.pilot(k) for k in range(2)]
         it.until(lambda: len({record.p for record in it.it.of(Done)}) == 2, "both work")
         pilots[1].kill()
         pilots[1].wait()
@@ -151,9 +157,8 @@ def test_an_end_that_is_brought_forward_is_kept_by_finishing_what_fits(tmp_path:
 
 def test_an_allocation_that_is_to_leave_gives_its_work_to_the_others(tmp_path: Path, way: Way) -> None:
     with served(tmp_path, way) as it:
+        pilots = two_pilots(it)
         work(it, events=200)
-        it.lead()
-        pilots = [it.pilot(k) for k in range(2)]
         it.until(lambda: len({record.p for record in it.it.of(Done)}) == 2, "both work")
         it.order(WorkOrder(leave=[it.allocation(1)]))
         assert it.left(pilots[1]) == [0], it.it.tails()

@@ -47,10 +47,19 @@ def test_every_probe_has_an_answer_and_every_lack_a_reason(node: Path) -> None:
     assert found.memory.total > 0
 
 
-def test_nothing_on_the_node_changes(node: Path) -> None:
-    before = Path("/proc/self/mounts").read_text()
-    found = ask(node, "env", f"TMPDIR={node.parent}")
-    assert Path("/proc/self/mounts").read_text() == before
+def test_nothing_on_the_node_changes(node: Path, tmp_path: Path) -> None:
+    # as root in a mount namespace of its own: other tests mount and unmount meanwhile
+    own = ["unshare", "-m"] if os.geteuid() == 0 else []
+    script = 'cat /proc/self/mounts; "$@" > "$0/told"; cat /proc/self/mounts'
+    told = tmp_path / "told"
+    seen = subprocess.run(
+        [*own, "sh", "-ec", script, str(tmp_path), "env", f"TMPDIR={node.parent}", str(node), "doctor", "--json"],
+        capture_output=True, text=True, timeout=30, check=True, cwd="/",
+    ).stdout.splitlines()  # fmt: skip
+    found = parse_abilities(told.read_text())
+    half = len(seen) // 2
+    assert half > 0
+    assert seen[:half] == seen[half:]
     assert [each.name for each in node.parent.iterdir()] == ["tidemill-node"]
     assert any(place.path == str(node.parent) for place in found.places)
 

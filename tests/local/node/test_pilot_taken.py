@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,28 @@ def tree(pid: int) -> list[int]:
 def take_away(pilot: int, order: str) -> None:
     """TERM to the pilot, its slots and their payloads, one after the other."""
     listed = tree(tree(pilot)[1])  # not unshare, which stands for the batch system
-    for pid in listed if order == "parents" else reversed(listed):
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
+    with uninterrupted():
+        for pid in listed if order == "parents" else reversed(listed):
+            try:
+                os.kill(pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ahead of what the signals wake, where we may: else a busy machine could run all of it between two signals, which
+    a batch system sends within a moment."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
 
 
 @pytest.mark.parametrize("order", ["parents", "children"])

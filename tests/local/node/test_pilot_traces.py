@@ -92,7 +92,7 @@ def test_what_a_traced_payload_leaves_behind_ends_with_it(tmp_path: Path) -> Non
 def test_a_traced_payload_that_idles_is_killed_and_the_next_one_is_traced_instead(tmp_path: Path) -> None:
     with field(tmp_path) as it:
         work = job(1, "test {event} = 0 && exec sleep 600; exit 0", events=2)
-        of = program(trace_first=True, looping_s=0.5)
+        of = program(trace_first=True, looping_s=2.0)  # so long no payload waits for a CPU
         it.fleet.write_work(programs=[of], jobs=[work], grants=grants(work))
         it.lead()
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()

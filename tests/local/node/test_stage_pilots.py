@@ -141,8 +141,9 @@ def test_without_a_lead_an_allocation_takes_an_image_from_the_node_of_another(tm
         ], it.tails()
         digest = image.file.sha256
         peers = it.fleet.directory / "peers"
-        assert {path.name for path in peers.iterdir()} == {digest, f"{digest}.claim1"}
         it.until(lambda: len(json.loads((peers / digest).read_text())["holders"]) == 2, "both are named")
+        # not before: the second one is named by a file that replaces the first
+        assert {path.name for path in peers.iterdir()} == {digest, f"{digest}.claim1"}
         for pilot in pilots:
             it.signal(pilot, signal.SIGTERM)
             assert it.ended(pilot) == 0, it.tails()

@@ -73,7 +73,8 @@ class Lead:
             self.process = subprocess.Popen(command, stderr=log)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        whole = self.log.read_text().rpartition("\n")[0]  # the last line may be half written
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line for line in lines if line["event"] == name]
 
     def address(self) -> node.LeadAddress:

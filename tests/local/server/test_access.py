@@ -456,6 +456,7 @@ def test_the_log_of_changes_names_who_and_is_whole(world: World) -> None:
 
     def written() -> bool:
         texts = [path.read_text() for path in sorted((place / "audit").iterdir())]
+        texts = [text.rpartition("\n")[0] for text in texts]  # the last line may be half written
         logged[:] = [json.loads(line) for text in texts for line in text.splitlines()]
         return any(each["act"] == "cancel" and each["on"] == "campaign eve-audit" for each in logged)
 
@@ -476,7 +477,10 @@ def test_no_secret_stands_in_log_audit_or_database(world: World) -> None:
     found = [world.log, *(path for path in (world.folder / "server").rglob("*") if path.is_file())]
     assert len(found) > 3
     for path in found:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # the server has replaced it by another
+            continue
         assert signature.encode() not in content, path
         assert not any(key.encode() in content for key in keys), path
     command = Path(f"/proc/{world.process.pid}/cmdline").read_bytes()

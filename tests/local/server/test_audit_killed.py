@@ -18,6 +18,7 @@ from tidemill.server.run import lines_told
 
 def logged(folder: Path) -> list[dict[str, Any]]:
     texts = [path.read_text() for path in sorted((folder / "audit").glob("*.jsonl"))]
+    texts = [text.rpartition("\n")[0] for text in texts]  # the last line may be half written
     return [json.loads(line) for text in texts for line in text.splitlines()]
 
 
