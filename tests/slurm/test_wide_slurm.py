@@ -105,7 +105,9 @@ def test_a_canceled_job_ends_all_ranks_and_the_next_runs_in_the_same_allocation(
     it.wait(lambda: len(ranks_of(it)) == 4, "four ranks run")
     held = it.ours("R")
     it.world.run("job", "cancel", str(number))
-    it.wait(lambda: not ranks_of(it), "all ranks on all nodes are gone", 10)
+    it.wait(
+        lambda: not ranks_of(it), "all ranks on all nodes are gone", 30
+    )  # left alone they sleep for SLOW_MS
     then = submit(it, events=4, sleep_ms=1)
     assert wait_done(it, then)["row"]["state"] == "COMPLETED"
     assert held
@@ -129,6 +131,7 @@ def test_the_end_of_the_allocation_ends_all_ranks_and_loses_nothing(it: Site, ho
     assert [event for event, _, _ in lines_of(told)] == list(range(60))
     it.wait(lambda: not ranks_of(it), "no rank is left")
     if how == "node":
+        it.cluster.resume_node("n2")  # by itself it comes back when it next registers
         state = ("sinfo", "-h", "-n", "n2", "-o", "%T")
         it.wait(lambda: "down" not in it.cluster.run(*state), "the node is back")
 
