@@ -218,6 +218,7 @@ def test_a_pilot_obeys_its_signals_while_the_file_with_its_leads_address_hangs(t
         it.until(lambda: "pilot.left" in log_of(it, "pilot-1"), "the pilot leaves", timeout_s=10)
         fs.heal()
         it.ended(pilot)
+        it.until(lambda: bool(it.of(Ended)), "its last record has come")
         (ended,) = it.of(Ended)
         assert ended.reason == "yield"
         it.pilot("--cores", "2", allocation="tm-here-e1-2")
