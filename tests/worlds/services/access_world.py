@@ -286,7 +286,8 @@ class World:
             connection.close()
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.log.read_text().split("\n") if line.startswith("{")]
+        whole = self.log.read_text().rpartition("\n")[0]  # the last line may just be written
+        lines = [json.loads(line) for line in whole.split("\n") if line.startswith("{")]
         return [each for each in lines if each["event"] == name]
 
     def content(self) -> dict[str, list[Any]]:

@@ -65,7 +65,8 @@ class Server:
             connection.close()
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        whole = self.log.read_text().rpartition("\n")[0]  # the last line may just be written
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def ready(self) -> Server:
         def works() -> bool:
