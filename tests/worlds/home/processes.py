@@ -47,10 +47,10 @@ def role(process: Process, everything: dict[int, Process], home: Path) -> str | 
         for verb, name in ROLES:
             if all(part in words for part in verb):
                 parent = everything.get(process.parent)
-                is_init = name == "pilot" and parent is not None and parent.argv == words
-                if is_init:
-                    return ASIDE.get(process.name, "slot")
-                return name
+                if parent is None or parent.argv != words:
+                    return name
+                # the parts of a pilot; of the others, a child that has not become its own program yet (vfork(2))
+                return ASIDE.get(process.name, "slot") if name == "pilot" else None
     parent = everything.get(process.parent)
     if parent is not None and role(parent, everything, home) in ("slot", "payload"):
         return "payload"
