@@ -159,7 +159,7 @@ def test_over_https_with_webdav_and_xrootd(
         begin(it, "https")
         it.do("https/submit")
         job = check_output(it, *fetched(it, "https/fetch"))
-        it.wait_for(lambda: ended(heard(it, "changes.out", "data: ")), "the feed tells the end")
+        it.wait_for(lambda: ended(heard(it, "changes.out", "data: ")), "the feed has the end")
         check_changes(heard(it, "changes.out", "data: "), job)
         check_mail(it, mail, before)
         check_audit(it, slurm_cluster, job, subject="/O=Tidemill/OU=submitter/CN=cms")

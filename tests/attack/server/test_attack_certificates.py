@@ -130,7 +130,7 @@ def test_a_feed_that_is_open_ends_with_its_credential(attacked: Attacked) -> Non
 
 
 def replace(path: Path, content: bytes) -> None:
-    """At once: a server that reads while it is written would take the empty file for a list of nobody."""
+    """At once: a server that reads while it is written would take the empty file for the whole list."""
     whole = path.with_name("revoked.new")
     whole.write_bytes(content)
     whole.replace(path)
