@@ -21,7 +21,7 @@ class LocalWorld:
     can = frozenset(Can) - {Can.AWAY, Can.FEATURES, Can.FOREIGN, Can.FORGET, Can.GLANCE}
     nodes = 2
     cores = 1
-    short_s = 0.5
+    short_s = 2.0
     deadline_s = 20.0
     features = ("", "")
 
@@ -29,7 +29,7 @@ class LocalWorld:
         self.directory = directory / "batch"
         self.space = directory / "space"
         self.space.mkdir()
-        self.config = LocalBatch(nodes=self.nodes, grace_s=0.3)
+        self.config = LocalBatch(nodes=self.nodes, grace_s=1.0)
 
     def open(self) -> BatchSystem:
         return self._client()
