@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.worlds.services.cache_world import CacheWorld, near, ordinary_user, until
 
 from tidemill.cache.figures.collector import read_sums
@@ -30,6 +31,8 @@ SPARSE_BYTES = SPARSE_BLOCKS - BLOCK // 2  #: the last block is short
 OVERHEAD_MAX = 16 << 10
 """Of the cache's requests to the origin: log-in, open, a header for each block."""
 LIMIT_S = 120
+#: each record may come a minute late, and a test waits for two or three
+pytestmark = pytest.mark.timeout(400)
 
 
 def started(world: CacheWorld, content: bytes) -> None:

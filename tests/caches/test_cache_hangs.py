@@ -32,7 +32,7 @@ def listens(port: int) -> bool:
 def test_an_xrootd_that_hangs_is_named_then_killed_and_started_again(near: CacheWorld) -> None:
     near.make("d/f", CONTENT)
     near.init()
-    near.set('tuning.hang_s = "5s"')
+    near.set('tuning.hang_s = "10s"')  # it is named for so long: to be seen on a busy machine
     near.start()
     pid = near.state().pid
     os.kill(pid, signal.SIGSTOP)

@@ -109,6 +109,7 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
     site.wait_for(  # opens that overlap are one to XCache
         lambda: shown(site).total.served >= EVENTS * DATA_BYTES and shown(site).wire_origin >= FETCHED_BYTES,
         "the server has the sums",
+        150,  # XCache closes files once a minute
     )
     view = shown(site)
     assert (view.state, view.believe, view.lost) == ("running", "", 0)

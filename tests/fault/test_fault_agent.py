@@ -7,13 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from tests.worlds.home.oracle import expected_hits, output_bytes
+from tests.worlds.home.oracle import output_bytes
 from tests.worlds.home.processes import send
 from tests.worlds.home.world import World, world
 
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Output, OutputKind, Resources
 
 pytestmark = pytest.mark.fault
+EVENTS = 300
 
 
 def run_site(it: World, *options: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
@@ -34,7 +35,13 @@ def test_a_second_agent_is_refused_and_told_where_the_first_is() -> None:
 @pytest.mark.timeout(150)
 def test_a_stopped_agent_that_wakes_after_a_take_over_does_nothing() -> None:
     with world() as it:
-        (job,) = it.submit("c", JobSpec(app="pi", events=300, params={"darts": 60_000}, retries=50))
+        # the clock, not the processor, keeps it going until another agent is there
+        spec = JobSpec(
+            command=["/bin/sh", "-c", "sleep 0.1; echo {event} {seed} > hits"], events=EVENTS, retries=50,
+            outputs=[Output(name="hits", path="hits", kind=OutputKind.CONCAT)],
+            resources=Resources(cores=1, event_s=0.1),
+        )  # fmt: skip
+        (job,) = it.submit("c", spec)
         it.wait_for(lambda: it.client.job(job).row.events_done > 10, "the job runs")
         (old,) = it.processes("agent")
         assert send(old, signal.SIGSTOP)
@@ -60,8 +67,9 @@ def test_a_stopped_agent_that_wakes_after_a_take_over_does_nothing() -> None:
             it.wait_campaign("c")
             detail = it.client.job(job)
             assert detail.row.state == "COMPLETED", it.tails()
-            assert detail.row.events_done == 300
-            assert output_bytes(detail) == expected_hits(detail.seed_base, 300, 60_000)
+            assert detail.row.events_done == EVENTS
+            lines = (f"{event} {1 + detail.seed_base + event}\n" for event in range(EVENTS))
+            assert output_bytes(detail) == "".join(lines).encode()
             assert "epoch" in (it.home / "site.log").read_text()
         finally:
             new.kill()

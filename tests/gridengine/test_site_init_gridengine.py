@@ -19,7 +19,7 @@ FLOW = """set -e
 "$@" site init --enable --contact me@example.org --json >init.json
 "$@" run -- hostname >out
 "$@" up --stop
-for _ in $(seq 100); do
+for _ in $(seq 250); do
   [ -z "$(qstat)" ] && exit 0
   sleep 0.2
 done

@@ -56,6 +56,13 @@ def runs(status: Status) -> bool:
     return status.state is AllocationState.ACTIVE
 
 
+def until_there(path: Path) -> None:
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    while not path.exists():
+        assert clock.monotonic_s() < deadline_s, f"waited in vain for {path}"
+        clock.sleep_s(0.02)
+
+
 def kill(batch: PbsBatchSystem) -> None:
     """Start an allocation, and kill its script, which then notes nothing."""
     number = batch.submit(submission("sleep 600"))
@@ -133,8 +140,9 @@ def preempting(pbs: PbsWorld, order: str, *, history: bool) -> PbsBatchSystem:
     pbs.configure(preempt_order=order, job_history_enable=str(history))
     batch = client(pbs)
     for number in (1, 2):
-        batch.submit(submission("sleep 600", f"tm-here-e1-{number}"))
-        wait(batch, f"tm-here-e1-{number}", runs)
+        # a script that TERM meets before its traps are set leaves no note of its end
+        batch.submit(submission(f": > {pbs.space}/up{number}; exec sleep 600", f"tm-here-e1-{number}"))
+        until_there(pbs.space / f"up{number}")
     (pbs.space / "urgent").write_text("sleep 600\n")
     words = [
         "qsub",
@@ -172,8 +180,8 @@ def test_what_the_scheduler_deletes_was_preempted_where_a_history_tells(
 def test_what_a_person_deletes_was_canceled(pbs: PbsWorld) -> None:
     pbs.configure(job_history_enable="True")
     batch = client(pbs)
-    number = batch.submit(submission("sleep 600"))
-    wait(batch, "tm-here-e1-1", runs)
+    number = batch.submit(submission(f": > {pbs.space}/up; exec sleep 600"))
+    until_there(pbs.space / "up")  # TERM ends it, not KILL a second later
     subprocess.run(["qdel", number], env=person(), check=True)
     assert wait(batch, "tm-here-e1-1", is_final).ending is Ending.CANCELED
 
@@ -282,7 +290,9 @@ def test_how_long_nodes_are_kept_after_a_cancel_is_learned_from_the_history(pbs:
     batch.facts()
     names = [f"tm-here-e1-{number}" for number in range(ENOUGH)]
     for name in names:
-        batch.submit(submission("trap '' TERM; while :; do sleep 1; done", name))
+        up = pbs.space / name
+        batch.submit(submission(f"trap '' TERM; : > {up}; while :; do sleep 1; done", name))
+        until_there(up)  # it hears no TERM from now on
         wait(batch, name, runs)
         batch.cancel([name])
         wait(batch, name, is_final)

@@ -12,7 +12,7 @@ import pytest
 from tests.worlds.batch.batch_pbs import CORES, PbsWorld, person
 from tests.worlds.batch.batch_pbs import world as pbs_world
 from tests.worlds.batch.batch_world import KEY
-from tests.worlds.home.world import Options, world
+from tests.worlds.home.world import Options, World, world
 
 from tidemill.batch.pbs import PbsBatchSystem
 from tidemill.config.site import Cluster, SiteConfig
@@ -68,8 +68,8 @@ def test_a_machine_whose_look_takes_longer_than_the_pause_between_two_is_used(pb
 
 def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWorld, tmp_path: Path) -> None:
     script = tmp_path / "regular.sh"
-    script.write_text("sleep 60\n")
-    wants = ["-l", f"select=1:ncpus={CORES}", "-l", "walltime=0:02:00"]
+    script.write_text("sleep 600\n")  # it outlasts ours, which leave after `idle_s` only
+    wants = ["-l", f"select=1:ncpus={CORES}", "-l", "walltime=0:12:00"]
     theirs = ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
     with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
         command = JobSpec(command=["sleep", "0.1"], events=80, resources=Resources(cores=1, event_s=0.1))
@@ -79,7 +79,8 @@ def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWo
         assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 80), detail.row.reason
         assert not detail.failures
         assert ask("qselect", "-u", REGULAR) == theirs  # it ran beside ours, on a node of its own
-        ours = [line for line in it.tails().splitlines() if "allocation.submitted" in line]
+        log = (it.home / "site.log").read_text()
+        ours = [line for line in log.splitlines() if "allocation.submitted" in line]
         assert ours, it.tails()
         assert all('"count":1' in line for line in ours), "one node was idle"
         it.wait_for(lambda: ask("qselect") == theirs, "our allocations leave when there is no work")
@@ -161,6 +162,18 @@ def states(user: str) -> list[str]:
     return [each.split(" job_state = ")[1][0] for each in records if f" Job_Owner = {user}@" in each]
 
 
+EVENTS = 400  #: events, more than can run until a test removes the file that makes each take a second
+
+
+def slow_work(it: World) -> tuple[JobSpec, Path]:
+    """Work that lasts as long as the test needs it, however busy the machine is; and the file that makes it slow."""
+    slow = it.home / "slow"
+    slow.touch()
+    script = f"if [ -e {slow} ]; then sleep 1; fi"
+    needs = Resources(cores=1, event_s=1)
+    return JobSpec(command=["sh", "-c", script], events=EVENTS, resources=needs), slow
+
+
 @pytest.mark.parametrize("wish", [(f"2:ncpus={CORES}", "scatter:excl"), (f"{CORES + 1}:ncpus=1", "free")])
 def test_nodes_are_given_back_to_a_regular_job_that_waits(
     pbs: PbsWorld, tmp_path: Path, wish: tuple[str, str]
@@ -169,16 +182,17 @@ def test_nodes_are_given_back_to_a_regular_job_that_waits(
     script = tmp_path / "regular.sh"
     script.write_text("sleep 3\n")
     with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
-        command = JobSpec(command=["sleep", "1"], events=120, resources=Resources(cores=1, event_s=1))
+        command, slow = slow_work(it)
         (job,) = it.submit("pbs", command)
         it.wait_for(lambda: it.client.job(job).row.events_done > 8, "it works")
         wants = ["-l", f"select={wish[0]}", "-l", f"place={wish[1]}", "-l", "walltime=0:02:00"]
         ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
         it.wait_for(lambda: states(REGULAR) != ["Q"], "it starts")
-        assert it.client.job(job).row.events_done < 120, "before our work is done"
+        assert it.client.job(job).row.events_done < EVENTS, "before our work is done"
+        slow.unlink()
         it.wait_campaign("pbs")
         detail = it.client.job(job)
-        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 120), detail.row.reason
+        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", EVENTS), detail.row.reason
         assert not detail.failures
 
 
@@ -190,7 +204,7 @@ def test_work_of_what_is_preempted_is_done_again_and_the_site_goes_on(
     script = tmp_path / "urgent.sh"
     script.write_text("sleep 5\n")
     with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
-        command = JobSpec(command=["sleep", "1"], events=80, resources=Resources(cores=1, event_s=1))
+        command, slow = slow_work(it)
         (job,) = it.submit("pbs", command)
         it.wait_for(lambda: it.client.job(job).row.events_done > 4, "it works")
         for _ in range(2):  # two allocations each time: more than `foreign_cancels`
@@ -201,7 +215,8 @@ def test_work_of_what_is_preempted_is_done_again_and_the_site_goes_on(
             it.wait_for(lambda: not states(REGULAR), "it ends")
             done = it.client.job(job).row.events_done
             it.wait_for(lambda done=done: it.client.job(job).row.events_done > done, "ours work again")
+        slow.unlink()
         it.wait_campaign("pbs")
         detail = it.client.job(job)
-        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 80), detail.row.reason
+        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", EVENTS), detail.row.reason
         assert not detail.failures

@@ -58,7 +58,8 @@ def test_init_writes_what_it_found_and_where_from(person: SlurmPerson) -> None:
     assert findings["partition"]["found"].startswith(f"batch: {NODES} nodes of {CORES} cores")
     for check in ("compute node", "binary there", "site there", "network", "home there", "node memory"):
         assert findings[check]["state"] == "ok", findings[check]
-    assert not our_jobs(person), "the probe has ended"
+    # it was canceled when it had reported: Slurm shows it as completing for a moment
+    person.cluster.wait(lambda: not our_jobs(person), "the probe has ended")
     assert person.run("site", "check").returncode == 0
 
 

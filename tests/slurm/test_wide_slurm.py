@@ -129,6 +129,7 @@ def test_the_end_of_the_allocation_ends_all_ranks_and_loses_nothing(it: Site, ho
     assert [event for event, _, _ in lines_of(told)] == list(range(60))
     it.wait(lambda: not ranks_of(it), "no rank is left")
     if how == "node":
+        it.cluster.resume_node("n2")  # by itself it comes back when it next registers
         state = ("sinfo", "-h", "-n", "n2", "-o", "%T")
         it.wait(lambda: "down" not in it.cluster.run(*state), "the node is back")
 

@@ -129,6 +129,13 @@ def test_a_feed_that_is_open_ends_with_its_credential(attacked: Attacked) -> Non
     until(lambda: attacked.call("eve", "GET", "/v1/jobs")[0] == 200)
 
 
+def replace(path: Path, content: bytes) -> None:
+    """At once: a server that reads while it is written would take the empty file for the whole list."""
+    whole = path.with_name("revoked.new")
+    whole.write_bytes(content)
+    whole.replace(path)
+
+
 @pytest.mark.parametrize("damage", ["gone", "half", "binary", "directory", "empty line"])
 def test_a_list_that_is_damaged_lets_nobody_back_in(attacked: Attacked, damage: str) -> None:
     path = attacked.revoked
@@ -139,14 +146,14 @@ def test_a_list_that_is_damaged_lets_nobody_back_in(attacked: Attacked, damage: 
         case "gone":
             path.unlink()
         case "half":
-            path.write_text("name\n")
+            replace(path, b"name\n")
         case "binary":
-            path.write_bytes(b"\xff\xfe\x00")
+            replace(path, b"\xff\xfe\x00")
         case "directory":
             path.unlink()
             path.mkdir()
         case _:
-            path.write_text("revoke all of them\n")
+            replace(path, b"revoke all of them\n")
     try:
         # a thread reads the list once a second
         until(lambda: len(attacked.events("revoked.unread")) > unread)

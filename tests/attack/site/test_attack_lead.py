@@ -217,6 +217,7 @@ def answered(host: str, port: int, words: bytes) -> int:
 def test_a_crowd_that_says_nothing_keeps_no_pilot_out_and_fills_no_log() -> None:
     with world(nodes=1) as it:
         host, port, fleet = lead_of(it)
+        it.submit("busy", JobSpec(command=["sleep", "300"]))  # a lead without work would leave
         (lead,) = it.processes("lead")
         crowd = [Crowd((host, port)) for _ in range(CROWDS)]
         try:

@@ -375,7 +375,7 @@ def watch(key: str, child: subprocess.Popen[bytes], but: int) -> int:
             limit = float(file.read() or 1e9)
         for order in list(path("signal").iterdir()):
             target, _, number = order.name.rpartition("@")
-            if target == key:
+            if target == key and members(child.pid, but):  # `unshare` may not have started the job yet
                 order.unlink()
                 signal_all(child.pid, but, int(number))
         if told is None and (path("delete", key).exists() or now - started > limit):

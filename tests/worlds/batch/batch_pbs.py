@@ -33,7 +33,7 @@ class PbsWorld:
     can = frozenset(Can) - {Can.CONTAIN, Can.EXCLUDE, Can.NODE_COUNTS, Can.REFUSE, Can.START_BY}
     nodes = 2
     cores = CORES
-    short_s = 4.0
+    short_s = 8.0  #: the script has a quarter of it before KILL, on a busy machine, too
     deadline_s = 30.0
     features = ("left=True", "right=True")
 
@@ -108,10 +108,13 @@ class PbsWorld:
 
     def age(self, seconds: float) -> None:
         """What waits has waited so much longer."""
-        state = json.loads((self.state / "state.json").read_text())
-        for job in state["jobs"].values():
-            job.update(qtime=job["qtime"] - seconds)
-        (self.state / "state.json").write_text(json.dumps(state))
+        with (self.state / "lock").open("w") as lock:  # a site's agent may be asking, or submitting
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = json.loads((self.state / "state.json").read_text())
+            for job in state["jobs"].values():
+                job.update(qtime=job["qtime"] - seconds)
+            (self.state / "state.new").write_text(json.dumps(state))
+            (self.state / "state.new").replace(self.state / "state.json")
 
     def commands(self, name: str) -> list[str]:
         """The command lines of one command so far."""

@@ -40,7 +40,7 @@ class Can(StrEnum):
     ORDER = "order"  #: what waits starts in the order of submission
     REFUSE = "refuse"  #: what can never run is refused at submission
     SHORTEN = "shorten"
-    SIGNAL = "signal"  #: USR1 before the end comes while the limit is no longer than `short_s`
+    SIGNAL = "signal"  #: USR1 comes before the end
     SNAPSHOT = "snapshot"
     START_BY = "start by"
     WALLTIME = "walltime"  #: a limit of `short_s` ends an allocation within the deadline

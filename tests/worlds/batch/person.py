@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,9 @@ class SlurmPerson:
                 said += line
             # only the command itself: Ctrl-C at a terminal reaches no more than its group, and unshare passes none on
             for pid in _descendants(process.pid):
-                if b"tidemill" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGINT)
+                with suppress(OSError):  # a command that it has just called may have ended
+                    if b"tidemill" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(pid, signal.SIGINT)
             said += process.stderr.read()
             return process.wait(COMMAND_S), said
 
@@ -141,6 +142,7 @@ def _is_called(name: str, pid: int) -> bool:
 
 def _descendants(pid: int) -> list[int]:
     found: list[int] = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found += [int(child), *_descendants(int(child))]
+    with suppress(OSError):  # it has ended since its parent was read
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            found += [int(child), *_descendants(int(child))]
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -72,7 +73,7 @@ class Site:
         lines = [
             json.loads(line)
             for path in sorted((self.directory / "harvest").glob("*.jsonl"))
-            for line in path.read_text().splitlines()
+            for line in path.read_text().rpartition("\n")[0].splitlines()  # the last one may be half written
         ]
         return [line for line in lines if line["kind"] == kind]
 
@@ -81,8 +82,11 @@ class Site:
         return (self.home / "site.log").read_text()
 
     def metric(self, name: str) -> float:
-        """A value of the metrics file, as text before the value has it."""
-        text = (self.directory / "metrics.prom").read_text()
+        """A value of the metrics file, as text before the value has it; not a number before there is a file."""
+        file = self.directory / "metrics.prom"
+        if not file.exists():
+            return math.nan
+        text = file.read_text()
         (line,) = [line for line in text.splitlines() if line.startswith(f'{name}{{site="')]
         return float(line.rpartition(" ")[2])
 

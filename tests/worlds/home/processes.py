@@ -47,10 +47,10 @@ def role(process: Process, everything: dict[int, Process], home: Path) -> str | 
         for verb, name in ROLES:
             if all(part in words for part in verb):
                 parent = everything.get(process.parent)
-                is_init = name == "pilot" and parent is not None and parent.argv == words
-                if is_init:
-                    return ASIDE.get(process.name, "slot")
-                return name
+                if parent is None or parent.argv != words:
+                    return name
+                # the parts of a pilot; of the others, a child that has not become its own program yet (vfork(2))
+                return ASIDE.get(process.name, "slot") if name == "pilot" else None
     parent = everything.get(process.parent)
     if parent is not None and role(parent, everything, home) in ("slot", "payload"):
         return "payload"
@@ -66,19 +66,15 @@ ROLES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("tidemill.batch.local_daemon",), "batch"),
     (("up",), "up"),
 )
-STARTERS = ("server", "agent", "lead", "batch", "up")  #: which start programs by a child of their own
 
 
 def by_role(home: Path) -> dict[str, list[Process]]:
-    """The home's living processes by role. A child that was forked and has not executed its own program yet shows the
-    words of its parent: it is not one more of a role of which there is one."""
+    """The home's living processes by role."""
     everything = snapshot()
     result: dict[str, list[Process]] = {}
     for process in everything.values():
         name = role(process, everything, home)
-        parent = everything.get(process.parent)
-        is_unborn = name in STARTERS and parent is not None and parent.argv == process.argv
-        if name is not None and not is_unborn:
+        if name is not None:
             result.setdefault(name, []).append(process)
     return result
 

@@ -78,16 +78,16 @@ class Attacked(World):
         return answer.status, kept, answer.read()
 
     def send(self, who: str | None, request: bytes) -> list[int]:
-        """The statuses of all answers to these bytes, until the server hangs up or says nothing for a second."""
+        """The statuses of all answers to these bytes, until the server hangs up or says nothing more for a second."""
         plain = socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
         context = self.context(self.certs.pair(who) if who else None)
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
             connection.sendall(request)
-            connection.settimeout(1.0)
             answer = b""
             try:
-                while piece := connection.recv(65536):
+                while piece := connection.recv(65536):  # the first one may take long on a busy machine
                     answer += piece
+                    connection.settimeout(1.0)
             except (TimeoutError, ssl.SSLError, ConnectionError):
                 pass
         return [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]

@@ -328,7 +328,7 @@ def sums_once(world: CacheWorld, served_bytes: int, *, origin_bytes: int) -> Cac
             return False
         return sums.wire_origin_bytes >= origin_bytes
 
-    until(has_come, "the figures do not come")
+    until(has_come, "the figures do not come", seconds=150)  # XCache closes files once a minute
     sums = read_sums(world.directory)
     assert sums is not None
     return sums
