@@ -17,22 +17,9 @@ from typing import NamedTuple
 
 from tidemill.errors import SiteError
 
-QSTAT_UNDONE = {
-    *("-s", "-q", "-u", "-g"),  # Tidemill sets these itself
-    *(
-        "-f",
-        "-F",
-        "-r",
-        "-xml",
-        "-ext",
-        "-urg",
-        "-pri",
-        "-t",
-        "-ne",
-        "-explain",
-        "-U",
-    ),  # these only add to a reply
-}
+QSTAT_SET = {"-s", "-q", "-u", "-g"}  #: Tidemill sets these itself
+#: these only add to a reply
+QSTAT_ADDS = {"-f", "-F", "-r", "-xml", "-ext", "-urg", "-pri", "-t", "-ne", "-explain", "-U"}
 QRSTAT_UNDONE = {"-u", "-xml", "-explain"}
 CELL = "default"
 
@@ -52,7 +39,7 @@ class DefaultOption(NamedTuple):
 
 def query_words(command: str, *words: str) -> list[str]:
     """The words of a `qstat` or `qrstat` whose reply does not depend on the user's defaults. Raises SiteError."""
-    undone = QSTAT_UNDONE if command == "qstat" else QRSTAT_UNDONE
+    undone = QSTAT_SET | QSTAT_ADDS if command == "qstat" else QRSTAT_UNDONE
     name = f"sge_{command}"
     _refuse(command, [*read_options(common(name)), *read_options(home(f".{name}"))], undone=undone)
     lists_jobs = command == "qstat" and "-j" not in words

@@ -73,10 +73,5 @@ def count_hosts(exec_host: str, exec_vnode: str) -> int:
 
 def _are_of(vnodes: Sequence[str], hosts: Sequence[str]) -> bool:
     """Whether each vnode belongs to one of these hosts: its name is the host's name, or begins with it."""
-    known = {part for name in hosts for part in (name, _INDEX.sub("", name), name.partition(".")[0])}
-    return all(
-        vnode in known
-        or re.split(r"[.:_\[-]", vnode, maxsplit=1)[0] in known
-        or vnode.startswith(tuple(known))
-        for vnode in vnodes
-    )
+    known = {part for name in hosts for part in (_INDEX.sub("", name), name.partition(".")[0]) if part}
+    return all(vnode.startswith(tuple(known)) for vnode in vnodes)

@@ -38,9 +38,7 @@ class Doubt(StrEnum):
     #: the plain query shows running or waiting jobs of Tidemill that the usual one does not show
     QUERY = "query"
     PILOTS = "pilots"  #: neither query shows jobs whose pilots are heard
-    SURVEY = (
-        "survey"  #: the survey of the machine shows no job of Tidemill, which the query of its own jobs shows
-    )
+    SURVEY = "survey"  #: the survey of the machine shows no job of Tidemill, the query of its own jobs does
     CANCEL = "cancel"  #: confirmed cancels end nothing
     UNCHECKED = "unchecked"  #: no running job of Tidemill is shown, and their pilots may still be heard
 
@@ -148,7 +146,7 @@ def judge(before: Belief, reply: ReplySeen) -> Belief:
     doubt, why, alive = Doubt.NONE, "", [*dict.fromkeys([*by_plain, *by_pilot])]
     if by_plain and reply.plain is not None:
         doubt, why = Doubt.QUERY, _query_text(by_plain, reply.plain)
-    elif by_pilot and 2 * len(by_pilot) >= len(by_pilot) + len(reply.running & reply.shown):
+    elif by_pilot and len(by_pilot) >= len(reply.running & reply.shown):
         doubt, why = Doubt.PILOTS, _pilots_text(by_pilot, reply.plain)
     elif unsurveyed & before.unsurveyed:
         doubt, why = Doubt.SURVEY, _survey_text(sorted(unsurveyed & before.unsurveyed))
