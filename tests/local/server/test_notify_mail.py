@@ -171,9 +171,9 @@ def test_a_wrong_password_is_told_without_repeating_it(
 
 
 def test_a_server_that_takes_its_time_for_a_mail_gets_it_once(start: Start) -> None:
-    server = start("--slow", "2")
+    server = start("--slow", "6")
     mailer = Mailer(
-        Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org", timeout_s=1)
+        Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org", timeout_s=4)
     )
 
     mailer.send(Parcel("me@example.org", digest()))
