@@ -266,14 +266,18 @@ class _Stopped(Exception):
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], str]:
-    """The first of these campaigns that make a batch: of one month, and not too many jobs."""
+    """The first of these campaigns that make a batch: of one month, not too many jobs, and no two of one name, by which
+    the batch's files know them."""
     chosen: list[int] = []
+    names: set[str] = set()
     month, jobs = "", 0
-    for number, ended_us, more in rows:
+    for number, ended_us, more, name in rows:
         of = clock.utc_text(ended_us)[:7]
-        if chosen and (of != month or jobs + more > BATCH_JOBS or len(chosen) == BATCH_CAMPAIGNS):
+        is_full = of != month or jobs + more > BATCH_JOBS or len(chosen) == BATCH_CAMPAIGNS
+        if chosen and (is_full or name in names):
             break
         chosen.append(number)
+        names.add(name)
         month, jobs = of, jobs + more
     return chosen, month
 

@@ -16,6 +16,7 @@ from tidemill import clock, log
 from tidemill.config.hospital import Downtimes, Ward
 from tidemill.config.quotas import Quotas
 from tidemill.config.server import SITE_LOST_S
+from tidemill.model.campaign import reference
 from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
@@ -130,7 +131,7 @@ class Dispatcher:
         prepared = submission.prepare(decoded)
 
         def act(work: UnitOfWork) -> SubmitReply:
-            rights.check_submit(work.session, identity, decoded)
+            rights.check_submit(identity, decoded)
             reply = submission.submit(
                 work,
                 prepared,
@@ -141,8 +142,9 @@ class Dispatcher:
             reply.remark = credential_expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
             if not reply.repeated:
                 submission.keep_submitter(work, reply, identity)
+                named = reference(reply.owner, reply.campaign)
                 audit_log.note(
-                    work, identity, Act.SUBMIT, f"campaign {reply.campaign}", first_job=reply.first_job,
+                    work, identity, Act.SUBMIT, f"campaign {named}", first_job=reply.first_job,
                     jobs=reply.count, events=submission.events_of(decoded), apps=submission.apps_of(decoded),
                 )  # fmt: skip
             return reply
@@ -264,10 +266,9 @@ class Dispatcher:
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]
 
         def check(work: UnitOfWork) -> None:
-            rights.check_campaign(work.session, identity, act, request.campaign)
-            rights.check_jobs(work.session, identity, act, jobs)
             if request.campaign is not None:
-                actions.campaign_id(work, request.campaign)
+                actions.campaign_of(work, request.campaign, (identity, act))
+            rights.check_jobs(work.session, identity, act, jobs)
             actions.check_exist(work, jobs)
 
         self.writer.write(check)
