@@ -20,7 +20,7 @@ MONTH = re.compile(rf"\d{{4}}-\d{{2}}|{LIVE}")  #: a folder of an archive
 
 
 class Window(NamedTuple):
-    """What a report is on: a campaign (`NAME`, or `OWNER/NAME`), or what ended from `since_us` on and before `until_us`."""
+    """What a report is on: a campaign (`NAME` or `OWNER/NAME`), or what ended from `since_us` on, before `until_us`."""
 
     campaign: str | None = None
     since_us: int | None = None
