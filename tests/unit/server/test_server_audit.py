@@ -270,9 +270,9 @@ def test_changes_are_noted_with_their_transaction_and_refused_ones_not(tmp_path:
     ]
     session.close()
     assert [(each.act, each.on, each.name) for each in notes] == [
-        ("submit", "campaign c", "ada"),
+        ("submit", "campaign ada/c", "ada"),
         ("cancel", f"jobs {first.first_job}", "ada"),
-        ("retry", "campaign c", ""),
+        ("retry", "campaign ada/c", ""),
     ]
     assert notes[0].facts == {"first_job": first.first_job, "jobs": 1, "events": 1, "apps": ["sim"]}
 

@@ -21,6 +21,7 @@ from tidemill.server.archive import lookup
 from tidemill.server.audit import audit_log
 from tidemill.server.core import ending, leasing, rights, silent_sites, site_records, submission
 from tidemill.server.core.campaign_names import CampaignKey
+from tidemill.server.core.specifications.shortening import shortened
 from tidemill.server.core.submission import KEY_MAX
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import (
@@ -212,8 +213,8 @@ def retry(
     """Let jobs that ended without success, or are about to, run again; how many that were.
 
     Done events stay done while their outputs are delivered or at a site that is there. A job of which only the delivery
-    failed is delivered again. One whose inputs or predecessors are gone stays as it is, and holds up no other. Raises
-    RequestError for it if it was asked for `alone`.
+    failed is delivered again. One whose inputs, predecessors or specification are gone stays as it is, and holds up no
+    other. Raises RequestError for it if it was asked for `alone`.
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
@@ -224,10 +225,14 @@ def retry(
         )
     changed = 0
     _forget_lost(work, jobs)
-    outcomes = _outcomes(work, jobs)
+    outcomes, gone = _outcomes(work, jobs), shortened(work.session, list(jobs))
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None:
+            continue
+        if number in gone:
+            if alone:
+                raise _shortened(number)
             continue
         if job.state == RUNNING:
             changed += _go_on(work, job)
@@ -239,6 +244,13 @@ def retry(
                     raise
     _finish(work, half_life_s)
     return changed
+
+
+def _shortened(job: int) -> RequestError:
+    return RequestError(
+        f"job {job} was canceled before it ran, and its specification has been removed since: it cannot be retried",
+        hint="submit it again; large specifications are kept for `archive.keep_canceled_days` (see server.toml)",
+    )
 
 
 def deliver_elsewhere(work: UnitOfWork, jobs: Sequence[int]) -> None:

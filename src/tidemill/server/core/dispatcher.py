@@ -35,6 +35,7 @@ from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.core.specifications import changing
+from tidemill.server.core.storage import Storage
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
@@ -108,6 +109,7 @@ class Dispatcher:
             staged=self._tallies,
             wards=self.rules.wards,
         )
+        self.storage = Storage(store.path, self.rules.quotas)
         self._lease_rules = LeaseRules(self.rules.half_life_s, self.rules.data_wait_s, DataMap())
         self._rounds = rounds.RoundProgress()
 
@@ -125,9 +127,10 @@ class Dispatcher:
         refused = self.rules.addressees.refuse(decoded.notify)
         if refused is not None:
             raise RequestError(refused[0], hint=refused[1])
-        quotas = None
+        limits = submission.SubmitLimits(None, self.storage)
         if not identity.is_everybody:
-            decoded.owner, quotas = identity.name, self.rules.quotas  # it is part of what the key stands for
+            limits = limits._replace(quotas=self.rules.quotas)
+            decoded.owner = identity.name  # it is part of what the key stands for
         prepared = submission.prepare(decoded)
 
         def act(work: UnitOfWork) -> SubmitReply:
@@ -136,7 +139,7 @@ class Dispatcher:
                 work,
                 prepared,
                 half_life_s=self.rules.half_life_s,
-                quotas=quotas,
+                limits=limits,
                 own=own_name(identity, Act.SUBMIT),
             )
             reply.remark = credential_expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)

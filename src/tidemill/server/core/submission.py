@@ -25,6 +25,7 @@ from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.matching import decayed
 from tidemill.server.core.specifications.numbers import SpecNumbers, kind_number
+from tidemill.server.core.storage import Storage
 from tidemill.server.database.rows import (
     CANCELED,
     FAILED,
@@ -194,17 +195,24 @@ def _shared(
     return number
 
 
+class SubmitLimits(NamedTuple):
+    """What a submitter may have (None = all that there is room for), and what there is room for."""
+
+    quotas: Quotas | None
+    storage: Storage
+
+
 def submit(
     work: UnitOfWork,
     submission: PreparedSubmit,
     *,
     half_life_s: float,
-    quotas: Quotas | None = None,
+    limits: SubmitLimits | None = None,
     own: str | None = None,
 ) -> SubmitReply:
     """Insert the jobs, which may come after `own`'s jobs only; None = after any owner's.
 
-    Raises RequestError, QuotaError, or ConflictError when the owner has used the key for other content.
+    Raises RequestError, QuotaError, RoomError, or ConflictError when the owner has used the key for other content.
     """
     request = submission.request
     owner = request.owner
@@ -218,8 +226,10 @@ def submit(
             )
         return SubmitReply(campaign=campaign, owner=owner, first_job=first, count=count, repeated=True)
     _check_offered(work, submission.shared)
-    if quotas is not None:
-        _check_quotas(work, submission, quotas)
+    if limits is not None:
+        limits.storage.check_free()
+    if limits is not None and limits.quotas is not None:
+        _check_quotas(work, submission, limits.quotas, limits.storage)
     count = submission.jobs
     plan = _Plan(work, submission, _campaign(work, request, half_life_s), own=own)
     first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
@@ -241,7 +251,7 @@ def submit(
     return SubmitReply(campaign=request.campaign, owner=owner, first_job=first, count=count, repeated=False)
 
 
-def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) -> None:
+def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas, storage: Storage) -> None:
     request = submission.request
     rows = work.session.rows("campaign_by_name", name=request.campaign, owner=request.owner)
     campaign = int(rows[0][0]) if rows else 0
@@ -251,7 +261,7 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
         kinds=list({kind_key(campaign, each.spec, home=_home_id(work, each.spec)): None for each in submission.shared}),
         sites={name for each in submission.shared if (name := place_of(each.spec))},
     )  # fmt: skip
-    quota.check(work, wanted, quotas)
+    quota.check(work, wanted, quotas, storage)
 
 
 def place_of(spec: JobSpec) -> str:

@@ -25,6 +25,7 @@ from tidemill.server.audit import traces
 from tidemill.server.core import campaign_names, rights, site_views
 from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.ending import without
+from tidemill.server.core.specifications import shortening
 from tidemill.server.database.rows import (
     ACTIVE,
     JOB_STATES,
@@ -221,7 +222,7 @@ def job(
         attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
-        waits_hint=hint, remark=_remark(session, number), kept=_kept(found, of_site),
+        waits_hint=hint, remark=_remark(session, number) or _shortened(session, number), kept=_kept(found, of_site),
         routes=site_views.routes_of(session, number, {each.site for each in leases})
         if any(each.is_routed for each in spec.inputs)
         else [],
@@ -238,6 +239,11 @@ def _ward_of(session: Session, job: StoredJob) -> str:
 def _remark(session: Session, number: int) -> str:
     rows = session.rows("submitter_of", job=number)
     return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
+
+
+def _shortened(session: Session, number: int) -> str:
+    is_short = number in shortening.shortened(session, [number])
+    return "most of its specification was removed, as it was canceled before it ran" if is_short else ""
 
 
 def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:

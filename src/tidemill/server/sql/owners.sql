@@ -12,6 +12,10 @@ UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name) 
 -- Bytes of an owner's jobs.
 SELECT bytes FROM stored WHERE owner = :owner;
 
+-- name: stored_of_all
+-- Bytes of the jobs of all owners.
+SELECT COALESCE(SUM(bytes), 0) FROM stored;
+
 -- name: add_stored
 -- Jobs of an owner were added.
 INSERT INTO stored (owner, bytes) VALUES (:owner, :bytes) ON CONFLICT (owner) DO UPDATE SET bytes = stored.bytes + excluded.bytes;
