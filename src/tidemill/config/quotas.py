@@ -37,21 +37,21 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 20_000_000_000
     all_stored_bytes_max: Annotated[
-        Size | None,
-        msgspec.Meta(ge=1_000_000),
-        doc(
-            "Bytes of all submitters' jobs in the database together, at most (default: half of the file system that "
-            "holds an SQLite database, 100 GB with PostgreSQL)"
-        ),
-    ] = None
-    disk_free_min: Annotated[
-        Size | None,
+        Size,
         msgspec.Meta(ge=0),
         doc(
-            "Take no more jobs while the file system that holds an SQLite database has less free space than this "
-            "(default: 2 % of it, at most 5 GB)"
+            "Bytes of all submitters' jobs in the database together, at most; 0 = half of the file system that holds "
+            "an SQLite database, 100 GB with PostgreSQL"
         ),
-    ] = None
+    ] = 0
+    disk_free_min: Annotated[
+        Size,
+        msgspec.Meta(ge=0),
+        doc(
+            "Take no more jobs while the file system that holds an SQLite database has less free space than this; "
+            "0 = 2 % of it, at most 5 GB"
+        ),
+    ] = 0
     sites_named_max: Annotated[
         int,
         msgspec.Meta(ge=0),

@@ -28,7 +28,7 @@ class Storage:
         default = POSTGRESQL_BYTES_MAX if total_bytes is None else int(SHARE_MAX * total_bytes)
         self.bytes_max = quotas.all_stored_bytes_max or default
         least = 0 if total_bytes is None else int(min(FREE_BYTES, FREE_SHARE * total_bytes))
-        self.free_bytes_min = least if quotas.disk_free_min is None else quotas.disk_free_min
+        self.free_bytes_min = quotas.disk_free_min or least
 
     def check_free(self) -> None:
         """Raises RoomError if the database's file system has too little free space for more jobs. Cost: one system
