@@ -28,6 +28,7 @@ import msgspec
 
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
+from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
 from tidemill.server.read import api_pages
@@ -124,6 +125,10 @@ def cycle(dispatcher: Dispatcher, jobs: int) -> tuple[float, int]:
             return jobs / spent, half_mb
 
 
+def _c3(session: Session) -> int:
+    return campaign_names.find(session, "c3", None).number
+
+
 PAGES: dict[str, Callable[[Session, int], Any]] = {
     "newest": lambda session, _: api_pages.jobs(session, Filter(), before=None, limit=100),
     "deep": lambda session, jobs: api_pages.jobs(session, Filter(), before=jobs // 2, limit=100),
@@ -135,10 +140,16 @@ PAGES: dict[str, Callable[[Session, int], Any]] = {
     ),
     "site": lambda session, _: api_pages.jobs(session, Filter(site="s"), before=None, limit=100),
     "campaign_deep": lambda session, jobs: api_pages.jobs(
-        session, Filter(campaign="c3"), before=jobs // 2, limit=1000
+        session,
+        Filter(campaign=_c3(session)),
+        before=jobs // 2,
+        limit=1000,
     ),
     "all_filters": lambda session, jobs: api_pages.jobs(
-        session, Filter(campaign="c3", state="COMPLETED", site="s", app="app2"), before=jobs // 2, limit=1000
+        session,
+        Filter(campaign=_c3(session), state="COMPLETED", site="s", app="app2"),
+        before=jobs // 2,
+        limit=1000,
     ),
     "counts": lambda session, _: api_pages.counts(session),
     "campaigns": lambda session, _: api_pages.campaigns(session),

@@ -8,6 +8,8 @@ from typing import Any
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
+from tidemill.server.core import campaign_names
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
@@ -57,6 +59,15 @@ class World:
 
     def state(self, number: int) -> str:
         return self.job(number).row.state
+
+
+def key_of(session: Session, campaign: str) -> CampaignKey:
+    """The campaign, for one who sees those of all owners."""
+    return campaign_names.find(session, campaign, None)
+
+
+def number_of(session: Session, campaign: str | None) -> int | None:
+    return None if campaign is None else key_of(session, campaign).number
 
 
 class Site:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.server_world import SIM, Site, World, done, failed, leases
+from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases
 
 from tidemill.errors import JobError, SiteError
 from tidemill.model.identity import Identity, Role, Via
@@ -22,6 +22,7 @@ from tidemill.server.api.routes import (
     NoQuery,
     OfCampaignQuery,
     OutputsQuery,
+    OwnerQuery,
     PageQuery,
 )
 from tidemill.server.archive import lookup
@@ -99,12 +100,19 @@ def table_sizes(kept: Kept) -> dict[str, int]:
 def test_a_follower_that_slept_until_jobs_were_archived_is_told_of_their_ends(kept: Kept) -> None:
     """It asks on from the number that it was told, and would never see them otherwise."""
     jobs = kept.finish("old")
-    before = numbered.ended(kept.world.reader, "old", 0, limit=10, archive=kept.archive)
+    old = key_of(kept.world.reader, "old").number
+    before = numbered.ended(kept.world.reader, old, 0, limit=10, archive=kept.archive)
     kept.run()
     assert kept.live() == []
 
-    first = numbered.ended(kept.world.reader, "old", 0, limit=2, archive=kept.archive)
-    rest = numbered.ended(kept.world.reader, "old", first.reached or 0, limit=2, archive=kept.archive)
+    first = numbered.ended(kept.world.reader, old, 0, limit=2, archive=kept.archive)
+    rest = numbered.ended(
+        kept.world.reader,
+        key_of(kept.world.reader, "old").number,
+        first.reached or 0,
+        limit=2,
+        archive=kept.archive,
+    )
 
     found = [*first.jobs, *rest.jobs]
     assert sorted(each.id for each in found) == jobs
@@ -115,7 +123,7 @@ def test_a_follower_that_slept_until_jobs_were_archived_is_told_of_their_ends(ke
 def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) -> None:
     first = kept.finish("old", name="n", params={"mass": 3})
     before = [kept.job(each) for each in first]
-    campaign = api_pages.campaign(kept.world.reader, "old")
+    campaign = api_pages.campaign(kept.world.reader, key_of(kept.world.reader, "old"))
     totals: dict[str, int] = dict(kept.world.reader.rows("totals"))
     kept.world.submit(SIM, campaign="open")
 
@@ -128,7 +136,7 @@ def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) 
         assert new.archived
         new.archived = False
         assert new == old
-    found = api_pages.campaign(kept.world.reader, "old")
+    found = api_pages.campaign(kept.world.reader, key_of(kept.world.reader, "old"))
     assert found.archived
     found.archived = False
     assert found == campaign
@@ -306,7 +314,7 @@ def test_nobody_reads_of_the_archive_what_is_another_owners(kept: Kept) -> None:
         ("/v1/jobs", JobsQuery(archived=True), {}),
         ("/v1/jobs/{job:int}", NoQuery(), {"job": ids[-1]}),
         ("/v1/campaigns", PageQuery(archived=True), {}),
-        ("/v1/campaigns/{name:str}", NoQuery(), {"name": "old"}),
+        ("/v1/campaigns/{name:str}", OwnerQuery(), {"name": "old"}),
         ("/v1/failures", OfCampaignQuery(campaign="old"), {}),
         ("/v1/failures", OfCampaignQuery(job=ids[-1]), {}),
         ("/v1/outputs", OutputsQuery(campaign="old"), {}),

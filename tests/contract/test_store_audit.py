@@ -7,13 +7,13 @@ import threading
 
 import msgspec
 import pytest
-from tests.contract.server_world import Site, World, done, leases
+from tests.contract.server_world import Site, World, done, key_of, leases
 from tests.effort import lines_run
 
 from tidemill.errors import JobError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
-from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery, OutputsQuery
+from tidemill.server.api.routes import ROUTES, Call, JobsQuery, OfCampaignQuery, OutputsQuery, OwnerQuery
 from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import AuditNote
 from tidemill.server.errors import MissingError, RequestError
@@ -146,7 +146,7 @@ def test_no_hint_names_a_campaign_of_another(world: World) -> None:
     submitted(world, "bob")
     bob = submitter("bob")
     asked = [
-        ("/v1/campaigns/{name:str}", NoQuery(), {"name": "nothing"}),
+        ("/v1/campaigns/{name:str}", OwnerQuery(), {"name": "nothing"}),
         ("/v1/jobs", JobsQuery(campaign="nothing"), {}),
         ("/v1/failures", OfCampaignQuery(campaign="nothing"), {}),
         ("/v1/outputs", OutputsQuery(campaign="nothing"), {}),
@@ -165,7 +165,7 @@ def test_no_hint_names_a_campaign_of_another(world: World) -> None:
 def test_a_text_that_a_database_cannot_hold_is_an_error_of_who_asks(world: World) -> None:
     job = submitted(world, "ada")
     for ask in (
-        lambda: api_pages.campaign(world.reader, "of\0ada"),
+        lambda: key_of(world.reader, "of\0ada"),
         lambda: world.dispatcher.handle_cancel(ActionRequest(campaign="of\0ada"), submitter("ada")),
     ):
         with pytest.raises(JobError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.contract.server_world import SIM, Site, World, done, failed, leases
+from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, number_of
 
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
@@ -76,7 +76,14 @@ def test_every_filter_in_every_order_shows_each_job_once(many: World, sort: Sort
         (None, "run3", "run"), (None, "ada"),
     )  # fmt: skip
     for state, app, site, campaign, begins, who in values:
-        filters = Filter(state=state, app=app, site=site, campaign=campaign, begins=begins, owner=who)
+        filters = Filter(
+            state=state,
+            app=app,
+            site=site,
+            campaign=number_of(many.reader, campaign),
+            begins=begins,
+            owner=who,
+        )
         wanted = [
             row
             for row in rows
@@ -93,7 +100,11 @@ def test_every_filter_in_every_order_shows_each_job_once(many: World, sort: Sort
 def test_a_filter_says_how_many_jobs_it_has(many: World) -> None:
     rows = everything(many)
     page = web_pages.jobs(
-        many.reader, Filter(state="WAITING", campaign="c1"), Sort.NEWEST, after=None, size=5
+        many.reader,
+        Filter(state="WAITING", campaign=key_of(many.reader, "c1").number),
+        Sort.NEWEST,
+        after=None,
+        size=5,
     )
     assert page.found.total == sum(row.state == "WAITING" and row.campaign == "c1" for row in rows)
     assert len(page.rows) == 5
@@ -122,7 +133,7 @@ def test_campaigns_are_searched_and_sorted(many: World) -> None:
     assert names(sort="jobs", size=2) == ["c2", "c1"]
     assert names(sort="jobs", size=2, offset=2) == ["c0", "Big_one"]
     row = web_pages.campaigns(many.reader, web_pages.CampaignQuery(text="c1"))[0][0]
-    assert row == api_pages.campaign(many.reader, "c1")
+    assert row == api_pages.campaign(many.reader, key_of(many.reader, "c1"))
     assert sum(row.states.values()) == 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused
+from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, refused
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
@@ -178,7 +178,7 @@ def test_with_deliver_complete_nothing_is_delivered_before_all_is_done(world: Wo
     assert detail.row.state == "CANCELED"
     assert detail.kept is not None
     assert (detail.kept.events, detail.kept.site, detail.kept.under_way) == ("0-3", "s", False)
-    assert api_pages.outputs(world.reader, campaign="c").kept == [detail.kept]
+    assert api_pages.outputs(world.reader, campaign=key_of(world.reader, "c").number).kept == [detail.kept]
 
     world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
     assert leases(KeepingSite(world, "t").sync()) == [], "its home keeps its outputs"
@@ -418,7 +418,7 @@ def test_a_result_that_does_not_count_is_not_booked(world: World) -> None:
     site.sync(done(lease, 2, 2))
     site.sync(done(lease, 2, 2))
     assert world.job(job).usage.payloads == 2
-    assert api_pages.campaign(world.reader, "c").usage.payloads == 2
+    assert api_pages.campaign(world.reader, key_of(world.reader, "c")).usage.payloads == 2
 
 
 def test_a_job_without_outputs_ends_at_once_when_nothing_of_it_runs(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused, release_of
+from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, refused, release_of
 
 from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
@@ -124,7 +124,7 @@ def test_a_job_without_outputs_completes_with_its_last_event(world: World) -> No
     found = world.job(job)
     assert (found.row.state, found.done, found.usage.wall_us) == ("COMPLETED", "0-3", 4_000_000)
     assert [attempt.state for attempt in found.attempts] == ["SETTLED"]
-    campaign = api_pages.campaign(world.reader, "c")
+    campaign = api_pages.campaign(world.reader, key_of(world.reader, "c"))
     assert (campaign.states, campaign.events_done, campaign.usage.payloads) == ({"COMPLETED": 1}, 4, 2)
 
 
@@ -141,7 +141,7 @@ def test_reports_sent_again_count_once_and_orders_come_again_until_they_are_ackn
     site.sync(report)
     site.n -= 1
     assert site.exchange(report).acked == 1
-    assert api_pages.campaign(world.reader, "c").usage.payloads == 1
+    assert api_pages.campaign(world.reader, key_of(world.reader, "c")).usage.payloads == 1
 
 
 def test_a_job_with_outputs_ends_when_they_are_delivered(world: World) -> None:
@@ -157,7 +157,9 @@ def test_a_job_with_outputs_ends_when_they_are_delivered(world: World) -> None:
     output = OutputRow(name="hits", url="file:///x/hits.tar", size_bytes=5, sha256="ab")
     site.sync(DeliveredReport(n=0, job=job, outputs=[output], evidence=None))
     assert (world.state(job), world.job(job).outputs) == ("COMPLETED", [output])
-    assert api_pages.outputs(world.reader, campaign="c").outputs[0].output == output
+    assert (
+        api_pages.outputs(world.reader, campaign=key_of(world.reader, "c").number).outputs[0].output == output
+    )
 
 
 def test_a_failed_delivery_fails_the_job_and_can_be_tried_again(world: World) -> None:
@@ -183,7 +185,7 @@ def test_failed_events_within_the_limit_make_a_job_partial(world: World) -> None
         (1, True, found.seed_base + 2),
         (1, False, found.seed_base + 2),
     ]
-    assert api_pages.campaign(world.reader, "c").failures == {"payload": 2}
+    assert api_pages.campaign(world.reader, key_of(world.reader, "c")).failures == {"payload": 2}
     assert world.dispatcher.handle_retry(ActionRequest(jobs=[job])).changed == 1
     (again,) = leases(site.sync())
     assert (again.first, again.count) == (1, 1)
@@ -265,7 +267,7 @@ def test_events_of_a_lost_site_run_elsewhere_and_late_results_lose(world: World)
     found = world.job(job)
     assert (found.row.state, found.done) == ("COMPLETED", "0-3")
     assert any(isinstance(order, DiscardOrder) and order.first == 2 for order in other.sync())
-    assert api_pages.campaign(world.reader, "c").events_done == 4
+    assert api_pages.campaign(world.reader, key_of(world.reader, "c")).events_done == 4
 
 
 def test_late_results_are_taken_from_each_site_that_runs_some_of_their_events_again(world: World) -> None:

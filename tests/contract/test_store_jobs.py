@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, leases, refused
+from tests.contract.server_world import (
+    SCRIPT,
+    SIM,
+    Site,
+    World,
+    done,
+    failed,
+    key_of,
+    leases,
+    number_of,
+    refused,
+)
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.identity import Identity, Role, Via
@@ -296,7 +307,7 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
     for state, of_app, of, at in itertools.product(
         ("WAITING", "COMPLETED", None), ("sim", None), ("a", None), ("s", None)
     ):
-        filters = Filter(state=state, app=of_app, campaign=of, site=at)
+        filters = Filter(state=state, app=of_app, campaign=number_of(world.reader, of), site=at)
         expected = [
             each.id for each in everything
             if state in (None, each.state) and of_app in (None, each.app) and of in (None, each.campaign)
@@ -317,7 +328,9 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
 
 def test_named_jobs_are_found(world: World) -> None:
     world.submit(JobSpec(app="sim", name="x"), SIM, JobSpec(app="sim", name="x"))
-    found = api_pages.jobs(world.reader, Filter(name="x", campaign="c"), before=None, limit=None)
+    found = api_pages.jobs(
+        world.reader, Filter(name="x", campaign=number_of(world.reader, "c")), before=None, limit=None
+    )
     assert [each.id for each in found.jobs] == [3, 1]
 
 
@@ -326,13 +339,13 @@ def test_changes_tell_every_state_in_order(world: World) -> None:
     site = Site(world)
     (lease,) = leases(site.sync())
     site.sync(done(lease))
-    changes, reached = feed.changes(world.reader, 0, "c")
+    changes, reached = feed.changes(world.reader, 0, key_of(world.reader, "c").number)
     assert [(each.job, each.state, each.events_done) for each in changes] == [
         (job, "RUNNING", 0),
         (job, "COMPLETED", 1),
     ]
     assert feed.changes(world.reader, reached, None) == ([], reached)
-    assert feed.changes(world.reader, changes[0].number, "other")[0] == []
+    assert feed.changes(world.reader, changes[0].number, 99)[0] == []
 
 
 def test_a_log_is_fetched_from_the_site_that_ran_the_event(world: World) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, done, leases
 
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server.core import rights
+from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import HALF_LIFE_S, Dispatcher
 from tidemill.server.database import store as database
 from tidemill.server.database.queries import migrations
@@ -78,7 +78,7 @@ def test_a_key_is_its_owners(world: World) -> None:
     assert handle(request("k", "a"), submitter("ada")).repeated
     with pytest.raises(ConflictError, match="used for other content, in campaign `a`"):
         handle(request("k", "a2"), submitter("ada"))
-    with pytest.raises(ConflictError, match="not free"):
+    with pytest.raises(ConflictError, match="used for other content, in campaign `b`"):
         handle(request("k", "a"), submitter("bob"))
 
 
@@ -89,7 +89,7 @@ def test_the_servers_own_user_may_submit_for_an_owner_with_that_owners_keys(worl
     assert handle(request("k", "a", owner="ada"), submitter("ada")).repeated
     assert not handle(request("k", "b", owner="bob")).repeated
     with pytest.raises(ConflictError, match="other content"):
-        handle(request("k", "a", owner="bob"))  # the campaign is ada's, and so is the key
+        handle(request("k", "a", owner="bob"))  # bob's key is used, for another campaign
 
 
 def test_nothing_of_another_can_be_named(world: World) -> None:
@@ -138,7 +138,7 @@ def test_shares_of_owners_are_kept_over_a_restart(world: World) -> None:
 def test_a_hint_for_an_unknown_campaign_names_ten_at_most(world: World) -> None:
     for number in range(12):
         world.submit(SIM, campaign=f"c{number:02}", owner="ada")
-    hint = rights.missing_campaign(world.reader, "nosuch", "ada").hint or ""
+    hint = campaign_names.missing(world.reader, "nosuch", "ada").hint or ""
     assert (hint.count("`c"), hint.endswith(", 2 more")) == (10, True)
 
 

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.server_world import SIM, World, done, key_of, leases
 from tests.contract.server_world import Site as OldSite
-from tests.contract.server_world import World, done, leases
 from tests.worlds.home.world import TIDEMILL
 
 from tidemill.cli.main import main
 from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
+from tidemill.server.core import campaign_names
 from tidemill.server.database import store as database
 from tidemill.server.database.queries import Dialect, migrations, statements
 from tidemill.server.database.store import Store
 from tidemill.server.database.upgrade import copy_database, copy_of
+from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, feed
 from tidemill.server.read.listing import Filter
 from tidemill.server.run import upgrade_server
@@ -99,13 +101,23 @@ def test_what_was_there_is_shown(upgraded: World) -> None:
     assert details[8].row.reason == 'canceled: "why" \\ ☃ %s :name'
     assert details[11].spec.command == ["/bin/echo", 'a\\b"c☃']
     assert [each.url for each in details[6].outputs] == ["file:///data/a%20b/☃.root"]
-    assert api_pages.campaign(upgraded.reader, "odd.3+").owner == ODD_OWNER
+    assert api_pages.campaign(upgraded.reader, key_of(upgraded.reader, "odd.3+")).owner == ODD_OWNER
     (failure,) = [each for each in api_pages.failures(upgraded.reader, limit=9).failures if each.job == 6]
     assert failure.evidence.stderr_tail.endswith("☃ \\ end")
     changes, reached = feed.changes(upgraded.reader, 0, None)
     assert ([each.job for each in changes], reached) == ([2, 7], 4)
     for site in api_pages.sites(upgraded.reader):
         assert (site.name, site.lost) in {("s", 0), ("gone-site", 1), ("named.only", 0)}
+
+
+def test_names_are_their_owners_after_the_upgrade(upgraded: World) -> None:
+    before = key_of(upgraded.reader, "odd.3+")
+    upgraded.submit(SIM, campaign="odd.3+", owner="another")
+    mine = campaign_names.find(upgraded.reader, "another/odd.3+", None)
+    assert mine.number not in (before.number, 0)
+    assert campaign_names.find(upgraded.reader, f"{ODD_OWNER}/odd.3+", None) == before
+    with pytest.raises(RequestError, match="several owners"):
+        key_of(upgraded.reader, "odd.3+")
 
 
 def test_an_old_site_goes_on_where_it_was(upgraded: World) -> None:

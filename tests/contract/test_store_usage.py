@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.server_world import SIM, Site, World, done, leases
+from tests.contract.server_world import SIM, Site, World, done, key_of, leases
 
 from tidemill.model.job import JobSpec
 from tidemill.server.core.settling import USAGE_MAX
@@ -20,7 +20,7 @@ def test_each_figure_of_a_report_is_clamped(world: World) -> None:
         report = done(lease)
         report.usage = PayloadUsage(**HUGE)
         site.sync(report, want=0)
-    usage = api_pages.campaign(world.reader, "c").usage
+    usage = api_pages.campaign(world.reader, key_of(world.reader, "c")).usage
     assert (usage.wall_us, usage.read_bytes, usage.rss_kb) == (2 * USAGE_MAX, 2 * USAGE_MAX, USAGE_MAX)
     assert world.state(1) == world.state(2) == "COMPLETED"
 
@@ -37,4 +37,4 @@ def test_sums_of_many_huge_reports_end_below_what_a_database_holds(world: World)
     detail = world.job(1)
     assert detail.row.state == "COMPLETED"
     assert detail.usage.wall_us == USAGE_SUM_MAX
-    assert USAGE_SUM_MAX <= api_pages.campaign(world.reader, "c").usage.wall_us < 2**63
+    assert USAGE_SUM_MAX <= api_pages.campaign(world.reader, key_of(world.reader, "c")).usage.wall_us < 2**63

@@ -337,7 +337,7 @@ def check(server: Server, sites: list[Site]) -> None:
         failed += job["n_failed"]
         if job["outputs"]:
             assert server.delivered[job["id"]][-1] == job["done"]
-    sums = [session.rows("campaign_whole", name=name)[0][7:9] for name in ("c", "d")]
+    sums = [session.rows("campaign_whole", id=number)[0][7:9] for number in (1, 2)]
     assert (done, failed) == (sum(row[0] for row in sums), sum(row[1] for row in sums))
     counters = [
         row for state in range(6) for row in session.rows("counters_of_state", state=state, limit=1000)

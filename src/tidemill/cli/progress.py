@@ -118,7 +118,7 @@ class WaitingCause:
             return next(iter(self._jobs))
         for state in ("RUNNING", "WAITING"):
             if row.states.get(state):
-                jobs = self._client.jobs(campaign=row.name, state=state, limit=JOBS_SEEN)
+                jobs = self._client.jobs(campaign=row.reference, state=state, limit=JOBS_SEEN)
                 found = [each.id for each in jobs if not self._jobs or each.id in self._jobs]
                 if found:
                     return min(found)

@@ -22,6 +22,7 @@ from tidemill.client.ended import FINAL, EndedJobs, number_texts
 from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
+from tidemill.model.campaign import parse_reference, reference
 from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
@@ -82,6 +83,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[int]
     repeated: bool
     remark: str = ""  #: of the server, such as a credential that ends before the outputs are delivered
+    owner: str = ""  #: of the campaign; empty = not known
+
+    @property
+    def reference(self) -> str:
+        """The campaign as `OWNER/NAME`, which is unambiguous also for one who sees those of all owners."""
+        return reference(self.owner, self.campaign) if self.owner else self.campaign
 
 
 class Wishes(NamedTuple):
@@ -215,12 +222,21 @@ class Client:
                 return
 
     def campaign(self, name: str) -> CampaignRow:
-        """One campaign: its jobs by state, events, usage and failures."""
-        return self.get(f"/v1/campaigns/{name}", CampaignRow)
+        """One campaign, by `NAME` or `OWNER/NAME`: its jobs by state, events, usage and failures."""
+        of = parse_reference(name)
+        return self.get(f"/v1/campaigns/{of.name}", CampaignRow, owner=of.owner)
+
+    def own(self, name: str) -> str:
+        """How a campaign is named that this client submits: the server's own user submits for the user of this process,
+        and sees the campaigns of all owners."""
+        place = self.place
+        is_servers_user = place.credentials.secret_file is not None or place.address.startswith("unix:")
+        return reference(_owner(), name) if is_servers_user else name
 
     def activity(self, campaign: str) -> Activity:
         """What the payloads of a campaign did over time, in intervals of whole seconds."""
-        return self.get(f"/v1/campaigns/{campaign}/activity", Activity)
+        of = parse_reference(campaign)
+        return self.get(f"/v1/campaigns/{of.name}/activity", Activity, owner=of.owner)
 
     def job_activity(self, job: int) -> Activity:
         """The same of a job of 200 events or more; without intervals for a smaller one."""
@@ -434,7 +450,7 @@ class Client:
         deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
         if isinstance(what, str):
             return self._wait_campaign(what, deadline, on_progress)
-        return self._wait_campaign(what.campaign, deadline, on_progress, jobs=what.jobs)
+        return self._wait_campaign(what.reference, deadline, on_progress, jobs=what.jobs)
 
     def as_completed(
         self, what: Submission | Sequence[int], *, timeout_s: float | None = None
@@ -467,7 +483,7 @@ class Client:
         Changes of numbers only have `progress` set.
         """
         left = set(what.jobs)
-        for change in self.changes(campaign=what.campaign):
+        for change in self.changes(campaign=what.reference):
             if change.job not in left:
                 continue
             yield change
@@ -482,10 +498,10 @@ class Client:
 
     def _by_campaign(self, what: Submission | Sequence[int]) -> dict[str, list[int]]:
         if isinstance(what, Submission):
-            return {what.campaign: what.jobs}
+            return {what.reference: what.jobs}
         found: dict[str, list[int]] = {}
         for row in self.rows(what):
-            found.setdefault(row.campaign, []).append(row.id)
+            found.setdefault(row.campaign_reference, []).append(row.id)
         return found
 
     def _wait_campaign(
@@ -690,6 +706,7 @@ def submitted(asked: Sequence[SubmitRequest], send: Callable[[SubmitRequest], Su
     replies = [send(each) for each in asked]
     return Submission(
         campaign=asked[0].campaign,
+        owner=replies[0].owner,
         jobs=[job for reply in replies for job in range(reply.first_job, reply.first_job + reply.count)],
         repeated=any(reply.repeated for reply in replies),
         remark=next((reply.remark for reply in replies if reply.remark), ""),

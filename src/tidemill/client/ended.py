@@ -91,7 +91,9 @@ class EndedJobs:
                     self._drop(row)
                     yield row
                 else:
-                    self._campaigns.setdefault(row.campaign, _Waiting(set(), started or 0)).jobs.add(row.id)
+                    self._campaigns.setdefault(
+                        row.campaign_reference, _Waiting(set(), started or 0)
+                    ).jobs.add(row.id)
 
     def _changed(self, campaign: str) -> Iterator[JobRow]:
         while campaign in self._campaigns:
@@ -110,8 +112,9 @@ class EndedJobs:
                 return
 
     def _drop(self, row: JobRow) -> None:
-        waiting = self._campaigns.get(row.campaign)
+        campaign = row.campaign_reference
+        waiting = self._campaigns.get(campaign)
         if waiting is not None:
             waiting.jobs.discard(row.id)
             if not waiting.jobs:
-                del self._campaigns[row.campaign]
+                del self._campaigns[campaign]

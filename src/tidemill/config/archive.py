@@ -17,3 +17,11 @@ class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         msgspec.Meta(gt=0, le=36_500),
         doc("Keep ended campaigns in the database, where they can be retried, for N days; then archive them"),
     ] = 90.0
+    keep_canceled_days: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=36_500),
+        doc(
+            "Keep the large specifications (above 2 kB) of jobs that were canceled before anything of them ran for N "
+            "days; then these jobs cannot be retried"
+        ),
+    ] = 1.0

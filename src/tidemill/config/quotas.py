@@ -36,6 +36,22 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "Bytes of one submitter's jobs in the database, at most: 300 for a job, and each different specification"
         ),
     ] = 20_000_000_000
+    all_stored_bytes_max: Annotated[
+        Size,
+        msgspec.Meta(ge=0),
+        doc(
+            "Bytes of all submitters' jobs in the database together, at most; 0 = half of the file system that holds "
+            "an SQLite database, 100 GB with PostgreSQL"
+        ),
+    ] = 0
+    disk_free_min: Annotated[
+        Size,
+        msgspec.Meta(ge=0),
+        doc(
+            "Take no more jobs while the file system that holds an SQLite database has less free space than this; "
+            "0 = 2 % of it, at most 5 GB"
+        ),
+    ] = 0
     sites_named_max: Annotated[
         int,
         msgspec.Meta(ge=0),

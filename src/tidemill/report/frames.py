@@ -100,7 +100,7 @@ class Frames(Mapping[str, ReportFrame]):
         source = self._files()
         asked = list(dict.fromkeys(columns))
         pieces = [
-            within(piece, source.window, table) for _, piece in source.pieces(table, _needed(asked, table))
+            within(piece, source, path, table) for path, piece in source.pieces(table, _needed(asked, table))
         ]
         if not pieces:
             return ReportFrame(pyarrow.table({name: [] for name in asked}))
@@ -191,12 +191,12 @@ def samples(client: Client, allocation: str, *, site: str | None = None) -> Repo
     return ReportFrame(arrow(Sheet("samples", "Samples of nodes", about, columns, rows)))
 
 
-def within(table: Any, window: Window, name: str) -> Any:
+def within(table: Any, source: ReportFiles, path: Path, name: str) -> Any:
     """The rows of a stored table that are in a window; failures by their campaign only."""
     import pyarrow.compute as pc
 
-    if window.campaign is not None:
-        table = table.filter(pc.equal(table["campaign"], window.campaign))
+    window = source.window
+    table = source.of_campaign(table, None if name == "jobs" else path)
     if name == "jobs" and (window.since_us, window.until_us) != (None, None):
         at = pc.coalesce(table["ended_us"], table["started_us"], table["created_us"])
         low, high = window.since_us or 0, window.until_us if window.until_us is not None else 1 << 62
@@ -205,7 +205,7 @@ def within(table: Any, window: Window, name: str) -> Any:
 
 
 def _needed(columns: list[str], table: str) -> list[str]:
-    more = ["campaign", "created_us", "started_us", "ended_us"] if table == "jobs" else []
+    more = ["campaign", "owner", "created_us", "started_us", "ended_us"] if table == "jobs" else []
     return list(dict.fromkeys([*columns, *more]))
 
 

@@ -9,6 +9,7 @@ from importlib import resources
 from tidemill import __version__, clock
 from tidemill.charts.bars import Bar, bars, shares
 from tidemill.charts.time import area
+from tidemill.model.campaign import shown_names
 from tidemill.model.failure import POLICY
 from tidemill.model.figures.activity import Course
 from tidemill.model.quantities import (
@@ -196,11 +197,15 @@ def over_time(found: Course) -> str:
     )
 
 
+def _with_names(rows: Sequence[CampaignRow]) -> Iterable[tuple[str, CampaignRow]]:
+    return zip(shown_names([(row.owner, row.name) for row in rows]), rows, strict=True)
+
+
 def _campaigns(rows: Sequence[CampaignRow]) -> str:
     heads = ["campaign", "jobs", "events", "done", "failed", "time", "events/s", "CPU/wall"]
     cells = [
         [
-            row.name,
+            name,
             count_text(row.jobs),
             count_text(row.events),
             count_text(row.events_done),
@@ -209,7 +214,7 @@ def _campaigns(rows: Sequence[CampaignRow]) -> str:
             rate_text(ratio(row.events_done, wall_s([row]) or 0)),
             percent_text(_cpu_share(row)),
         ]
-        for row in rows
+        for name, row in _with_names(rows)
     ]
     return section("Campaigns", table(heads, cells, right=range(1, 8)))
 
@@ -219,17 +224,17 @@ def _efficiency(rows: Sequence[CampaignRow]) -> str:
     if not used:
         return ""
     cpu = [
-        Bar(row.name, _cpu_share(row) or 0.0, percent_text(_cpu_share(row)), _grade(_cpu_share(row) or 0.0))
-        for row in used
+        Bar(name, _cpu_share(row) or 0.0, percent_text(_cpu_share(row)), _grade(_cpu_share(row) or 0.0))
+        for name, row in _with_names(used)
     ]
     setup = [
         Bar(
-            row.name,
+            name,
             row.usage.setup_us / row.usage.wall_us,
             percent_text(row.usage.setup_us / row.usage.wall_us),
             "warn",
         )
-        for row in used
+        for name, row in _with_names(used)
     ]
     body = figure("CPU time / wall time on slots", bars(cpu, title="CPU per wall time by campaign", top=1.0))
     if any(row.usage.setup_us for row in used):

@@ -105,7 +105,7 @@ def timeline(
     """What happened over time in these campaigns; None if nothing has run, or the server is too old to know."""
     shown = [row for row in campaigns if row.first_started_us is not None][:CAMPAIGNS_MAX]
     try:
-        found = [client.activity(row.name) for row in shown]
+        found = [client.activity(row.reference) for row in shown]
     except NotFoundError:  # of the route: a server of an older version
         return None
     runs = any(row.states.get(each) for row in shown for each in ("WAITING", "RUNNING"))

@@ -17,6 +17,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.specifications.shortening import Shortening
 from tidemill.server.database.store import Store
 from tidemill.server.gateway.gateway import Gateway, messages
 from tidemill.server.gateway.setup import check
@@ -62,6 +63,9 @@ class ActiveParts:
                 Archiver(
                     self._store, self._dispatcher.writer.write, self._dispatcher.rules.archive,
                     keep_s=self._config.archive.keep_days * 86_400,
+                    shorten=Shortening(
+                        self._dispatcher.writer.write, keep_s=self._config.archive.keep_canceled_days * 86_400
+                    ).step,
                 )
             )  # fmt: skip
             gateway = self._gateway = running.enter_context(

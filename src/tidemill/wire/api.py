@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tidemill.model.application import Parameter
+from tidemill.model.campaign import reference
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
@@ -83,6 +84,7 @@ class SubmitReply(msgspec.Struct, kw_only=True):
     first_job: int
     count: int
     repeated: bool
+    owner: str = ""  #: of the campaign: `OWNER/NAME` names it where other owners' campaigns are seen, too
     remark: str = ""  #: what the submitter should know, such as a credential that ends too early
 
 
@@ -117,9 +119,15 @@ class JobRow(msgspec.Struct, kw_only=True):
     started_us: int | None
     ended_us: int | None
     reason: str
+    owner: str = ""  #: of the campaign
     ends: str = (
         ""  #: the state that it gets once what is done of it is delivered; empty = it goes on, or has ended
     )
+
+    @property
+    def campaign_reference(self) -> str:
+        """Its campaign as `OWNER/NAME`."""
+        return reference(self.owner, self.campaign)
 
 
 class JobPage(msgspec.Struct, kw_only=True):
@@ -224,6 +232,11 @@ class CampaignRow(msgspec.Struct, kw_only=True):
     last_ended_us: int | None
     archived: bool = False  #: it is in the archive: nothing of it changes any more
 
+    @property
+    def reference(self) -> str:
+        """The campaign as `OWNER/NAME`."""
+        return reference(self.owner, self.name)
+
 
 class Change(msgspec.Struct, kw_only=True):
     """One line of the feed of state changes (`GET /v1/changes`, server-sent events). Numbers ascend, with gaps."""
@@ -235,6 +248,7 @@ class Change(msgspec.Struct, kw_only=True):
     state: str
     events_done: int
     events_failed: int
+    owner: str = ""  #: of the campaign; empty also in what servers wrote that did not note it
     progress: bool = False  #: only the numbers of events have changed; the state is what it was
     ward: str = ""  #: of the hospital, in which the job is or was treated last; empty = in none
 
@@ -363,7 +377,7 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Cancel or retry these jobs, or all of a campaign."""
+    """Cancel or retry these jobs, or all of a campaign: `NAME`, or `OWNER/NAME`."""
 
     jobs: list[int] = []
     campaign: str | None = None

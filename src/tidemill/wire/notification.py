@@ -58,6 +58,7 @@ class JobsNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag=
     figures: CampaignFigures | None
     first_us: int
     last_us: int
+    owner: str = ""  #: of the campaign
 
 
 class CampaignNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="campaign"):
@@ -67,6 +68,7 @@ class CampaignNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", 
     figures: CampaignFigures | None
     first_us: int
     last_us: int
+    owner: str = ""  #: of the campaign
 
 
 class FailuresNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="failures"):
@@ -78,6 +80,7 @@ class FailuresNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", 
     figures: CampaignFigures | None
     first_us: int
     last_us: int
+    owner: str = ""  #: of the campaign
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):

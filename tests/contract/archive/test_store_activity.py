@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.contract.server_world import Site, World, done, leases
+from tests.contract.server_world import Site, World, done, key_of, leases
 
 from tidemill.model.figures.activity import Activity, Changes, Span, activity, add, counted, course
 from tidemill.model.job import JobSpec
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.activities import FIGURE_MAX, LINES_MAX
 from tidemill.server.read import activity as read
-from tidemill.server.read import api_pages
 from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
 
 SIM = JobSpec(app="sim", events=1_000)
@@ -34,7 +33,7 @@ def second(at_s: int, length_us: int = 400_000) -> Span:
 
 
 def of_campaign(world: World, name: str = "c") -> Activity:
-    return read.of_campaign(world.reader, Archive(), api_pages.campaign(world.reader, name))
+    return read.of_campaign(world.reader, Archive(), key_of(world.reader, name))
 
 
 def test_reports_of_sites_add_up_for_the_campaign_and_for_its_larger_jobs(world: World) -> None:

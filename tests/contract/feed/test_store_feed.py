@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.server_world import SIM, Site, World, done, leases
+from tests.contract.server_world import SIM, Site, World, done, key_of, leases
 
 from tidemill.model.job import JobSpec, Output
 from tidemill.server.api.followers import Followers, Interest
@@ -40,11 +40,11 @@ def test_the_changes_of_a_campaign_are_read_without_those_of_others(world: World
     for k in range(4):
         world.submit(SIM, campaign=f"c{k}")
         run_all(world, site)
-    number = feed.campaign_number(world.reader, "c3")
+    number = key_of(world.reader, "c3").number
     rows = feed.rows_after(world.reader, 0, campaign=number)
     assert [each.state for row in rows for each in row.decoded()] == ["RUNNING", "COMPLETED"]
     assert {each.campaign for row in rows for each in row.decoded()} == {"c3"}
-    assert feed.changes(world.reader, 0, "c3")[1] == feed.reached(world.reader)
+    assert feed.changes(world.reader, 0, key_of(world.reader, "c3").number)[1] == feed.reached(world.reader)
 
 
 def test_changes_that_an_older_version_wrote_are_found_by_campaign(world: World) -> None:
@@ -59,10 +59,10 @@ def test_changes_that_an_older_version_wrote_are_found_by_campaign(world: World)
         work.session.many("insert_changes", [(1, len(mixed), 0, msgspec.json.encode(mixed))])
 
     world.dispatcher.writer.write(as_before)
-    found, reached = feed.changes(world.reader, 0, "b")
+    found, reached = feed.changes(world.reader, 0, key_of(world.reader, "b").number)
     assert [(each.campaign, each.state) for each in found] == [("b", "RUNNING"), ("b", "COMPLETED")]
     assert reached == len(mixed)
-    assert told(world, Interest("b"), 0) == [each.number for each in found]
+    assert told(world, Interest(key_of(world.reader, "b").number), 0) == [each.number for each in found]
 
 
 def test_jobs_that_ended_after_a_number_are_found_and_what_is_no_longer_known_is_said(world: World) -> None:
@@ -72,16 +72,17 @@ def test_jobs_that_ended_after_a_number_are_found_and_what_is_no_longer_known_is
     start = numbered.jobs(world.reader, [1, 2], Archive()).reached
     assert start is not None
     run_all(world, site)
-    page = numbered.ended(world.reader, "c", start, limit=1, archive=Archive())
+    c = key_of(world.reader, "c").number
+    page = numbered.ended(world.reader, c, start, limit=1, archive=Archive())
     assert ([each.id for each in page.jobs], page.next) == ([1], page.reached)
-    last = numbered.ended(world.reader, "c", page.reached or 0, limit=10, archive=Archive())
+    last = numbered.ended(world.reader, c, page.reached or 0, limit=10, archive=Archive())
     assert ([each.id for each in last.jobs], last.next) == ([2], None)
     assert last.reached == feed.reached(world.reader)
-    assert numbered.ended(world.reader, "c", last.reached or 0, limit=10, archive=Archive()).jobs == []
+    assert numbered.ended(world.reader, c, last.reached or 0, limit=10, archive=Archive()).jobs == []
     world.dispatcher.writer.kept = FeedRetention(always=1, most=1)
     world.submit(SIM, campaign="c")
     run_all(world, site)
-    assert numbered.ended(world.reader, "c", start, limit=10, archive=Archive()).reached is None
+    assert numbered.ended(world.reader, c, start, limit=10, archive=Archive()).reached is None
 
 
 def test_jobs_and_outputs_by_number_come_in_one_answer_and_strangers_are_refused(world: World) -> None:
@@ -100,7 +101,7 @@ def test_jobs_and_outputs_by_number_come_in_one_answer_and_strangers_are_refused
     assert ([each.job for each in page.outputs], page.next) == ([1, 1], 1)
     page = numbered.outputs(world.reader, [1, 3, 4], Archive(), after=1, limit=4)
     assert ([each.job for each in page.outputs], page.next) == ([3, 3, 4, 4], None)
-    page = numbered.campaign_outputs(world.reader, "c", after=2, limit=2)
+    page = numbered.campaign_outputs(world.reader, key_of(world.reader, "c").number, after=2, limit=2)
     assert ([each.job for each in page.outputs], page.next) == ([3, 3], 3)
     with pytest.raises(MissingError, match="no job 99"):
         numbered.jobs(world.reader, [*ids, 99], Archive())
@@ -191,7 +192,7 @@ def test_a_slow_follower_loses_nothing_of_what_is_no_longer_in_memory(world: Wor
         source = Reading(world)
         followers = Followers(source, recent_bytes_max=1_000)
         slow = followers.follow(Interest(), 0, lambda: True)
-        quick = followers.follow(Interest("c3"), 0, lambda: True)
+        quick = followers.follow(Interest(campaign=4), 0, lambda: True)
         assert await anext(slow) == await anext(quick) == b": changes\n\n"
         reading = asyncio.create_task(_numbers(quick, 2))
         for k in range(30):
@@ -211,4 +212,4 @@ def test_a_follower_that_goes_on_in_the_midst_of_a_row_gets_the_rest_of_it(world
     site = Site(world)
     world.submit(*[SIM] * 5, campaign="c")
     site.sync()
-    assert told(world, Interest("c"), 2) == [3, 4, 5]
+    assert told(world, Interest(key_of(world.reader, "c").number), 2) == [3, 4, 5]

@@ -39,7 +39,7 @@ class Jobs:
         found = [
             (place, each)
             for place, each in enumerate(self.feed, 1)
-            if place > ended_after and self.campaign(each) == campaign
+            if place > ended_after and campaign == f"ada/{self.campaign(each)}"
         ]
         rows = [self.row(each) for _, each in found[:limit]]
         reached = found[limit - 1][0] if len(found) > limit else len(self.feed)
@@ -47,8 +47,8 @@ class Jobs:
 
     def row(self, job: int) -> JobRow:
         return JobRow(
-            id=job, campaign=self.campaign(job), name="", app="a", state=self.states[job], site=None, events=1,
-            events_done=0, events_failed=0, events_leased=0, priority=0, created_us=0, started_us=None,
+            id=job, campaign=self.campaign(job), owner="ada", name="", app="a", state=self.states[job], site=None,
+            events=1, events_done=0, events_failed=0, events_leased=0, priority=0, created_us=0, started_us=None,
             ended_us=None, reason="",
         )  # fmt: skip
 

@@ -255,8 +255,8 @@ def test_changes_are_noted_with_their_transaction_and_refused_ones_not(tmp_path:
     try:
         first = dispatcher.handle_submit(request(), ADA)
         dispatcher.handle_submit(request(), ADA)  # repeated: nothing is changed
-        with pytest.raises(Exception, match="is not free"):
-            dispatcher.handle_submit(request(key="k2"), msgspec.structs.replace(ADA, name="bob"))
+        with pytest.raises(Exception, match="used for other content"):
+            dispatcher.handle_submit(request(events=2), ADA)
         with pytest.raises(Exception, match="is -3"):
             dispatcher.handle_submit(request(key="k3", events=-3), ADA)
         dispatcher.handle_cancel(ActionRequest(jobs=[first.first_job], reason="wrong"), ADA)
@@ -270,9 +270,9 @@ def test_changes_are_noted_with_their_transaction_and_refused_ones_not(tmp_path:
     ]
     session.close()
     assert [(each.act, each.on, each.name) for each in notes] == [
-        ("submit", "campaign c", "ada"),
+        ("submit", "campaign ada/c", "ada"),
         ("cancel", f"jobs {first.first_job}", "ada"),
-        ("retry", "campaign c", ""),
+        ("retry", "campaign ada/c", ""),
     ]
     assert notes[0].facts == {"first_job": first.first_job, "jobs": 1, "events": 1, "apps": ["sim"]}
 

@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
         raise ConfigError(
             "`tidemill attach` follows one job or campaign", hint=f"`tidemill wait {args.name}`"
         )
-    campaign = known_campaign(client, names[0]) if names else client.job(jobs[0]).row.campaign
+    campaign = known_campaign(client, names[0]) if names else client.job(jobs[0]).row.campaign_reference
     client.retry_s = RETRY_S
     return attach(client, campaign, jobs, Telling(as_json=args.json, raw=args.raw, with_files=True))
 
@@ -71,7 +71,7 @@ def _newest_bad(client: Client, row: CampaignRow) -> list[JobRow]:
         each
         for state in BAD
         if row.states.get(state)
-        for each in client.jobs(campaign=row.name, state=state, limit=FAILURES_SHOWN)
+        for each in client.jobs(campaign=row.reference, state=state, limit=FAILURES_SHOWN)
     ]
     return sorted(found, key=lambda each: -each.id)[:FAILURES_SHOWN]
 

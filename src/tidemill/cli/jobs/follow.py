@@ -59,7 +59,7 @@ def follow(
 
 def _cancel(client: Client, sent: Submission) -> None:
     try:
-        campaign = None if sent.jobs else sent.campaign
+        campaign = None if sent.jobs else sent.reference
         client.cancel(sent.jobs, campaign=campaign, reason="interrupted by Ctrl-C")
     except (TidemillError, KeyboardInterrupt):
         _leave(sent)
@@ -85,7 +85,7 @@ def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
 
     (first,) = client.rows(jobs[:1])
     _, interrupted = follow(
-        client, Submission(campaign=first.campaign, jobs=jobs, repeated=False), quiet=quiet
+        client, Submission(campaign=first.campaign, owner=first.owner, jobs=jobs, repeated=False), quiet=quiet
     )
     bad = 0
     told: list[JobRow] = []

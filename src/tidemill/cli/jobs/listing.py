@@ -7,6 +7,7 @@ from argparse import Namespace
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.model.campaign import shown_names
 from tidemill.model.quantities import count_text, duration_text
 
 LIMIT = 50
@@ -61,6 +62,7 @@ def run(args: Namespace) -> int:
     if not rows:
         say("no jobs" if client.counts().jobs == 0 else "no such jobs")
         return 0
+    campaigns = shown_names([(row.owner, row.campaign) for row in rows])
     show_table(
         ["JOB", "STATE", "DONE", "FAILED", "EVENTS", "TIME", "SITE", "APP", "NAME", "CAMPAIGN", "REASON"],
         [
@@ -74,10 +76,10 @@ def run(args: Namespace) -> int:
                 row.site or "-",
                 row.app or "-",
                 row.name or "-",
-                row.campaign,
+                campaign,
                 told_reason(row.state, row.reason, row.ends),
             ]
-            for row in rows
+            for row, campaign in zip(rows, campaigns, strict=True)
         ],
         right=(0, 2, 3, 4, 5),
     )

@@ -47,12 +47,12 @@ def one_job(client: Client, word: str) -> int:
 
 
 def known_campaign(client: Client, name: str) -> str:
-    """The name of a campaign that the server knows. Raises ConfigError with the nearest one."""
+    """The same name or `OWNER/NAME`, if the server knows the campaign. Raises ConfigError with the nearest one."""
     from tidemill.errors import nearest
     from tidemill.wire.http import NotFoundError
 
     try:
-        return client.campaign(name).name
+        client.campaign(name)
     except NotFoundError:
         best = nearest(name, [each.name for each in client.campaigns()])
         hint = (
@@ -61,3 +61,4 @@ def known_campaign(client: Client, name: str) -> str:
             else "`tidemill top --once` lists campaigns, `tidemill jobs` jobs"
         )
         raise ConfigError(f"campaign `{name}` does not exist", hint=hint) from None
+    return name

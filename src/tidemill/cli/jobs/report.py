@@ -12,6 +12,7 @@ from tidemill.cli.jobs import operation_report
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.files import write_whole
+from tidemill.model.campaign import shown_names
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ def write_html(path: Path, data: ReportData, *, more: str = "") -> None:
 
 def print_tables(data: ReportData) -> None:
     """The report as tables on stdout."""
+    names = shown_names([(row.owner, row.name) for row in data.campaigns])
     show_table(
         ["CAMPAIGN", "JOBS", "EVENTS", "DONE", "FAILED", "TIME", "EVENTS/S", "CPU/WALL"],
-        [campaign_cells(row) for row in data.campaigns],
+        [campaign_cells(name, row) for name, row in zip(names, data.campaigns, strict=True)],
         right=(1, 2, 3, 4, 5, 6, 7),
     )
     show("")
@@ -88,13 +90,13 @@ def print_tables(data: ReportData) -> None:
     )
 
 
-def campaign_cells(row: CampaignRow) -> list[object]:
-    """A campaign as cells of a table."""
+def campaign_cells(name: str, row: CampaignRow) -> list[object]:
+    """A campaign as cells of a table, under a name."""
     seconds = None
     if row.first_started_us is not None and row.last_ended_us is not None:
         seconds = max(0, row.last_ended_us - row.first_started_us) / 1e6
     return [
-        row.name,
+        name,
         count_text(row.jobs),
         count_text(row.events),
         count_text(row.events_done),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import live_tables, show_json, show_table, stdout_is_terminal
+from tidemill.model.campaign import shown_names
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 from tidemill.model.trouble import Scope
 
@@ -58,19 +59,20 @@ class _Rates:
 
     def of(self, row: CampaignRow) -> float | None:
         now = clock.monotonic_s()
-        at, done = self._seen.get(row.name, (now, row.events_done))
-        self._seen[row.name] = (now, row.events_done)
+        at, done = self._seen.get(row.reference, (now, row.events_done))
+        self._seen[row.reference] = (now, row.events_done)
         if now > at:
             last = (row.events_done - done) / (now - at)
-            self._rates[row.name] = 0.5 * last + 0.5 * self._rates.get(row.name, last)
-        return self._rates.get(row.name)
+            self._rates[row.reference] = 0.5 * last + 0.5 * self._rates.get(row.reference, last)
+        return self._rates.get(row.reference)
 
 
 def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list[object]]]:
     heads = ["CAMPAIGN", "STATE", "JOBS", "EVENTS", "DONE", "FAILED", "EVENTS/S", "CPU/WALL", "TIME"]
+    names = shown_names([(row.owner, row.name) for row in rows])
     return heads, [
         [
-            row.name,
+            name,
             _state(row),
             count_text(row.jobs),
             count_text(row.events),
@@ -80,7 +82,7 @@ def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list
             percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),
             _time(row),
         ]
-        for row in rows
+        for name, row in zip(names, rows, strict=True)
     ]
 
 

@@ -90,7 +90,7 @@ def _tell_places(client: Client, rows: Sequence[JobRow]) -> None:
     """Say where the results of the first SHOWN campaigns are, and how to list those of the others."""
     of: dict[str, list[int]] = {}
     for row in rows:
-        of.setdefault(row.campaign, []).append(row.id)
+        of.setdefault(row.campaign_reference, []).append(row.id)
     for campaign, jobs in list(of.items())[:SHOWN]:
         tell_places(client, campaign, jobs)
     if len(of) > SHOWN:
@@ -107,7 +107,9 @@ def unshown_text(campaigns: Sequence[str]) -> str:
 
 def _hint(bad: Sequence[JobRow], named: Sequence[str]) -> None:
     """What to do next: of campaigns that were named the same as after `submit --wait`, of jobs what explains one."""
-    campaigns = dict.fromkeys(row.campaign for row in bad if row.campaign in named)
+    campaigns = dict.fromkeys(
+        each for row in bad for each in (row.campaign, row.campaign_reference) if each in named
+    )
     for campaign in campaigns:
         hint_retry(campaign)
     if bad and not campaigns:

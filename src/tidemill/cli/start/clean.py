@@ -81,7 +81,7 @@ def is_needed(directory: Path, client: Client) -> bool:
     names = {directory.name, directory.name.rpartition("-")[0] or directory.name}  # CAMPAIGN, CAMPAIGN-2
     for name in names:
         try:
-            if not has_ended(client.campaign(name)):
+            if not has_ended(client.campaign(client.own(name))):
                 return True
         except NotFoundError:
             continue

@@ -58,7 +58,7 @@ def resume(args: Namespace, client: Client, how: Telling) -> int:
     if row.states.get("COMPLETED", 0) == row.jobs:
         say(f"campaign `{name}` is complete: nothing is left to run")
         if not how.as_json:
-            return _tell_done(client, row, how)
+            return _tell_done(client, name, row, how)
     elif again or changes is not None:
         reply = client.retry(campaign=name, reason="run --resume", changes=changes)
         if changes is None:
@@ -70,12 +70,12 @@ def resume(args: Namespace, client: Client, how: Telling) -> int:
     return attach(client, name, [], how, cancels=True)
 
 
-def _tell_done(client: Client, row: CampaignRow, how: Telling) -> int:
+def _tell_done(client: Client, name: str, row: CampaignRow, how: Telling) -> int:
     """Print the results of a complete campaign; the exit code."""
-    jobs = [each.id for each in islice(client.jobs(campaign=row.name), PLACES_SHOWN + 1)]
+    jobs = [each.id for each in islice(client.jobs(campaign=row.reference), PLACES_SHOWN + 1)]
     if len(jobs) == 1:
         return tell_outcome(client, jobs[0], row, how._replace(with_files=True))
-    tell_places(client, row.name, jobs)
+    tell_places(client, name, jobs)
     return 0
 
 

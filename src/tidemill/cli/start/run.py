@@ -295,7 +295,8 @@ def _refuse_known(args: Namespace, campaign: str) -> bool:
     if find_server(args.server, secret_file=args.secret_file, home=args.home) is None:
         return False
     try:
-        row = Client(args.server, secret_file=args.secret_file, home=args.home).campaign(campaign)
+        client = Client(args.server, secret_file=args.secret_file, home=args.home)
+        row = client.campaign(client.own(campaign))
     except NotFoundError:
         return True
     states = ", ".join(f"{number} {state}" for state, number in sorted(row.states.items()))

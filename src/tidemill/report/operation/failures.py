@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from tidemill.model.failure import Evidence, fault_of
 from tidemill.report.operation.source import ReportFiles
 from tidemill.server.archive.operation import month_of
 
-COLUMNS = ("campaign", "site", "final", "evidence")
+COLUMNS = ("job", "campaign", "site", "final", "evidence")
 UNREADABLE = "unreadable"
 _EVIDENCE = msgspec.json.Decoder(Evidence)
 
@@ -30,8 +30,8 @@ class FailureKey(NamedTuple):
 def count_failures(source: ReportFiles) -> Counter[FailureKey]:
     """Failures of the window by these keys. One that this version cannot read counts as `unreadable`."""
     found: Counter[FailureKey] = Counter()
-    for _, piece in source.pieces("failures", COLUMNS):
-        table = _of_campaign(piece, source.window.campaign)
+    for path, piece in source.pieces("failures", COLUMNS):
+        table = source.of_campaign(piece, path)
         sites, finals = table["site"].to_pylist(), table["final"].to_pylist()
         for site, final, body in zip(sites, finals, table["evidence"].to_pylist(), strict=True):
             try:
@@ -44,9 +44,3 @@ def count_failures(source: ReportFiles) -> Counter[FailureKey]:
                 key = (month_of(evidence.at_us), site or "", str(evidence.failure), component, bool(final))
                 found[FailureKey(*key)] += 1
     return found
-
-
-def _of_campaign(table: Any, campaign: str | None) -> Any:
-    import pyarrow.compute as pc
-
-    return table if campaign is None else table.filter(pc.equal(table["campaign"], campaign))

@@ -16,9 +16,9 @@ from tidemill.report.operation.moments import BINS_PER_DECADE, PieceSums, Spread
 from tidemill.report.operation.source import ReportFiles, pieces_of
 
 COLUMNS = (
-    "id", "campaign", "app", "state", "site", "events", "events_done", "events_failed", "created_us", "started_us",
-    "ended_us", "cores", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us", "system_us", "read_bytes",
-    "write_bytes",
+    "id", "campaign", "owner", "app", "state", "site", "events", "events_done", "events_failed", "created_us",
+    "started_us", "ended_us", "cores", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us", "system_us",
+    "read_bytes", "write_bytes",
 )  # fmt: skip
 SUMS = (
     "jobs", "events", "events_done", "events_failed", "payloads", "wall_us", "setup_us", "cpu_us", "core_us",
@@ -203,8 +203,7 @@ def _within(table: Any, source: ReportFiles) -> Any:
     window = source.window
     at = pc.coalesce(table["ended_us"], table["started_us"], table["created_us"])
     table = table.append_column("at_us", at)
-    if window.campaign is not None:
-        table = table.filter(pc.equal(table["campaign"], window.campaign))
+    table = source.of_campaign(table)
     if window.since_us is not None:
         table = table.filter(pc.greater_equal(table["at_us"], window.since_us))
     if window.until_us is not None:

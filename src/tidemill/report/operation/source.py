@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill.errors import SiteError
+from tidemill.model.campaign import parse_reference, reference
 from tidemill.server.archive.live import MONTH as LIVE
 from tidemill.server.archive.parquet import OPERATION, OPERATION_KEYS
 
@@ -19,7 +20,7 @@ MONTH = re.compile(rf"\d{{4}}-\d{{2}}|{LIVE}")  #: a folder of an archive
 
 
 class Window(NamedTuple):
-    """What a report is on: a campaign, or what ended from `since_us` on and before `until_us`."""
+    """What a report is on: a campaign (`NAME` or `OWNER/NAME`), or what ended from `since_us` on, before `until_us`."""
 
     campaign: str | None = None
     since_us: int | None = None
@@ -45,7 +46,44 @@ class ReportFiles:
             _check(each)
         # Looked up now: the form of a database is a temporary one, and gone when the report is written
         self.is_empty = not self.files("jobs")  #: no archive has a job
+        self._check_campaign()
         self.has_live = any((each / LIVE).is_dir() for each in self.directories)  #: a database is among them
+
+    def _check_campaign(self) -> None:
+        """Raise SiteError for a bare name that several owners use."""
+        if self.window.campaign is None or "/" in self.window.campaign:
+            return
+        import pyarrow.compute as pc
+
+        owners: set[str] = set()
+        for _, piece in self.pieces("campaigns", ("name", "owner")):
+            owners.update(piece.filter(pc.equal(piece["name"], self.window.campaign))["owner"].to_pylist())
+        if len(owners) > 1:
+            named = ", ".join(f"`{reference(each, self.window.campaign)}`" for each in sorted(owners))
+            raise SiteError(
+                f"several owners have a campaign `{self.window.campaign}`: {named}",
+                hint="name one of them as OWNER/NAME",
+                transient=False,
+            )
+
+    def of_campaign(self, table: Any, path: Path | None = None) -> Any:
+        """The rows of the window's campaign, of a table with `campaign`, and `owner` or, in the file of that path,
+        `job`."""
+        if self.window.campaign is None:
+            return table
+        import pyarrow.compute as pc
+
+        owner, name = parse_reference(self.window.campaign)
+        table = table.filter(pc.equal(table["campaign"], name))
+        if owner is None or not len(table):
+            return table
+        if path is None:
+            return table.filter(pc.equal(table["owner"], owner))
+        jobs = path.with_name(path.name.replace("-failures.", "-jobs."))
+        own: list[int] = []
+        for piece in pieces_of(jobs, ("id", "campaign", "owner")):
+            own += self.of_campaign(piece)["id"].to_pylist()
+        return table.filter(pc.is_in(table["job"], value_set=_ids(own)))
 
     def files(self, table: str) -> list[Path]:
         """The files of a table, in the order of months and batches."""
@@ -118,6 +156,13 @@ def pieces_of(path: Path, columns: Sequence[str]) -> Iterator[Any]:
             hint="restore the file from a copy, or move it away to report on the rest",
             transient=False,
         ) from error
+
+
+def _ids(numbers: Sequence[int]) -> Any:
+    """Numbers of jobs as pyarrow has them."""
+    import pyarrow
+
+    return pyarrow.array(numbers, pyarrow.int64())
 
 
 def _plain(column: Any) -> Any:

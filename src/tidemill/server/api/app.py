@@ -206,12 +206,20 @@ def _changes_handler(api: Api) -> Handler:
     async def handle(request: BoundedRequest) -> StreamingResponse:
         identity = who(request.scope, Act.READ)
         query = _query(ChangesQuery, request)
-        await api.read(lambda session: rights.check_campaign(session, identity, Act.READ, query.campaign))
+        wanted = query.campaign
+        rights.check(identity, Act.READ)
+        campaign = (
+            None
+            if wanted is None
+            else await api.read(
+                lambda session: rights.check_campaign(session, identity, Act.READ, wanted).number
+            )
+        )
         if api.followers.is_full:
             raise SiteError(
                 f"{FOLLOWERS_MAX} clients already follow the feed, which is the limit", hint="try again later"
             )
-        interest = Interest(query.campaign, own_name(identity, Act.READ))
+        interest = Interest(campaign, own_name(identity, Act.READ))
         feed = api.followers.follow(interest, query.after, partial(api.believed, identity))
         return StreamingResponse(feed, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 

@@ -10,7 +10,6 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from itertools import groupby
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -20,7 +19,6 @@ from tidemill.errors import SiteError
 from tidemill.server.database.store import Session
 from tidemill.server.read import feed
 from tidemill.server.read.feed import FeedRow
-from tidemill.wire.api import Change
 
 FOLLOWERS_MAX = 200
 BEAT_S = 15.0  #: interval of comment lines in a quiet feed: they reveal dead connections
@@ -32,8 +30,6 @@ OWNED_MAX = 10_000  #: campaigns whose ownership a follower remembers
 T = TypeVar("T")
 _LOG = log.Log("server")
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
-_CHANGE = msgspec.json.Decoder(Change)
-_ENCODER = msgspec.json.Encoder()
 _LINE = b"id: %d\ndata: %b\n\n"
 
 
@@ -53,9 +49,9 @@ class FeedSource(Protocol):
 
 
 class Interest(NamedTuple):
-    """The changes that a follower gets: of a campaign (None = of any), of an owner (None = of any)."""
+    """The changes that a follower gets: of a campaign by its number (None = of any), of an owner (None = of any)."""
 
-    campaign: str | None = None
+    campaign: int | None = None
     owner: str | None = None
 
 
@@ -64,7 +60,7 @@ class Lines(NamedTuple):
 
     first: int
     last: int
-    campaign: str
+    campaign: int
     text: bytes
 
     def since(self, after: int) -> Lines:
@@ -75,25 +71,17 @@ class Lines(NamedTuple):
         return Lines(after + 1, self.last, self.campaign, b"\n\n".join(left))
 
 
-def lines_of(row: FeedRow) -> list[Lines]:
-    """The lines of a row of the feed, grouped by campaign. Pure."""
-    if row.campaign:
-        parts = _RAW.decode(row.body)
-        text = b"".join(_LINE % pair for pair in enumerate(parts, row.first))
-        return [Lines(row.first, row.last, _CHANGE.decode(parts[0]).campaign, text)]
-    found = []
-    for campaign, changes in groupby(row.decoded(), lambda each: each.campaign):
-        of_one = list(changes)
-        text = b"".join(_LINE % (each.number, _ENCODER.encode(each)) for each in of_one)
-        found.append(Lines(of_one[0].number, of_one[-1].number, campaign, text))
-    return found
+def lines_of(row: FeedRow) -> Lines:
+    """The lines of a row of the feed. Pure."""
+    text = b"".join(_LINE % pair for pair in enumerate(_RAW.decode(row.body), row.first))
+    return Lines(row.first, row.last, row.campaign, text)
 
 
 class _Follower:
     def __init__(self, interest: Interest, after: int) -> None:
         self.interest, self.after = interest, after
         self.awake = asyncio.Event()
-        self.owned: dict[str, bool] = {}  #: by campaign; owners never change
+        self.owned: dict[int, bool] = {}  #: by campaign; owners never change
 
 
 class Followers:
@@ -168,20 +156,19 @@ class Followers:
             size += len(each.text)
         return found, max(self._head, after)
 
-    async def _stored(self, after: int, campaign: str | None) -> tuple[list[Lines], int]:
+    async def _stored(self, after: int, campaign: int | None) -> tuple[list[Lines], int]:
         """The next changes from the store, and the number that is reached. For one campaign, reads its rows only."""
         head = self._head
         lines, reached = await self._source.read(partial(_stored_lines, after=after, campaign=campaign))
         return lines, max(after, head if reached is None else reached)
 
-    async def _is_own(self, follower: _Follower, campaign: str) -> bool:
+    async def _is_own(self, follower: _Follower, campaign: int) -> bool:
         if campaign not in follower.owned:
             if len(follower.owned) >= OWNED_MAX:
                 follower.owned.clear()
             owner = follower.interest.owner or ""
-            follower.owned[campaign] = await self._source.read(
-                partial(feed.is_owned, campaign=campaign, owner=owner)
-            )
+            owned = await self._source.read(partial(feed.owned, campaigns=[campaign], owner=owner))
+            follower.owned[campaign] = campaign in owned
         return follower.owned[campaign]
 
     # ---- the one reader --------------------------------------------------------------------------------------
@@ -240,15 +227,12 @@ class Followers:
 def _lines_after(session: Session, *, after: int) -> tuple[list[Lines], int]:
     """The next lines after `after`, at which a row ends, and the number that is reached."""
     rows = feed.rows_after(session, after, limit=READ_ROWS)
-    return [each for row in rows for each in lines_of(row)], rows[-1].last if rows else after
+    return [lines_of(row) for row in rows], rows[-1].last if rows else after
 
 
-def _stored_lines(session: Session, *, after: int, campaign: str | None) -> tuple[list[Lines], int | None]:
+def _stored_lines(session: Session, *, after: int, campaign: int | None) -> tuple[list[Lines], int | None]:
     """The next lines after a number, of one or of all campaigns, and the number that is reached; None = no more lines
     are stored."""
-    number = None if campaign is None else feed.campaign_number(session, campaign)
-    if campaign is not None and number is None:
-        return [], None
-    rows = feed.rows_after(session, after, campaign=number, limit=feed.STREAM_ROWS)
-    lines = [each.since(after) for row in rows for each in lines_of(row) if each.last > after]
-    return lines, rows[-1].last if len(rows) == feed.STREAM_ROWS else None
+    rows = feed.rows_after(session, after, campaign=campaign, limit=feed.STREAM_ROWS)
+    lines = [lines_of(row).since(after) for row in rows if row.last > after]
+    return lines, rows[-1].last if len(rows) >= feed.STREAM_ROWS else None

@@ -11,6 +11,7 @@ from tidemill.server.errors import (
     MissingError,
     PaceError,
     QuotaError,
+    RoomError,
     StandbyError,
 )
 from tidemill.wire.api import ErrorReply
@@ -29,6 +30,8 @@ def status_of(error: Exception) -> int:
             return 403
         case PaceError():
             return 429
+        case RoomError():
+            return 507
         case SiteError():
             return 503
         case TidemillError():

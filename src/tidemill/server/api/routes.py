@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.model.campaign import reference
 from tidemill.model.figures.activity import Activity
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
-from tidemill.server.archive import lookup
 from tidemill.server.audit import payload_times, traces
 from tidemill.server.core import rights
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
@@ -116,6 +117,12 @@ class SamplesQuery(msgspec.Struct, forbid_unknown_fields=True):
     site: str | None = None
 
 
+class OwnerQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """`owner`: of the campaign; none = the one who asks, or, for one who sees all, the only owner of the name."""
+
+    owner: str | None = None
+
+
 class OwnersQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Place of a page: owners after a name."""
 
@@ -206,26 +213,27 @@ def _submit(call: Call) -> SubmitReply:
 
 def _jobs(call: Call) -> JobPage:
     query: JobsQuery = call.query
-    rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
+    campaign = _named(call, query.campaign)
+    number = None if campaign is None else campaign.number
     if query.jobs is not None:
         numbers = _numbers(call, query.jobs)
         return numbered.jobs(call.session, numbers, call.dispatcher.rules.archive)
     if query.ended_after is not None:
-        if query.campaign is None:
+        if number is None:
             raise RequestError("`ended_after` needs `campaign`", hint="add `campaign=NAME`")
         limit = api_pages.limit_of(query.limit, PAGE_MAX)
         return numbered.ended(
             call.session,
-            query.campaign,
+            number,
             query.ended_after,
             limit=limit,
             archive=call.dispatcher.rules.archive,
         )
     filters = Filter(
-        state=query.state, app=query.app, site=query.site, campaign=query.campaign, name=query.name,
+        state=query.state, app=query.app, site=query.site, campaign=number, name=query.name,
         owner=call.own(Act.READ),
     )  # fmt: skip
-    kept = query.archived or _is_archived(call, query.campaign)
+    kept = query.archived or (campaign is not None and campaign.is_archived)
     archive = call.dispatcher.rules.archive if kept else None
     return api_pages.jobs(call.session, filters, before=query.before, limit=query.limit, archive=archive)
 
@@ -237,8 +245,12 @@ def _numbers(call: Call, text: str) -> list[int]:
     return numbers
 
 
-def _is_archived(call: Call, campaign: str | None) -> bool:
-    return campaign is not None and lookup.place_of_campaign(call.session, campaign) is not None
+def _named(call: Call, campaign: str | None) -> CampaignKey | None:
+    """The campaign that a query means; None = it names none. Raises MissingError."""
+    if campaign is None:
+        rights.check(call.identity, Act.READ)
+        return None
+    return rights.check_campaign(call.session, call.identity, Act.READ, campaign)
 
 
 def _job(call: Call) -> JobDetail:
@@ -258,8 +270,7 @@ def _times(call: Call) -> TimesPage:
 
 
 def _campaign_activity(call: Call) -> Activity:
-    row = _campaign(call)
-    return activity.of_campaign(call.session, call.dispatcher.rules.archive, row)
+    return activity.of_campaign(call.session, call.dispatcher.rules.archive, _campaign_key(call))
 
 
 def _job_activity(call: Call) -> Activity:
@@ -268,15 +279,16 @@ def _job_activity(call: Call) -> Activity:
 
 
 def _failures(call: Call) -> FailurePage:
-    query, own = _own_query(call), call.own(Act.READ)
-    if own is not None and query.job is None and query.campaign is None:
+    query: OfCampaignQuery = call.query
+    number, own = _own_number(call, query), call.own(Act.READ)
+    if own is not None and query.job is None and number is None:
         limit = api_pages.limit_of(query.limit)
         return web_pages.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
-    wanted = _archived_rows(call, query)
+    wanted = _archived_rows(call, query, number)
     if wanted is not None:
         return archived.failures(call.session, call.dispatcher.rules.archive, wanted)
     return api_pages.failures(
-        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
+        call.session, campaign=number, job=query.job, before=query.before, limit=query.limit
     )
 
 
@@ -291,28 +303,31 @@ def _audit(call: Call) -> list[AuditRow]:
     return traces.find(call.session, asked, archived.OfSites(call.session, call.dispatcher.rules.archive))
 
 
-def _own_query(call: Call) -> OfCampaignQuery:
-    query: OfCampaignQuery = call.query
-    rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
-    if query.campaign is not None:
-        # MissingError, with hints at own names
-        api_pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
+def _own_number(call: Call, query: OfCampaignQuery) -> int | None:
+    """The number of the campaign that a query names, once it is known that the client may read that and the job."""
+    campaign = _named(call, query.campaign)
     if query.job is not None:
         rights.check_jobs(call.session, call.identity, Act.READ, [query.job])
-    return query
+    return None if campaign is None else campaign.number
 
 
-def _archived_rows(call: Call, query: OfCampaignQuery) -> archived.RowsWanted | None:
+def _archived_rows(call: Call, query: OfCampaignQuery, campaign: int | None) -> archived.RowsWanted | None:
     """None for a job or campaign that is not in the archive."""
-    place = archived.place_of(call.session, query.campaign, query.job)
+    place = archived.place_of(call.session, campaign, query.job)
     if place is None:
         return None
     return archived.RowsWanted(place, query.job, query.before, api_pages.limit_of(query.limit))
 
 
 def _campaign(call: Call) -> CampaignRow:
-    rights.check_campaign(call.session, call.identity, Act.READ, call.at["name"])
-    return api_pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
+    return api_pages.campaign(call.session, _campaign_key(call))
+
+
+def _campaign_key(call: Call) -> CampaignKey:
+    """The campaign of a path, and `owner` of its query."""
+    query: OwnerQuery = call.query
+    name = call.at["name"] if query.owner is None else reference(query.owner, call.at["name"])
+    return rights.check_campaign(call.session, call.identity, Act.READ, name)
 
 
 def _campaigns(call: Call) -> list[CampaignRow]:
@@ -386,19 +401,19 @@ def _placements(call: Call) -> list[PlacementRow]:
 
 def _outputs(call: Call) -> OutputPage:
     query: OutputsQuery = call.query
-    _own_query(call)
+    number = _own_number(call, query)
     archive = call.dispatcher.rules.archive
     limit = api_pages.limit_of(query.limit)
     if query.jobs is not None:
         numbers = _numbers(call, query.jobs)
         return numbered.outputs(call.session, numbers, archive, after=query.after or 0, limit=limit)
-    wanted = _archived_rows(call, query)
+    wanted = _archived_rows(call, query, number)
     if wanted is not None:
         return archived.outputs(call.session, archive, wanted._replace(after=query.after))
     if query.after is not None:
-        return numbered.campaign_outputs(call.session, query.campaign, after=query.after, limit=limit)
+        return numbered.campaign_outputs(call.session, number, after=query.after, limit=limit)
     return api_pages.outputs(
-        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
+        call.session, campaign=number, job=query.job, before=query.before, limit=query.limit
     )
 
 
@@ -436,9 +451,9 @@ ROUTES: tuple[Route, ...] = (
         ActionReply, lambda call: call.dispatcher.handle_discard(call.body, call.identity), Act.DISCARD,
     ),
     Route("GET", "/v1/campaigns", "Campaigns, newest first", PageQuery, None, list[CampaignRow], _campaigns, Act.READ),
-    Route("GET", "/v1/campaigns/{name:str}", "One campaign", NoQuery, None, CampaignRow, _campaign, Act.READ),
+    Route("GET", "/v1/campaigns/{name:str}", "One campaign", OwnerQuery, None, CampaignRow, _campaign, Act.READ),
     Route(
-        "GET", "/v1/campaigns/{name:str}/activity", "What payloads of a campaign did over time", NoQuery, None,
+        "GET", "/v1/campaigns/{name:str}/activity", "What payloads of a campaign did over time", OwnerQuery, None,
         Activity, _campaign_activity, Act.READ,
     ),
     Route("GET", "/v1/failures", "Failures, newest first", OfCampaignQuery, None, FailurePage, _failures, Act.READ),

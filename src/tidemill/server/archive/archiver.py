@@ -87,8 +87,11 @@ class Archiver:
         archive: Archive,
         *,
         keep_s: float,
+        shorten: Callable[[Session, int], bool] | None = None,
     ) -> None:
+        """`shorten`: makes room otherwise, in bounded steps until it returns False."""
         self._store, self._write, self._archive, self._keep_us = store, write, archive, int(keep_s * 1e6)
+        self._shorten = shorten
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_installed = is_installed
@@ -124,6 +127,7 @@ class Archiver:
             try:
                 session = self._store.reader()
                 try:
+                    self._make_room(session)
                     while not self._stopped.is_set() and self.step(session):
                         pass
                     if self.is_installed():
@@ -135,6 +139,12 @@ class Archiver:
                     self._archive.trouble = str(error)[:200] or repr(error)
                     _LOG.error("archive.failed", error=repr(error))
             self._stopped.wait(PAUSE_S)
+
+    def _make_room(self, session: Session) -> None:
+        began_s = clock.monotonic_s()
+        while self._shorten is not None and self._shorten(session, clock.now_us()):
+            self._rest(began_s)
+            began_s = clock.monotonic_s()
 
     def step(self, session: Session) -> bool:
         """Do what is next; False if nothing is to be done, or not now."""
@@ -266,14 +276,18 @@ class _Stopped(Exception):
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], str]:
-    """The first of these campaigns that make a batch: of one month, and not too many jobs."""
+    """The first of these campaigns that make a batch: of one month, not too many jobs, and no two of one name, by which
+    the batch's files know them."""
     chosen: list[int] = []
+    names: set[str] = set()
     month, jobs = "", 0
-    for number, ended_us, more in rows:
+    for number, ended_us, more, name in rows:
         of = clock.utc_text(ended_us)[:7]
-        if chosen and (of != month or jobs + more > BATCH_JOBS or len(chosen) == BATCH_CAMPAIGNS):
+        is_full = of != month or jobs + more > BATCH_JOBS or len(chosen) == BATCH_CAMPAIGNS
+        if chosen and (is_full or name in names):
             break
         chosen.append(number)
+        names.add(name)
         month, jobs = of, jobs + more
     return chosen, month
 

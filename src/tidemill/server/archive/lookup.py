@@ -19,6 +19,7 @@ class ArchivedPlace(NamedTuple):
 
     month: str
     batch: int
+    number: int  #: of the campaign
     campaign: str
     owner: str
     ended_us: int
@@ -33,9 +34,9 @@ def place_of_job(session: Session, job: int) -> ArchivedPlace | None:
     return None if about is None else ArchivedPlace(*about)
 
 
-def place_of_campaign(session: Session, name: str) -> ArchivedPlace | None:
+def place_of_campaign(session: Session, number: int) -> ArchivedPlace | None:
     """Where an archived campaign is; None if it is not in the archive."""
-    found = row(session, "archived_place_by_name", name=name)
+    found = row(session, "archived_place_of", id=number)
     return None if found is None else ArchivedPlace(*found)
 
 
@@ -65,10 +66,10 @@ def refusal_of_log(session: Session, job: int) -> MissingError | None:
     )
 
 
-def refusal_of_campaign(session: Session, name: str) -> RequestError | None:
+def refusal_of_campaign(session: Session, number: int) -> RequestError | None:
     """The same for a campaign."""
-    place = place_of_campaign(session, name)
-    return None if place is None else _unchangeable(f"campaign `{name}`", place.ended_us)
+    place = place_of_campaign(session, number)
+    return None if place is None else _unchangeable(f"campaign `{place.campaign}`", place.ended_us)
 
 
 def refuse_closed(session: Session, jobs: Sequence[int]) -> None:
@@ -91,7 +92,7 @@ def name_taken(name: str, ended_us: int) -> ConflictError:
     """For a submission to a campaign that is in the archive, or on its way there."""
     return ConflictError(
         f"campaign `{name}` ended on {_day(ended_us)} and is in the archive: it takes no more jobs",
-        hint="choose another name: a name is used once, also after its campaign is archived",
+        hint="choose another name: an owner uses a name once, also after the campaign is archived",
     )
 
 
@@ -119,7 +120,7 @@ def check_after(session: Session, job: int, where: str, *, needs_files: bool, an
         raise _no_files(job, where)
     if any_end:
         return
-    bad = bad_of_campaign(session, place.campaign)
+    bad = bad_of_campaign(session, place.number)
     if bad:
         raise RequestError(
             f"{where} comes after job {job}, which is in the archive; {bad} jobs of its campaign have failed or were "
@@ -128,9 +129,9 @@ def check_after(session: Session, job: int, where: str, *, needs_files: bool, an
         )
 
 
-def bad_of_campaign(session: Session, name: str) -> int | None:
+def bad_of_campaign(session: Session, number: int) -> int | None:
     """How many jobs of an archived campaign have failed or were canceled; None if it is not in the archive."""
-    found = row(session, "archived_campaign", name=name)
+    found = row(session, "archived_campaign", id=number)
     if found is None:
         return None
     states: dict[str, Any] = msgspec.json.decode(found[19])

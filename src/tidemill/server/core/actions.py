@@ -20,6 +20,8 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.server.archive import lookup
 from tidemill.server.audit import audit_log
 from tidemill.server.core import ending, leasing, rights, silent_sites, site_records, submission
+from tidemill.server.core.campaign_names import CampaignKey
+from tidemill.server.core.specifications.shortening import shortened
 from tidemill.server.core.submission import KEY_MAX
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import (
@@ -83,20 +85,26 @@ def act_in_pieces(
     key = _key_of(request, *by)
     named = sorted(set(request.jobs))
     writer.write(partial(check_exist, jobs=named))
+    # once: while its jobs are changed, another owner may begin a campaign of this name
+    campaign = (
+        None
+        if request.campaign is None
+        else writer.write(partial(campaign_of, reference=request.campaign, by=by))
+    )
 
     def piece(work: UnitOfWork, so_far: ActionReply, after: int) -> tuple[ActionReply, int | None]:
         known = _known(work, key) if after == 0 else None
         if known is not None:
             return known, None
-        if request.campaign is None:
+        if campaign is None:
             jobs = named[bisect_right(named, after) :][:PIECE]
         else:
-            jobs = members(work, campaign_id(work, request.campaign), states, after)
+            jobs = members(work, campaign.number, states, after)
         done = change(work, jobs) if jobs else 0
         if done:
             on = f"jobs {IntervalSet((each, each + 1) for each in jobs)}"
-            if request.campaign is not None:
-                on = f"campaign {request.campaign}"
+            if campaign is not None:
+                on = f"campaign {campaign.reference}"
             facts: dict[str, Any] = {} if request.changes is None else {"changes": request.changes.names}
             audit_log.note(work, *by, on, changed=done, reason=request.reason, **facts)
         reply = ActionReply(changed=so_far.changed + done, unchanged=so_far.unchanged + len(jobs) - done)
@@ -147,13 +155,14 @@ def _keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) ->
     work.session.run("prune_acts", before_us=work.now_us - ANSWERS_KEPT_US)
 
 
-def campaign_id(work: UnitOfWork, name: str) -> int:
-    """The campaign's number. Raises MissingError."""
-    rows = work.session.rows("campaign_by_name", name=name)
-    if not rows:
-        refused = lookup.refusal_of_campaign(work.session, name)
-        raise refused or rights.missing_campaign(work.session, name, None)
-    return int(rows[0][0])
+def campaign_of(work: UnitOfWork, reference: str, by: tuple[Identity, Act]) -> CampaignKey:
+    """The campaign that a reference means for the one who asks, if it can be changed. Raises ForbiddenError,
+    MissingError, RequestError."""
+    found = rights.check_campaign(work.session, *by, reference)
+    refused = lookup.refusal_of_campaign(work.session, found.number) if found.is_archived else None
+    if refused is not None:
+        raise refused
+    return found
 
 
 def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
@@ -204,8 +213,8 @@ def retry(
     """Let jobs that ended without success, or are about to, run again; how many that were.
 
     Done events stay done while their outputs are delivered or at a site that is there. A job of which only the delivery
-    failed is delivered again. One whose inputs or predecessors are gone stays as it is, and holds up no other. Raises
-    RequestError for it if it was asked for `alone`.
+    failed is delivered again. One whose inputs, predecessors or specification are gone stays as it is, and holds up no
+    other. Raises RequestError for it if it was asked for `alone`.
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
@@ -216,10 +225,14 @@ def retry(
         )
     changed = 0
     _forget_lost(work, jobs)
-    outcomes = _outcomes(work, jobs)
+    outcomes, gone = _outcomes(work, jobs), shortened(work.session, list(jobs))
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None:
+            continue
+        if number in gone:
+            if alone:
+                raise _shortened(number)
             continue
         if job.state == RUNNING:
             changed += _go_on(work, job)
@@ -231,6 +244,13 @@ def retry(
                     raise
     _finish(work, half_life_s)
     return changed
+
+
+def _shortened(job: int) -> RequestError:
+    return RequestError(
+        f"job {job} was canceled before it ran, and its specification has been removed since: it cannot be retried",
+        hint="submit it again; large specifications are kept for `archive.keep_canceled_days` (see server.toml)",
+    )
 
 
 def deliver_elsewhere(work: UnitOfWork, jobs: Sequence[int]) -> None:
@@ -321,7 +341,9 @@ def _outcomes(work: UnitOfWork, jobs: Iterable[int]) -> dict[int, int]:
 def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
     """Whether a job that has ended runs again. `outcome`: of its stay, where it ended in a ward."""
     spec = work.spec(job)
-    waits, why = submission.resolve_after(work, spec, f"job {job.id}", upto=job.id - 1)
+    waits, why = submission.resolve_after(
+        work, spec, f"job {job.id}", upto=job.id - 1, owner=work.owner_of(job)
+    )
     if why:
         return False
     _drop_gone(work, job)

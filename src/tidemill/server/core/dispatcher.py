@@ -16,6 +16,7 @@ from tidemill import clock, log
 from tidemill.config.hospital import Downtimes, Ward
 from tidemill.config.quotas import Quotas
 from tidemill.config.server import SITE_LOST_S
+from tidemill.model.campaign import reference
 from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
@@ -34,6 +35,7 @@ from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.core.specifications import changing
+from tidemill.server.core.storage import Storage
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
@@ -107,6 +109,7 @@ class Dispatcher:
             staged=self._tallies,
             wards=self.rules.wards,
         )
+        self.storage = Storage(store.path, self.rules.quotas)
         self._lease_rules = LeaseRules(self.rules.half_life_s, self.rules.data_wait_s, DataMap())
         self._rounds = rounds.RoundProgress()
 
@@ -124,25 +127,27 @@ class Dispatcher:
         refused = self.rules.addressees.refuse(decoded.notify)
         if refused is not None:
             raise RequestError(refused[0], hint=refused[1])
-        quotas = None
+        limits = submission.SubmitLimits(None, self.storage)
         if not identity.is_everybody:
-            decoded.owner, quotas = identity.name, self.rules.quotas  # it is part of what the key stands for
+            limits = limits._replace(quotas=self.rules.quotas)
+            decoded.owner = identity.name  # it is part of what the key stands for
         prepared = submission.prepare(decoded)
 
         def act(work: UnitOfWork) -> SubmitReply:
-            rights.check_submit(work.session, identity, decoded)
+            rights.check_submit(identity, decoded)
             reply = submission.submit(
                 work,
                 prepared,
                 half_life_s=self.rules.half_life_s,
-                quotas=quotas,
+                limits=limits,
                 own=own_name(identity, Act.SUBMIT),
             )
             reply.remark = credential_expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
             if not reply.repeated:
                 submission.keep_submitter(work, reply, identity)
+                named = reference(reply.owner, reply.campaign)
                 audit_log.note(
-                    work, identity, Act.SUBMIT, f"campaign {reply.campaign}", first_job=reply.first_job,
+                    work, identity, Act.SUBMIT, f"campaign {named}", first_job=reply.first_job,
                     jobs=reply.count, events=submission.events_of(decoded), apps=submission.apps_of(decoded),
                 )  # fmt: skip
             return reply
@@ -264,10 +269,9 @@ class Dispatcher:
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]
 
         def check(work: UnitOfWork) -> None:
-            rights.check_campaign(work.session, identity, act, request.campaign)
-            rights.check_jobs(work.session, identity, act, jobs)
             if request.campaign is not None:
-                actions.campaign_id(work, request.campaign)
+                actions.campaign_of(work, request.campaign, (identity, act))
+            rights.check_jobs(work.session, identity, act, jobs)
             actions.check_exist(work, jobs)
 
         self.writer.write(check)

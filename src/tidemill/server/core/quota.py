@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemill.config.quotas import Quotas
+from tidemill.server.core.storage import Storage
 from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import alike
@@ -33,8 +34,8 @@ class QuotaDemand(NamedTuple):
     sites: Iterable[str]
 
 
-def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
-    """Raises QuotaError."""
+def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas, storage: Storage | None = None) -> None:
+    """Raises QuotaError, RoomError."""
     has, owner = work.memory.work_of(wanted.owner), wanted.owner
     _within(
         quotas.open_jobs_max,
@@ -51,8 +52,11 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
     what = "kinds of jobs in one campaign: combinations of application and resources"
     _within(quotas.campaign_kinds_max, "campaign_kinds_max", known + fresh if fresh else 0, what)
     stored = [int(row[0]) for row in work.session.rows("stored_of", owner=owner)]
-    size_bytes = sum(stored) + stored_bytes(wanted.jobs, wanted.spec_bytes)
+    more_bytes = stored_bytes(wanted.jobs, wanted.spec_bytes)
+    size_bytes = sum(stored) + more_bytes
     _within(quotas.stored_bytes_max, "stored_bytes_max", size_bytes, f"bytes of jobs of `{owner}`")
+    if storage is not None:
+        storage.check_stored(work.session, more_bytes)
     _check_sites(work, wanted, quotas)
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.server.archive import lookup
+from tidemill.server.core import campaign_names
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.database.store import Session
-from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
+from tidemill.server.errors import ForbiddenError, MissingError
 from tidemill.wire.api import SubmitRequest
 
-HINTED_MAX = 1_000  #: newest campaigns that a hint chooses from
-SHOWN_MAX = 10  #: campaigns that a hint names
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
 
 
@@ -40,15 +39,11 @@ def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[in
             raise missing_job(number, of_another=number in owners)
 
 
-def check_campaign(session: Session, identity: Identity, act: Act, name: str | None) -> None:
-    """The same for a campaign; None names no campaign."""
+def check_campaign(session: Session, identity: Identity, act: Act, reference: str) -> CampaignKey:
+    """The campaign that a reference means for the one who asks. Raises ForbiddenError, MissingError, or RequestError if
+    it may be several."""
     check(identity, act)
-    own = own_name(identity, act)
-    if name is None or own is None:
-        return
-    rows = session.rows("campaign_owner", name=name)
-    if rows != [(own,)]:
-        raise missing_campaign(session, name, own, of_another=bool(rows))
+    return campaign_names.find(session, reference, own_name(identity, act))
 
 
 def owners_of(session: Session, jobs: list[int]) -> dict[int, str]:
@@ -64,21 +59,8 @@ def missing_job(number: int, *, of_another: bool = False) -> MissingError:
     return MissingError(f"there is no job {number}", of_another=of_another)
 
 
-def missing_campaign(
-    session: Session, name: str, owner: str | None, *, of_another: bool = False
-) -> MissingError:
-    """For a campaign that does not exist; the hint names campaigns of `owner` only, None = of all."""
-    rows = (
-        session.rows("campaign_known")
-        if owner is None
-        else session.rows("campaigns_owned", owner=owner, limit=HINTED_MAX)
-    )
-    hint = did_you_mean(name, [row[0] for row in rows], most=SHOWN_MAX)
-    return MissingError(f"there is no campaign `{name}`", hint=hint, of_another=of_another)
-
-
-def check_submit(session: Session, identity: Identity, request: SubmitRequest) -> None:
-    """Raises ForbiddenError, or ConflictError. What a submitter sends belongs to that submitter, whatever the request
+def check_submit(identity: Identity, request: SubmitRequest) -> None:
+    """Raises ForbiddenError. What a submitter sends belongs to that submitter, whatever the request
     says; what it comes after is checked with the rest of it, see `submission.resolve_after`."""
     check(identity, Act.SUBMIT)
     if identity.is_everybody:
@@ -88,10 +70,4 @@ def check_submit(session: Session, identity: Identity, request: SubmitRequest) -
         raise ForbiddenError(
             f"`shares` is {request.shares}, a submitter may give a campaign at most {SHARES_OWN_MAX}",
             hint="the operator can raise it on the server's own socket",
-        )
-    if session.rows("campaign_owner", name=request.campaign) not in ([], [(identity.name,)]):
-        raise ConflictError(
-            f"the name `{request.campaign}` of the campaign is not free",
-            hint="choose another name, such as one that begins with yours",
-            of_another=True,
         )

@@ -13,16 +13,19 @@ from tidemill import clock
 from tidemill.config.quotas import Quotas
 from tidemill.errors import UNDECODABLE, did_you_mean
 from tidemill.model import legal
+from tidemill.model.campaign import parse_reference
 from tidemill.model.identity import Identity
 from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources, job_input
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
 from tidemill.server.archive import lookup
-from tidemill.server.core import ending, leasing, quota, rights, site_records
+from tidemill.server.core import campaign_names, ending, leasing, quota, rights, site_records
 from tidemill.server.core.body_count import BodyCount
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.matching import decayed
 from tidemill.server.core.specifications.numbers import SpecNumbers, kind_number
+from tidemill.server.core.storage import Storage
 from tidemill.server.database.rows import (
     CANCELED,
     FAILED,
@@ -192,21 +195,27 @@ def _shared(
     return number
 
 
+class SubmitLimits(NamedTuple):
+    """What a submitter may have (None = all that there is room for), and what there is room for."""
+
+    quotas: Quotas | None
+    storage: Storage
+
+
 def submit(
     work: UnitOfWork,
     submission: PreparedSubmit,
     *,
     half_life_s: float,
-    quotas: Quotas | None = None,
+    limits: SubmitLimits | None = None,
     own: str | None = None,
 ) -> SubmitReply:
     """Insert the jobs, which may come after `own`'s jobs only; None = after any owner's.
 
-    Raises RequestError, QuotaError, or ConflictError when the owner has used the key for other content.
+    Raises RequestError, QuotaError, RoomError, or ConflictError when the owner has used the key for other content.
     """
     request = submission.request
-    rows = work.session.rows("campaign_owner", name=request.campaign)
-    owner = str(rows[0][0]) if rows else request.owner
+    owner = request.owner
     known = work.session.rows("submit_by_key", owner=owner, key=request.key)
     if known:
         old, campaign, first, count = known[0]
@@ -215,10 +224,12 @@ def submit(
                 f"key `{request.key}` was used for other content, in campaign `{campaign}`",
                 hint="a new submission needs a new key",
             )
-        return SubmitReply(campaign=campaign, first_job=first, count=count, repeated=True)
+        return SubmitReply(campaign=campaign, owner=owner, first_job=first, count=count, repeated=True)
     _check_offered(work, submission.shared)
-    if quotas is not None:
-        _check_quotas(work, submission, quotas)
+    if limits is not None:
+        limits.storage.check_free()
+    if limits is not None and limits.quotas is not None:
+        _check_quotas(work, submission, limits.quotas, limits.storage)
     count = submission.jobs
     plan = _Plan(work, submission, _campaign(work, request, half_life_s), own=own)
     first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
@@ -233,16 +244,16 @@ def submit(
         count=count,
         now_us=work.now_us,
     )
-    tables.subscribe(work, request.campaign, request.notify)
+    tables.subscribe(work, plan.campaign, request)
     ending.pass_on(work)
     work.flush()
     site_records.keep_sites(work)
-    return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
+    return SubmitReply(campaign=request.campaign, owner=owner, first_job=first, count=count, repeated=False)
 
 
-def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) -> None:
+def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas, storage: Storage) -> None:
     request = submission.request
-    rows = work.session.rows("campaign_by_name", name=request.campaign)
+    rows = work.session.rows("campaign_by_name", name=request.campaign, owner=request.owner)
     campaign = int(rows[0][0]) if rows else 0
     wanted = quota.QuotaDemand(
         request.owner, campaign, submission.jobs,
@@ -250,7 +261,7 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
         kinds=list({kind_key(campaign, each.spec, home=_home_id(work, each.spec)): None for each in submission.shared}),
         sites={name for each in submission.shared if (name := place_of(each.spec))},
     )  # fmt: skip
-    quota.check(work, wanted, quotas)
+    quota.check(work, wanted, quotas, storage)
 
 
 def place_of(spec: JobSpec) -> str:
@@ -349,10 +360,11 @@ def _check(request: SubmitRequest) -> list[int]:
 def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
     """Number, events so far and shares. A campaign with nothing open starts where the others of its owner stand, and
     an owner with nothing open where the other owners do."""
-    rows = work.session.rows("campaign_by_name", name=request.campaign)
+    owner = request.owner
+    rows = work.session.rows("campaign_by_name", name=request.campaign, owner=owner)
     opened = set(work.memory.open.campaigns)
-    number, owner = (int(rows[0][0]), str(rows[0][3])) if rows else (0, request.owner)
-    _check_name(work, request.campaign, rows)
+    number = int(rows[0][0]) if rows else 0
+    _check_name(work, request, rows)
     if rows and request.new:
         raise ConflictError(
             f"campaign `{request.campaign}` exists, and this submission is to begin a new one",
@@ -379,7 +391,7 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
             used=used,
         )
         number = int(found[0][0])
-        work.memory.add_owner(number, request.owner)
+        work.memory.add_owner(number, owner)
         return number, 0, shares
     if used:
         own_used, at_us = work.session.rows("campaign_shares", ids=[number])[0][3:5]
@@ -388,13 +400,14 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
     return number, int(rows[0][1]), shares
 
 
-def _check_name(work: UnitOfWork, name: str, rows: list[tuple[Any, ...]]) -> None:
+def _check_name(work: UnitOfWork, request: SubmitRequest, rows: list[tuple[Any, ...]]) -> None:
     """Raise ConflictError for a campaign that is in the archive, or on its way there. `rows`: what is stored of it."""
-    if rows and rows[0][4]:
-        raise lookup.name_taken(name, rows[0][5])
-    place = None if rows else lookup.place_of_campaign(work.session, name)
+    if rows and rows[0][3]:
+        raise lookup.name_taken(request.campaign, rows[0][4])
+    kept = None if rows else campaign_names.look_up(work.session, request.campaign, request.owner)
+    place = None if kept is None else lookup.place_of_campaign(work.session, kept.number)
     if place is not None:
-        raise lookup.name_taken(name, place.ended_us)
+        raise lookup.name_taken(request.campaign, place.ended_us)
 
 
 def _enter_owner(work: UnitOfWork, owner: str, opened: set[str], half_life_s: float) -> None:
@@ -421,7 +434,7 @@ class _Plan:
         own: str | None,
     ) -> None:
         self._work, self._submission, self._request, self._own = work, submission, submission.request, own
-        self._campaign, self._events, self._shares = campaign
+        self.campaign, self._events, self._shares = campaign
         self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}
         self._needs: dict[tuple[str, ...], list[int]] = {}
         self._is_new = campaign[1] == 0
@@ -492,15 +505,15 @@ class _Plan:
         for key, number in counts.items():
             self._work.count(*key, number)
         size_bytes = quota.stored_bytes(len(rows), sum(len(body) for _, _, body in self._specs.fresh))
-        session.run("add_stored", owner=self._work.memory.owners[self._campaign], bytes=size_bytes)
+        session.run("add_stored", owner=self._work.memory.owners[self.campaign], bytes=size_bytes)
         session.run(
             "grow_campaign",
-            id=self._campaign,
+            id=self.campaign,
             jobs=len(rows),
             events=events - self._events,
             shares=self._shares,
         )
-        self._work.grow(self._campaign, jobs=len(rows), events=events - self._events, is_new=self._is_new)
+        self._work.grow(self.campaign, jobs=len(rows), events=events - self._events, is_new=self._is_new)
 
     def _place(self, shared: SharedSpec) -> tuple[int, int, int]:
         """Kind, stored spec and pin of the jobs that share a spec."""
@@ -512,7 +525,7 @@ class _Plan:
 
     def _kind(self, spec: JobSpec, *, home: int) -> int:
         work = self._work
-        key = kind_key(self._campaign, spec, home=home)
+        key = kind_key(self.campaign, spec, home=home)
         datasets = datasets_of(spec.inputs) if spec.inputs else []
         if datasets:
             key = self._by_data(key, datasets)
@@ -527,8 +540,8 @@ class _Plan:
             if found in memory.kind_ids:
                 return found
             if self._data_kinds is None:
-                self._data_kinds = int(session.rows("data_kinds_in", campaign=self._campaign)[0][0])
-                owner = memory.owners[self._campaign]
+                self._data_kinds = int(session.rows("data_kinds_in", campaign=self.campaign)[0][0])
+                owner = memory.owners[self.campaign]
                 self._open_data_kinds = sum(
                     bool(each.data) and memory.owners.get(each.campaign) == owner
                     for each in memory.kinds.values()
@@ -542,7 +555,7 @@ class _Plan:
         return key
 
     def _spec(self, shared: SharedSpec) -> int:
-        owner = self._work.memory.owners[self._campaign]
+        owner = self._work.memory.owners[self.campaign]
         return self._specs.number(owner, body=shared.body, digest=shared.hash)
 
     def _needed(self, spec: JobSpec) -> list[int]:
@@ -569,22 +582,37 @@ class _Plan:
         found = self._after.get(key)
         if found is None:
             found = self._after[key] = resolve_after(
-                self._work, spec, called(at), upto=first - 1, own=self._own
+                self._work, spec, called(at), upto=first - 1, own=self._own, owner=self._request.owner
             )
         return found
 
 
 def resolve_after(
-    work: UnitOfWork, spec: JobSpec, where: str, *, upto: int, own: str | None = None
+    work: UnitOfWork,
+    spec: JobSpec,
+    where: str,
+    *,
+    upto: int,
+    own: str | None = None,
+    owner: str | None = None,
 ) -> tuple[list[tuple[int, int, int]], str]:
     """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError where that
-    does not exist; with `own` other owners' jobs do not. An input `job:ID/NAME` is what another job delivered. `where`:
-    what the job is called in messages."""
+    does not exist; with `own` other owners' jobs do not. Of campaigns of one name, `owner`'s comes first. An input
+    `job:ID/NAME` is what another job delivered. `where`: what the job is called in messages."""
     inputs = input_jobs(spec)
     jobs = {each for each in spec.after if isinstance(each, int)} | inputs
     waits, whys = _after_jobs(work, sorted(jobs), _Asked(where, inputs, any_end=spec.after_any), own)
     for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
-        more, why = _after_campaign(work, name, where, upto=upto, own=own)
+        found = campaign_names.look_up(work.session, name, own if owner is None else owner)
+        if found is None and own is None:
+            found = campaign_names.look_up(work.session, name, None)
+        if found is None:
+            raise RequestError(
+                f"{where} comes after campaign `{name}`, which does not exist",
+                hint="submit that first",
+                of_another=own is not None and parse_reference(name).owner not in (None, own),
+            )
+        more, why = _after_campaign(work, found, upto)
         waits += more
         whys += why
     return ([], whys[0]) if whys and not spec.after_any else (waits, "")
@@ -639,23 +667,14 @@ def _end_of(work: UnitOfWork, number: int, state: int, reason: str) -> tuple[int
 
 
 def _after_campaign(
-    work: UnitOfWork, name: str, where: str, *, upto: int, own: str | None
+    work: UnitOfWork, found: CampaignKey, upto: int
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
-    rows = work.session.rows("campaign_by_name", name=name)
-    archived = lookup.place_of_campaign(
-        work.session, name
-    )  # always: the queries do not reveal whether another owner has one
-    if archived is not None and own in (None, archived.owner):
-        bad_jobs = lookup.bad_of_campaign(work.session, name)
+    name = found.name
+    if found.is_archived:
+        bad_jobs = lookup.bad_of_campaign(work.session, found.number)
         why = f"{bad_jobs} jobs of campaign `{name}`, which it comes after, have failed or were canceled"
         return [], [why] if bad_jobs else []
-    if not rows or own not in (None, rows[0][3]):
-        raise RequestError(
-            f"{where} comes after campaign `{name}`, which does not exist",
-            hint="submit that first",
-            of_another=bool(rows) or archived is not None,
-        )
-    campaign = int(rows[0][0])
+    campaign = found.number
     still = ending.oldest(work, campaign, (WAITING, RUNNING))
     if still is not None and still <= upto:
         return [(0, campaign, upto)], []

@@ -192,6 +192,11 @@ class UnitOfWork:
         """Specs without name, priority and events."""
         return specs(self.session, self.memory.specs, ids)
 
+    def owner_of(self, job: StoredJob) -> str:
+        """Whose job it is."""
+        campaign = self.campaign_of(job)
+        return self._owners({campaign})[campaign]
+
     def campaign_of(self, job: StoredJob) -> int:
         """The campaign's number."""
         return self.memory.kinds[job.kind].campaign
@@ -438,30 +443,32 @@ class UnitOfWork:
         if not self._changes:
             return
         of_kind = {kind: self.memory.kinds[kind].campaign for kind in {job.kind for job in self._changes}}
-        names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(set(of_kind.values()))))
+        rows = self.session.rows("campaign_owners", ids=sorted(set(of_kind.values())))
+        names = {number: (name, owner) for number, name, owner in rows}
         self._changes.sort(key=lambda job: of_kind[job.kind])
         after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
         first = after - len(self._changes)
         self.changes = [
             Change(
-                number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]], job=job.id,
+                number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]][0], job=job.id,
                 state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
-                progress=job.id in self._progressed, ward=self._ward_name(job.ward),
+                owner=names[of_kind[job.kind]][1], progress=job.id in self._progressed, ward=self._ward_name(job.ward),
             )
             for number, job in enumerate(self._changes, first)
         ]  # fmt: skip
-        rows = [
+        written = [
             (batch[0].number, batch[-1].number, of_kind[job.kind], _ENCODER.encode(batch))
-            for job, batch in self._change_batches()
+            for job, batch in self._change_batches(of_kind)
         ]
-        self.session.many("insert_changes", rows)
+        self.session.many("insert_changes", written)
         slowest = self.session.rows("slowest_follower")[0][0]
         told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
         self.session.run("prune_changes", before=min(after - self._kept.always, told))
 
-    def _change_batches(self) -> Iterator[tuple[StoredJob, list[Change]]]:
+    def _change_batches(self, of_kind: dict[int, int]) -> Iterator[tuple[StoredJob, list[Change]]]:
         """The changes as the feed's rows have them: of one campaign, ROW_CHANGES_MAX at most; with the first job."""
-        for _, pairs in groupby(zip(self._changes, self.changes, strict=True), lambda pair: pair[1].campaign):
+        changed = zip(self._changes, self.changes, strict=True)
+        for _, pairs in groupby(changed, lambda pair: of_kind[pair[0].kind]):
             of_one = list(pairs)
             for at in range(0, len(of_one), ROW_CHANGES_MAX):
                 batch = of_one[at : at + ROW_CHANGES_MAX]

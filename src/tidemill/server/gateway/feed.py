@@ -92,7 +92,7 @@ class Feed:
         """`names`: submitters, and whether they are revoked by now."""
         self._store, self._dispatcher, self._link = store, dispatcher, link
         self._names = dict(sorted(names.items()))
-        self._owners: dict[str, str] = {}
+        self._owners: dict[int, str] = {}
         self._woken = threading.Event()
         self._closing = False
         self.followers: list[Follower] = []
@@ -183,9 +183,10 @@ class Feed:
             for row in rows_after(session, follower.position, limit=ROWS):
                 if row.first > follower.position + 1:
                     self._tell_gap(follower, row.first)
-                changes = [each for each in row.decoded() if each.number > follower.position]
-                for window in windows(self._own(session, follower.name, changes)):
-                    self._send(follower, window)
+                if self._owner(session, row.campaign) == follower.name:
+                    changes = (each for each in row.decoded() if each.number > follower.position)
+                    for window in windows([each for each in changes if not each.progress]):
+                        self._send(follower, window)
                 follower.position = row.last
         except SiteError as error:
             if follower.position != before:  # it takes some, if not all
@@ -195,14 +196,13 @@ class Feed:
             follower.pause_s, follower.said = AGAIN_S, ""
         return follower.position != before
 
-    def _own(self, session: Session, name: str, changes: list[Change]) -> list[Change]:
-        unknown = {each.campaign for each in changes} - self._owners.keys()
-        if unknown:
+    def _owner(self, session: Session, campaign: int) -> str | None:
+        """Whose campaign it is; None = it is not in the database any more."""
+        if campaign not in self._owners:
             if len(self._owners) > OWNERS_MAX:
                 self._owners.clear()
-                unknown = {each.campaign for each in changes}
-            self._owners.update(session.rows("owners_by_name", names=sorted(unknown)))
-        return [each for each in changes if self._owners.get(each.campaign) == name and not each.progress]
+            self._owners.update((row[0], row[2]) for row in session.rows("campaign_owners", ids=[campaign]))
+        return self._owners.get(campaign)
 
     def _send(self, follower: Follower, window: list[Change]) -> None:
         """Publish, and wait until the broker has all. Raises SiteError, the position before the first that failed."""

@@ -16,7 +16,7 @@ ITEMS_MAX = 50
 
 
 class NoticeKey(NamedTuple):
-    """What an addressee is notified of: `subject` is a campaign's or a site's name."""
+    """What an addressee is notified of: `subject` is a campaign's reference or a site's name."""
 
     target: str
     subject: str

@@ -77,21 +77,24 @@ def _both(one: Subscription, other: Subscription) -> Subscription:
 
 
 def take_changes(
-    notices: Notices, changes: Iterable[Change], wants: Mapping[str, Mapping[str, Subscription]]
+    notices: Notices, subject: str, changes: Iterable[Change], wants: Mapping[str, Subscription]
 ) -> set[NoticeKey]:
-    """Add state changes of jobs to the notices of those who want them (by campaign); which notices changed."""
+    """Add state changes of a campaign's jobs to the notices of those who want them; which notices changed.
+
+    `subject`: the campaign's reference.
+    """
     changed: set[NoticeKey] = set()
     for change in changes:
         if change.state not in _FINAL:
             continue
-        for each in wants.get(change.campaign, {}).values():
+        for each in wants.values():
             if Occasion.JOB in each.occasions:
-                notice = _notice(notices, NoticeKey(each.to, change.campaign, Occasion.JOB), change.at_us)
+                notice = _notice(notices, NoticeKey(each.to, subject, Occasion.JOB), change.at_us)
                 _add_job(notice.body, change)
                 changed.add(notice.key)
             if Occasion.CAMPAIGN in each.occasions:
                 changed.add(
-                    _notice(notices, NoticeKey(each.to, change.campaign, Occasion.CAMPAIGN), change.at_us).key
+                    _notice(notices, NoticeKey(each.to, subject, Occasion.CAMPAIGN), change.at_us).key
                 )
     return changed
 
@@ -118,7 +121,7 @@ def _add_job(body: Body, change: Change) -> None:
 
 def take_failures(
     notices: Notices,
-    campaign: str,
+    subject: str,
     counts: tuple[int, int],
     *,
     wants: Mapping[str, Subscription],
@@ -135,7 +138,7 @@ def take_failures(
     for each in wants.values():
         if Occasion.FAILURES not in each.occasions:
             continue
-        key = NoticeKey(each.to, campaign, Occasion.FAILURES)
+        key = NoticeKey(each.to, subject, Occasion.FAILURES)
         notice = notices.get(key)
         told = notice is not None and notice.body.told
         if not told and failed >= FAILED_MIN and share >= each.failures_share:

@@ -15,6 +15,7 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import RequestError
 from tidemill.server.notices.digests import HOUR_US, NoticeKey
 from tidemill.server.notices.gathering import Body, Notice, Notices
+from tidemill.wire.api import SubmitRequest
 from tidemill.wire.notification import Digest, News
 
 WAITS, SENT, GIVEN_UP = range(3)
@@ -44,15 +45,14 @@ class Made(NamedTuple):
     left: list[Notice]
 
 
-def subscribe(work: UnitOfWork, campaign: str, wanted: Sequence[Subscription]) -> None:
+def subscribe(work: UnitOfWork, number: int, request: SubmitRequest) -> None:
     """Store who is to be notified of a campaign. In the transaction that submits its jobs."""
-    if not wanted:
+    if not request.notify:
         return
-    number, _, owner = work.session.rows("campaign_whole", name=campaign)[0][:3]
-    wanted = [_named(each, owner) for each in wanted]
-    known = {row[1] for row in work.session.rows("subscriptions_of", names=[campaign])}
+    wanted = [_named(each, request.owner) for each in request.notify]
+    known = {row[1] for row in work.session.rows("subscriptions_of", ids=[number])}
     if len(known | {each.to for each in wanted}) > SUBSCRIPTIONS_MAX:
-        raise RequestError(f"more than {SUBSCRIPTIONS_MAX} addressees of campaign `{campaign}`")
+        raise RequestError(f"more than {SUBSCRIPTIONS_MAX} addressees of campaign `{request.campaign}`")
     rows = [(number, each.to, int(Occasion.SITE in each.occasions), _ENCODER.encode(each)) for each in wanted]
     work.session.many("insert_subscriptions", rows)
 
@@ -70,11 +70,11 @@ def _named(wanted: Subscription, owner: str) -> Subscription:
     return msgspec.structs.replace(wanted, to=f"{Channel.MESSAGE}:{owner}")
 
 
-def subscriptions(session: Session, campaigns: Iterable[str]) -> dict[str, list[Subscription]]:
+def subscriptions(session: Session, campaigns: Iterable[int]) -> dict[int, list[Subscription]]:
     """What submitters asked for, by campaign."""
-    found: dict[str, list[Subscription]] = defaultdict(list)
-    for name, _, wants in session.rows("subscriptions_of", names=sorted(set(campaigns))):
-        found[name].append(_WANTS.decode(wants))
+    found: dict[int, list[Subscription]] = defaultdict(list)
+    for number, _, wants in session.rows("subscriptions_of", ids=sorted(set(campaigns))):
+        found[number].append(_WANTS.decode(wants))
     return found
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.config.addressee import Occasion
+from tidemill.model.campaign import parse_reference
 from tidemill.model.failure import POLICY, Evidence, FailureClass, next_step, step_after
+from tidemill.server.core import campaign_names
 from tidemill.server.database.store import Session
-from tidemill.server.errors import MissingError
 from tidemill.server.notices.gathering import Notice
 from tidemill.server.read import api_pages
 from tidemill.wire.notification import (
@@ -41,21 +42,23 @@ def news(session: Session, notices: Iterable[Notice]) -> list[News]:
 
 
 def _item(session: Session, notice: Notice, figures: CampaignFigures | None) -> News:
-    name, body = notice.key.subject, notice.body
+    subject, body = notice.key.subject, notice.body
+    owner, name = parse_reference(subject)
+    of = {"campaign": name, "owner": owner or ""}
     first_us, last_us = notice.first_us, notice.last_us
     match notice.key.what:
         case Occasion.JOB:
             return JobsNews(
-                campaign=name, ended=body.ended, jobs=ended_jobs(session, body.jobs), figures=figures,
+                **of, ended=body.ended, jobs=ended_jobs(session, body.jobs), figures=figures,
                 first_us=first_us, last_us=last_us,
             )  # fmt: skip
         case Occasion.CAMPAIGN:
-            return CampaignNews(campaign=name, figures=figures, first_us=first_us, last_us=last_us)
+            return CampaignNews(**of, figures=figures, first_us=first_us, last_us=last_us)
         case Occasion.FAILURES:
             ended = figures.events_done + figures.events_failed if figures else 0
             share = figures.events_failed / ended if figures and ended else body.limit
             return FailuresNews(
-                campaign=name,
+                **of,
                 share=share,
                 limit=body.limit,
                 figures=figures,
@@ -64,7 +67,7 @@ def _item(session: Session, notice: Notice, figures: CampaignFigures | None) -> 
             )
         case _:
             return SiteNews(
-                site=name,
+                site=subject,
                 state=body.state,
                 reason=body.reason,
                 moves=body.moves,
@@ -87,27 +90,26 @@ def ended_jobs(session: Session, jobs: list[tuple[int, str]]) -> list[EndedJob]:
     ]
 
 
-def campaign_figures(session: Session, name: str) -> CampaignFigures | None:
-    """A campaign as it is now; None = it does not exist."""
-    try:
-        row = api_pages.campaign(session, name)
-    except MissingError:
+def campaign_figures(session: Session, subject: str) -> CampaignFigures | None:
+    """A campaign as it is now; None = it does not exist. `subject`: its reference."""
+    key = campaign_names.look_up(session, subject, None)
+    if key is None:
         return None
+    row = api_pages.campaign(session, key)
     used = row.usage
     return CampaignFigures(
         states=row.states, jobs=row.jobs, events=row.events, events_done=row.events_done,
         events_failed=row.events_failed, payloads=used.payloads, cpu_us=used.user_us + used.system_us,
         wall_us=used.wall_us, rss_kb=used.rss_kb, first_started_us=row.first_started_us,
-        last_ended_us=row.last_ended_us, failures=_groups(session, name, row.failures),
+        last_ended_us=row.last_ended_us, failures=_groups(session, key.number, row.failures),
     )  # fmt: skip
 
 
-def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[FailureGroup]:
+def _groups(session: Session, campaign: int, counted: dict[str, int]) -> list[FailureGroup]:
     if not counted:
         return []
-    number = session.rows("campaign_by_name", name=campaign)[0][0]
     examples: dict[str, tuple[int | None, int | None, Evidence | None]] = {}
-    for job, event, text in session.rows("failure_examples", campaign=number, limit=EXAMPLES_SEEN):
+    for job, event, text in session.rows("failure_examples", campaign=campaign, limit=EXAMPLES_SEEN):
         evidence = msgspec.json.decode(text, type=Evidence)
         examples.setdefault(evidence.failure, (job, event, evidence))
     groups = []

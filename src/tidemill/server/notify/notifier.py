@@ -15,7 +15,9 @@ from tidemill import clock, log
 from tidemill.config.addressee import Channel, Occasion, parse_target, shown
 from tidemill.config.notify import Notify
 from tidemill.errors import SiteError, TidemillError
+from tidemill.model.campaign import reference
 from tidemill.model.notification import Subscription
+from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import Site
 from tidemill.server.database.store import Session, Store
@@ -32,6 +34,7 @@ from tidemill.server.notices.digests import (
 from tidemill.server.notices.sender import Parcel, Sender
 from tidemill.server.notify import facts
 from tidemill.server.read import api_pages, feed
+from tidemill.server.read.feed import FeedRow
 from tidemill.wire.api import Change
 
 SITES_S = 2.0  #: interval at which the states of sites are read
@@ -111,40 +114,44 @@ class Gatherer:
             self._at = max(self._at, end)
             self._going_on.clear()  # no subscription follows them
         for _ in range(ROUNDS_MAX):
-            changes, reached = feed.changes(self._session, self._at, None)
-            if reached == self._at:
+            rows = feed.rows_after(self._session, self._at)
+            if not rows:
                 break
-            if changes and changes[0].number > self._at + 1:
-                _LOG.warning("feed.gap", after=self._at, next=changes[0].number)
-            changed = self._take_changes(changes)
-            self._at = reached
+            if rows[0].first > self._at + 1:
+                _LOG.warning("feed.gap", after=self._at, next=rows[0].first)
+            changed = self._take_changes(rows)
+            self._at = rows[-1].last
             if changed:
                 self._keep(changed)
         idle_s = clock.monotonic_s() - self._kept_s
         if self._at - self._kept > (0 if idle_s > IDLE_KEEP_S else IDLE_KEEP_CHANGES):
             self._keep(set())
 
-    def _take_changes(self, changes: list[Change]) -> set[NoticeKey]:
+    def _take_changes(self, rows: list[FeedRow]) -> set[NoticeKey]:
         notices = self._load()
-        names = {change.campaign for change in changes}
-        self._going_on -= names
-        asked = tables.subscriptions(self._session, names)
-        wants: dict[str, Mapping[str, Subscription]] = {
-            name: gathering.wanted(name, asked.get(name, []), self._config.rules) for name in names
+        known = self._session.rows("campaign_owners", ids=sorted({row.campaign for row in rows}))
+        subjects = {number: reference(owner, name) for number, name, owner in known}
+        self._going_on -= set(subjects.values())
+        asked = tables.subscriptions(self._session, subjects)
+        wants: dict[int, Mapping[str, Subscription]] = {
+            number: gathering.wanted(name, asked.get(number, []), self._config.rules)
+            for number, name, _ in known
         }
-        wants = {name: each for name, each in wants.items() if each}
-        changed = gathering.take_changes(notices, changes, wants)
-        failing = {
-            each.campaign
-            for each in changes
-            if each.campaign in wants and (each.events_failed or _ends(each))
-        }
-        if failing:
-            for name, done, failed in self._session.rows("campaign_events", names=sorted(failing)):
-                counts = int(done), int(failed)
-                changed |= gathering.take_failures(
-                    notices, name, counts, wants=wants[name], now_us=clock.now_us()
-                )
+        changed: set[NoticeKey] = set()
+        failing: set[int] = set()
+        for row in rows:
+            wanted = wants.get(row.campaign)
+            if not wanted:
+                continue
+            changes = [each for each in row.decoded() if each.number > self._at]
+            changed |= gathering.take_changes(notices, subjects[row.campaign], changes, wanted)
+            if any(each.events_failed or _ends(each) for each in changes):
+                failing.add(row.campaign)
+        for number, *sums in self._session.rows("campaign_events", ids=sorted(failing)) if failing else ():
+            counts = int(sums[0]), int(sums[1])
+            changed |= gathering.take_failures(
+                notices, subjects[number], counts, wants=wants[number], now_us=clock.now_us()
+            )
         return changed
 
     def _keep(self, keys: set[NoticeKey]) -> None:
@@ -210,13 +217,14 @@ class Gatherer:
         """Those of which nothing waits or runs. None while more has happened than was gathered: a message about the
         end would be followed by one more."""
         found = set()
-        for name in campaigns - self._going_on:
-            row = api_pages.campaign(self._session, name)
+        for subject in campaigns - self._going_on:
+            key = campaign_names.find(self._session, subject, None)
+            row = api_pages.campaign(self._session, key)
             if row.states.get("WAITING") or row.states.get("RUNNING"):
-                self._going_on.add(name)
+                self._going_on.add(subject)
             else:
-                found.add(name)
-        return found if not found or feed.changes(self._session, self._at, None)[1] == self._at else set()
+                found.add(subject)
+        return found if not found or not feed.rows_after(self._session, self._at, limit=1) else set()
 
     def _compose(self, batch: DueDigest) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from tidemill import clock
+from tidemill.model.campaign import reference
 from tidemill.model.quantities import bytes_text, counted_text, span_text
 from tidemill.wire.notification import (
     CampaignFigures,
@@ -66,18 +67,23 @@ def counts(states: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {state}" for number, state in named) or "none"
 
 
+def _named(news: CampaignNews | FailuresNews | JobsNews) -> str:
+    """The campaign, in the words that commands take."""
+    return reference(news.owner, news.campaign) if news.owner else news.campaign
+
+
 def _head(news: News) -> str:
     match news:
         case CampaignNews():
             states = news.figures.states if news.figures else {}
-            return f"campaign {news.campaign} is done: {counts(states)}"
+            return f"campaign {_named(news)} is done: {counts(states)}"
         case FailuresNews():
-            return f"{news.share:.0%} of the events of campaign {news.campaign} fail"
+            return f"{news.share:.0%} of the events of campaign {_named(news)} fail"
         case JobsNews():
             total = sum(news.ended.values())
             if total == 1 and news.jobs:
-                return f"job {news.jobs[0].job} of {news.campaign} is {news.jobs[0].state}"
-            return f"{total:,} jobs of {news.campaign} ended: {counts(news.ended)}"
+                return f"job {news.jobs[0].job} of {_named(news)} is {news.jobs[0].state}"
+            return f"{total:,} jobs of {_named(news)} ended: {counts(news.ended)}"
         case SiteNews():
             return f"site {news.site} is {_SITES.get(news.state, news.state)}"
         case _:
@@ -87,19 +93,19 @@ def _head(news: News) -> str:
 def _part(news: News) -> str:
     match news:
         case CampaignNews():
-            lines = [f"Campaign `{news.campaign}` is done.", *_figures(news.figures)]
-            return "\n".join([*lines, *_commands(news.campaign, news.figures, outputs=True)])
+            lines = [f"Campaign `{_named(news)}` is done.", *_figures(news.figures)]
+            return "\n".join([*lines, *_commands(_named(news), news.figures, outputs=True)])
         case FailuresNews():
             lines = [
-                f"Of the events of campaign `{news.campaign}` that ended, {news.share:.1%} failed;",
+                f"Of the events of campaign `{_named(news)}` that ended, {news.share:.1%} failed;",
                 f"the limit was set to {news.limit:.1%}. The campaign goes on.",
                 *_figures(news.figures),
             ]
             return "\n".join(
                 [
                     *lines,
-                    *_commands(news.campaign, news.figures, outputs=False),
-                    f"    tidemill job cancel --campaign {news.campaign}    # if there is no point in going on",
+                    *_commands(_named(news), news.figures, outputs=False),
+                    f"    tidemill job cancel --campaign {_named(news)}    # if there is no point in going on",
                 ]
             )
         case JobsNews():
@@ -152,7 +158,7 @@ def _wrapped(word: str, text: str) -> list[str]:
 
 def _jobs(news: JobsNews) -> Iterator[str]:
     total = sum(news.ended.values())
-    yield f"{counted_text(total, 'job')} of campaign `{news.campaign}` ended: {counts(news.ended)}."
+    yield f"{counted_text(total, 'job')} of campaign `{_named(news)}` ended: {counts(news.ended)}."
     yield ""
     for each in sorted(news.jobs, key=lambda job: (job.state not in _BAD, job.job)):
         name = f"  {clean(each.name)}" if each.name else ""
@@ -171,7 +177,7 @@ def _jobs(news: JobsNews) -> Iterator[str]:
     yield ""
     if bad is not None:
         yield f"    tidemill job explain {bad}"
-    yield f"    tidemill jobs --campaign {news.campaign}"
+    yield f"    tidemill jobs --campaign {_named(news)}"
 
 
 def _commands(campaign: str, figures: CampaignFigures | None, *, outputs: bool) -> Iterator[str]:

@@ -6,18 +6,17 @@ from tidemill.model.figures.activity import Activity
 from tidemill.server.archive import lookup
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import activities
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.database.store import Session
 from tidemill.server.read import archived
-from tidemill.wire.api import CampaignRow
 
 
-def of_campaign(session: Session, archive: Archive, row: CampaignRow) -> Activity:
+def of_campaign(session: Session, archive: Archive, key: CampaignKey) -> Activity:
     """Of a campaign, also of an archived one. Raises SiteError."""
-    if row.archived:
-        place = lookup.place_of_campaign(session, row.name)
+    if key.is_archived:
+        place = lookup.place_of_campaign(session, key.number)
         return Activity() if place is None else archived.activity(archive, place)
-    found = session.rows("campaign_by_name", name=row.name)
-    return activities.read(session, int(found[0][0])) if found else Activity()
+    return activities.read(session, key.number)
 
 
 def of_job(session: Session, archive: Archive, number: int) -> Activity:

@@ -14,6 +14,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import did_you_mean
+from tidemill.model.campaign import reference
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
@@ -21,8 +22,10 @@ from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import traces
-from tidemill.server.core import rights, site_views
+from tidemill.server.core import campaign_names, rights, site_views
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.ending import without
+from tidemill.server.core.specifications import shortening
 from tidemill.server.database.rows import (
     ACTIVE,
     JOB_STATES,
@@ -108,8 +111,6 @@ def jobs(
     size, top = limit_of(limit), TOP if before is None else before
     legs: set[Leg] | listing.ManyLegs | None = None
     if filters.by_legs:
-        if filters.campaign is not None and not session.rows("campaign_by_name", name=filters.campaign):
-            raise rights.missing_campaign(session, filters.campaign, filters.owner)
         found = listing.legs_of(session, filters)
         legs = set(found) if isinstance(found, dict) else found
     if filters.name is not None:
@@ -140,16 +141,25 @@ def rows_of(session: Session, ids: list[int]) -> list[JobRow]:
     found = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
     known = kinds_of(session, found.values())
     campaigns = {known[job.kind].campaign for job in found.values()}
-    found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
-    names: dict[int, str] = dict(found_names)
+    names = _campaigns_of(session, campaigns)
     of_site: dict[int, str] = dict(session.rows("site_names"))
     return [_row(found[each], known, names, of_site) for each in ids if each in found]
 
 
-def _row(job: StoredJob, known: dict[int, JobKind], names: dict[int, str], of_site: dict[int, str]) -> JobRow:
+def _campaigns_of(session: Session, numbers: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Names and owners of campaigns."""
+    ids = sorted(set(numbers))
+    rows = session.rows("campaign_owners", ids=ids) if ids else []
+    return {number: (name, owner) for number, name, owner in rows}
+
+
+def _row(
+    job: StoredJob, known: dict[int, JobKind], names: dict[int, tuple[str, str]], of_site: dict[int, str]
+) -> JobRow:
     kind = known[job.kind]
+    campaign, owner = names[kind.campaign]
     return JobRow(
-        id=job.id, campaign=names[kind.campaign], name=job.name, app=kind.app, state=JOB_STATES[job.state],
+        id=job.id, campaign=campaign, owner=owner, name=job.name, app=kind.app, state=JOB_STATES[job.state],
         site=of_site.get(job.site), events=job.events, events_done=job.n_done, events_failed=job.n_failed,
         events_leased=job.n_leased, priority=-job.rank, created_us=job.created_us, started_us=job.started_us,
         ended_us=job.ended_us, reason=job.reason, ends=JOB_STATES[job.ends] if job.ends else "",
@@ -190,12 +200,12 @@ def job(
         name=found.name or None,
     )  # fmt: skip
     deps = session.rows("deps_of", job=number)
-    names: dict[int, str] = dict(
-        session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
-    )
+    names = _campaigns_of(session, [kind.campaign, *(row[2] for row in deps)])
+    own = names[kind.campaign][1]
+    awaited = {each: name if of == own else reference(of, name) for each, (name, of) in names.items()}
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
     more = Known(
-        spec, after_texts(deps, names, spec), silent, leases, _ward_of(session, found), clock.now_us()
+        spec, after_texts(deps, awaited, spec), silent, leases, _ward_of(session, found), clock.now_us()
     )
     cause, hint = waits_for(found, kind, all_sites, more)
     having = {each.site for each in leases if each.state == ACTIVE}
@@ -212,7 +222,7 @@ def job(
         attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
-        waits_hint=hint, remark=_remark(session, number), kept=_kept(found, of_site),
+        waits_hint=hint, remark=_remark(session, number) or _shortened(session, number), kept=_kept(found, of_site),
         routes=site_views.routes_of(session, number, {each.site for each in leases})
         if any(each.is_routed for each in spec.inputs)
         else [],
@@ -229,6 +239,11 @@ def _ward_of(session: Session, job: StoredJob) -> str:
 def _remark(session: Session, number: int) -> str:
     rows = session.rows("submitter_of", job=number)
     return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
+
+
+def _shortened(session: Session, number: int) -> str:
+    is_short = number in shortening.shortened(session, [number])
+    return "most of its specification was removed, as it was canceled before it ran" if is_short else ""
 
 
 def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:
@@ -258,14 +273,14 @@ def campaigns(
     return campaigns_of(session, rows)
 
 
-def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign, also from the archive. `owner`: must own it; None = any owner. Raises MissingError."""
-    rows = session.rows("campaign_whole", name=name)
-    kept = None if rows else archived.campaign(session, name)
-    if kept is not None and owner in (None, kept.owner):
+def campaign(session: Session, key: CampaignKey) -> CampaignRow:
+    """One campaign, also from the archive. Raises MissingError if it does not exist any more."""
+    rows = session.rows("campaign_whole", id=key.number)
+    kept = None if rows else archived.campaign(session, key.number)
+    if kept is not None:
         return kept
-    if not rows or owner not in (None, rows[0][2]):
-        raise rights.missing_campaign(session, name, owner, of_another=bool(rows) or kept is not None)
+    if not rows:
+        raise campaign_names.missing(session, key.reference, key.owner)
     return campaigns_of(session, rows)[0]
 
 
@@ -322,7 +337,7 @@ def counts_of(totals: dict[str, int]) -> Counts:
 def failures(
     session: Session,
     *,
-    campaign: str | None = None,
+    campaign: int | None = None,
     job: int | None = None,
     before: int | None = None,
     limit: int | None = None,
@@ -332,10 +347,7 @@ def failures(
     if job is not None:
         rows = session.rows("failures_of_job", job=job, before=top, limit=size)
     elif campaign is not None:
-        found = session.rows("campaign_by_name", name=campaign)
-        if not found:
-            raise rights.missing_campaign(session, campaign, None)
-        rows = session.rows("failures_of_campaign", campaign=found[0][0], before=top, limit=size)
+        rows = session.rows("failures_of_campaign", campaign=campaign, before=top, limit=size)
     else:
         rows = session.rows("failures_newest", before=top, limit=size)
     return failure_page(session, rows, size)
@@ -360,7 +372,7 @@ def failure_page(session: Session, rows: list[tuple[Any, ...]], size: int) -> Fa
 def outputs(
     session: Session,
     *,
-    campaign: str | None = None,
+    campaign: int | None = None,
     job: int | None = None,
     before: int | None = None,
     limit: int | None = None,
@@ -375,14 +387,11 @@ def outputs(
         )
     if campaign is None:
         raise RequestError("name a job or a campaign whose outputs are to be listed")
-    found = session.rows("campaign_by_name", name=campaign)
-    if not found:
-        raise rights.missing_campaign(session, campaign, None)
     rows = session.rows(
-        "outputs_of_campaign", campaign=found[0][0], before=TOP if before is None else before, limit=size + 1
+        "outputs_of_campaign", campaign=campaign, before=TOP if before is None else before, limit=size + 1
     )
     page = whole_jobs(session, rows, size)
-    page.kept = _kept_of_campaign(session, found[0][0]) if before is None else []
+    page.kept = _kept_of_campaign(session, campaign) if before is None else []
     return page
 
 

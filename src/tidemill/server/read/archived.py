@@ -42,9 +42,9 @@ Range = tuple[int, int, int, str]
 """First and last job, batch and month."""
 
 
-def campaign(session: Session, name: str) -> CampaignRow | None:
+def campaign(session: Session, number: int) -> CampaignRow | None:
     """A campaign of the archive; None if it is not there."""
-    found = row(session, "archived_campaign", name=name)
+    found = row(session, "archived_campaign", id=number)
     return None if found is None else _campaign(found)
 
 
@@ -119,9 +119,9 @@ def _ranges(session: Session, filters: Filter, top: int) -> list[Range]:
     """The next ranges of archived jobs before one, the newest first: LOOK jobs at most."""
     if filters.campaign is not None:
         place = lookup.place_of_campaign(session, filters.campaign)
-        if place is None or filters.owner not in (None, place.owner):
+        if place is None:
             return []
-        rows = session.rows("archived_ranges_of", name=filters.campaign, before=top, limit=RANGES)
+        rows = session.rows("archived_ranges_of", campaign=filters.campaign, before=top, limit=RANGES)
         found = [(first, last, place.batch, place.month) for first, last in rows]
     else:
         any_owner = int(filters.owner is None)
@@ -170,7 +170,7 @@ class RowsWanted(NamedTuple):
     after: int | None = None
 
 
-def place_of(session: Session, campaign: str | None, job: int | None) -> ArchivedPlace | None:
+def place_of(session: Session, campaign: int | None, job: int | None) -> ArchivedPlace | None:
     """Where the job or the campaign is that a request names; None if that is not in the archive."""
     if job is not None:
         return lookup.place_of_job(session, job)
@@ -279,7 +279,7 @@ def _wanted(
         at = TOP if wanted.before is None else wanted.before
     next_jobs = _jobs_before if wanted.after is None else _jobs_after
     for _ in range(ROUNDS):
-        ids = next_jobs(session, place.campaign, at)
+        ids = next_jobs(session, place.number, at)
         if not ids:
             return found, None
         found += _rows(archive, place, table, ids)
@@ -289,16 +289,16 @@ def _wanted(
     return found, at
 
 
-def _jobs_before(session: Session, campaign: str, top: int) -> list[int]:
+def _jobs_before(session: Session, campaign: int, top: int) -> list[int]:
     """The next archived jobs of a campaign before one, the newest first: LOOK at most."""
     ranges = _ranges(session, Filter(campaign=campaign), top)
     return [each for first, last, _, _ in ranges for each in range(last, first - 1, -1)]
 
 
-def _jobs_after(session: Session, campaign: str, after: int) -> list[int]:
+def _jobs_after(session: Session, campaign: int, after: int) -> list[int]:
     """The next archived jobs of a campaign after one, the oldest first: LOOK at most."""
     ids: list[int] = []
-    for first, last in session.rows("archived_ranges_from", name=campaign, after=after, limit=RANGES):
+    for first, last in session.rows("archived_ranges_from", campaign=campaign, after=after, limit=RANGES):
         ids += range(max(first, after + 1), last + 1)[: LOOK - len(ids)]
         if len(ids) >= LOOK:
             break
@@ -318,7 +318,7 @@ def _rows(
 
 def _row(found: dict[str, Any]) -> JobRow:
     return JobRow(
-        id=found["id"], campaign=found["campaign"], name=found["name"], app=found["app"],
+        id=found["id"], campaign=found["campaign"], owner=found["owner"], name=found["name"], app=found["app"],
         state=JobState(found["state"]), site=found["site"] or None, events=found["events"],
         events_done=found["events_done"], events_failed=found["events_failed"], events_leased=0,
         priority=found["priority"],

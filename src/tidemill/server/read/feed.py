@@ -6,13 +6,14 @@ campaign grows with that campaign only, and a page needs bounded memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 
 from tidemill.model.state import JOB_FINAL
-from tidemill.server.database.store import Session, row
+from tidemill.server.database.store import Session
 from tidemill.wire.api import Change
 
 ROWS = 200  #: rows per read, 170 KB each at most
@@ -22,7 +23,8 @@ _FINAL = frozenset(str(state) for state in JOB_FINAL)
 
 
 class FeedRow(NamedTuple):
-    """A row of the feed. `campaign`: its number, 0 = several campaigns; `body`: JSON, a list of `Change`."""
+    """Changes of one campaign. `campaign`: its number, 0 = it is not known any more; `body`: JSON, a list of
+    `Change`."""
 
     first: int
     last: int
@@ -46,36 +48,40 @@ class EndedAfter(NamedTuple):
 def rows_after(
     session: Session, after: int, *, campaign: int | None = None, limit: int = ROWS
 ) -> list[FeedRow]:
-    """The next rows with changes after a number: all rows, or those that may hold changes of a campaign."""
+    """The next rows with changes after a number: of all campaigns, or those that may hold changes of one."""
     if campaign is None:
-        return [FeedRow(*each) for each in session.rows("changes_after", after=after, limit=limit)]
-    found = session.rows("changes_of_campaign", after=after, campaign=campaign, limit=limit)
-    return [FeedRow(*each) for each in found]
+        found = session.rows("changes_after", after=after, limit=limit)
+    else:
+        found = session.rows("changes_of_campaign", after=after, campaign=campaign, limit=limit)
+    return [part for each in found for part in _of_one(session, FeedRow(*each))]
 
 
-def campaign_number(session: Session, name: str) -> int | None:
-    """The number of a campaign, which may be in the archive; None if no campaign has this name."""
-    found = row(session, "campaign_by_name", name=name) or row(session, "archived_campaign", name=name)
-    return None if found is None else int(found[0])
+def _of_one(session: Session, found: FeedRow) -> list[FeedRow]:
+    """The row, or the parts of one that an older version wrote, with changes of several campaigns. Their names were
+    unique then."""
+    if found.campaign:
+        return [found]
+    changes = found.decoded()
+    known = session.rows("campaigns_first_named", names=sorted({each.campaign for each in changes}))
+    numbers: dict[str, int] = {name: number for number, name, _ in known}
+    parts = []
+    for name, group in groupby(changes, lambda each: each.campaign):
+        of_one = list(group)
+        body = msgspec.json.encode(of_one)
+        parts.append(FeedRow(of_one[0].number, of_one[-1].number, numbers.get(name, 0), body))
+    return parts
 
 
-def changes(session: Session, after: int, campaign: str | None) -> tuple[list[Change], int]:
+def changes(session: Session, after: int, campaign: int | None) -> tuple[list[Change], int]:
     """The next state changes after a number, and the number that is reached; that is `after` if there are none."""
-    number = None if campaign is None else campaign_number(session, campaign)
-    if campaign is not None and number is None:
-        return [], after
-    found: list[Change] = []
-    reached = after
-    for each in rows_after(session, after, campaign=number):
-        reached = each.last
-        found += _wanted(each, after, campaign)
-    return found, reached
+    rows = rows_after(session, after, campaign=campaign)
+    found = [change for each in rows for change in _wanted(each, after, campaign)]
+    return found, rows[-1].last if rows else after
 
 
-def _wanted(found: FeedRow, after: int, campaign: str | None) -> Iterator[Change]:
-    for change in found.decoded():
-        if change.number > after and campaign in (None, change.campaign):
-            yield change
+def _wanted(found: FeedRow, after: int, campaign: int | None) -> Iterator[Change]:
+    if campaign in (None, found.campaign):
+        yield from (change for change in found.decoded() if change.number > after)
 
 
 def reached(session: Session) -> int:
@@ -83,7 +89,7 @@ def reached(session: Session) -> int:
     return int(session.rows("changes_end")[0][0])
 
 
-def ended_jobs(session: Session, campaign: str, after: int, *, limit: int) -> EndedAfter:
+def ended_jobs(session: Session, campaign: int, after: int, *, limit: int) -> EndedAfter:
     """Jobs of a campaign that ended after a number of the feed, each once, up to `limit`. The cost grows with the
     campaign's changes since that number."""
     head = reached(session)
@@ -91,11 +97,10 @@ def ended_jobs(session: Session, campaign: str, after: int, *, limit: int) -> En
         return EndedAfter([], head)
     if after + 1 < int(session.rows("changes_begin")[0][0]):
         return EndedAfter([], None)
-    number = campaign_number(session, campaign)
     found: dict[int, None] = {}
     at = after
-    while number is not None:
-        rows = rows_after(session, at, campaign=number, limit=STREAM_ROWS)
+    while True:
+        rows = rows_after(session, at, campaign=campaign, limit=STREAM_ROWS)
         for each in rows:
             for change in _wanted(each, at, campaign):
                 if len(found) == limit:
@@ -108,6 +113,8 @@ def ended_jobs(session: Session, campaign: str, after: int, *, limit: int) -> En
     return EndedAfter(list(found), max(at, head))
 
 
-def is_owned(session: Session, campaign: str, owner: str) -> bool:
-    """Whether a campaign belongs to an owner."""
-    return session.rows("campaign_owner", name=campaign) == [(owner,)]
+def owned(session: Session, campaigns: Iterable[int], owner: str) -> frozenset[int]:
+    """Which of these campaigns belong to an owner."""
+    numbers = sorted(set(campaigns))
+    rows = session.rows("campaign_owners", ids=numbers) if numbers else []
+    return frozenset(number for number, _, of in rows if of == owner)

@@ -44,12 +44,13 @@ class Sort(StrEnum):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs; None = any. `name`: exactly; `begins`: how the name begins; `owner`: of the campaign."""
+    """Which jobs; None = any. `campaign`: its number; `name`: exactly; `begins`: how the name begins; `owner`: of the
+    campaign."""
 
     state: str | None = None
     app: str | None = None
     site: str | None = None
-    campaign: str | None = None
+    campaign: int | None = None
     name: str | None = None
     begins: str | None = None
     owner: str | None = None
@@ -180,14 +181,11 @@ def _kinds(session: Session, filters: Filter) -> list[int] | None:
     """None = any. Without a campaign some more than LEGS_MAX at most."""
     app, owner = filters.app, filters.owner
     if filters.campaign is not None:
-        rows = session.rows("campaign_by_name", name=filters.campaign)
-        if not rows or owner not in (None, rows[0][3]):
-            return []
         any_app = int(app is None)
         return [
             row[0]
             for row in session.rows(
-                "kinds_of_campaign", campaign=rows[0][0], app=app or "", any_app=any_app, limit=TOP
+                "kinds_of_campaign", campaign=filters.campaign, app=app or "", any_app=any_app, limit=TOP
             )
         ]
     if app is None and owner is None:

@@ -43,7 +43,7 @@ def jobs(session: Session, numbers: Sequence[int], archive: Archive) -> JobPage:
     return JobPage(jobs=[found[each] for each in sorted(found, reverse=True)], next=None, reached=reached)
 
 
-def ended(session: Session, campaign: str, after: int, *, limit: int, archive: Archive) -> JobPage:
+def ended(session: Session, campaign: int, after: int, *, limit: int, archive: Archive) -> JobPage:
     """Jobs of a campaign that ended after a number of the feed, as they are now, in the order of their ends. Archived
     jobs are included."""
     found = feed.ended_jobs(session, campaign, after, limit=limit)
@@ -75,12 +75,9 @@ def outputs(
     return page
 
 
-def campaign_outputs(session: Session, campaign: str | None, *, after: int, limit: int) -> OutputPage:
-    """Delivered files of a campaign's jobs after one, by whole jobs, oldest job first. Raises MissingError."""
+def campaign_outputs(session: Session, campaign: int | None, *, after: int, limit: int) -> OutputPage:
+    """Delivered files of a campaign's jobs after one, by whole jobs, oldest job first."""
     if campaign is None:
         raise RequestError("`after` needs `campaign` or `jobs`")
-    number = feed.campaign_number(session, campaign)
-    if number is None:
-        raise rights.missing_campaign(session, campaign, None)
-    rows = session.rows("outputs_of_campaign_from", campaign=number, after=after, limit=limit + 1)
+    rows = session.rows("outputs_of_campaign_from", campaign=campaign, after=after, limit=limit + 1)
     return api_pages.whole_jobs(session, rows, limit)

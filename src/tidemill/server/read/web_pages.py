@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.model.campaign import reference
 from tidemill.model.failure import cause_of
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
@@ -118,27 +119,30 @@ def counts(session: Session, owner: str | None) -> Counts:
     return api_pages.counts_of(dict(session.rows("totals_of_owner", owner=owner)))
 
 
-def campaign_names(session: Session, owner: str | None) -> list[str]:
-    """Names of campaigns to choose from, the newest thousand."""
-    if owner is not None:
-        rows = session.rows("campaigns_owned", owner=owner, limit=CHOICES_MAX)
-        return sorted(row[0] for row in rows)
-    return sorted(row[0] for row in session.rows("campaign_known"))
+def campaign_choices(session: Session, owner: str | None) -> list[str]:
+    """References of campaigns to choose from, the newest thousand."""
+    if owner is None:
+        return _references(session.rows("campaign_known"))
+    return _references(session.rows("campaigns_owned", owner=owner, limit=CHOICES_MAX))
+
+
+def _references(rows: list[tuple[Any, ...]]) -> list[str]:
+    return sorted(reference(owner, name) for name, owner in rows)
 
 
 def failing(session: Session, owner: str | None) -> list[str]:
-    """Names of campaigns in which something failed, the newest thousand."""
+    """The same of campaigns in which something failed."""
     if owner is None:
         rows = session.rows("campaigns_failing", limit=CHOICES_MAX)
     else:
         rows = session.rows("campaigns_failing_of", owner=owner, limit=CHOICES_MAX)
-    return sorted(row[0] for row in rows)
+    return _references(rows)
 
 
-def owned(session: Session, owner: str, names: frozenset[str]) -> frozenset[str]:
-    """Which of these campaigns are an owner's."""
-    rows = session.rows("owners_by_name", names=sorted(names)) if names else []
-    return frozenset(name for name, of in rows if of == owner)
+def references(session: Session, owner: str | None, numbers: frozenset[int]) -> dict[int, str]:
+    """How those of these campaigns are named that are an owner's (None = all), by number."""
+    rows = session.rows("campaign_owners", ids=sorted(numbers)) if numbers else []
+    return {number: reference(of, name) for number, name, of in rows if owner in (None, of)}
 
 
 def owners(session: Session, jobs: list[int]) -> dict[int, str]:
@@ -149,7 +153,7 @@ def owners(session: Session, jobs: list[int]) -> dict[int, str]:
 def failures(
     session: Session,
     *,
-    campaign: str | None,
+    campaign: int | None,
     owner: str | None,
     before: int | None,
     limit: int = FAILURES_MAX,
@@ -236,6 +240,7 @@ class DeliveredFile(msgspec.Struct, frozen=True):
     job: int
     number: int
     campaign: str
+    owner: str
     name: str
     url: str
     size_bytes: int
@@ -243,18 +248,17 @@ class DeliveredFile(msgspec.Struct, frozen=True):
 
 
 def delivered(
-    session: Session, *, campaign: str | None, after: str | None, size: int
+    session: Session, *, campaign: int | None, after: str | None, size: int
 ) -> tuple[list[DeliveredFile], str | None]:
     """Delivered files, those of the newest jobs first, and where the next page starts."""
     job, number = (int(each) for each in after.split(".")) if after and _is_place(after) else (TOP, TOP)
     if campaign is None:
         rows = session.rows("outputs_newest", job=job, number=number, limit=size + 1)
     else:
-        found = session.rows("campaign_by_name", name=campaign)
-        of = found[0][0] if found else -1
-        rows = session.rows("outputs_newest_of", campaign=of, job=job, number=number, limit=size + 1)
-    names: dict[int, str] = dict(session.rows("campaign_names", ids=sorted({row[2] for row in rows})))
-    shown = [DeliveredFile(row[0], row[1], names.get(row[2], ""), *row[3:]) for row in rows[:size]]
+        rows = session.rows("outputs_newest_of", campaign=campaign, job=job, number=number, limit=size + 1)
+    known = session.rows("campaign_owners", ids=sorted({row[2] for row in rows})) if rows else []
+    names = {number: (name, owner) for number, name, owner in known}
+    shown = [DeliveredFile(row[0], row[1], *names.get(row[2], ("", "")), *row[3:]) for row in rows[:size]]
     return shown, f"{shown[-1].job}.{shown[-1].number}" if len(rows) > size else None
 
 

@@ -1,6 +1,6 @@
 -- name: campaign_by_name
 -- What submitting needs to know of a campaign.
-SELECT id, events, shares, owner, batch, last_ended_us FROM campaigns WHERE name = :name;
+SELECT id, events, shares, batch, last_ended_us FROM campaigns WHERE name = :name AND owner = :owner;
 
 -- name: campaign_shares
 -- What the fair share needs to know of campaigns.
@@ -27,15 +27,11 @@ FROM campaigns WHERE id < :before ORDER BY id DESC LIMIT :limit;
 -- name: campaign_whole
 -- One campaign.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
-FROM campaigns WHERE name = :name;
+FROM campaigns WHERE id = :id;
 
 -- name: campaign_owners
 -- Names and owners of campaigns.
 SELECT id, name, owner FROM campaigns WHERE id {in:ids};
-
--- name: campaign_names
--- Names of campaigns.
-SELECT id, name FROM campaigns WHERE id {in:ids};
 
 -- name: job_owners
 -- Whose jobs these are.
@@ -43,7 +39,7 @@ SELECT jobs.id, campaigns.owner FROM jobs JOIN kinds ON kinds.id = jobs.kind JOI
 
 -- name: campaign_known
 -- Names to hint at.
-SELECT name FROM campaigns ORDER BY id DESC LIMIT 1000;
+SELECT name, owner FROM campaigns ORDER BY id DESC LIMIT 1000;
 
 -- name: failure_counts
 -- Failures by class of campaigns.
@@ -159,11 +155,11 @@ LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_failing
 -- The newest campaigns in which something failed.
-SELECT name FROM campaigns WHERE id IN (SELECT DISTINCT campaign FROM failure_counts ORDER BY campaign DESC LIMIT :limit) ORDER BY id DESC;
+SELECT name, owner FROM campaigns WHERE id IN (SELECT DISTINCT campaign FROM failure_counts ORDER BY campaign DESC LIMIT :limit) ORDER BY id DESC;
 
 -- name: campaigns_failing_of
 -- Those of an owner's newest campaigns in which something failed.
-SELECT name FROM (SELECT id, name FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit) AS newest WHERE EXISTS (SELECT 1 FROM failure_counts WHERE campaign = newest.id) ORDER BY id DESC;
+SELECT name, owner FROM (SELECT id, name, owner FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit) AS newest WHERE EXISTS (SELECT 1 FROM failure_counts WHERE campaign = newest.id) ORDER BY id DESC;
 
 -- name: campaigns_of_owner
 -- Numbers of an owner's newest campaigns.
@@ -171,7 +167,7 @@ SELECT id FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit;
 
 -- name: campaigns_owned
 -- Names of an owner's newest campaigns.
-SELECT name FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit;
+SELECT name, owner FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit;
 
 -- name: insert_campaign
 -- A new campaign. Its number was never another's, in the archive neither.

@@ -18,7 +18,7 @@ ON CONFLICT (owner, name) DO UPDATE SET value = owner_totals.value + excluded.va
 
 -- name: archivable
 -- Campaigns whose last job ended before a time and that may leave, the oldest first, after a place in that order.
-SELECT id, last_ended_us, jobs FROM campaigns WHERE last_ended_us < :before AND (last_ended_us, id) > (:after_us, :after) AND batch = 0
+SELECT id, last_ended_us, jobs, name FROM campaigns WHERE last_ended_us < :before AND (last_ended_us, id) > (:after_us, :after) AND batch = 0
 AND NOT EXISTS (SELECT 1 FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign = campaigns.id AND counts.state <= 1 AND counts.jobs > 0)
 ORDER BY last_ended_us, id LIMIT :limit;
 
@@ -105,16 +105,16 @@ WHERE archived_jobs.first < :before AND (:any_owner = 1 OR archived_campaigns.ow
 
 -- name: archived_ranges_of
 -- Ranges of archived jobs of a campaign, the newest first.
-SELECT first, last FROM archived_jobs WHERE campaign = (SELECT id FROM archived_campaigns WHERE name = :name) AND first < :before ORDER BY first DESC LIMIT :limit;
+SELECT first, last FROM archived_jobs WHERE campaign = :campaign AND first < :before ORDER BY first DESC LIMIT :limit;
 
 -- name: archived_ranges_from
 -- The same after a job, the oldest first.
-SELECT first, last FROM archived_jobs WHERE campaign = (SELECT id FROM archived_campaigns WHERE name = :name) AND last > :after ORDER BY first LIMIT :limit;
+SELECT first, last FROM archived_jobs WHERE campaign = :campaign AND last > :after ORDER BY first LIMIT :limit;
 
 -- name: archived_campaign
 -- One campaign of the archive.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
-FROM archived_campaigns WHERE name = :name;
+FROM archived_campaigns WHERE id = :id;
 
 -- name: archived_campaigns
 -- Campaigns of the archive, newest first, of one owner or of all.
@@ -215,15 +215,15 @@ DELETE FROM counts WHERE kind {in:kinds} AND state <= 1 AND jobs = 0;
 
 -- name: archived_place
 -- Where a campaign is that is in the archive, or of which jobs are.
-SELECT archive_batches.month, leaving.batch, leaving.name, leaving.owner, leaving.last_ended_us FROM (
-  SELECT batch, name, owner, last_ended_us FROM archived_campaigns WHERE id = :id
-  UNION ALL SELECT batch, name, owner, last_ended_us FROM campaigns WHERE id = :id AND batch > 0) AS leaving
+SELECT archive_batches.month, leaving.batch, leaving.id, leaving.name, leaving.owner, leaving.last_ended_us FROM (
+  SELECT batch, id, name, owner, last_ended_us FROM archived_campaigns WHERE id = :id
+  UNION ALL SELECT batch, id, name, owner, last_ended_us FROM campaigns WHERE id = :id AND batch > 0) AS leaving
 JOIN archive_batches ON archive_batches.id = leaving.batch;
 
--- name: archived_place_by_name
+-- name: archived_place_of
 -- Where a campaign is that is in the archive.
-SELECT archive_batches.month, archived_campaigns.batch, archived_campaigns.name, archived_campaigns.owner, archived_campaigns.last_ended_us
-FROM archived_campaigns JOIN archive_batches ON archive_batches.id = archived_campaigns.batch WHERE archived_campaigns.name = :name;
+SELECT archive_batches.month, archived_campaigns.batch, archived_campaigns.id, archived_campaigns.name, archived_campaigns.owner, archived_campaigns.last_ended_us
+FROM archived_campaigns JOIN archive_batches ON archive_batches.id = archived_campaigns.batch WHERE archived_campaigns.id = :id;
 
 -- name: still_archivable
 -- Which of these campaigns may leave, as far as their own rows say.

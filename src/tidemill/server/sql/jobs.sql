@@ -117,6 +117,27 @@ SELECT id, state, reason FROM jobs WHERE id {in:ids};
 -- Keep specs by the hash of their text.
 INSERT INTO specs (id, hash, body) SELECT v.id, v.hash, v.body FROM v;
 
+-- name: insert_short_spec
+-- What is left of a specification whose jobs were canceled before they ran.
+INSERT INTO specs (id, hash, body, shortened) VALUES (:id, :hash, :body, 1);
+
+-- name: specs_never_run
+-- Which of these specifications are large, and only of jobs that were canceled before a time and of which nothing ever ran.
+SELECT id FROM specs WHERE id {in:ids} AND shortened = 0 AND LENGTH(body) > :least
+AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec = specs.id AND (jobs.state <> 5 OR jobs.ended_us >= :before OR jobs.started_us IS NOT NULL OR jobs.n_done > 0 OR jobs.n_failed > 0 OR jobs.kept = 1));
+
+-- name: jobs_with_spec
+-- Some jobs of a specification, with their kinds.
+SELECT id, kind FROM jobs WHERE spec = :spec ORDER BY id LIMIT :limit;
+
+-- name: jobs_shortened
+-- Which of these jobs have only what is left of a specification.
+SELECT jobs.id FROM jobs JOIN specs ON specs.id = jobs.spec WHERE jobs.id {in:ids} AND specs.shortened = 1;
+
+-- name: jobs_ended_from
+-- Jobs that ended before a time, after a place in that order.
+SELECT id, spec, state, ended_us FROM jobs WHERE ended_us IS NOT NULL AND (ended_us, id) > (:after_us, :after) AND ended_us < :before ORDER BY ended_us, id LIMIT :limit;
+
 -- name: specs_by_hash
 -- Which of these specs are there already.
 SELECT hash, id FROM specs WHERE hash = :hash;

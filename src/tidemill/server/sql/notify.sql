@@ -5,8 +5,7 @@ ON CONFLICT (campaign, target) DO UPDATE SET sites = excluded.sites, wants = exc
 
 -- name: subscriptions_of
 -- Who wants what of campaigns.
-SELECT campaigns.name, subscriptions.target, subscriptions.wants FROM campaigns JOIN subscriptions ON subscriptions.campaign = campaigns.id
-WHERE campaigns.name {in:names};
+SELECT campaign, target, wants FROM subscriptions WHERE campaign {in:ids};
 
 -- name: subscriptions_to_sites
 -- Who is notified about the sites that work for a campaign.
@@ -67,7 +66,7 @@ SELECT channel, state, COUNT(*), MIN(made_us) FROM outbox GROUP BY channel, stat
 
 -- name: campaign_events
 -- Events done and failed of campaigns.
-SELECT name, events_done, events_failed FROM campaigns WHERE name {in:names};
+SELECT id, events_done, events_failed FROM campaigns WHERE id {in:ids};
 
 -- name: failure_examples
 -- The newest failures of a campaign, for examples of each class.

@@ -1,10 +1,20 @@
--- name: campaign_owner
--- Whose campaign it is.
-SELECT owner FROM campaigns WHERE name = :name UNION ALL SELECT owner FROM archived_campaigns WHERE name = :name;
+-- name: campaign_of_owner
+-- An owner's campaign of this name, in the database or in the archive.
+SELECT id, owner, name, 0 FROM campaigns WHERE name = :name AND owner = :owner
+UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name AND owner = :owner;
+
+-- name: campaigns_named
+-- The campaigns of this name, whoever has them, by owner.
+SELECT id, owner, name, archived FROM (SELECT id, owner, name, 0 AS archived FROM campaigns WHERE name = :name
+UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name) AS found ORDER BY owner LIMIT :limit;
 
 -- name: stored_of
 -- Bytes of an owner's jobs.
 SELECT bytes FROM stored WHERE owner = :owner;
+
+-- name: stored_of_all
+-- Bytes of the jobs of all owners.
+SELECT COALESCE(SUM(bytes), 0) FROM stored;
 
 -- name: add_stored
 -- Jobs of an owner were added.

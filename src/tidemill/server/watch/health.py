@@ -43,6 +43,12 @@ PROBLEMS: dict[str, ProblemKind] = {
         False, "the database does not answer", "is PostgreSQL running? nothing is lost meanwhile"
     ),
     "database_full": ProblemKind(False, "the database cannot grow or write", "free space on its file system"),
+    "storage": ProblemKind(
+        True,
+        "there is no room for more jobs: submissions are refused, the rest goes on",
+        "free space, raise `quotas.all_stored_bytes_max`, or archive earlier (`archive.keep_days`); "
+        "`tidemill owner list` shows who stores how much",
+    ),
     "busy": ProblemKind(
         True, "many requests wait for the one writer", "see `tidemill_server_transaction_seconds`"
     ),
@@ -72,6 +78,8 @@ def problems(session: Session, watched: Watched) -> list[str]:
         found.append("writer_ended")
     if writer.full:
         found.append("database_full")
+    if watched.dispatcher.storage.is_short(session):
+        found.append("storage")
     if writer.waiting > BUSY:
         found.append("busy")
     if watched.dispatcher.rules.archive.trouble:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tidemill.model.campaign import reference
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.identity import Act
+from tidemill.server.core import rights
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.read import activity, api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web import progress, stress
@@ -35,10 +38,12 @@ def listing(ask: PageRequest, made: Pages) -> str:
 
 
 def campaign(ask: PageRequest, made: Pages) -> str:
-    """`/campaigns/NAME`."""
-    row = api_pages.campaign(ask.session, ask.at["name"], owner=ask.own(Act.READ))
-    ask.require(Act.READ, owner=row.owner)
-    filters = Filter(campaign=row.name)
+    """`/campaigns/NAME?owner=OWNER`."""
+    owner, name = ask.query.text("owner"), ask.at["name"]
+    named = name if owner is None else reference(owner, name)
+    key = rights.check_campaign(ask.session, ask.identity, Act.READ, named)
+    row = api_pages.campaign(ask.session, key)
+    filters = Filter(campaign=key.number)
     failures: list[FailureRow] = []
     if row.archived:
         archive = ask.dispatcher.rules.archive
@@ -46,8 +51,8 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     else:
         newest = web_pages.jobs(ask.session, filters, Sort.NEWEST, after=None, size=NEWEST).rows
         if row.failures:
-            failures = api_pages.failures(ask.session, campaign=row.name, limit=NEWEST).failures
-    files, _ = web_pages.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
+            failures = api_pages.failures(ask.session, campaign=key.number, limit=NEWEST).failures
+    files, _ = web_pages.delivered(ask.session, campaign=key.number, after=None, size=NEWEST)
     living = sum(row.states.get(each, 0) for each in ("WAITING", "RUNNING"))
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
     examples = {
@@ -55,11 +60,11 @@ def campaign(ask: PageRequest, made: Pages) -> str:
         for each in reversed(failures)
     }
     return made.show(
-        ask, "campaign.html", row=row, examples=examples, newest=newest,
+        ask, "campaign.html", row=row, named=key.reference, examples=examples, newest=newest,
         failures=web_pages.alike(failures), files=files,
         gets=[may_download(ask.identity, each.url) for each in files],
         policy=POLICY, living=living, level=stress.run_of(row.name),
-        ended=ended, progress=_progress(ask, row, living), after=web_pages.reached(ask.session),
+        ended=ended, progress=_progress(ask, key, row, living), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={
             "cancel": living > 0 and ask.may(Act.CANCEL, owner=row.owner),
@@ -68,8 +73,8 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     )  # fmt: skip
 
 
-def _progress(ask: PageRequest, row: CampaignRow, living: int) -> ProgressView:
-    found = activity.of_campaign(ask.session, ask.dispatcher.rules.archive, row)
+def _progress(ask: PageRequest, key: CampaignKey, row: CampaignRow, living: int) -> ProgressView:
+    found = activity.of_campaign(ask.session, ask.dispatcher.rules.archive, key)
     counts = ProgressCounts(
         row.events, row.events_done, row.events_failed, row.first_started_us,
         None if living or row.last_ended_us is None else row.last_ended_us, row.usage,

@@ -28,8 +28,9 @@ def overview(ask: PageRequest, made: Pages) -> str:
         campaigns = web_pages.campaigns(ask.session, query)[0]
         if len(campaigns) < CAMPAIGNS_SHOWN:
             query = web_pages.CampaignQuery(owner=owner, sort="ended", size=CAMPAIGNS_SHOWN)
-            names = {row.name for row in campaigns}
-            more = [row for row in web_pages.campaigns(ask.session, query)[0] if row.name not in names]
+            names = {(row.owner, row.name) for row in campaigns}
+            ended = web_pages.campaigns(ask.session, query)[0]
+            more = [row for row in ended if (row.owner, row.name) not in names]
             campaigns += more[: CAMPAIGNS_SHOWN - len(campaigns)]
         latest = web_pages.failures(
             ask.session, campaign=None, owner=owner, before=None, limit=FAILURES_SHOWN
@@ -66,7 +67,8 @@ def search(ask: PageRequest, made: Pages) -> str:
     own = ask.own(Act.SITES) if ask.may(Act.SITES) else ""
     names = [row[1] for row in ask.session.rows("site_names") if text and own in (None, row[1])]
     return made.show(
-        ask, "search.html", text=text, jobs=jobs, more=more, campaigns=campaigns,
+        ask, "search.html", text=text, jobs=jobs, more=more,
+        owners=ask.may(Act.READ) and ask.own(Act.READ) is None, campaigns=campaigns,
         sites=sorted(name for name in names if held in name.lower())[:FOUND_MAX],
         apps=[each for each in sites.offered(ask) if text and held in each.name.lower()][:FOUND_MAX]
         if ask.may(Act.SITES) else [],
@@ -76,13 +78,10 @@ def search(ask: PageRequest, made: Pages) -> str:
 
 def failures(ask: PageRequest, made: Pages) -> str:
     """`/failures`: newest first, of a campaign or of all."""
-    owner, campaign = ask.own(Act.READ), ask.query.text("campaign")
-    classes: dict[str, int] = {}
-    if campaign is not None:
-        row = api_pages.campaign(ask.session, campaign, owner=owner)
-        ask.require(Act.READ, owner=row.owner)
-        classes = row.failures
-    page = web_pages.failures(ask.session, campaign=campaign, owner=owner, before=ask.query.number("after"))
+    owner, key = ask.own(Act.READ), ask.campaign()
+    classes = {} if key is None else api_pages.campaign(ask.session, key).failures
+    number = None if key is None else key.number
+    page = web_pages.failures(ask.session, campaign=number, owner=owner, before=ask.query.number("after"))
     return made.show(
         ask, "failures.html", page=page, policy=POLICY, classes=classes, names=web_pages.failing(ask.session, owner),
         after=web_pages.reached(ask.session),

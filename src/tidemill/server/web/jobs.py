@@ -11,7 +11,7 @@ from tidemill.model.state import JobState
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import activity, api_pages, archived, web_pages
+from tidemill.server.read import activity, api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web import files, payloads, progress
 from tidemill.server.web.files import Download
@@ -32,14 +32,14 @@ LOG_PAUSE_S = 2
 def listing(ask: PageRequest, made: Pages) -> str:
     """`/jobs`: a page of jobs, filtered, searched and sorted."""
     owner = ask.own(Act.READ)
-    query = ask.query
+    query, key = ask.query, ask.campaign()
     filters = Filter(
-        state=query.text("state"), app=query.text("app"), site=query.text("site"), campaign=query.text("campaign"),
-        begins=query.text("q"), owner=owner,
+        state=query.text("state"), app=query.text("app"), site=query.text("site"),
+        campaign=None if key is None else key.number, begins=query.text("q"), owner=owner,
     )  # fmt: skip
     sort = Sort(query.choice("sort", tuple(SORTS)))
     after, size = query.text("after"), query.size()
-    if archived.place_of(ask.session, filters.campaign, None) is not None:
+    if key is not None and key.is_archived:
         page = web_pages.archived_jobs(
             ask.session, ask.dispatcher.rules.archive, filters, after=after, size=size
         )
@@ -50,7 +50,7 @@ def listing(ask: PageRequest, made: Pages) -> str:
         total = api_pages.counts(ask.session).jobs
     return made.show(
         ask, "jobs.html", page=page, rows=page.rows, found=page.found, total=total, sorts=SORTS, sort=sort,
-        states=[str(state) for state in JobState], choices=choices(ask, owner),
+        states=[str(state) for state in JobState], owners=owner is None, choices=choices(ask, owner),
         can=_rights(ask, [row.id for row in page.rows]), after=web_pages.reached(ask.session),
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     apps = "apps_known" if owner is None else "apps_known_to"
     about = {} if owner is None else {"owner": owner}
     return {
-        "campaign": web_pages.campaign_names(ask.session, owner),
+        "campaign": web_pages.campaign_choices(ask.session, owner),
         "app": [row[0] for row in ask.session.rows(apps, limit=CHOICES_MAX, **about)],
         "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
@@ -190,7 +190,7 @@ def act(ask: PageRequest, form: Form) -> str:
     campaign = form.get("campaign", [""])[0] or None
     jobs = [] if campaign else _numbers(form.get("job", []))
     if campaign is not None:
-        ask.require(wanted, owner=api_pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
+        rights.check_campaign(ask.session, ask.identity, wanted, campaign)
     elif not jobs:
         raise RequestError("no job is ticked", hint="go back and tick some")
     rights.check_jobs(ask.session, ask.identity, wanted, jobs)

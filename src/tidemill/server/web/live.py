@@ -7,7 +7,7 @@ So the cost grows neither with the number of open pages nor, for each page, with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ class News(NamedTuple):
 
     number: int
     jobs: frozenset[int] | None
-    campaigns: frozenset[str]
+    campaigns: frozenset[int]
 
 
 class Hub:
@@ -50,12 +50,12 @@ class Hub:
         return own >= OWN_MAX or len(self._watchers) >= WATCHERS_MAX
 
     async def watch(
-        self, after: int, identity: Identity, sees: Callable[[frozenset[str]], Any]
+        self, after: int, identity: Identity, sees: Callable[[frozenset[int]], Any]
     ) -> AsyncIterator[bytes]:
         """Server-sent events: `news` whenever something may have changed that this watcher is allowed to know of.
 
-        `after`: what the page has seen; later changes are sent at once. `sees`: awaited with names of campaigns,
-        returns those that this watcher may know of. Ends when the credential expires.
+        `after`: what the page has seen; later changes are sent at once. `sees`: awaited with numbers of campaigns,
+        returns references of those that this watcher may know of. Ends when the credential expires.
         """
         queue: asyncio.Queue[News | None] = asyncio.Queue(1)
         self._watchers[queue] = (identity.role, identity.name)
@@ -65,7 +65,7 @@ class Hub:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._read(reached))
             if reached > after:
-                yield _event(News(reached, None, frozenset()))
+                yield _event(News(reached, None, frozenset()), ())
             while not self._api.closing and self._api.believed(identity):
                 try:
                     news = await asyncio.wait_for(queue.get(), _patience_s(identity))
@@ -74,10 +74,10 @@ class Hub:
                     continue
                 if news is None or not self._api.believed(identity):
                     break
-                allowed = frozenset(await sees(news.campaigns))
+                allowed: dict[int, str] = await sees(news.campaigns)
                 if allowed or not news.campaigns:
-                    jobs = news.jobs if allowed == news.campaigns else None
-                    yield _event(News(news.number, jobs, allowed))
+                    jobs = news.jobs if allowed.keys() == news.campaigns else None
+                    yield _event(news._replace(jobs=jobs), allowed.values())
         finally:
             self._watchers.pop(queue, None)
 
@@ -113,15 +113,16 @@ def _patience_s(identity: Identity) -> float:
 
 def _news(session: Any, *, after: int) -> News | None:
     jobs: set[int] = set()
-    campaigns: set[str] = set()
+    campaigns: set[int] = set()
     number = after
     for _ in range(READS_MAX):
-        found, reached = feed.changes(session, number, None)
-        if reached == number:
+        rows = feed.rows_after(session, number)
+        if not rows:
             break
-        number = reached
-        jobs.update(each.job for each in found)
-        campaigns.update(each.campaign for each in found)
+        for row in rows:
+            jobs.update(each.job for each in row.decoded() if each.number > number)
+        campaigns.update(row.campaign for row in rows if row.last > number)
+        number = rows[-1].last
     if number == after:
         return None
     return News(number, frozenset(jobs) if len(jobs) <= JOBS_TOLD_MAX else None, frozenset(campaigns))
@@ -134,10 +135,10 @@ def _both(one: News, other: News) -> News:
     return News(max(one.number, other.number), jobs, one.campaigns | other.campaigns)
 
 
-def _event(news: News) -> bytes:
+def _event(news: News, campaigns: Iterable[str]) -> bytes:
     told = {
         "number": news.number,
         "jobs": None if news.jobs is None else sorted(news.jobs),
-        "campaigns": sorted(news.campaigns),
+        "campaigns": sorted(campaigns),
     }
     return b"id: %d\nevent: news\ndata: %b\n\n" % (news.number, msgspec.json.encode(told))

@@ -55,6 +55,11 @@ def to(*parts: str | int) -> str:
     return "/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
+def campaign_page(owner: str, name: str) -> str:
+    """The address of a campaign's page, which means the same for everyone who may see it."""
+    return with_values(to("campaigns", name), owner=owner)
+
+
 def with_values(path: str, **values: str | int | None) -> str:
     """An address with a query."""
     given = {key: value for key, value in values.items() if value not in (None, "")}

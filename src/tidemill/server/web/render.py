@@ -10,14 +10,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tidemill import __version__
+from tidemill.model.campaign import reference
 from tidemill.model.failure import next_step, step_after
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.core import rights
+from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.web import draw, text
-from tidemill.server.web.query import AddressQuery, said, to, with_values
+from tidemill.server.web.query import AddressQuery, campaign_page, said, to, with_values
 
 STATIC = {"style.css": "text/css", "tidemill.js": "text/javascript", "icon.svg": "image/svg+xml"}
 #: pages of the navigation: path, name, what one must be allowed to see
@@ -55,6 +57,11 @@ class PageRequest(NamedTuple):
         self.require(act)
         return own_name(self.identity, act)
 
+    def campaign(self) -> CampaignKey | None:
+        """The campaign that `campaign` of the address means; None = it names none. Raises MissingError."""
+        named = self.query.text("campaign")
+        return None if named is None else rights.check_campaign(self.session, self.identity, Act.READ, named)
+
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
         names = [row[1] for row in self.session.rows("site_names")]
@@ -85,7 +92,8 @@ class Pages:
         )  # fmt: skip
         self.templates.filters.update(text.FILTERS)
         self.templates.globals.update(
-            to=to, with_values=with_values, draw=draw, version=__version__, navigation=NAVIGATION, Act=Act,
+            to=to, with_values=with_values, campaign_page=campaign_page, reference=reference, draw=draw,
+            version=__version__, navigation=NAVIGATION, Act=Act,
             next_step=next_step, step_after=step_after,
             static={name: f"/static/{name}?v={each.version}" for name, each in self.static.items()},
         )  # fmt: skip

@@ -222,13 +222,11 @@ class Website:
 
         return _route("/live", "GET", handle)
 
-    async def _sees(self, identity: Identity, names: frozenset[str]) -> frozenset[str]:
+    async def _sees(self, identity: Identity, campaigns: frozenset[int]) -> dict[int, str]:
         if not may(identity, Act.READ).allowed:
-            return frozenset()
+            return {}
         owner = own_name(identity, Act.READ)
-        if owner is None:
-            return names
-        return await self.api.read(lambda session: web_pages.owned(session, owner, names))
+        return await self.api.read(lambda session: web_pages.references(session, owner, campaigns))
 
     def _static(self) -> Handler:
         async def handle(request: BoundedRequest) -> Response:

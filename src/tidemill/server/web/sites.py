@@ -186,14 +186,13 @@ def transfers(ask: PageRequest, made: Pages) -> str:
     owners = web_pages.owners(
         ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62})
     )
-    campaign = ask.query.text("campaign")
+    key = ask.campaign()
     files: list[web_pages.DeliveredFile] = []
     after = None
-    if owner is None or (
-        campaign is not None and api_pages.campaign(ask.session, campaign, owner=owner).owner == owner
-    ):
+    if owner is None or key is not None:
+        number = None if key is None else key.number
         files, after = web_pages.delivered(
-            ask.session, campaign=campaign, after=ask.query.text("after"), size=ask.query.size()
+            ask.session, campaign=number, after=ask.query.text("after"), size=ask.query.size()
         )
     return made.show(
         ask, "transfers.html", more=more, files=files, next=after, owner=owner, after=web_pages.reached(ask.session),

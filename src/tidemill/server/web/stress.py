@@ -13,10 +13,12 @@ import msgspec
 
 from tidemill.charts.lines import TimeLine
 from tidemill.charts.time import clock_marks
+from tidemill.model.campaign import reference
 from tidemill.model.identity import Act
 from tidemill.model.job import STRESS_REASON, PlannedLevel, StressLevel
 from tidemill.model.legal import is_name
 from tidemill.server.audit import payload_times
+from tidemill.server.core import campaign_names
 from tidemill.server.errors import MissingError
 from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
@@ -73,7 +75,7 @@ def run_of(campaign: str) -> tuple[str, int] | None:
 
 
 def page(ask: PageRequest, made: Pages) -> str:
-    """`/stress/RUN`."""
+    """`/stress/RUN?owner=OWNER`; without an owner the one whose level of this name is the newest."""
     run = ask.at["run"]
     newest = _campaigns(ask, run) if is_name(run) else {}
     jobs = {number: _job(ask, row) for number, row in sorted(newest.items())[-LEVELS_DRAWN:]}
@@ -96,17 +98,23 @@ def page(ask: PageRequest, made: Pages) -> str:
 
 def _campaigns(ask: PageRequest, run: str) -> dict[int, CampaignRow]:
     """Of each level the newest campaign: a run that goes on after an interruption starts its level again."""
-    query = web_pages.CampaignQuery(text=f"stress-{run}-", owner=ask.own(Act.READ), size=CAMPAIGNS_MAX)
+    own = ask.own(Act.READ)
+    owner = ask.query.text("owner") if own is None else own
+    query = web_pages.CampaignQuery(text=f"stress-{run}-", owner=owner, size=CAMPAIGNS_MAX)
     found: dict[int, CampaignRow] = {}
     for row in web_pages.campaigns(ask.session, query)[0]:
         of = run_of(row.name)
-        if of is not None and of[0] == run:
+        if of is not None and of[0] == run and owner in (None, row.owner):
+            owner = row.owner
             found.setdefault(of[1], row)
     return found
 
 
 def _job(ask: PageRequest, row: CampaignRow) -> JobRow | None:
-    found = web_pages.jobs(ask.session, Filter(campaign=row.name), Sort.NEWEST, after=None, size=1).rows
+    key = campaign_names.look_up(ask.session, reference(row.owner, row.name), None)
+    if key is None:
+        return None
+    found = web_pages.jobs(ask.session, Filter(campaign=key.number), Sort.NEWEST, after=None, size=1).rows
     return found[0] if found else None
 
 

@@ -19,7 +19,7 @@ class Activities:
     seconds that the records are of."""
 
     def __init__(self) -> None:
-        self._campaigns: dict[str, tuple[int, Changes]] = {}
+        self._campaigns: dict[tuple[str, str], tuple[int, Changes]] = {}  #: by owner and name
         self._jobs: dict[int, Changes] = {}
 
     def done(self, job: s.SiteJob, record: node.Done, events: int) -> None:
@@ -37,9 +37,10 @@ class Activities:
     def _add(self, job: s.SiteJob, span: Span, done: int, failed: int) -> None:
         if job.id >= s.STEP_BASE or not 0 < span.started_us <= span.ended_us:
             return  # merge steps have no events; a record without times does not show when
-        found = self._campaigns.get(job.campaign)
+        key = job.owner, job.campaign
+        found = self._campaigns.get(key)
         if found is None:
-            found = self._campaigns[job.campaign] = (job.id, {})
+            found = self._campaigns[key] = (job.id, {})
         add(found[1], span, done=done, failed=failed)
         if job.spec.events >= JOB_EVENTS_MIN:
             add(self._jobs.setdefault(job.id, {}), span, done=done, failed=failed)

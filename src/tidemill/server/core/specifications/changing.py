@@ -22,6 +22,7 @@ from tidemill.server.archive import lookup
 from tidemill.server.core import quota
 from tidemill.server.core.matching import slots_of
 from tidemill.server.core.specifications.numbers import SpecNumbers, kind_number
+from tidemill.server.core.specifications.shortening import shortened
 from tidemill.server.database.rows import COMPLETED, KindKey, StoredJob, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import RequestError
@@ -53,7 +54,9 @@ def change(work: UnitOfWork, jobs: Sequence[int], terms: ChangeTerms) -> int:
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
-    found = [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) and job.state != COMPLETED]
+    gone = shortened(work.session, list(jobs))
+    named = (each for each in dict.fromkeys(jobs) if each not in gone)
+    found = [job for each in named if (job := work.jobs.get(each)) and job.state != COMPLETED]
     if not found:
         return 0
     _check_sites(work, found)
