@@ -1,8 +1,8 @@
 """Cuts secrets out of texts for logs and bundles: registered values, and whatever looks like a credential.
 
-Knows no file, no log and no configuration. What a text is for decides, not a list of products: each query of a URL, each
-value behind a name such as `PGPASSWORD` or `apiKey`, however the text writes it (shell, TOML, JSON, YAML, Python, a
-command line, a header), and forms that nothing else has (private keys, tokens with a known beginning, hook URLs).
+Knows no file, no log and no configuration. It cuts by form, not by product: all values in queries of URLs, each value
+behind a name such as `PGPASSWORD` or `apiKey`, however the text writes it (shell, TOML, JSON, YAML, Python, a command
+line, a header), and what nothing else looks like (private keys, tokens with a known beginning, hook URLs).
 Texts come from others: matching takes time linear in their length.
 """
 
@@ -59,7 +59,8 @@ def cut(text: str) -> str:
 
 
 def cut_assignments(line: str) -> str:
-    """A line of shell without the values of its assignments: of `export A=b; C=d run` stays `export A=[cut]; C=[cut] run`."""
+    """A line of shell without the values of its assignments: `export A=b; C=d run` becomes
+    `export A=[cut]; C=[cut] run`."""
     return cut(_SETENV.sub(r"\g<1>" + CUT, _ASSIGNMENT.sub(r"\g<1>" + CUT, line)))
 
 
@@ -98,9 +99,10 @@ def _replacement(found: re.Match[str]) -> str:
 
 
 _URL = r"://(?P<url>(?:[^\s\"'<>`\\]|\\u0026)+)"
-_PREFIXES = (  # of tokens, as their makers document them: GitHub, GitLab, Slack, AWS, Stripe, OpenAI, Vault, Google, ...
-    "hf_|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]{1,2}-|xapp-|akia|asia|[srp]k-|[srp]k_(?:live|test)_|pypi-|npm_|hv[sbr]\\.|"
-    "ya29\\.|1//|aiza|glsa_|glc_|do[opr]_v1_|whsec_|sg\\.|shp[a-z]{2}_|dckr_pat_|lin_api_|eyj|md[abc][a-z0-9]"
+# of tokens, as their makers document them: GitHub, GitLab, Slack, AWS, Stripe, OpenAI, Vault, Google, Grafana, ...
+_PREFIXES = (
+    r"hf_|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]{1,2}-|xapp-|akia|asia|[srp]k-|[srp]k_(?:live|test)_|pypi-|npm_|"
+    r"hv[sbr]\.|ya29\.|1//|aiza|glsa_|glc_|do[opr]_v1_|whsec_|sg\.|shp[a-z]{2}_|dckr_pat_|lin_api_|eyj|md[abc][a-z0-9]"
 )
 _RULES = (
     # RFC 7468; a key that was cut short ends with its base64
@@ -117,9 +119,9 @@ _RULES = (
     _rule("hook /services/", r"(?P<keep>/(?:services|[\w-]{0,20}hook\w{0,8})/)[\w@./:~-]{16,}+"),
     # tokens that are known by their first letters; a digit must follow, or it may be a word
     _rule(
-        "hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glimt- glagent- xox xapp- akia asia sk-"
-        " pk- rk- k_live k_test pypi- npm_ hvs. hvb. hvr. ya29. 1// aiza glsa_ glc_ dop_v1 doo_v1 dor_v1 whsec_ sg. shpat_ shpss_ shpca_"
-        " dckr_ lin_api eyj mda mdb mdc",
+        "hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glimt- glagent- xox xapp-"
+        " akia asia sk- pk- rk- k_live k_test pypi- npm_ hvs. hvb. hvr. ya29. 1// aiza glsa_ glc_ dop_v1 doo_v1 dor_v1"
+        " whsec_ sg. shpat_ shpss_ shpca_ dckr_ lin_api eyj mda mdb mdc",
         rf"(?<![A-Za-z0-9_])(?:{_PREFIXES})(?=[^\s\d]{{0,80}}\d)[\w.~+/=-]{{16,}}+",
     ),
     # schemes of RFC 9110 11.1 and of SASL without the name of their header
@@ -142,7 +144,8 @@ _RULES = (
     _rule("<<<", r"(?P<keep><<<[ \t]*)(?:\"[^\"\n]*+\"|'[^'\n]*+'|[^\s\"']+)"),
     _rule(
         "kinit passwd sudo login stdin",
-        r"(?P<keep>(?<!\w)(?:echo|printf)[ \t])[^|\n]{1,500}+(?P<keep2>\|[ \t]*(?:kinit|sudo|passwd|chpasswd|[^|\n]{0,100}(?:login|stdin)))",
+        r"(?P<keep>(?<!\w)(?:echo|printf)[ \t])[^|\n]{1,500}+"
+        r"(?P<keep2>\|[ \t]*(?:kinit|sudo|passwd|chpasswd|[^|\n]{0,100}(?:login|stdin)))",
     ),
     _rule("add_user change_password", r"(?P<keep>(?:add_user|change_password)[ \t]+[\w.-]{1,64}[ \t]+)[^\s\"']+"),
     # host:port:database:user:password, https://www.postgresql.org/docs/17/libpq-pgpass.html
@@ -193,25 +196,35 @@ def _cut_query(query: str) -> str:
 # ---- values behind a name
 
 _WORDS = re.compile(
-    r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|key|(?<![a-z])sig|auth|cred|cookie|macaroon|bearer|jwt|(?<![a-z])otp|(?<![a-z])code(?![a-z])"
+    r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|key|(?<![a-z])sig|auth|cred|cookie|macaroon|bearer|jwt"
+    r"|(?<![a-z])otp|(?<![a-z])code(?![a-z])"
 )
-_TRIGGERS = tuple("pass pwd pw secret token key sig auth cred cookie macaroon bearer jwt otp code".split())
+_TRIGGERS = (
+    "pass", "pwd", "pw", "secret", "token", "key", "sig", "auth", "cred", "cookie", "macaroon", "bearer", "jwt", "otp",
+    "code",
+)  # fmt: skip
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _NAME_REST = re.compile(r"[\w.-]{0,64}+", re.ASCII)
 _PARTS = re.compile(r"[._-]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_PASS = re.compile(r"pass(?:word|wd|phrase|code|wort)|^(?:pass|pwd|pw)$|pwd$|(?<!by)(?<!com)(?<!sur)(?<!ver)(?<!der)pass$")
+_PASS = re.compile(
+    r"pass(?:word|wd|phrase|code|wort)|^(?:pass|pwd|pw)$|pwd$|(?<!by)(?<!com)(?<!sur)(?<!ver)(?<!der)pass$"
+)
 _STRONG = re.compile(
-    r"secret(?!ar)|macaroon|cookies?$|credentials?$|^creds?$|^bearer$|^jwt$|^otp$|tokens?$|^o?authz?$|^authorization$|signatures?$|"
-    r"(?:api|access|auth|private|account|shared|routing|signing|master)keys?$"
+    r"secret(?!ar)|macaroon|cookies?$|credentials?$|^creds?$|^bearer$|^jwt$|^otp$|tokens?$|^o?authz?$|^authorization$|"
+    r"signatures?$|(?:api|access|auth|private|account|shared|routing|signing|master)keys?$"
 )
 _WEAK = frozenset({"key", "keys", "sig"})
 _LONG = frozenset({"code"})
 """Names of a secret only if the value is long: an exit code has the same name."""
 _ABOUT = frozenset(
-    "file files path paths dir dirs name names type types kind kinds count counts total bytes size s ms us max min length at"
-    " url uri host port timeout alg algorithm method methods mode expires expiry lifetime age ttl required enabled status error"
-    " errors policy issuer issuers audience environment stored ops seconds number by prefix version source hash".split()
-)
+    {
+        "file", "files", "path", "paths", "dir", "dirs", "name", "names", "type", "types", "kind", "kinds", "count",
+        "counts", "total", "bytes", "size", "s", "ms", "us", "max", "min", "length", "at", "url", "uri", "host", "port",
+        "timeout", "alg", "algorithm", "method", "methods", "mode", "expires", "expiry", "lifetime", "age", "ttl",
+        "required", "enabled", "status", "error", "errors", "policy", "issuer", "issuers", "audience", "environment",
+        "stored", "ops", "seconds", "number", "by", "prefix", "version", "source", "hash",
+    }
+)  # fmt: skip
 """Last words of names whose values are about a secret: `secret_file`, `tokens_total`."""
 _HEADERS = re.compile(r"^(?:proxy-)?authorization$|^(?:set-)?cookie2?$|^x-[\w-]+$", re.IGNORECASE)
 
@@ -232,7 +245,8 @@ def _strength(name: str) -> str:
 
 
 _SEPARATOR = re.compile(
-    r"(?P<quote>\\{0,8}[\"'`]?)(?:(?P<sign>[ \t]{0,8}(?:=>|:=|[=:])[ \t]{0,8})|(?P<comma>[ \t]?,[ \t]?)|(?P<space>[ \t]{1,16}))"
+    r"(?P<quote>\\{0,8}[\"'`]?)"
+    r"(?:(?P<sign>[ \t]{0,8}(?:=>|:=|[=:])[ \t]{0,8})|(?P<comma>[ \t]?,[ \t]?)|(?P<space>[ \t]{1,16}))"
 )
 _QUOTED = re.compile(
     r"b?(?:(?P<triple>\"\"\"|''')(?P<lines>(?s:.){0,4096}?)(?P=triple)"
@@ -248,9 +262,11 @@ _BARE = re.compile(
 _BLOCK = re.compile(r"[|>][+-]?[ \t]*\n[ \t]+(?P<block>[^\n]+)")  #: YAML 1.2.2 8.1
 _HEADER_VALUE = re.compile(r"(?:(?<=[a-z])=\"[^\"\n,:}\]]+\"|\\[^n]|[^\n\"'\\])++")
 _STAYS = frozenset(
-    "true false none null yes no on off missing wrong invalid expired unknown required optional discover default empty unset"
-    " with from that this into file".split()
-)
+    {
+        "true", "false", "none", "null", "yes", "no", "on", "off", "missing", "wrong", "invalid", "expired", "unknown",
+        "required", "optional", "discover", "default", "empty", "unset", "with", "from", "that", "this", "into", "file",
+    }
+)  # fmt: skip
 _IS_PATH = re.compile(
     r"(?:~|\.{1,2})/|/(?:etc|home|run|var|tmp|usr|opt|srv|root|dev|proc|cvmfs|scratch|work|dss|lustre|gpfs|project|data|afs|eos|pnfs)"
     r"(?:/|$)|[\w./~-]{1,200}\.(?:pem|key|crt|toml|json|secret|token|password|txt|conf|py|sh)$",
@@ -259,7 +275,8 @@ _IS_PATH = re.compile(
 _IS_REFERENCE = re.compile(r"\$[({A-Za-z_]|%[({]?[a-z]|\{\{|<[\w -]+>$|\*{3,}$|\[cut|[a-z0-9]{1,8}:$")
 _IS_NUMBER = re.compile(r"[+-]?[\d.,]+$")
 _IS_IDENTIFIER = re.compile(r"[a-z][a-z_.-]{0,63}$")
-_SPACED_MIN = {"pass": 8, "strong": 16, "weak": 20, "long": 20}  #: characters of a value that nothing but space sets apart
+_SPACED_MIN = {"pass": 8, "strong": 16, "weak": 20, "long": 20}
+"""Characters of a value that only a space sets apart from its name."""
 _IS_DIGEST = re.compile(r"(?:sha\d{1,3}|md5|adler32|blake\w{1,4})[:=]", re.IGNORECASE)
 
 
@@ -308,7 +325,9 @@ def _value_of(text: str, name: str, end: int, strength: str) -> tuple[int, int] 
         return _spaced(text, at, strength) if separator["space"] and not separator["quote"] else None
     quoted = _QUOTED.match(text, at)
     if quoted is not None:
-        form = next(each for each in ("lines", "double", "single", "nested", "list") if quoted[each] is not None)
+        form = next(
+            each for each in ("lines", "double", "single", "nested", "list") if quoted[each] is not None
+        )
         return None if _harmless(quoted[form], strength) else quoted.span(form)
     if separator["comma"] is not None or (separator["space"] is not None and separator["quote"]):
         return None
@@ -332,7 +351,7 @@ def _spaced(text: str, at: int, strength: str) -> tuple[int, int] | None:
     if bare is None or len(bare[0]) < _SPACED_MIN[strength] or _harmless(bare[0], strength):
         return None
     word = bare[0]
-    is_prose = _IS_DIGEST.match(word) or word.isalpha() or not any(map(str.isdigit, word)) or word.strip("0123456789:.TZ-") == ""
+    is_prose = _IS_DIGEST.match(word) or not any(map(str.isdigit, word)) or not word.strip("0123456789:.TZ-")
     is_name = strength == "weak" and not word.isalnum()  # such as the key of a submission
     return None if is_prose or is_name or word[0] == "/" or "=" in word[1:-2] else bare.span()
 
@@ -345,4 +364,6 @@ def _harmless(value: str, strength: str) -> bool:
         return True
     if strength == "long":
         return len(value) < 16 or not any(map(str.isdigit, value))
-    return strength == "weak" and (_IS_IDENTIFIER.match(value) is not None or _IS_DIGEST.match(value) is not None)
+    return strength == "weak" and (
+        _IS_IDENTIFIER.match(value) is not None or _IS_DIGEST.match(value) is not None
+    )

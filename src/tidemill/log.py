@@ -5,7 +5,6 @@ Never pass a secret, a token or a whole environment. The log still cuts out what
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from pathlib import Path

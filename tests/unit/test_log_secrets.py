@@ -84,8 +84,9 @@ def test_a_line_tells_the_same_in_both_forms_and_no_hidden_value(form: str) -> N
 
 def test_secrets_within_others_and_those_that_json_escapes_are_cut_whole() -> None:
     program = (
-        "from tidemill import confidential as c, log; log.to_stderr(); [c.hide(each) for each in ('inner-one', 'inner-one-outer', "
-        "'quo\"ted \\\\ one')]; log.Log('a').error('x', reason='inner-one-outer', why='quo\"ted \\\\ one')"
+        "from tidemill import confidential as c, log; log.to_stderr();"
+        "[c.hide(each) for each in ('inner-one', 'inner-one-outer', 'quo\"ted \\\\ one')];"
+        "log.Log('a').error('x', reason='inner-one-outer', why='quo\"ted \\\\ one')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

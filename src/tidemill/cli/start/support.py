@@ -321,7 +321,9 @@ def _key_of(line: str) -> str:
 def _cut_application(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         return {
-            name: {each: confidential.CUT for each in of} if name == "environment" and isinstance(of, dict) else _cut_application(of, name)
+            name: {each: confidential.CUT for each in of}
+            if name == "environment" and isinstance(of, dict)
+            else _cut_application(of, name)
             for name, of in value.items()
         }
     if isinstance(value, list):
