@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from tidemill.errors import SiteError, TidemillError
 
@@ -201,6 +201,14 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def open_private(path: Path, mode: str, *, buffering: int = -1) -> BinaryIO:
+    """As `open`, of bytes; a new file is this user's alone, whatever the umask. Raises OSError."""
+    return cast(
+        BinaryIO,
+        open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600)),
+    )
+
+
 def make_private(directory: Path, *, failure: Failure = SiteError) -> None:
     """Create a directory, and what is missing above it, all with mode 0700. Raises `failure`.
 
@@ -240,9 +248,11 @@ def current_umask() -> int:
 def make_directories(directory: Path, umask: int) -> None:
     """Create a directory and its missing parents with the mode that this umask leaves. Raises OSError.
 
-    Ignores the umask of this process, and keeps an inherited set-group-id bit.
+    Ignores the umask of this process, and keeps an inherited set-group-id bit. 0o077: for this user alone.
     """
     missing = []
+    if directory.exists() and not directory.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
     while not directory.exists():
         missing.append(directory)
         directory = directory.parent
@@ -255,6 +265,12 @@ def make_directories(directory: Path, umask: int) -> None:
             continue
         inherited = each.stat().st_mode & stat.S_ISGID
         set_mode(each, 0o777 & ~umask | stat.S_IRWXU | inherited)
+
+
+def make_readable(directory: Path) -> None:
+    """Create a directory and its missing parents: others read them as far as the umask lets them, and never write.
+    Raises OSError."""
+    make_directories(directory, current_umask() | 0o022)
 
 
 def set_mode(path: Path | int, mode: int) -> None:

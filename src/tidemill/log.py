@@ -1,14 +1,11 @@
 """One event per line, as JSON, to stderr or a file: time, level, component, fixed event name, ids as fields.
 
-Never pass a secret, a token or a whole environment. The log still cuts out what slips through: values registered with
-`hide`, and text that looks like a credential.
+Never pass a secret, a token or a whole environment. The log still cuts out what slips through: see `confidential`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill import clock
+from tidemill.confidential import cut
 from tidemill.printable import printable_line, printable_lines
 
 Form = Literal["json", "text"]
@@ -25,44 +23,7 @@ JOINED = (
     "campaign", "job", "first", "count", "lease", "site", "fleet", "allocation", "batch_id", "node", "pilot",
     "epoch",
 )  # fmt: skip
-CUT = "[cut]"
-HIDDEN_MIN = 8  #: characters; a shorter secret would also cut ordinary words
-HIDDEN_MAX = 10_000
-_hidden: list[str] = []  #: the longest first: one may stand within another
 _bound: dict[str, Any] = {}
-# What looks like a credential: bearer tokens (RFC 6750) and JSON web tokens (RFC 7519), passwords of URLs (RFC 3986
-# 3.2.1), private keys (RFC 7468), `password = ...` and its like, keys of web hooks. The text may come from others, so
-# matching takes time linear in its length: a pattern that can begin anywhere is bounded, or consumes all that it reads.
-_LOOKS = re.compile(
-    r"(?P<bearer>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"
-    r"|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+){0,4}"
-    r"|(?P<url>\b[a-z][a-z0-9+.-]{0,63}://[^\s/:@\"'`]*:)[^\s/@\"'`]+(?=@)"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
-    r"|(?P<named>(?<![a-z])(?:password|passwd|passphrase|secret|secret_key|access_key|api_key|token)[\"']?\s*[=:]\s*[\"']?)"
-    r"[^\s\"',;&}]{6,}"
-    r"|whsec_[A-Za-z0-9+/=]{8,}",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def hide(secret: str) -> None:
-    """Cut this value out of everything that is logged or bundled from now on, also as JSON writes it."""
-    for form in (secret, msgspec.json.encode(secret).decode()[1:-1], json.dumps(secret)[1:-1]):
-        if len(form) >= HIDDEN_MIN and len(_hidden) < HIDDEN_MAX and form not in _hidden:
-            _hidden[:] = sorted([*_hidden, form], key=len, reverse=True)
-
-
-def hidden() -> frozenset[str]:
-    """The values that were registered with `hide`."""
-    return frozenset(_hidden)
-
-
-def cut_secrets(text: str) -> str:
-    """The text without known secrets and without what looks like a credential."""
-    for secret in _hidden:
-        if secret in text:
-            text = text.replace(secret, CUT)
-    return _LOOKS.sub(lambda found: "".join(each or "" for each in found.groups()) + CUT, text)
 
 
 def bind(**fields: Any) -> None:
@@ -114,7 +75,7 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return printable_line(cut_secrets(msgspec.json.encode(line, enc_hook=str).decode()))
+        return printable_line(cut(msgspec.json.encode(line, enc_hook=str).decode()))
 
 
 class _TextFormatter(logging.Formatter):
@@ -127,7 +88,7 @@ class _TextFormatter(logging.Formatter):
         line = f"{at} {record.levelname} {record.name.removeprefix('tidemill.')} {record.getMessage()}{told}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return printable_lines(cut_secrets(line))
+        return printable_lines(cut(line))
 
 
 def _shown(value: Any) -> str:

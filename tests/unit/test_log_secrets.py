@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tidemill.cli.start.support import MEMBER_BYTES_MAX, Bundle, hide_secrets_of
-from tidemill.log import CUT, cut_secrets
+from tidemill.confidential import CUT, cut
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2lzcyJ9.c2lnbmF0dXJlX29mX2l0"
 WRITE = (
-    "from tidemill import log; log.to_stderr('INFO', {form!r}); log.hide('planted-value-1');"
+    "from tidemill import confidential, log; log.to_stderr('INFO', {form!r}); confidential.hide('planted-value-1');"
     "log.Log('agent').warning('batch.away', site='here', job=7, reason='x planted-value-1 y')"
 )
 
@@ -37,7 +37,7 @@ WRITE = (
     ],
 )
 def test_what_looks_like_a_credential_is_cut(text: str) -> None:
-    found = cut_secrets(text)
+    found = cut(text)
 
     assert CUT in found
     for secret in ("abcdefgh12345678", "dXNlcjpwYXNz", TOKEN, "s3cr3tword", "MfKQ9r8", "MIIEvQ"):
@@ -58,7 +58,7 @@ def test_what_looks_like_a_credential_is_cut(text: str) -> None:
     ],
 )
 def test_what_is_no_credential_stays(text: str) -> None:
-    assert cut_secrets(text) == text
+    assert cut(text) == text
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -84,8 +84,9 @@ def test_a_line_tells_the_same_in_both_forms_and_no_hidden_value(form: str) -> N
 
 def test_secrets_within_others_and_those_that_json_escapes_are_cut_whole() -> None:
     program = (
-        "from tidemill import log; log.to_stderr(); [log.hide(each) for each in ('inner-one', 'inner-one-outer', "
-        "'quo\"ted \\\\ one')]; log.Log('a').error('x', reason='inner-one-outer', why='quo\"ted \\\\ one')"
+        "from tidemill import confidential as c, log; log.to_stderr();"
+        "[c.hide(each) for each in ('inner-one', 'inner-one-outer', 'quo\"ted \\\\ one')];"
+        "log.Log('a').error('x', reason='inner-one-outer', why='quo\"ted \\\\ one')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -25,6 +25,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::process::Exit;
@@ -190,7 +191,11 @@ impl Sink {
                 let mut temporary = path.clone().into_os_string();
                 temporary.push(format!(".{}.part", tidemill_sys::process::id()));
                 let temporary = PathBuf::from(temporary);
-                let file = File::create(&temporary).map_err(|source| failed(&temporary, source))?;
+                let mut options = File::options();
+                options.write(true).create(true).truncate(true).mode(0o644); // whatever the umask
+                let file = options
+                    .open(&temporary)
+                    .map_err(|source| failed(&temporary, source))?;
                 Ok(Sink::File {
                     path,
                     temporary,

@@ -65,14 +65,14 @@ fi
 export TIDEMILL_HOSTS
 if [ -s "${PBS_NODEFILE:-}" ] && [ "$TIDEMILL_HOSTS" -gt 1 ] && command -v pbsdsh >/dev/null; then
     agents=$(mktemp -d) || exit 1
-    uniq "$PBS_NODEFILE" > "$agents/hosts"
+    (umask 077; uniq "$PBS_NODEFILE" > "$agents/hosts")
     {
         echo '#!/bin/sh'
         echo 'while [ "${1#-}" != "$1" ]; do shift; done'
         echo 'host=$1'
         echo 'shift'
         echo 'exec pbsdsh -h "$host" -- /bin/sh -c "$*"'
-    } > "$agents/agent"
+    } > "$agents/agent" # in a directory of ours alone
     chmod 700 "$agents/agent"
     # the first node starts all daemons of Open MPI: those of a tree would not find the agent on their own nodes
     export HYDRA_LAUNCHER="${HYDRA_LAUNCHER:-rsh}" HYDRA_LAUNCHER_EXEC="${HYDRA_LAUNCHER_EXEC:-$agents/agent}"
@@ -111,7 +111,7 @@ shift 2
 {_PLACED}
 rank=${{PBS_NODENUM:-0}}
 if [ "$most" = 0 ]; then
-    echo $$ > "$status_files.pid.$rank"
+    (umask g-w,o-w; echo $$ > "$status_files.pid.$rank")
 else
     rank=${{SLURM_PROCID:-${{PMI_RANK:-${{OMPI_COMM_WORLD_RANK:-0}}}}}}
 fi
@@ -131,7 +131,7 @@ while :; do
     [ "$forwarded" ] || break
 done
 [ "$status_files" ] || exit $status
-[ $status = 0 ] && [ "$most" != 0 ] || echo $status > "$status_files.$rank"
+[ $status = 0 ] && [ "$most" != 0 ] || (umask g-w,o-w; echo $status > "$status_files.$rank")
 exit 0
 """
 # The first node: the launcher, its signals, and the worst of all statuses.

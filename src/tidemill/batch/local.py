@@ -46,7 +46,7 @@ from tidemill.batch.names import check_name
 from tidemill.batch.run import start
 from tidemill.config.site import LocalBatch, NodeUse
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
-from tidemill.files import write_durable
+from tidemill.files import make_private, write_durable
 from tidemill.model.machine import JobCounts, Node, NodeState, Partition, Queued, Running, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
@@ -390,7 +390,7 @@ def node_name(number: int) -> str:
 def make_directories(directory: Path) -> None:
     """The daemon's directories, readable by their owner alone. Raises SiteError."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         directory.chmod(0o700)
         for name in ("queue", "cancel", "shorten", "output", "exit"):
             (directory / name).mkdir(mode=0o700, exist_ok=True)

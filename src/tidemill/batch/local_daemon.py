@@ -55,6 +55,7 @@ exit_file=$1
 shift
 "$@"
 status=$?
+umask g-w,o-w
 echo $status > "$exit_file.tmp"
 mv "$exit_file.tmp" "$exit_file"
 exit $status

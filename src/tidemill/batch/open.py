@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ConfigError, SiteError
-from tidemill.files import create_durable
+from tidemill.files import create_durable, make_directories
 
 KEY_BYTES = 8
 _KEY_FILE = "key"
@@ -86,7 +86,7 @@ def _make_key(path: Path) -> str:
     """Write a new key; where two do so at a time, the first one's counts."""
     lasting = functools.partial(SiteError, transient=False)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(path.parent, 0o077)
         with contextlib.suppress(FileExistsError):
             create_durable(path, secrets.token_hex(KEY_BYTES).encode() + b"\n", failure=lasting)
     except OSError as error:

@@ -19,7 +19,7 @@ import msgspec
 from tidemill.batch.contract import Answer, Ending, Status, element_name, split_element
 from tidemill.batch.launch import MISPLACED
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import sync_directory, write_durable
+from tidemill.files import make_directories, sync_directory, write_durable
 from tidemill.model.state import AllocationState
 
 TAIL_BYTES_MAX = 2000
@@ -43,7 +43,7 @@ class Records:
         self._known: dict[str, SubmissionRecord] = {}
         try:
             for name in ("scripts", "output", "exit", "canceled"):
-                (directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_directories(directory / name, 0o077)
             directory.chmod(0o700)
         except OSError as error:
             raise SiteError(f"failed to make `{directory}`: {error.strerror}", transient=False) from error

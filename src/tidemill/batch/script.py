@@ -19,6 +19,8 @@ TERM_BEFORE_S = 5.0
 """TERM comes this long before the limit, at which batch systems send KILL; for short limits, a quarter of the limit."""
 
 _WRAPPER = """
+mask=$(umask)
+umask g-w,o-w
 mkdir -p "$dir/output" "$dir/exit"
 exec </dev/null >>"$dir/output/$name" 2>&1
 note() { echo "$1 $2 $3" > "$dir/exit/.$name" && mv "$dir/exit/.$name" "$dir/exit/$name"; }
@@ -32,7 +34,7 @@ forward() { forwarded=1; [ -z "$child" ] || kill -"$1" "$child" 2>/dev/null; }
 trap 'why=term; forward TERM' TERM USR2
 trap 'why=walltime; forward TERM' ALRM
 trap : USR1
-(trap "" USR2; exec @COMMAND@) &
+(trap "" USR2; umask "$mask"; exec @COMMAND@) &
 child=$!
 [ $why = ran ] || forward TERM
 (

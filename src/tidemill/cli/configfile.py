@@ -13,6 +13,7 @@ import msgspec
 
 from tidemill import config, files
 from tidemill.errors import UNDECODABLE, ConfigError
+from tidemill.files import make_directories
 
 WRAP = 100
 EXAMPLE = "   # an example"
@@ -182,7 +183,7 @@ def locate(text: str) -> dict[str, int]:
 def write_new(path: Path, text: str) -> None:
     """Write a file that does not exist yet, mode 0600. ConfigError if it does."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directories(path.parent, 0o077)
         files.write_new(path, text.encode(), failure=ConfigError)
     except FileExistsError:
         raise ConfigError(f"`{path}` exists already", hint="move it away, or name another file") from None

@@ -21,7 +21,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError, install_hint
-from tidemill.files import write_durable
+from tidemill.files import make_directories, write_durable
 from tidemill.wire.credentials import check_private
 
 CA, KEY = "ca.pem", "ca.key"
@@ -87,7 +87,7 @@ class Authority:
         if (place / KEY).exists() or (place / CA).exists():
             raise ConfigError(f"`{place}` holds a CA already", hint="name another directory with --dir")
         _check_days(days)
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(place, 0o077)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
@@ -152,7 +152,7 @@ class Authority:
             ]
         )
         signed = self._builder(wanted, subject, public).sign(self._key, hashes.SHA256())
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(place, 0o077)
         if key is not None:
             _write_pair(certificate_path, _pem(signed), key_path, _key_text(key))
         else:

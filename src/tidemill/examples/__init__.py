@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tidemill.errors import ConfigError
+from tidemill.files import make_readable
 
 APPLICATIONS = {  #: name -> script, relative to this directory; its folder holds `app.toml`
     "hepmc-merge": "hepmc_merge/merge.py",
@@ -40,7 +41,7 @@ def install_far(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
 
 
 def _install(applications: dict[str, str], apps_dir: Path, python: str) -> list[str]:
-    apps_dir.mkdir(parents=True, exist_ok=True)
+    make_readable(apps_dir)
     executable = Path(os.path.abspath(python))  # noqa: PTH100  resolve() would leave the virtual environment
     for name, script in applications.items():
         script_path = HERE / script
@@ -60,7 +61,7 @@ def install_mpi(apps_dir: Path, program: Path) -> str:
 
     It is not among `install`'s: every site has its own MPI. Raises ConfigError if `program` cannot be read.
     """
-    apps_dir.mkdir(parents=True, exist_ok=True)
+    make_readable(apps_dir)
     template = string.Template((HERE / "mpi" / "app.toml").read_text(encoding="utf-8"))
     text = template.substitute(
         program=json.dumps(str(program.absolute())), program_digest=json.dumps(_digest(program))

@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError, SiteError
-from tidemill.files import temporary
+from tidemill.files import make_readable, temporary
 from tidemill.image.areas import Tree, check_areas
 from tidemill.image.chunks import cuts, settle_time
 from tidemill.image.disk import Changed, Disk, shown
@@ -72,7 +72,7 @@ def build(order: Order, store: Path, *, tell: Callable[[str], None]) -> Built:
     check_areas(order.areas)
     find_tool()
     try:
-        store.mkdir(parents=True, exist_ok=True)
+        make_readable(store)
     except OSError as error:
         raise SiteError(f"failed to make `{store}`: {error.strerror}", transient=False) from error
     image = temporary(store / order.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
-from tidemill.files import read_bounded, write_durable
+from tidemill.files import make_readable, read_bounded, write_durable
 from tidemill.image.squash import PackedName
 
 FOLDER = "lists"
@@ -30,7 +30,7 @@ def write_listing(store: Path, listed: Sequence[PackedName]) -> str:
     digest = hashlib.sha256(content).hexdigest()
     path = path_of(store, digest)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_readable(path.parent)
     except OSError as error:
         raise SiteError(
             f"failed to make `{path.parent}`: {error.strerror}",

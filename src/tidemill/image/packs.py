@@ -17,7 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.files import names_in, sync, sync_directory, temporary, write_durable
+from tidemill.files import make_readable, names_in, sync, sync_directory, temporary, write_durable
 from tidemill.wire.staged import Piece
 
 FOLDER = "packs"
@@ -80,7 +80,7 @@ def keep(file: Path, cuts: Sequence[tuple[int, int]], store: Path) -> Stored:
     the pack, so it is linked, not copied. Raises SiteError."""
     folder = store / FOLDER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_readable(folder)
         with file.open("rb") as source:
             whole, digests = _digests(source, cuts)
             known = known_chunks(store)

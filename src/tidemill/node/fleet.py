@@ -17,7 +17,14 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
-from tidemill.files import names_in, read_bounded, sync_directory, write_durable, write_whole
+from tidemill.files import (
+    make_directories,
+    names_in,
+    read_bounded,
+    sync_directory,
+    write_durable,
+    write_whole,
+)
 from tidemill.wire.node import (
     FORMAT,
     Alive,
@@ -173,7 +180,7 @@ def create_fleet(directory: Path, manifest: Manifest) -> Fleet:
     building = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
     try:
         shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(mode=0o700, parents=True)
+        make_directories(building, 0o077)
         for name in _DIRECTORIES:
             (building / name).mkdir(mode=0o700)
         write_durable(building / "secret", secrets.token_hex(32).encode() + b"\n")

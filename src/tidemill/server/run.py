@@ -25,6 +25,7 @@ from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Bearer
 from tidemill.errors import ConfigError, SiteError, blaming, did_you_mean
+from tidemill.files import make_directories
 from tidemill.model.failure import FailureClass
 from tidemill.model.identity import Identity
 from tidemill.net.addresses import is_loopback
@@ -433,7 +434,7 @@ def _watch_downtimes(api: Api, over: threading.Event) -> None:
 def private_dir(path: Path) -> None:
     """Create the directory, or refuse one that others may enter or own. Raises ConfigError."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(path, 0o077)
         found = path.stat()
     except OSError as error:
         raise ConfigError(f"server directory `{path}` cannot be made: {error.strerror}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ConfigError
-from tidemill.files import read_bounded, write_durable, write_whole
+from tidemill.files import make_readable, read_bounded, write_durable, write_whole
 from tidemill.stress import page
 from tidemill.stress.analysis import Analysis, analyse
 from tidemill.stress.run import FORMAT, Run
@@ -18,8 +18,8 @@ RUN_BYTES_MAX = 2_000_000_000
 
 def save(directory: Path, run: Run) -> None:
     """Write a run durably: after a crash it is as it was before or as it is now."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_durable(directory / RUN, msgspec.json.encode(run), mode=0o666, failure=ConfigError)
+    make_readable(directory)
+    write_durable(directory / RUN, msgspec.json.encode(run), mode=0o644, failure=ConfigError)
 
 
 def load(directory: Path) -> Run:
@@ -40,8 +40,8 @@ def load(directory: Path) -> Run:
 def finish(directory: Path, run: Run) -> Analysis:
     """Analyse a run, and write result and page beside it."""
     found = analyse(run)
-    write_whole(directory / RESULT, msgspec.json.encode(found), mode=0o666, failure=ConfigError)
-    write_whole(directory / PAGE, page.page(run, found).encode(), mode=0o666, failure=ConfigError)
+    write_whole(directory / RESULT, msgspec.json.encode(found), mode=0o644, failure=ConfigError)
+    write_whole(directory / PAGE, page.page(run, found).encode(), mode=0o644, failure=ConfigError)
     return found
 
 

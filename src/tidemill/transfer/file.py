@@ -17,6 +17,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from tidemill.errors import SiteError
+from tidemill.files import open_private
 from tidemill.transfer.contract import Fetched, SourceFile, of_os_error
 
 SCHEMES = ("file",)
@@ -170,7 +171,7 @@ class FileTransfer:
     def fetch(self, source: SourceFile, target: Path, *, sha256: str | None) -> Fetched:
         """Copy the file to `target`, which must not exist; with `sha256`, check the digest of the copy."""
         try:
-            with open(source.path, "rb") as file, target.open("xb") as copy:  # noqa: PTH123
+            with open(source.path, "rb") as file, open_private(target, "xb") as copy:  # noqa: PTH123
                 self._roots.check_open(file.fileno(), source.path)
                 size, digest = _copy(file, copy, self._size_max, with_digest=sha256 is not None)
         except OSError as error:

@@ -27,6 +27,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
+from tidemill.files import open_private
 from tidemill.model.failure import FailureClass
 from tidemill.model.number import canonical_checksum, whole
 from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer
@@ -174,7 +175,7 @@ class HttpAdapter:
                 raise TransferError(f"{reply.place.named} has changed while it was read")
             try:
                 with Growing(target, needed) as growing:
-                    with target.open("wb", buffering=0) as file:
+                    with open_private(target, "wb", buffering=0) as file:
                         _copy(answer, file, range(stat.size_bytes + 1), watch, ())
                     if target.stat().st_size <= stat.size_bytes:
                         return growing.end()
@@ -327,7 +328,7 @@ class HttpAdapter:
         have, size = span.start, span.stop
         upto = size + _is_chunked(reply.answer)  # a chunked body may go on: one more byte shows that
         try:
-            with target.open("r+b" if have else "wb", buffering=0) as file:
+            with open_private(target, "r+b" if have else "wb", buffering=0) as file:
                 file.truncate(have)
                 file.seek(have)
                 _copy(reply.answer, file, range(have, upto), watch, summers)

@@ -200,7 +200,7 @@ class Mover:
                     else None
                 )
                 if not stat.size_bytes:
-                    partial.touch()
+                    partial.touch(mode=0o600)
                 elif not stat.is_told or not partial.exists() or partial.stat().st_size < stat.size_bytes:
                     found = adapter.read(place, partial, stat, watch, needed)
                 _check_size(place, partial, stat)

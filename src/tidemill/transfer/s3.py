@@ -20,6 +20,7 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tidemill.errors import install_hint
+from tidemill.files import open_private
 from tidemill.model.number import canonical_checksum
 from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, sums
 from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch, of_os_error
@@ -83,7 +84,7 @@ class S3Adapter:
     ) -> dict[str, str]:
         """Fetch the object in pieces, all of the version in `stat`; returns the checksums made on the way."""
         tag = unquote(stat.version.split(" ")[1])
-        with _told(place, "read", target), target.open("wb", buffering=0) as file:
+        with _told(place, "read", target), open_private(target, "wb", buffering=0) as file:
             progress = _Progress(watch)
             pieces = _Pieces(self._client(place, watch), place, file, progress)
             with Growing(target, needed, scattered=Scattered(pieces.there, progress.moved)) as growing:

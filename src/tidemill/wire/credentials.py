@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill import log
+from tidemill.confidential import hide
 from tidemill.errors import ConfigError
 from tidemill.files import why_unseen
 
@@ -111,7 +111,7 @@ def _token(text: str, where: str) -> str:
         raise ConfigError(
             f"{where} does not hold a token", hint="ask for a new one, as with `htgettoken` or oidc-agent"
         )
-    log.hide(text)
+    hide(text)
     return text
 
 
@@ -124,7 +124,7 @@ def read_secret(path: Path, *, bytes_min: int = 1) -> str:
             "characters",
             hint=f"head -c 32 /dev/urandom | base64 -w0 > {path}",
         )
-    log.hide(secret)
+    hide(secret)
     return secret
 
 
@@ -187,5 +187,5 @@ def read_login(path: Path) -> tuple[str, str]:
         raise ConfigError(
             f"login file `{path}` has {len(lines)} lines, expected two", hint="the user, then the password"
         )
-    log.hide(lines[1])
+    hide(lines[1])
     return lines[0], lines[1]

@@ -12,8 +12,8 @@ import pytest
 from tests.worlds.services.access_world import Certs, Issuer, World, sync
 
 from tidemill.client import Client
+from tidemill.confidential import cut
 from tidemill.errors import ConfigError, JobError
-from tidemill.log import cut_secrets
 from tidemill.model.application import Parameter
 from tidemill.model.job import JobSpec
 from tidemill.model.parameter import PATTERN_LENGTH_MAX, check_value
@@ -149,7 +149,7 @@ def test_no_text_of_another_makes_our_own_expressions_slow(piece: str) -> None:
     """Before, one line of the log with a path of 16 kB took 2.4 s."""
     for head in ("", "RANK 1 PID 1 RUNNING AT ", "bearer", "token", "a://a:"):
         text = head + piece * (60_000 // len(piece))
-        cut_secrets(text)
+        cut(text)
         advise(text)
         for expression in (*failures._RANKS, failures._NODE, failures._LAUNCHER):
             expression.search(text)

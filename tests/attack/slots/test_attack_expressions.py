@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tidemill.client.jobfile import REPEAT_MAX, load_job_file, waves
+from tidemill.confidential import cut
 from tidemill.config.addressee import parse_target
 from tidemill.errors import ConfigError
-from tidemill.log import cut_secrets
 from tidemill.server.database.queries import Dialect, load
 from tidemill.site.applications.templates import Template
 from tidemill.site.state import failures
@@ -64,14 +64,14 @@ def test_patterns_over_texts_of_payloads_take_time_that_grows_with_their_length(
     piece: str, blank: str
 ) -> None:
     text = (piece + blank) * (LONG // (len(piece) + len(blank)))
-    cut_secrets(text)
+    cut(text)
     REFUSED.search(text)
     for pattern in (*failures._RANKS, failures._NODE, failures._LAUNCHER):
         pattern.search(text)
 
 
 def test_secrets_in_urls_are_still_cut() -> None:
-    assert "pass" not in cut_secrets("at .https://me:passw0rd1@example.org and x+amqps://a:passw0rd2@b")
+    assert "pass" not in cut("at .https://me:passw0rd1@example.org and x+amqps://a:passw0rd2@b")
 
 
 @pytest.mark.parametrize("count", [REPEAT_MAX + 1, 0, -1, 2**63, 10**30])

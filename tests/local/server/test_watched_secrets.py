@@ -15,7 +15,8 @@ import pytest
 from tests.worlds.home.watched_world import SECRETS, Watched, watched
 
 from tidemill.client.client import Wishes
-from tidemill.log import CUT, JOINED
+from tidemill.confidential import CUT
+from tidemill.log import JOINED
 from tidemill.model.job import Input, JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.node.framed import decode_lines

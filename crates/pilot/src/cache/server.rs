@@ -6,6 +6,7 @@
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -144,8 +145,13 @@ impl Server {
                 .replace("{report}", &report_port.to_string())
         };
         let def = &self.order.def;
-        std::fs::write(self.directory.join("xrootd.cfg"), filled(&def.config))?;
-        std::fs::write(self.directory.join("run/authdb"), filled(&def.authdb))?;
+        for (name, text) in [("xrootd.cfg", &def.config), ("run/authdb", &def.authdb)] {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options
+                .open(self.directory.join(name))?
+                .write_all(filled(text).as_bytes())?;
+        }
         std::env::set_current_dir(self.directory.join("run"))
     }
 

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -89,6 +90,13 @@ fn shell(parent: &OsString, args: &[OsString]) -> i32 {
     127
 }
 
+/// A new file that this user alone reads, whatever the umask.
+fn create_private(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)
+}
+
 fn write_environment(path: &Path) -> std::io::Result<()> {
     let mut text = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -97,7 +105,7 @@ fn write_environment(path: &Path) -> std::io::Result<()> {
         text.extend_from_slice(value.as_bytes());
         text.push(0);
     }
-    File::create(path)?.write_all(&text)
+    create_private(path)?.write_all(&text)
 }
 
 fn answer() -> i32 {
@@ -164,7 +172,7 @@ impl Drop for Scratch {
 /// Run the lines while the pilot waits for them. The error is written for the author of the lines.
 fn prepare(def: &SetupDef) -> Result<Stored, String> {
     let scratch = Scratch::make().map_err(|error| format!("no room for the set-up's files: {error}"))?;
-    let file = |name: &str| File::create(scratch.0.join(name)).map_err(|error| format!("set-up: {error}"));
+    let file = |name: &str| create_private(&scratch.0.join(name)).map_err(|error| format!("set-up: {error}"));
     let (stdout, stderr) = (file("stdout")?, file("stderr")?);
     let node = std::fs::read_link("/proc/self/exe").map_err(|error| format!("set-up: {error}"))?;
     let mut command = Command::new(&node);

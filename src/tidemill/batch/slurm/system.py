@@ -40,7 +40,7 @@ from tidemill.batch.slurm.times import minutes_up, time_text
 from tidemill.batch.slurm.words import REFUSALS
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
-from tidemill.files import write_durable
+from tidemill.files import make_directories, write_durable
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -76,7 +76,7 @@ class SlurmBatchSystem:
         self._missing_since: dict[str, float] = {}
         try:
             for name in ("scripts", "output"):
-                (directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+                make_directories(directory / name, 0o022)
         except OSError as error:
             raise SiteError(f"failed to make `{directory}/{name}`: {error.strerror}") from error
 

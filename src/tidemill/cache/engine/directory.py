@@ -88,7 +88,7 @@ def make_parts(directory: Path) -> None:
     check_place(directory)
     try:
         for part in ("", *PARTS):
-            (directory / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.make_directories(directory / part, 0o077)
     except OSError as error:
         raise ConfigError(
             f"failed to make `{error.filename or directory}`: {error.strerror}", hint="name another place"
@@ -138,7 +138,7 @@ def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = No
             hint=f"name a local disk: {DATA_KEY}",
         )
     try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.make_directories(data, 0o077)
         with files.replaced(data / DATA_TRIAL, durable=False) as file:
             file.write(b"x" * 4096)
         (data / DATA_TRIAL).unlink()

@@ -38,6 +38,7 @@ from tidemill.cache.engine.state import (
 )
 from tidemill.config.cache import CacheConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.files import open_private
 
 POLL_S = 0.2
 LOOK_S = 2.0  #: between two checks of the process, the disk and the answers
@@ -192,7 +193,7 @@ class Supervisor:
             str(self._config.port),
         ]
         try:
-            with (self._directory / "log" / "xrootd.log").open("ab") as output:
+            with open_private(self._directory / "log" / "xrootd.log", "ab") as output:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill import clock, log
+from tidemill import clock
+from tidemill.confidential import hide
 from tidemill.config.caching import Rucio
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.model.far import OPENED, CatalogueName
@@ -264,7 +265,7 @@ class RucioReplicas:
             text = answer.headers.get("X-Rucio-Auth-Token") or ""
             if answer.status != 200 or not text:
                 raise self._refused(path, answer.status, _exception(answer))
-            log.hide(text)
+            hide(text)
             ends = email.utils.parsedate_to_datetime(answer.headers.get("X-Rucio-Auth-Token-Expires") or "")
             return _Token(text, ends.timestamp())
         except ValueError:  # without a time it is good until it is refused

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.command.words import unused
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import open_private
 from tidemill.octets import is_utf8, shown
 
 if TYPE_CHECKING:
@@ -127,7 +128,10 @@ def check_utf8(name: str, *, what: str, hint: str) -> str:
 def pack_directory(directory: Path, archive: Path, *, name: str) -> int:
     """Write a directory, as `name`, as a tar archive; its size. Raises SiteError."""
     try:
-        with tarfile.open(archive, "w:", format=tarfile.PAX_FORMAT) as tar:
+        with (
+            open_private(archive, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT) as tar,
+        ):
             tar.add(directory, arcname=name)
         return archive.stat().st_size
     except (OSError, tarfile.TarError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import open_private
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
 _WITH_VALUE = ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
@@ -202,7 +203,7 @@ def save_stdin(path: Path, remark: Callable[[str], None]) -> int:
     try:
         if not stat.S_ISREG(os.fstat(0).st_mode) and not select.select([0], [], [], PATIENCE_S)[0]:
             remark("reading stdin to its end, for CMD; `--no-stdin` or `< /dev/null` gives it none")
-        with path.open("wb") as file:
+        with open_private(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
             return file.tell()
     except OSError as error:

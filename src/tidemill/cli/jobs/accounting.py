@@ -114,11 +114,11 @@ def run(args: Namespace) -> int:
     for remark in remarks.sentences():
         say(remark)
     if args.csv is not None:
-        write_whole(args.csv, csv_text(data).encode(), mode=0o666, failure=ConfigError)
+        write_whole(args.csv, csv_text(data).encode(), mode=0o644, failure=ConfigError)
         say(f"wrote `{args.csv}`")
     if args.apel is not None:
         text = apel_text(theirs, args.month, facts_of(args, site))
-        write_whole(args.apel, text.encode(), mode=0o666, failure=ConfigError)
+        write_whole(args.apel, text.encode(), mode=0o644, failure=ConfigError)
         say(f"wrote `{args.apel}`")
     if args.json:
         show_json(data)

@@ -138,7 +138,7 @@ def _write(args: Namespace, operation: OperationReport) -> None:
     if not operation.jobs.sums:
         say(nothing(operation.source))
     if args.html is not None:
-        write_whole(args.html, page(operation).encode(), mode=0o666, failure=ConfigError)
+        write_whole(args.html, page(operation).encode(), mode=0o644, failure=ConfigError)
         say(f"wrote `{args.html}`")
     if args.csv is not None:
         say(f"wrote {counted_text(len(write_csv(args.csv, sheets)), 'file')} into `{args.csv}`")

@@ -58,7 +58,7 @@ def write_html(path: Path, data: ReportData, *, more: str = "") -> None:
     """Write the page, with parts of the caller's own (HTML); under its name it is only ever seen whole."""
     from tidemill.report.html import page
 
-    write_whole(path, page(data, more=more).encode(), mode=0o666, failure=ConfigError)
+    write_whole(path, page(data, more=more).encode(), mode=0o644, failure=ConfigError)
 
 
 def print_tables(data: ReportData) -> None:

@@ -132,7 +132,7 @@ def run(args: Namespace) -> int:
 
     data = made(args)
     if args.html is not None:
-        write_whole(args.html, page(data).encode(), mode=0o666, failure=ConfigError)
+        write_whole(args.html, page(data).encode(), mode=0o644, failure=ConfigError)
         say(f"wrote `{args.html}`")
     if args.json:
         show_json(data)

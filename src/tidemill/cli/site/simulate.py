@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
+from tidemill.files import write_whole
 from tidemill.harvest.plan.policies import Policy
 from tidemill.model.quantities import counted_text
 
@@ -375,10 +376,7 @@ def draw(path: Path, study: Study, trace: Trace) -> None:
         outages=trace.outages,
         title=f"{trace.name}, {policy}",
     )
-    try:
-        path.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
+    write_whole(path, drawn.encode(), mode=0o644, failure=ConfigError)
     say(f"wrote `{path}`")
 
 

@@ -258,7 +258,7 @@ def merge_profiles(args: Namespace) -> int:
 
     _check_writable(args.output)
     merged = _merged(args.profiles)
-    write_whole(args.output, encode_profile(merged), mode=0o666)
+    write_whole(args.output, encode_profile(merged), mode=0o644)
     if args.json:
         show_json(summary(merged))
     else:
@@ -316,11 +316,11 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
     from tidemill.report import profile as report
 
     if args.svg is not None:
-        write_whole(args.svg, report.svg(profile).encode(), mode=0o666)
+        write_whole(args.svg, report.svg(profile).encode(), mode=0o644)
         say(f"wrote `{args.svg}`")
     if args.html is not None:
         page = report.page(profile, explain(profile), made_us=clock.now_us())
-        write_whole(args.html, page.encode(), mode=0o666)
+        write_whole(args.html, page.encode(), mode=0o644)
         say(f"wrote `{args.html}`")
     if args.json:
         show_json(report.summary(profile))

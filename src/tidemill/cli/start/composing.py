@@ -33,7 +33,7 @@ from tidemill.cli.command.wrapping import Around, wrapped
 from tidemill.cli.jobs.submit import check_width
 from tidemill.cli.terminal import say, stderr_is_terminal
 from tidemill.errors import ConfigError, JobError, SiteError, TidemillError
-from tidemill.files import make_private
+from tidemill.files import make_private, open_private
 from tidemill.model.quantities import bytes_text
 from tidemill.octets import carried
 from tidemill.printable import printable_line
@@ -75,7 +75,7 @@ class CommandFiles:
         """Write what a file or pipe holds; the path. A dry run only reads it. Raises SiteError."""
         path = self.path(name)
         try:
-            with Path(os.devnull if self._dry else path).open("wb") as file:
+            with open_private(Path(os.devnull if self._dry else path), "wb") as file:
                 file.writelines(pieces)
         except OSError as error:
             raise SiteError(f"failed to write `{path}`: {error.strerror}", transient=False) from error

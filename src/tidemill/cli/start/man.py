@@ -18,6 +18,7 @@ from tidemill.cli.suggestions import suggested
 from tidemill.cli.terminal import say, show_json, show_lines, stdout_is_terminal
 from tidemill.cli.verbs import GROUPS, VERBS, family_of, load, parser_of
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import make_readable, write_whole
 
 SECTION = "1"
 WIDTH = 78  #: of a page in a pipe, as man(1) has it
@@ -73,9 +74,9 @@ def _write_all(directory: Path, *, as_json: bool) -> int:
     folder = directory / f"man{SECTION}"
     pages = {each.name: roff(each) for each in (overview_page(list(VERBS)), *map(page, VERBS))}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_readable(folder)
         for name, text in pages.items():
-            (folder / f"{name}.{SECTION}").write_text(text, encoding="utf-8")
+            write_whole(folder / f"{name}.{SECTION}", text.encode(), mode=0o644)
     except OSError as error:
         raise SiteError(f"failed to write `{folder}`: {error.strerror}", transient=False) from error
     if as_json:

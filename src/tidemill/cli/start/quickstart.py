@@ -17,6 +17,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError, install_hint
+from tidemill.files import make_readable
 from tidemill.model.quantities import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _home(place: Path, *, keep: bool) -> Iterator[Path]:
             f"less than 500 MB are free at `{place}`", hint="name another place with --dir", transient=False
         )
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_readable(place)
     except OSError as error:
         raise ConfigError(
             f"failed to create `{place}`: {error.strerror}", hint="name another with --dir"

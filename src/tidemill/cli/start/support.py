@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill import __version__, clock, log
+from tidemill import __version__, clock, confidential
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
@@ -32,6 +32,7 @@ TOTAL_BYTES_MAX = 20_000_000
 SECRET_FILE_BYTES_MAX = 64 * 1024
 URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@:]*:(?P<password>[^/@]+)@")  #: RFC 3986 3.2.1
 APPS_MAX = 100
+APP_BYTES_MAX = 1 << 20
 PACKAGES = (
     "starlette",
     "msgspec",
@@ -46,8 +47,9 @@ PACKAGES = (
 README = """What is in this bundle: see manifest.json. Nothing else was read.
 
 Secrets were cut out: the contents of every private file that the configuration names, and whatever looks like a
-password, a token or a private key. Cut text reads "[cut]". Paths and names of users, jobs, hosts and sites are as they
-are. Look through it before you send it on.
+password, a token or a private key: all values in queries of URLs, all variables of applications, all assignments in
+their `setup` lines. Cut text reads "[cut]". Paths and names of users, jobs, hosts and sites are as they are. Look
+through it before you send it on.
 """
 
 
@@ -63,7 +65,7 @@ class Bundle:
         """A member, cut clean and to size: of what is too long the end is kept."""
         whole = text.encode() if isinstance(text, str) else text
         kept = whole if len(whole) <= MEMBER_BYTES_MAX else _from_a_line(whole[-MEMBER_BYTES_MAX:])
-        clean = log.cut_secrets(kept.decode(errors="replace")).encode()
+        clean = confidential.cut(kept.decode(errors="replace")).encode()
         room = TOTAL_BYTES_MAX - sum(map(len, self.members.values()))
         if len(clean) > room:
             self.problems.append(f"{name}: left out, the bundle has {TOTAL_BYTES_MAX} bytes at most")
@@ -100,7 +102,7 @@ class Bundle:
     def finish(self) -> None:
         """The manifest, and a last check: a member with a known secret in it is discarded."""
         for name, content in list(self.members.items()):
-            if any(secret.encode() in content for secret in log.hidden()):
+            if any(secret.encode() in content for secret in confidential.hidden()):
                 del self.members[name]
                 self.problems.append(f"{name}: left out, a secret could not be cut out of it")
         listed = [
@@ -188,13 +190,13 @@ def hide_secrets_of(path: Path) -> None:
         if not isinstance(value, str):
             continue
         if path_of == "notify.hooks.url":  # with many services the path is the credential
-            log.hide(value)
+            confidential.hide(value)
         elif key.endswith("_file") or key in ("certificate", "key"):
             _hide_file((path.parent / Path(value).expanduser()).absolute())
         elif key in ("password", "secret", "token", "passphrase"):
-            log.hide(value)
+            confidential.hide(value)
         elif found := URL_PASSWORD.match(value):
-            log.hide(found["password"])
+            confidential.hide(found["password"])
 
 
 def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -217,7 +219,7 @@ def _hide_file(path: Path) -> None:
             if not stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
                 for line in file.read(SECRET_FILE_BYTES_MAX).decode(errors="replace").splitlines():
                     for each in {line, line.partition("=")[2]}:
-                        log.hide(each.strip())
+                        confidential.hide(each.strip())
     except OSError:
         return
 
@@ -271,10 +273,85 @@ def _site(bundle: Bundle, site: Path) -> None:
         if (site / name).is_file():
             bundle.add_file(f"site/{name}", site / name)
     for path in sorted((site / "apps").glob("*.toml"))[:APPS_MAX]:
-        bundle.add_file(f"site/apps/{path.name}", path)
+        bundle.add_made(f"site/apps/{path.name}", partial(_application, path))
     plans = sorted((site / "harvest").glob("*.jsonl"))
     for path in plans[-2:]:
         bundle.add_file(f"site/plans/{path.name}", path)
+
+
+def _application(path: Path) -> str:
+    """An application file without its secrets. Raises SiteError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(APP_BYTES_MAX + 1)
+    except OSError as error:
+        raise SiteError(f"`{path}`: {error.strerror}") from error
+    if len(content) > APP_BYTES_MAX:
+        raise SiteError(f"`{path}` is larger than {APP_BYTES_MAX:,} bytes")
+    return application_text(content.decode(errors="replace"))
+
+
+def application_text(text: str) -> str:
+    """An application file in which the values of `environment` and the assignments in `setup` are cut, and the keys
+    stay.
+
+    A text that is not TOML, or in which they stand in a way that `_rewritten` does not know, becomes JSON or loses
+    all values: none is left because it is written oddly.
+    """
+    try:
+        whole = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return "".join(f"{_key_of(line)}\n" for line in text.splitlines())
+    safe = _cut_application(whole)
+    written = _rewritten(text, safe)
+    try:
+        if tomllib.loads(written) == safe:
+            return written
+    except tomllib.TOMLDecodeError:
+        pass
+    return json.dumps(safe, indent=1, default=str)
+
+
+def _key_of(line: str) -> str:
+    """What stays of a line of a text that is not TOML: the name of a table, or the key."""
+    found = re.match(r"\s*(?:\[[\w. -]{0,99}\]|[\w.\"-]{1,99}\s*=)", line)
+    return (found[0] if found is not None else "") + confidential.CUT
+
+
+def _cut_application(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {
+            name: {each: confidential.CUT for each in of}
+            if name == "environment" and isinstance(of, dict)
+            else _cut_application(of, name)
+            for name, of in value.items()
+        }
+    if isinstance(value, list):
+        return [_cut_application(each, key) for each in value]
+    return confidential.cut_assignments(value) if key == "setup" and isinstance(value, str) else value
+
+
+_TOP_KEY = re.compile(r"^(?:[A-Za-z_-]+[ \t]*=|\[)", re.MULTILINE)  #: where the next key or table begins
+_SETUP = re.compile(r"^setup[ \t]*=", re.MULTILINE)
+_ENVIRONMENT = re.compile(r"^(?:environment[ \t]*=|\[environment\][^\n]*\n)", re.MULTILINE)
+
+
+def _rewritten(text: str, safe: dict[str, Any]) -> str:
+    """The text with `setup` and `environment` as `safe` has them, if they stand there as people write them."""
+    for start, key in ((_SETUP, "setup"), (_ENVIRONMENT, "environment")):
+        found = start.search(text)
+        if found is None:
+            continue
+        is_table = found[0].startswith("[")
+        behind = (re.compile(r"^\[", re.MULTILINE) if is_table else _TOP_KEY).search(text, found.end())
+        value, end = safe[key], len(text) if behind is None else behind.start()
+        if isinstance(value, dict):
+            rows = [f"{json.dumps(name)} = {json.dumps(each)}" for name, each in value.items()]
+            new = found[0] + "\n".join((*rows, "")) if is_table else f"{key} = {{ {', '.join(rows)} }}\n"
+        else:
+            new = f"{key} = {json.dumps(value)}\n"
+        text = text[: found.start()] + new + text[end:]
+    return text
 
 
 def _status(site: Path) -> str:

@@ -492,11 +492,12 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
 def _locked(home: Path) -> Iterator[None]:
     """One `up` per home. flock(2) is sound here: the file is on a local disk, and its holder's death frees it."""
     from tidemill.cli.home_parts import check_parts, server_part
+    from tidemill.files import open_private
     from tidemill.server.database.mounts import refuse_network
 
     check_parts(home)
     refuse_network(server_part(home))
-    with (home / "up.lock").open("a+") as file:
+    with open_private(home / "up.lock", "ab+") as file:
         for attempt in range(LOCK_TRIES):  # one who only asks whether we run holds the lock for an instant
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -510,7 +511,7 @@ def _locked(home: Path) -> Iterator[None]:
                 clock.sleep_s(0.02)
         (home / "up.json").unlink(missing_ok=True)  # of one that was killed: its address does not answer yet
         file.truncate(0)
-        file.write(f"{os.getpid()}\n{socket.gethostname()}\n")
+        file.write(f"{os.getpid()}\n{socket.gethostname()}\n".encode())
         file.flush()
         yield
 

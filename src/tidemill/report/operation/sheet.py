@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill.errors import ConfigError, install_hint
-from tidemill.files import write_whole
+from tidemill.files import make_readable, write_whole
 
 Value = str | int | float | None
 
@@ -67,7 +67,7 @@ def write_csv(directory: Path, sheets: Sequence[Sheet]) -> list[Path]:
     found = []
     for sheet in sheets:
         path = _directory(directory) / f"{sheet.name}.csv"
-        write_whole(path, csv_text(sheet).encode(), mode=0o666, failure=ConfigError)
+        write_whole(path, csv_text(sheet).encode(), mode=0o644, failure=ConfigError)
         found.append(path)
     return found
 
@@ -81,7 +81,7 @@ def write_parquet(directory: Path, sheets: Sequence[Sheet]) -> list[Path]:
     for sheet in sheets:
         path, out = _directory(directory) / f"{sheet.name}.parquet", io.BytesIO()
         pyarrow.parquet.write_table(arrow(sheet), out, compression="zstd")
-        write_whole(path, out.getvalue(), mode=0o666, failure=ConfigError)
+        write_whole(path, out.getvalue(), mode=0o644, failure=ConfigError)
         found.append(path)
     return found
 
@@ -111,7 +111,7 @@ def arrow(sheet: Sheet) -> Any:
 
 def _directory(path: Path) -> Path:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_readable(path)
     except OSError as error:
         raise ConfigError(f"failed to make directory `{path}`: {error.strerror}") from error
     return path

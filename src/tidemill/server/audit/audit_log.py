@@ -25,7 +25,7 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import append_durable
+from tidemill.files import append_durable, make_directories
 from tidemill.model.identity import Act, Identity
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import LeaseOrder, SyncRequest
@@ -111,7 +111,7 @@ class AuditLog:
         self._refusals = 0
         self._minute = self._day = self._told_today = 0
         try:
-            self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(self._place, 0o077)
             self._find_end()
         except OSError as error:
             raise SiteError(

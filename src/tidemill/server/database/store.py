@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidemill.errors import ConfigError, JobError, SiteError, install_hint
+from tidemill.files import make_directories
 from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, Statement, load, migrations, statements
 from tidemill.server.database.upgrade import Found, UpgradePlan, plan
@@ -232,7 +233,7 @@ class _Sqlite:
         self._queries = queries
         try:
             if not reads:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_directories(path.parent, 0o077)
                 path.touch(mode=0o600, exist_ok=True)
             self._connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, cached_statements=256

@@ -24,7 +24,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import TEMPORARY, read_bounded, short_name, write_whole
+from tidemill.files import TEMPORARY, make_directories, read_bounded, short_name, write_whole
 from tidemill.log import Log
 from tidemill.site.data.budget import NO_ROOM, StageRoom
 
@@ -126,7 +126,7 @@ class DataCache:
         self._bytes = 0
         self._pinned: StageRoom | None = None  #: None = it has to be added up again
         self.figures = CacheCounts()
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(directory, 0o077)
         self._scan()
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import read_bounded, sync, write_durable
+from tidemill.files import make_directories, read_bounded, sync, write_durable
 from tidemill.site.data.budget import NO_ROOM, StageRoom
 from tidemill.site.data.moves import MoveOrder, Moves, order_id
 from tidemill.transfer.checksum import sums
@@ -109,7 +109,7 @@ class Departures:
         before = "" if ready is None else ready.sha256 if ready.sent else ready.before
         temporary = path.with_name(f".{path.name}.tmp")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(path.parent, 0o077)
             build(temporary)
             with temporary.open("rb") as file:
                 sync(file)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tidemill import clock
-from tidemill.files import current_umask
+from tidemill.files import current_umask, make_directories
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.leftovers import sweep_leftovers
@@ -36,7 +36,7 @@ class SiteData:
         places = OwnedPlaces(roots, base, person=person_of(config))
         if config.serves_others:  # it is covered in slots, so it has to be there before them
             with suppress(OSError):
-                base.mkdir(mode=0o755, parents=True, exist_ok=True)
+                make_directories(base, 0o022)
         self._site = site
         self._moves = open_moves(directory, config)
         self.stage = Stage(directory / "stage", config, places, self._moves, site.pools.copies)

@@ -35,7 +35,7 @@ from tidemill.cache.routing.links import NAME as LINKS
 from tidemill.cache.routing.links import RouteLinks
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
-from tidemill.files import short_name, sync_directory
+from tidemill.files import open_private, short_name, sync_directory
 from tidemill.lines import KnownLines, NumberedLines
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
@@ -504,7 +504,7 @@ class Stage:
                 name = f"part-{len(inputs):06}"
                 path = directory / name
                 temporary = directory / f".{name}.tmp"
-                with temporary.open("wb") as file:
+                with open_private(temporary, "wb") as file:
                     copy_member(fleets / part.fleet / "bundle", ref, file)
                 temporary.rename(path)
                 inputs.append(_definition(name, "shared", path=path, content=(ref.sha256, ref.length)))

@@ -21,7 +21,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError
-from tidemill.files import names_in, read_bounded, write_durable
+from tidemill.files import make_directories, names_in, read_bounded, write_durable
 from tidemill.log import Log
 from tidemill.site.data.moves import LocalMoves, MoveCounts, MoveOrder, MoveOutcome, Moves, UnderWay
 from tidemill.site.setup.ownership import check_site_directory
@@ -61,7 +61,7 @@ class TransferNodeMoves:
         LocalMoves(config).close()  # impossible endpoints are refused at the start
         self._orders, self._done = directory / "orders", directory / "done"
         for folder in (self._orders, self._done):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(folder, 0o077)
             for name in names_in(folder) or []:
                 (folder / name).unlink(missing_ok=True)
         self._wanted: dict[str, MoveOrder] = {}
@@ -134,7 +134,7 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
     check_site_directory(site_dir.absolute())
     directory = site_dir.absolute() / "transfer"
     for folder in (directory, directory / "orders", directory / "done"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(folder, 0o077)
     epoch = claim(directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
