@@ -23,5 +23,6 @@ pub mod socket;
 pub mod spawn;
 pub mod time;
 pub mod trial;
+pub mod walls;
 
 pub use error::{Result, SysError};
