@@ -9,6 +9,7 @@ pub mod child;
 mod error;
 pub mod fd;
 pub mod file;
+pub mod foreign;
 pub mod landlock;
 pub mod machine;
 pub mod mount;
@@ -23,5 +24,6 @@ pub mod socket;
 pub mod spawn;
 pub mod time;
 pub mod trial;
+pub mod walls;
 
 pub use error::{Result, SysError};

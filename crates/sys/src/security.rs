@@ -1,4 +1,4 @@
-//! What a process may do: prctl, capabilities, keyrings, and a seccomp filter for it and all that it will start.
+//! What a process may do: prctl, capabilities, keyrings, and seccomp filters for it and all that it will start.
 
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
@@ -88,7 +88,7 @@ pub fn install_filter(instructions: &[Instruction]) -> Result<()> {
 }
 
 /// seccomp(2) with these flags.
-fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<()> {
+pub(crate) fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<()> {
     let program = FilterProgram {
         length: u16::try_from(instructions.len()).unwrap_or(u16::MAX),
         instructions: instructions.as_ptr(),
@@ -120,103 +120,4 @@ pub fn leave_session_keyring() -> Result<()> {
         )
     };
     check(result, "leave", "session keyring").map(drop)
-}
-
-/// AUDIT_ARCH_* of <linux/audit.h>, with the numbers there of add_key, request_key and keyctl.
-const KEY_CALLS: [(u32, [u32; 3]); 4] = [
-    (0xc000_003e, [248, 249, 250]), // x86_64
-    (0x4000_0003, [286, 287, 288]), // i386, which x86_64 runs too
-    (0xc000_00b7, [217, 218, 219]), // aarch64
-    (0x4000_0028, [309, 310, 311]), // arm, which aarch64 runs too
-];
-/// Of system calls of x32 programs, which count as x86_64.
-const X32_BIT: u32 = 0x4000_0000;
-
-/// From now on this process and its children find a kernel without keyrings (ENOSYS). Keys of the same user could else be
-/// reached in spite of a session keyring of one's own: by number, and through the user's keyring, which the kernel lets
-/// all processes of a user link to their own (security/keys/process_keys.c, user_keyring_perm). New privileges must have
-/// been given up.
-pub fn hide_keyrings() -> Result<()> {
-    let filter = key_filter();
-    // without this flag (Linux 4.17), kernels before 5.16 slow filtered programs down: they guard them against each other
-    match set_filter(&filter, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW) {
-        Err(error) if error.os_error() == libc::EINVAL => set_filter(&filter, 0),
-        result => result,
-    }
-}
-
-/// Offsets in struct seccomp_data: number of the call, architecture.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-
-fn key_filter() -> Vec<Instruction> {
-    let one = |code, yes, no, k| Instruction {
-        code: code as u16,
-        yes,
-        no,
-        k,
-    };
-    let load = |at| one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
-    let equal = |k, yes, no| one(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, k);
-    let finish = |k| one(libc::BPF_RET | libc::BPF_K, 0, 0, k);
-    let allow = libc::SECCOMP_RET_ALLOW;
-    let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-    let mut filter = vec![load(ARCHITECTURE_AT)];
-    for (architecture, [add, request, control]) in KEY_CALLS {
-        filter.extend([
-            equal(architecture, 0, 7),
-            load(NUMBER_AT),
-            one(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, !X32_BIT),
-            equal(add, 2, 0),
-            equal(request, 1, 0),
-            equal(control, 0, 1),
-            finish(missing),
-            finish(allow),
-        ]);
-    }
-    filter.push(finish(allow));
-    filter
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a filter says of a system call: runs the few instructions that these filters are made of.
-    fn run(filter: &[Instruction], architecture: u32, number: u32) -> u32 {
-        let (mut at, mut value) = (0, 0);
-        loop {
-            let Instruction { code, yes, no, k } = filter[at];
-            at += 1;
-            match u32::from(code) {
-                0x20 => value = if k == NUMBER_AT { number } else { architecture },
-                0x54 => value &= k,
-                0x15 => at += usize::from(if value == k { yes } else { no }),
-                0x06 => return k,
-                other => panic!("instruction {other:#x}"),
-            }
-        }
-    }
-
-    #[test]
-    fn calls_on_keys_are_missing_on_each_architecture_and_all_others_are_allowed() {
-        let filter = key_filter();
-        let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-        for (architecture, numbers) in KEY_CALLS {
-            for number in 0..500 {
-                let expected = if numbers.contains(&number) {
-                    missing
-                } else {
-                    libc::SECCOMP_RET_ALLOW
-                };
-                assert_eq!(
-                    run(&filter, architecture, number),
-                    expected,
-                    "{architecture:#x} {number}"
-                );
-            }
-        }
-        assert_eq!(run(&filter, KEY_CALLS[0].0, 250 | X32_BIT), missing);
-        assert_eq!(run(&filter, 0xc000_00f3, 219), libc::SECCOMP_RET_ALLOW);
-    }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use tidemill_sys::walls::{self, Walls};
 use tidemill_sys::{file, mount, process, security, Result};
 use tidemill_wire::log::cause;
 
@@ -184,14 +185,43 @@ pub(super) fn bound_tasks(spec: &SlotSpec) -> Result<()> {
     process::limit_tasks(spec.tasks_max()).map(drop)
 }
 
-/// Keys that the pilot was started with, and those of its user, are out of reach; what is still open otherwise.
-/// `new_privileges`: programs may gain some, and then the kernel takes no filter from a user.
-pub(super) fn leave_keys(new_privileges: bool) -> String {
+/// What payloads are kept from: with no word of the application, on a site that runs jobs of others, namespaces and much
+/// else. On a person's own site programs are theirs.
+pub(super) fn walls(spec: &SlotSpec) -> Walls {
+    if spec.view.shared && !spec.may_mount {
+        Walls::Closed
+    } else {
+        Walls::Open
+    }
+}
+
+/// No namespaces in the slot's own user namespace (namespaces(7), /proc/sys/user), which its payloads do not rule.
+/// Kernels that do not let a namespace's owner say so have the filter.
+pub(super) fn forbid_namespaces(spec: &SlotSpec) {
+    if walls(spec) == Walls::Open {
+        return;
+    }
+    for entry in fs::read_dir("/proc/sys/user").into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().ends_with("_namespaces") {
+            let _ = fs::write(entry.path(), "0");
+        }
+    }
+}
+
+/// Keys that the pilot was started with, and those of its user, are out of reach, and the walls stand; what is still open
+/// otherwise. `new_privileges`: programs may gain some, and then the kernel takes no filter from a user.
+pub(super) fn close_calls(spec: &SlotSpec, new_privileges: bool) -> String {
     let left = security::leave_session_keyring();
     if !new_privileges {
-        return match security::hide_keyrings() {
+        return match walls::raise(walls(spec)) {
             Ok(()) => String::new(),
-            Err(error) => format!("payloads reach the user's keyring: {}; ", cause(&error)),
+            Err(error) => {
+                let what = match walls(spec) {
+                    Walls::Open => "payloads reach the user's keyring",
+                    Walls::Closed => "payloads reach the user's keyring and make namespaces",
+                };
+                format!("{what}: {}; ", cause(&error))
+            }
         };
     }
     match left {

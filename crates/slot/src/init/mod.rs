@@ -10,6 +10,7 @@ mod doors;
 mod finish;
 mod inputs;
 mod job;
+mod kept;
 mod payload;
 mod permits;
 mod place;

@@ -25,6 +25,9 @@ const PSS_COST_OVER: u64 = 10;
 const CHARGE_COST: u64 = 100;
 /// The same for examining which files processes hold.
 const FILES_COST: u64 = 50;
+/// Descriptors that stay in connections which are not accepted, look after look for so long, are there to be hidden.
+const UNSEEN_US: u64 = 10_000_000;
+const UNSEEN_LOOKS: u64 = 10;
 /// Time for a persistent payload to leave after it was sent `end`.
 const LEAVE_US: u64 = 30_000_000;
 
@@ -95,6 +98,8 @@ pub(crate) struct Payload {
     /// what was found last
     pub held: Held,
     next_files_us: u64,
+    /// since when some of what waits in its sockets could not be looked at, and how often
+    unseen: Option<(u64, u64)>,
     next_sample_us: u64,
     next_costly_us: u64,
     /// no PSS before that, whatever seems to be used
@@ -130,6 +135,7 @@ impl Payload {
             next_scratch_us: 0,
             held: Held::default(),
             next_files_us: 0,
+            unseen: None,
             next_sample_us: now_us + SAMPLE_US,
             next_costly_us: now_us + COSTLY_AFTER_US,
             next_pss_us: 0,
@@ -218,7 +224,7 @@ impl Payload {
             // shared pages count once per process in RSS: forked payloads would seem larger than they are
             used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb) + held_kb;
             if held_kb > 0 {
-                used_kb -= self.held.mapped_kb(reach).min(held_kb); // they are among both
+                used_kb -= self.held.mapped_kb(reach); // they are among both
             }
             self.traffic = usage::traffic(self.pid).or(self.traffic);
             self.measured_pss(now_us, time::monotonic_us() - began_us);
@@ -237,6 +243,9 @@ impl Payload {
                 message: format!("used {used_mb} MB of memory, its limit is {memory_mb} MB"),
             });
         }
+        if let Some(verdict) = self.hidden(memory_mb, now_us) {
+            return Some(verdict);
+        }
         if sample.tasks > tasks_max {
             let tasks = sample.tasks;
             return Some(Verdict {
@@ -245,6 +254,20 @@ impl Payload {
             });
         }
         self.overdue(program, now_us)
+    }
+
+    /// Files whose memory cannot be counted.
+    fn hidden(&self, memory_mb: u64, now_us: u64) -> Option<Verdict> {
+        let (since_us, looks) = self.unseen?;
+        let count = self.held.unseen;
+        (memory_mb > 0 && looks > UNSEEN_LOOKS && now_us > since_us + UNSEEN_US).then(|| Verdict {
+            failure: "memory",
+            message: format!(
+                "kept {count} descriptors in Unix sockets whose connections were not accepted, or in messages without \
+                 content, for {} s: their memory cannot be counted, and its limit is {memory_mb} MB",
+                UNSEEN_US / 1_000_000
+            ),
+        })
     }
 
     /// Sets when the next sample is due, after one that took `cost_us`.
@@ -270,6 +293,8 @@ impl Payload {
         }
         let costly = now_us >= self.next_costly_us;
         self.held = Held::find(reach, (costly, limits.scratch));
+        let (since_us, looks) = self.unseen.unwrap_or((now_us, 0));
+        self.unseen = (self.held.unseen > 0).then_some((since_us, looks + 1));
         let cost_us = time::monotonic_us().saturating_sub(now_us);
         self.next_files_us = now_us + FILES_COST * cost_us;
     }

@@ -148,6 +148,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     };
     // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
     let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
+    doors::forbid_namespaces(entry.spec);
     place.covers.tmp_replaced(covered_tmp);
     let open = view::close_kernel(&entry.spec.view, uid)?;
     place.note.push_str(&open);
@@ -164,7 +165,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     doors::bound_tasks(entry.spec)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
-    place.note.push_str(&doors::leave_keys(false));
+    place.note.push_str(&doors::close_calls(entry.spec, false));
     place.bound(entry.spec)?;
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
@@ -290,7 +291,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
     let setuid = entry.spec.isolation == Isolation::Off;
     harden(setuid)?;
-    place.note.push_str(&doors::leave_keys(setuid));
+    place.note.push_str(&doors::close_calls(entry.spec, setuid));
     place.bound(entry.spec)?;
     Ok(place)
 }

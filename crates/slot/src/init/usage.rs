@@ -7,6 +7,8 @@ use std::path::Path;
 
 use tidemill_sys::process;
 
+use super::kept::{self, End, Kept};
+
 /// Sums over the processes of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
@@ -187,15 +189,26 @@ pub(crate) struct Held {
     memory: HashMap<(u64, u64), u64>,
     /// bytes of removed files of the scratch, by number
     removed: HashMap<u64, u64>,
+    /// kB of what is behind sockets and pipes, of queues and semaphores, and of page tables
+    kernel_kb: u64,
+    /// descriptors on their way through Unix sockets that could not be looked at
+    pub unseen: u64,
 }
 
 /// Names of such files in /proc/PID/fd and /proc/PID/smaps. Shared segments have their number as that of their file.
 const MEMORY_FILES: [&str; 2] = ["/memfd:", "/SYSV"];
+/// Bytes of the kernel for each message and semaphore (struct msg_msg, struct sem of Linux, ipc/).
+const MESSAGE_BYTES: u64 = 64;
+const SEMAPHORE_BYTES: u64 = 64;
 /// Replaces the device of shared segments, which the kernel does not report.
 const SEGMENTS: u64 = u64::MAX;
 
 impl Held {
     pub fn memory_kb(&self) -> u64 {
+        self.files_kb() + self.kernel_kb
+    }
+
+    fn files_kb(&self) -> u64 {
         self.memory.values().sum()
     }
 
@@ -206,28 +219,52 @@ impl Held {
     /// Looks at descriptors of the slot's processes; `threads`: and of each of their threads, which may have others of
     /// their own. `scratch`: device of a scratch outside of memory. About 3 us for each descriptor.
     pub fn find(reach: Reach, (threads, scratch): (bool, Option<u64>)) -> Held {
-        let mut held = Held::default();
+        let (mut held, mut ends) = (Held::default(), HashMap::new());
         for pid in processes(reach) {
-            held.add(&format!("/proc/{pid}/fd"), scratch);
+            held.kernel_kb += page_tables_kb(pid);
+            held.add((pid, None), scratch, &mut ends);
             let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok().filter(|_| threads);
             for task in tasks.into_iter().flatten().flatten().skip(1) {
-                held.add(&format!("{}/fd", task.path().display()), scratch);
+                let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
+                held.add((pid, thread), scratch, &mut ends);
             }
         }
+        let Kept { bytes, files, unseen } = kept::find(&ends, is_in_memory);
+        held.memory.extend(files);
+        (held.kernel_kb, held.unseen) = (held.kernel_kb + bytes / 1024, unseen);
         if reach == Reach::Namespace {
-            let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-            held.memory.extend(segments(&table));
+            let table = |name: &str| fs::read_to_string(format!("/proc/sysvipc/{name}")).unwrap_or_default();
+            held.memory.extend(segments(&table("shm")));
+            held.kernel_kb += queues_kb(&table("msg")) + semaphores_kb(&table("sem"));
         }
         held
     }
 
-    fn add(&mut self, descriptors: &str, scratch: Option<u64>) {
+    fn add(
+        &mut self,
+        (process, thread): (i32, Option<i32>),
+        scratch: Option<u64>,
+        ends: &mut HashMap<u64, End>,
+    ) {
+        let descriptors = match thread {
+            None => format!("/proc/{process}/fd"),
+            Some(thread) => format!("/proc/{process}/task/{thread}/fd"),
+        };
         for entry in fs::read_dir(descriptors).into_iter().flatten().flatten() {
             let Ok(target) = fs::read_link(entry.path()) else {
                 continue;
             };
             let target = target.to_string_lossy();
-            let in_memory = MEMORY_FILES.iter().any(|name| target.starts_with(name));
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (Some(at), Some(number)) = (kept::is_end(&target), number) {
+                ends.entry(at).or_insert(End {
+                    process,
+                    thread,
+                    number,
+                });
+                continue;
+            }
+            let in_memory = is_in_memory(&target);
             if !in_memory && (scratch.is_none() || !target.ends_with(" (deleted)")) {
                 continue;
             }
@@ -245,10 +282,14 @@ impl Held {
 
     /// kB of these files that PSS counts already. Costs as much as `pss_kb` several times.
     pub fn mapped_kb(&self, reach: Reach) -> u64 {
+        if self.memory.is_empty() {
+            return 0;
+        }
         let maps = processes(reach)
             .into_iter()
             .map(|pid| fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default());
-        maps.map(|text| self.mapped_in(&text)).sum()
+        let mapped_kb: u64 = maps.map(|text| self.mapped_in(&text)).sum();
+        mapped_kb.min(self.files_kb())
     }
 
     /// Of the text of one /proc/PID/smaps (proc(5)): a line `from-to perms offset major:minor number name` begins a mapping.
@@ -270,20 +311,55 @@ impl Held {
     }
 }
 
-/// Of the table of shared segments (proc(5), /proc/sysvipc/shm): number and kB in memory of each.
-fn segments(table: &str) -> HashMap<(u64, u64), u64> {
+fn is_in_memory(target: &str) -> bool {
+    MEMORY_FILES.iter().any(|name| target.starts_with(name))
+}
+
+/// Of a process (proc(5), /proc/PID/status): memory that is reserved and never written takes page tables all the same.
+fn page_tables_kb(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmPTE:"));
+    let kb = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
+    kb.unwrap_or(0)
+}
+
+/// Columns of these names of a table of /proc/sysvipc (proc(5)), line by line.
+fn columns<const N: usize>(table: &str, wanted: [&str; N]) -> Vec<[u64; N]> {
     let mut lines = table.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
-    let place = |wanted: &str| names.iter().position(|&name| name == wanted);
-    let (Some(number), Some(rss)) = (place("shmid"), place("rss")) else {
-        return HashMap::new();
-    };
+    let places = wanted.map(|name| names.iter().position(|&found| found == name));
     let one = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let value = |at: usize| words.get(at)?.parse::<u64>().ok();
-        Some(((SEGMENTS, value(number)?), value(rss)? / 1024))
+        let values = places.map(|place| words.get(place?)?.parse::<u64>().ok());
+        values
+            .iter()
+            .all(Option::is_some)
+            .then(|| values.map(Option::unwrap_or_default))
     };
     lines.filter_map(one).collect()
+}
+
+/// Number and kB in memory of each shared segment.
+fn segments(table: &str) -> HashMap<(u64, u64), u64> {
+    let found = columns(table, ["shmid", "rss"]);
+    found
+        .into_iter()
+        .map(|[number, rss]| ((SEGMENTS, number), rss / 1024))
+        .collect()
+}
+
+fn queues_kb(table: &str) -> u64 {
+    let found = columns(table, ["cbytes", "qnum"]);
+    let bytes: u64 = { found.iter() }
+        .map(|[bytes, messages]| bytes + messages * MESSAGE_BYTES)
+        .sum();
+    bytes / 1024
+}
+
+fn semaphores_kb(table: &str) -> u64 {
+    let found = columns(table, ["nsems"]);
+    let bytes: u64 = found.iter().map(|[count]| count * SEMAPHORE_BYTES).sum();
+    bytes / 1024
 }
 
 /// Of a process, also one that has ended and was not waited for yet.
@@ -307,13 +383,14 @@ mod tests {
     fn files_in_memory_are_held_once_and_what_is_mapped_of_them_is_known() {
         let held = Held {
             memory: HashMap::from([((1, 77), 400), ((SEGMENTS, 3), 10)]),
+            kernel_kb: 7,
             ..Held::default()
         };
         let smaps = "7f00-7f01 rw-s 00000000 00:01 77    /memfd:x (deleted)\nSize: 9 kB\nPss:   5 kB\nPss_Dirty: 4 kB\n\
             7f02-7f03 rw-s 00000000 00:01 78    /memfd:closed (deleted)\nPss:  100 kB\n\
             7f04-7f05 rw-s 00000000 00:01 3     /SYSV00000000 (deleted)\nPss:  10 kB\n\
             7f06-7f07 rw-p 00000000 00:00 0\nPss:  1000 kB\nVmFlags: rd wr\n";
-        assert_eq!((held.memory_kb(), held.mapped_in(smaps)), (410, 15));
+        assert_eq!((held.memory_kb(), held.mapped_in(smaps)), (417, 15));
     }
 
     #[test]
@@ -322,6 +399,10 @@ mod tests {
             \u{20}        0          3  1600            104857600    12    12      1     0     0     0     0 1 0 1             41943040                     0\n";
         assert_eq!(segments(table), HashMap::from([((SEGMENTS, 3), 40960)]));
         assert!(segments("").is_empty());
+        let queues = "  key  msqid perms cbytes qnum lspid\n 0 0 1600 10000 1000 1\n 0 1 1600 240 1 1\n";
+        assert_eq!(queues_kb(queues), (10_240 + 1001 * 64) / 1024);
+        let semaphores = "  key semid perms nsems uid\n 0 0 600 32000 0\n 0 1 600 16 0\n";
+        assert_eq!((semaphores_kb(semaphores), semaphores_kb("")), (2001, 0));
     }
 
     #[test]

@@ -26,6 +26,15 @@ pub const TESTS: &[Test] = &[
     ),
     ("sockets that variables name are masked", named_sockets),
     ("files in memory count as memory", memory_files),
+    (
+        "memory behind no descriptor counts, and a neighbour goes on",
+        hidden_memory,
+    ),
+    (
+        "descriptors that cannot be counted do not stay in sockets",
+        unaccepted,
+    ),
+    ("descriptors and data on their way are no offence", passing_on),
     ("a mapped file in memory counts once", mapped_once),
     ("processes and threads have a limit", tasks),
     (
@@ -231,6 +240,155 @@ fn memory_files() {
     }
     let failed = fails(&isolated(), &limited(&format!("{SEGMENT}time.sleep(1000)"), 100));
     assert_eq!(failed.failure, "memory", "{failed:?}");
+}
+
+/// Each holds 400 MB at least for as long as it lives, and says so where it could not have them.
+const HIDDEN: [(&str, &str); 8] = [
+    (
+        "memfds on their way",
+        "for i in range(8):\n\
+        \x20 f = os.memfd_create('x')\n\
+        \x20 for _ in range(50): os.write(f, block)\n\
+        \x20 socket.send_fds(a, [b'm'], [f]); os.close(f)\n",
+    ),
+    (
+        "memfds in datagrams",
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+        for i in range(8):\n\
+        \x20 f = os.memfd_create('x')\n\
+        \x20 for _ in range(50): os.write(f, block)\n\
+        \x20 socket.send_fds(a, [b'm'], [f]); os.close(f)\n",
+    ),
+    (
+        "memfds in a socket that is on its way",
+        "c, d = socket.socketpair()\n\
+        for i in range(8):\n\
+        \x20 f = os.memfd_create('x')\n\
+        \x20 for _ in range(50): os.write(f, block)\n\
+        \x20 socket.send_fds(c, [b'm'], [f]); os.close(f)\n\
+        socket.send_fds(a, [b'm'], [d.fileno()]); c.close(); d.close()\n",
+    ),
+    (
+        "full buffers of sockets",
+        "pairs = [socket.socketpair() for _ in range(500)]\n\
+        for s in (s for pair in pairs for s in pair):\n\
+        \x20 s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30); s.setblocking(False)\n\
+        \x20 try:\n\
+        \x20   while True: s.send(block)\n\
+        \x20 except BlockingIOError: pass\n",
+    ),
+    (
+        "full buffers whose senders have gone",
+        "held = []\n\
+        for _ in range(1000):\n\
+        \x20 s, r = socket.socketpair(); held.append(r)\n\
+        \x20 s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30); s.setblocking(False)\n\
+        \x20 try:\n\
+        \x20   while True: s.send(block)\n\
+        \x20 except BlockingIOError: s.close()\n",
+    ),
+    (
+        "semaphores",
+        "for _ in range(210):\n\
+        \x20 if libc.semget(0, 32000, 0o600) < 0: sys.exit('no semaphores')\n",
+    ),
+    (
+        "page tables",
+        "libc.mmap.restype = ctypes.c_void_p\n\
+        at = libc.mmap(None, ctypes.c_size_t(220 << 30), 1, 0x4022, -1, ctypes.c_long(0))\n\
+        for i in range(110000): ctypes.c_char.from_address(at + (i << 21)).value\n",
+    ),
+    (
+        "segments of an IPC namespace of one's own",
+        "if libc.unshare(1 << 28 | 1 << 27): time.sleep(1000)\n\
+        libc.shmat.restype = ctypes.c_void_p\n\
+        for i in range(4):\n\
+        \x20 at = libc.shmat(libc.shmget(0, ctypes.c_size_t(100 << 20), 0o600), None, 0)\n\
+        \x20 ctypes.memset(at, 1, 100 << 20); libc.shmdt(ctypes.c_void_p(at))\n",
+    ),
+];
+const HIDES: &str = "import ctypes, os, resource, socket, sys, time\n\
+    libc = ctypes.CDLL(None, use_errno=True)\n\
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n\
+    block = bytes(1 << 20)\n\
+    a, b = socket.socketpair()\n";
+
+fn hidden_memory() {
+    let neighbour = SlotSpec {
+        index: 1,
+        memory_mb: 100,
+        ..isolated()
+    };
+    for (name, script) in HIDDEN {
+        let mut beside = Rig::new(&neighbour);
+        beside.learn(&shell("sleep 2")).give(0, 1);
+        let mut what = python(&format!(
+            "{HIDES}{script}print('held', flush=True)\ntime.sleep(1000)\n"
+        ));
+        what.0.memory_mb = 100;
+        let mut spec = SlotSpec {
+            index: 0,
+            ..isolated()
+        };
+        if name.starts_with("segments") {
+            // there it is refused what it would need
+            what.0.timeout_s = Some(3.0);
+            spec.view.shared = true;
+        }
+        let failed = fails(&spec, &what);
+        let is_refused = spec.view.shared && failed.failure == "walltime" && failed.stdout.is_empty();
+        assert!(
+            is_refused || failed.failure == "memory" && failed.message.contains("limit is 100 MB"),
+            "{name}: {failed:?}"
+        );
+        beside.all();
+        assert!(beside.failed.is_empty(), "{name}: {:?}", beside.failed);
+    }
+}
+
+fn unaccepted() {
+    let script = "listener = socket.socket(socket.AF_UNIX); listener.bind('s'); listener.listen(5)\n\
+        c = socket.socket(socket.AF_UNIX); c.connect('s')\n\
+        for i in range(8):\n\
+        \x20 f = os.memfd_create('x')\n\
+        \x20 for _ in range(50): os.write(f, block)\n\
+        \x20 socket.send_fds(c, [b'm'], [f]); os.close(f)\n\
+        c.close()\ntime.sleep(1000)\n";
+    let mut what = python(&format!("{HIDES}{script}"));
+    what.0.memory_mb = 100;
+    let failed = fails(&isolated(), &what);
+    assert!(
+        failed.failure == "memory" && failed.message.contains("8 descriptors"),
+        "{failed:?}"
+    );
+}
+
+/// Files of 5 MB go through sockets by the hundred, and buffers are full, for longer than it takes to look twice.
+fn passing_on() {
+    let script = "import threading\n\
+        end = time.monotonic() + 3; full = [socket.socketpair() for _ in range(50)]\n\
+        for s, _ in full:\n\
+        \x20 s.setblocking(False)\n\
+        \x20 try:\n\
+        \x20   while True: s.send(block)\n\
+        \x20 except BlockingIOError: pass\n\
+        def send():\n\
+        \x20 while time.monotonic() < end:\n\
+        \x20   f = os.memfd_create('x'); [os.write(f, block) for _ in range(5)]\n\
+        \x20   socket.send_fds(a, [b'm'], [f]); os.close(f)\n\
+        \x20 a.close()\n\
+        thread = threading.Thread(target=send); thread.start(); count = 0\n\
+        while True:\n\
+        \x20 text, fds, _, _ = socket.recv_fds(b, 1, 1)\n\
+        \x20 if not text: break\n\
+        \x20 assert text == b'm' and os.fstat(fds[0]).st_size == 5 << 20; os.close(fds[0]); count += 1\n\
+        thread.join(); print('passed', count > 10)\n";
+    let mut what = python(&format!("{HIDES}{script}"));
+    what.0.memory_mb = 300;
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(0, 1).all();
+    assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+    assert_eq!(rig.stdout(), "passed True\n");
 }
 
 fn mapped_once() {

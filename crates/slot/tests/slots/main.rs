@@ -13,6 +13,7 @@ mod range;
 mod stop;
 mod support;
 mod taken;
+mod walls;
 mod wide;
 
 use std::os::unix::fs::PermissionsExt;
@@ -37,6 +38,7 @@ fn main() {
         stop::TESTS,
         bench_like::TESTS,
         taken::TESTS,
+        walls::TESTS,
         wide::TESTS,
     ];
     let chosen = groups.concat().into_iter().filter(|(name, _)| {
