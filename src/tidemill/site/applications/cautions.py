@@ -44,7 +44,19 @@ _NASTY_LINES = ("-c", "-cimport os", "--help", "-", "-e1", "-x=1", "-I/tmp", "-f
 
 def cautions(app: Application, inputs: list[str]) -> list[str]:
     """What to warn the author of an application file of; `inputs`: names and globs that it takes."""
-    return [*_of_arguments(app), *_of_environment(app), *_of_inputs(inputs), *_of_lines(app)]
+    return [
+        *_of_taken(app, inputs),
+        *_of_arguments(app),
+        *_of_environment(app),
+        *_of_inputs(inputs),
+        *_of_lines(app),
+    ]
+
+
+def _of_taken(app: Application, inputs: list[str]) -> Iterator[str]:
+    line = next((each for each in app.arguments if "{line}" in each or "{column." in each), None)
+    if line is not None and not inputs:
+        yield f"`arguments` has `{line}`, and `inputs` names no input whose lines these could be"
 
 
 def _of_arguments(app: Application) -> Iterator[str]:
