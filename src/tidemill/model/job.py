@@ -249,6 +249,6 @@ def job_input(url: str) -> tuple[int, str] | None:
     if not url.startswith(JOB_INPUT):
         return None
     number, slash, name = url[len(JOB_INPUT) :].partition("/")
-    if not number.isdecimal() or not slash or not name:
+    if not (number.isascii() and number.isdecimal()) or not slash or not name:
         raise ValueError(f"`{url}` is not an input such as `job:17/events`")
     return int(number), name
