@@ -113,6 +113,20 @@ def test_outputs_go_to_the_data_roots_and_named_endpoints_only(site: Site) -> No
     refused(site, tries)
 
 
+def test_an_input_that_the_application_does_not_take_is_refused_whatever_the_server_orders(
+    site: Site,
+) -> None:
+    source = str(site.data / "card")
+    refused(
+        site,
+        [
+            (JobSpec(app="good", inputs=[Input(name=name, url=source, kind=kind)]), "takes no input named")
+            for name in ("json.py", "rootlogon.C", "Makefile", "libm.so.6", "card2")
+            for kind in InputKind
+        ],
+    )
+
+
 def test_names_do_not_become_paths(site: Site) -> None:
     source, tries, campaigns = str(site.data / "card"), [], []
     for name in ["../../apps/evil.toml", "/etc/cron.d/evil", "..", "a\nb", "", "x" * 300]:

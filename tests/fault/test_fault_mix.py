@@ -43,6 +43,8 @@ def bad_site() -> Iterator[tuple[World, dict[str, Trouble], str, Path]]:
             troubles_of = place / "proxy.pem"
             extra = SITE.format(url=url, ca=ca, pem=troubles_of, stage=INPUT_BYTES * 5 // 2)
             it = World(home, Options(nodes=2, extra=extra))
+            app = home / "site" / "apps" / "pi.toml"
+            app.write_text(app.read_text().replace('mode = "range"', 'mode = "range"\ninputs = ["in"]'))
             with faulty_fs(place / "fleets", home / "site" / "fleets") as fs:
                 troubles = all_troubles(fs, troubles_of)
                 troubles["expired proxy"].end(it)

@@ -37,6 +37,8 @@ fn an_argument_is_a_template_or_refused_and_what_is_filled_in_is_not_looked_at_a
             count: 10,
             seed: u64::MAX,
             line: Some("{seed}"),
+            written: None,
+            rules: None,
             cores: 1,
             input: &|name| (name != "none").then(|| String::from("{line}")),
         };

@@ -4,8 +4,8 @@
 //! starts anything per event. This crate knows no lead, no fleet directory and no record numbers.
 //!
 //! What a payload gets: `argv[0]` is `Program.executable`, followed by `JobDef.argv` with its templates filled; an
-//! environment made of the program's, the job's and TIDEMILL_*; an empty work directory as current directory, with the
-//! shared inputs by name; a /tmp and /dev/shm of its own (`init/place.rs` describes how); no capabilities.
+//! environment made of the program's, the job's and TIDEMILL_*; an empty work directory as current directory, with
+//! the inputs by name unless `Program.inputs_apart`; a /tmp and /dev/shm of its own (`init/place.rs` describes how); no capabilities.
 
 mod bench;
 mod capture;
@@ -18,6 +18,7 @@ mod handle;
 #[cfg(test)]
 mod hostile;
 mod init;
+mod line;
 mod message;
 mod protocol;
 mod queue;

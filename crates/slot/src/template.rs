@@ -1,5 +1,7 @@
 //! Arguments with templates: parsed once per job, filled per payload. Pure.
 
+use crate::line::{LineRules, Part};
+
 /// What execve(2) takes as one argument (MAX_ARG_STRLEN, 32 pages, with the closing NUL), and as all of them (three
 /// quarters of the largest stack that counts, 8 MiB). One `{line}` may stand for megabytes, and a job may write it often.
 const ARGUMENT_BYTES_MAX: usize = 131_071;
@@ -30,9 +32,32 @@ pub(crate) struct Values<'a> {
     pub count: u64,
     pub seed: u64,
     pub line: Option<&'a str>,
+    /// the line as it was written, where `line` is the URL that the site put in its place
+    pub written: Option<&'a str>,
+    /// what lines must be; None = anything
+    pub rules: Option<&'a LineRules>,
     pub cores: u64,
     /// path of an input by its name
     pub input: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Values<'_> {
+    /// The line, or a field of it, once what was written is known to be legal.
+    fn part(&self, part: Part) -> Result<&str, String> {
+        let event = self.first;
+        let line = self
+            .line
+            .ok_or_else(|| format!("no input line for event {event}"))?;
+        let of = |line| part.of(line);
+        let missing = || format!("the line of event {event} has no {part}");
+        let text = of(line).ok_or_else(missing)?;
+        if let Some(rules) = self.rules {
+            let written = self.written.map_or(Some(text), of).ok_or_else(missing)?;
+            let wrong = |what| format!("the {part} of event {event} cannot become an argument: it {what}");
+            rules.check(part, written).map_err(wrong)?;
+        }
+        Ok(text)
+    }
 }
 
 impl Template {
@@ -90,21 +115,8 @@ impl Template {
                 Piece::Count => text.push_str(&values.count.to_string()),
                 Piece::Seed => text.push_str(&values.seed.to_string()),
                 Piece::Cores => text.push_str(&values.cores.to_string()),
-                Piece::Line => {
-                    let line = values
-                        .line
-                        .ok_or_else(|| format!("no input line for event {}", values.first))?;
-                    text.push_str(line);
-                }
-                Piece::Column(number) => {
-                    let line = values
-                        .line
-                        .ok_or_else(|| format!("no input line for event {}", values.first))?;
-                    let field = line.split('\t').nth(*number).ok_or_else(|| {
-                        format!("the line of event {} has no column {number}", values.first)
-                    })?;
-                    text.push_str(field);
-                }
+                Piece::Line => text.push_str(values.part(Part::Line)?),
+                Piece::Column(number) => text.push_str(values.part(Part::Column(*number))?),
                 Piece::Input(name) => {
                     let path = (values.input)(name).ok_or_else(|| format!("no input named `{name}`"))?;
                     text.push_str(&path);
@@ -144,6 +156,8 @@ mod tests {
             count: 5,
             seed: 77,
             line: Some("l"),
+            written: None,
+            rules: None,
             cores: 2,
             input: &input,
         };
@@ -164,6 +178,8 @@ mod tests {
             count: 1,
             seed: 0,
             line: Some("\ta b\t{seed}\t"),
+            written: None,
+            rules: None,
             cores: 1,
             input: &|_| None,
         };
@@ -186,6 +202,8 @@ mod tests {
             count: 1,
             seed: 0,
             line: Some(&line),
+            written: None,
+            rules: None,
             cores: 1,
             input: &|_| None,
         };

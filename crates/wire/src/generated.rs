@@ -262,6 +262,15 @@ pub struct InputDef {
     pub node_cache: Option<bool>,
 }
 
+/// What a line of an input, or a field of it, must match whole before it becomes part of an argument.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LineRule {
+    /// a regular expression in the syntax that RE2 and the slot read alike; None = as a text parameter without a pattern
+    pub pattern: Option<String>,
+    /// longer ones are refused
+    pub bytes_max: u64,
+}
+
 /// What many jobs share: an approved application, resolved by the agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -315,6 +324,10 @@ pub struct Program {
     pub start_bytes: BTreeMap<String, i64>,
     /// what the site's own files name for it; None = nothing
     pub named: Option<NamedPaths>,
+    /// its inputs are only in their own directory (`TIDEMILL_INPUTS`); None, false = in the work directory, too
+    pub inputs_apart: Option<bool>,
+    /// rules for `{line}`, by `line`, and for `{column.K}`, by K; `*` = for all others; None = lines are not checked
+    pub lines: Option<BTreeMap<String, LineRule>>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from tidemill.errors import ConfigError, JobError, did_you_mean
+from tidemill.model.handed import inputs_fault
 from tidemill.model.job import JobSpec
 from tidemill.model.parameter import check_value, legal_text
 from tidemill.model.width import check_allowed
@@ -76,6 +77,9 @@ def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | None:
             f"{where}application `{app.name}` needs parameter `{missing[0]}`",
             hint=legal_text(missing[0], app.parameters[missing[0]]),
         )
+    fault = inputs_fault(app.name, app.inputs, (each.name for each in spec.inputs))
+    if fault is not None:
+        return ConfigError(where + fault.text, hint=fault.hint)
     width = spec.resources.width
     why = width and check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)
     return ConfigError(where + why, hint="`tidemill app show` lists what it may ask for") if why else None

@@ -30,7 +30,7 @@ class ParameterType(StrEnum):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A typed parameter with limits. A string must match `pattern` whole (default: letters, digits and
+    """A typed parameter with limits. A string must match `pattern` whole (default: ASCII letters, digits and
     `_.,:=+@%/~^-`, at most 255, no leading `-` or `~`, no `..` in a path) unless the site gives another."""
 
     type: ParameterType = ParameterType.STRING  #: what a value must be
@@ -40,6 +40,12 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     choices: list[str] | None = None  #: of a `choice`: the words that are legal
     pattern: str | None = None  #: of a `string`: a regular expression, in the syntax of RE2
     help: str = ""  #: what it is for, shown to submitters
+
+
+class LineText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a line of an `each` input, or a field of it, must be to become part of an argument."""
+
+    pattern: str  #: a regular expression in the syntax of RE2 that the whole line or field must match
 
 
 class Runtime(StrEnum):
@@ -65,7 +71,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the site's staff approved. `arguments` are templates: `{event}` `{first_event}` `{last_event}` `{events}`
     `{seed}` `{line}` `{column.K}` (field K of the line, between tabs, from 0) `{cores}` `{input.NAME}` and parameters
-    `{NAME}`; each becomes exactly one argument."""
+    `{NAME}`; each becomes exactly one argument. Inputs are in their own directory, `TIDEMILL_INPUTS`."""
 
     name: str  #: what jobs call it
     version: str = "1"  #: measured times and profiles are kept for each
@@ -76,6 +82,13 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mode: Mode = Mode.COMMAND  #: events are arguments, or asked for by the range protocol
     arguments: list[str] = []  #: templates, see above
     parameters: dict[str, Parameter] = {}  #: what jobs may choose, each within limits
+    #: names of the inputs that jobs may give, with `*` for any characters (`part-*`); none = those in `{input.NAME}`,
+    #: and `part-*` with an argument `{inputs}`
+    inputs: list[str] | None = None
+    #: what `{line}` may be, such as `{ pattern = "[a-z]{1,20}" }`; none = as a text parameter without a pattern
+    line: LineText | None = None
+    #: what `{column.K}` may be, by K, such as `{ 1 = { pattern = "[0-9]{1,9}" } }`; none = as for `line`
+    columns: dict[str, LineText] = {}
     environment: dict[str, str] = {}  #: variables of its payloads
     #: schemes of URLs that its program opens by itself, such as `["root", "https"]`: for inputs with `read = "url"`
     opens: list[Literal["root", "roots", "xroot", "xroots", "http", "https", "dav", "davs"]] = []

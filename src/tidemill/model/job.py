@@ -118,7 +118,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file the payload finds as `name` in its work directory.
+    """A file that a command's payload finds as `name` in its work directory; an application's file says which names it
+    takes, and its payload finds the path in `{input.NAME}` or `TIDEMILL_INPUT_NAME`.
 
     `shared`: the same for all events. `each`: `url` names a text file whose line k belongs to event k; a line that is
     itself a URL or path is staged under `name`, and the line's text fills `{line}`.
@@ -126,7 +127,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     catalogue that the site asks (`[replicas]`).
     """
 
-    name: str  #: of the file in the work directory
+    name: str  #: of the file
     url: str  #: where it is, or `job:ID/OUTPUT`
     kind: InputKind = InputKind.SHARED  #: which events read it
     sha256: str | None = None  #: 64 hex digits that the file must have; none = any
@@ -248,6 +249,6 @@ def job_input(url: str) -> tuple[int, str] | None:
     if not url.startswith(JOB_INPUT):
         return None
     number, slash, name = url[len(JOB_INPUT) :].partition("/")
-    if not number.isdecimal() or not slash or not name:
+    if not (number.isascii() and number.isdecimal()) or not slash or not name:
         raise ValueError(f"`{url}` is not an input such as `job:17/events`")
     return int(number), name

@@ -18,8 +18,9 @@ PATTERN_LENGTH_MAX = 32_768
 WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
 """Whole numbers that a value may be: what 64 bits hold, with a sign or without, as seeds need."""
 
-_DEFAULT_STRING = re.compile(r"(?![-~])(?!(?:.*/)?\.\.(?:/|$))[\w.,:=+@%/~^-]{0,255}")
-"""Nothing that a shell, an option parser or a path would take as more than text, should an application hand it on."""
+_DEFAULT_STRING = re.compile(r"(?![-~])(?!(?:.*/)?\.\.(?:/|$))[A-Za-z0-9_.,:=+@%/~^-]{0,255}")
+"""Nothing that a shell, an option parser or a path would take as more than text, should an application hand it on.
+ASCII only: letters of other scripts look like these, and some programs take them for these."""
 
 
 def parameters_fault(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> Fault | None:
@@ -116,7 +117,7 @@ def _check_text(name: str, parameter: Parameter, value: str) -> str:
         return value
     if len(value) > STRING_LENGTH_MAX or not _DEFAULT_STRING.fullmatch(value):
         raise JobError(
-            f"parameter `{name}` is `{shown(value)}`: letters, digits and `_.,:=+@%/~^-` are allowed, at most "
+            f"parameter `{name}` is `{shown(value)}`: ASCII letters, digits and `_.,:=+@%/~^-` are allowed, at most "
             f"{STRING_LENGTH_MAX}, no leading `-` or `~` and no `..` in a path",
             hint="the site may allow more by a `pattern` in its application file",
         )

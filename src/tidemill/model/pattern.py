@@ -78,6 +78,12 @@ def check_pattern(pattern: str, value: str) -> Verdict | None:
     return Verdict.DIFFERS if found.fullmatch(text) is None else Verdict.MATCHES
 
 
+def length_max(pattern: str) -> int:
+    """The longest value, in bytes, that is not too long for a pattern; 0 for one that is not used."""
+    found = _compile(pattern)
+    return 0 if isinstance(found, Fault) else STEPS_MAX // max(1, found.programsize)
+
+
 @lru_cache(PATTERNS_KEPT)
 def _compile(pattern: str) -> _Compiled | Fault:
     if len(pattern) > PATTERN_CHARACTERS_MAX:

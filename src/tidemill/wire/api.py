@@ -471,6 +471,8 @@ class AppOffer(msgspec.Struct, kw_only=True):
     start: StartCost | None = None  #: None = nothing was traced yet
     container: str = ""  #: `RUNTIME: IMAGE` that its payloads run in
     setup: list[str] = []  #: shell lines whose environment they get
+    #: names of the inputs that jobs may give, with `*` for any characters; None = an older site, which does not say
+    inputs: list[str] | None = None
 
 
 class Capacity(msgspec.Struct, kw_only=True):

@@ -175,6 +175,14 @@ def form_of(number: int) -> int:
     return 0 if number >= STEPS_FROM else number // FORM_BASE
 
 
+class LineRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a line of an input, or a field of it, must match whole before it becomes part of an argument."""
+
+    #: a regular expression in the syntax that RE2 and the slot read alike; None = as a text parameter without a pattern
+    pattern: str | None
+    bytes_max: int  #: longer ones are refused
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """What many jobs share: an approved application, resolved by the agent."""
 
@@ -214,6 +222,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
     start_bytes: dict[str, int]  #: bytes that it is expected to read there at most
     named: NamedPaths | None = None  #: what the site's own files name for it; None = nothing
+    #: its inputs are only in their own directory (`TIDEMILL_INPUTS`); None, false = in the work directory, too
+    inputs_apart: bool | None = None
+    #: rules for `{line}`, by `line`, and for `{column.K}`, by K; `*` = for all others; None = lines are not checked
+    lines: dict[str, LineRule] | None = None
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from tidemill.cli.jobs.submit import _typed
 from tidemill.client.offers import check_offered
 from tidemill.errors import ConfigError
 from tidemill.model.application import Parameter, ParameterType
-from tidemill.model.job import JobSpec
+from tidemill.model.job import Input, JobSpec
 from tidemill.model.parameter import legal_text
 from tidemill.model.trouble import RefusedApplication
 from tidemill.wire.api import AppOffer, SiteApplication, SiteRow
@@ -43,6 +43,16 @@ def test_every_wrong_parameter_is_wrong_usage_and_the_hint_says_what_is_legal(
         check_offered(JobSpec(app="spectrum", params=params), [_offer({"energy": ENERGY})])
     assert refused.value.exit_code == 2
     assert refused.value.hint == hint
+
+
+def test_an_input_that_no_site_takes_is_wrong_usage_and_an_older_site_is_not_asked() -> None:
+    spec = JobSpec(app="spectrum", inputs=[Input(name="json.py", url="/x")])
+    offer = _offer({})
+    check_offered(spec, [offer])
+    offer.app.inputs = ["data"]
+    with pytest.raises(ConfigError, match=r"takes no input named `json\.py`"):
+        check_offered(spec, [offer])
+    check_offered(JobSpec(app="spectrum", inputs=[Input(name="data", url="/x")]), [offer])
 
 
 def test_an_application_that_a_site_refuses_is_answered_with_its_reason() -> None:

@@ -54,6 +54,7 @@ APP = """name = "{name}"
 executable = "{program}"
 digest = "sha256:{digest}"
 arguments = ["{{word}}", "{{number}}", "{{kind}}"]
+inputs = ["card"]
 [resources]
 event_s = 0.02
 [parameters.word]

@@ -236,15 +236,16 @@ impl Inputs {
         }
     }
 
-    /// The first input line of an event, or the URL that stands for it.
-    pub fn line(&self, event: u64) -> Option<Cow<'_, str>> {
+    /// The first input line of an event or the URL that stands for it, and the line as it was written.
+    pub fn line(&self, event: u64) -> Option<(Cow<'_, str>, &str)> {
         let mut found = self.lines.iter();
         let (name, line) = found.find_map(|(name, lines)| Some((name, lines.of_event(event)?)))?;
         let known = self.opened.borrow();
-        Some(match known.get(&(name.clone(), Some(event))) {
+        let filled = match known.get(&(name.clone(), Some(event))) {
             Some(opened) => Cow::Owned(opened.url.clone()),
             None => Cow::Borrowed(line),
-        })
+        };
+        Some((filled, line))
     }
 
     /// Removes everything of the job.
@@ -267,10 +268,15 @@ pub(crate) fn each_files(job: &JobDef) -> impl Iterator<Item = &InputDef> {
         .filter(|input| matches!(input.kind.as_str(), "each" | "urls") && input.path.is_some())
 }
 
+/// The directory with all inputs of the job, as payloads see it.
+pub(crate) fn directory_of(place: &Place, job: &JobDef) -> String {
+    format!("{}/{}", place.own_path, directory(job.job))
+}
+
 /// Where a payload finds an input: a shared file, the file of its one event, or the directory of an `each` input.
 pub(crate) fn path_of(place: &Place, job: &JobDef, name: &str, event: Option<u64>) -> Option<String> {
     let input = job.inputs.iter().find(|input| input.name == name)?;
-    let path = format!("{}/{}/{}", place.own_path, directory(job.job), input.name);
+    let path = format!("{}/{}", directory_of(place, job), input.name);
     Some(match (input.kind.as_str(), &input.path, event) {
         ("each" | "urls", None, _) => format!("{path}.lines"),
         ("each" | "urls", Some(_), Some(event)) => format!("{path}/{event}"),
@@ -471,8 +477,10 @@ mod tests {
             .opened
             .get_mut()
             .insert(("files".to_owned(), Some(0)), first);
-        assert_eq!(inputs.line(0).as_deref(), Some("root://c//root://o//a"));
-        assert_eq!(inputs.line(1).as_deref(), Some("root://o//b"));
+        let line = |event| inputs.line(event).map(|(line, written)| (line.into_owned(), written));
+        let through = "root://c//root://o//a".to_owned();
+        assert_eq!(line(0), Some((through, "root://o//a")));
+        assert_eq!(line(1), Some(("root://o//b".to_owned(), "root://o//b")));
         assert_eq!(inputs.ways((0, 1)), "input `files` was read through cache `c`");
         assert_eq!(inputs.ways((1, 1)), "");
         let input = InputDef {

@@ -8,8 +8,9 @@ use tidemill_sys::spawn::{ShellLimits, SoftLimit, Strings};
 use tidemill_sys::Result;
 use tidemill_wire::{ApprovedFile, JobDef, Program};
 
-use super::inputs::{each_files, path_of, Inputs};
+use super::inputs::{directory_of, each_files, path_of, Inputs};
 use super::place::Place;
+use crate::line::LineRules;
 use crate::queue::{Events, Pace};
 use crate::template::{Template, Values, ARGUMENTS_BYTES_MAX};
 use crate::{Isolated, SlotSpec};
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     /// words before the executable: a container's runtime with its options
     wrap: Vec<String>,
     argv: Vec<Template>,
+    /// what lines must be to become arguments; None = anything
+    lines: Option<LineRules>,
     outputs: Vec<(String, Template)>,
     env: Strings,
     env_shared: usize,
@@ -68,6 +71,7 @@ impl Job {
             .iter()
             .map(|text| Template::parse(&moved(text)))
             .collect::<std::result::Result<_, _>>()?;
+        let lines = program.lines.as_ref().map(LineRules::new).transpose()?;
         let mut outputs = Vec::new();
         for output in &program.outputs {
             outputs.push((output.name.clone(), Template::parse(&output.path)?));
@@ -91,6 +95,7 @@ impl Job {
             wrap,
             executable,
             argv,
+            lines,
             outputs,
             env,
         })
@@ -116,7 +121,7 @@ impl Job {
             match template.literal() {
                 Some(text) => argv.push(octets(text)),
                 None => {
-                    let text = self.fill(template, place, events)?;
+                    let text = self.fill(template, (place, self.lines.as_ref()), events)?;
                     filled_bytes += text.len();
                     argv.push(octets(&text))
                 }
@@ -138,7 +143,7 @@ impl Job {
         events: Events,
     ) -> std::result::Result<Vec<(String, String)>, String> {
         let filled = self.outputs.iter().map(|(name, template)| {
-            let path = self.fill(template, place, events)?;
+            let path = self.fill(template, (place, None), events)?; // no program is started with it
             Ok((name.clone(), path))
         });
         filled.collect()
@@ -147,7 +152,7 @@ impl Job {
     fn fill(
         &self,
         template: &Template,
-        place: &Place,
+        (place, rules): (&Place, Option<&LineRules>),
         events: Events,
     ) -> std::result::Result<String, String> {
         let event = (!self.persistent() && events.count == 1).then_some(events.first);
@@ -156,7 +161,9 @@ impl Job {
             first: events.first,
             count: events.count,
             seed: self.seed(events.first),
-            line: line.as_deref(),
+            line: line.as_ref().map(|(line, _)| &**line),
+            written: line.as_ref().map(|(_, written)| *written),
+            rules,
             cores: self.program.cores,
             input: &|name| self.place_of(place, name, event),
         })
@@ -196,8 +203,12 @@ impl Job {
         Ok(())
     }
 
-    /// Names that the work directory shows, with what they lead to.
+    /// Names that the work directory shows, with what they lead to. An approved program's shows none: interpreters look
+    /// for code there, and it is the submitter who names inputs.
     pub fn links(&self, place: &Place, events: Events) -> Vec<(String, String)> {
+        if self.program.inputs_apart == Some(true) {
+            return Vec::new();
+        }
         let event = (!self.persistent() && events.count == 1).then_some(events.first);
         let link = |input: &tidemill_wire::InputDef| {
             if self.inputs.url_of(&self.def, &input.name, event).is_some() {
@@ -312,6 +323,9 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
     if program.mode == "range" {
         ours.push(("TIDEMILL_IN", "3".to_owned()));
         ours.push(("TIDEMILL_OUT", "4".to_owned()));
+    }
+    if !def.inputs.is_empty() {
+        ours.push(("TIDEMILL_INPUTS", directory_of(place, def)));
     }
     env.extend(ours.into_iter().map(|(name, value)| (name.to_owned(), value)));
     for input in def.inputs.iter().filter(|input| input.kind != "url") {

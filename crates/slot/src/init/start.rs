@@ -283,7 +283,7 @@ impl Init {
         Ok((pid, Some(instead.profile)))
     }
 
-    /// Inputs by name in the work directory, streams empty, the state of the scratch remembered.
+    /// Inputs by name in the work directory, if it shows them, streams empty, the state of the scratch remembered.
     fn prepare(&mut self, job: &Job, events: Events) -> Result<(), NotStarted> {
         let links = job.links(&self.scratch.place, events);
         self.scratch.lay_out(links)?;

@@ -153,6 +153,8 @@ def _show_offer(offer: Any, measured_s: float | None, refused: str | None) -> No
         show(f"    container {app.container}")
     for line in app.setup:
         show(f"    setup {line}")
+    if app.inputs is not None:
+        show(f"    inputs: {', '.join(app.inputs) or 'none'}")
     show(f"    outputs: {', '.join(app.outputs) or 'none'}")
     if app.start is not None:
         show(f"    {_start(app.start)}")
@@ -195,8 +197,8 @@ def _default(parameter: Any) -> str:
 def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
     from tidemill.client.home import home_dir
-    from tidemill.image.reference import PINNED
     from tidemill.site.applications.catalogue import is_offered, load_application
+    from tidemill.site.applications.cautions import cautions
 
     store = None if args.store is None else args.store.absolute()
     checked = [(path, load_application(path, store=store)) for path in args.files]
@@ -208,25 +210,15 @@ def check(args: Namespace) -> int:
                     "app": each.app,
                     "digests": each.files,
                     "images": {image.named: f"sha256:{image.use.file.sha256}" for image in each.images},
+                    "inputs": each.inputs,
+                    "warnings": cautions(each.app, each.inputs),
                 }
                 for path, each in checked
             ]
         )
         return 0
     for path, each in checked:
-        show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
-        for key, file in (("executable", each.app.executable), ("script", each.app.script)):
-            if file is not None:
-                show(f"    {key:<10} {file}")
-                if file in each.files:
-                    show(f"               {digest_text(each.files[file])}")
-        _show_contained(each)
-        for image in each.images:
-            show(f"    image      {image.named.partition(PINNED)[0]}: {', '.join(image.use.areas)}")
-            show(f"               {digest_text(image.use.file.sha256)}")
-        if each.app.container is None:
-            _show_pins(each)
-        _warn_of_runtime(path, each)
+        _show_checked(path, each)
     apps = home_dir(args.home) / "site" / "apps"
     if all(is_offered(path) for path in args.files):
         say("the site reads it here: it is offered as soon as the agent has read it")
@@ -234,6 +226,30 @@ def check(args: Namespace) -> int:
         place = f"`{apps}`" if is_offered(apps / "NAME") else "SITE/apps/"
         say(f"put the file into {place} to offer the application; the agent reads it at once")
     return 0
+
+
+def _show_checked(path: Path, each: Approved) -> None:
+    """What there is to approve, and what its author should know."""
+    from tidemill.image.reference import PINNED
+    from tidemill.site.applications.cautions import cautions
+
+    show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
+    for key, file in (("executable", each.app.executable), ("script", each.app.script)):
+        if file is not None:
+            show(f"    {key:<10} {file}")
+            if file in each.files:
+                show(f"               {digest_text(each.files[file])}")
+    _show_contained(each)
+    if each.inputs:
+        show(f"    inputs     {', '.join(each.inputs)}")
+    for image in each.images:
+        show(f"    image      {image.named.partition(PINNED)[0]}: {', '.join(image.use.areas)}")
+        show(f"               {digest_text(image.use.file.sha256)}")
+    if each.app.container is None:
+        _show_pins(each)
+    _warn_of_runtime(path, each)
+    for caution in cautions(each.app, each.inputs):
+        say(f"warning: {caution}")
 
 
 def _warn_of_runtime(path: Path, each: Approved) -> None:

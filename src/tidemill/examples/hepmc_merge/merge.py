@@ -1,4 +1,4 @@
-"""Join the HepMC3 files `part-000000`, `part-000001`, ... of the work directory, in this order, into `merged`.
+"""Join the HepMC3 files `part-000000`, ... of `$TIDEMILL_INPUTS` (or the work directory) into `merged`, in this order.
 
 Events are copied as they are, but for the cross-section: each gets the one of all events, each part weighted with its
 number of events. Checked: every part is whole, event numbers ascend over all parts, the result holds every event.
@@ -232,12 +232,16 @@ def main() -> int:
     """Exit status 0 and one line of JSON, or 1 and what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", type=Path, help="in the order of their events; none: `part-*` here"
+        "parts",
+        nargs="*",
+        type=Path,
+        help="in the order of their events; none: `part-*` in `$TIDEMILL_INPUTS`, or here",
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("merged"))
     options = parser.parse_args()
     try:
-        print(json.dumps(merge(options.parts or find_parts(Path()), options.output)))
+        parts = options.parts or find_parts(Path(os.environ.get("TIDEMILL_INPUTS", ".")))
+        print(json.dumps(merge(parts, options.output)))
     except (BadFile, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

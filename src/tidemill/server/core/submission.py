@@ -14,6 +14,7 @@ from tidemill.config.quotas import Quotas
 from tidemill.errors import UNDECODABLE, did_you_mean
 from tidemill.model import legal
 from tidemill.model.campaign import parse_reference
+from tidemill.model.handed import inputs_fault
 from tidemill.model.identity import Identity
 from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources, job_input
 from tidemill.model.notification import Subscription
@@ -286,8 +287,8 @@ def kind_key(campaign: int, spec: JobSpec, *, home: int = 0, data: str = "") -> 
 
 
 def _check_offered(work: UnitOfWork, specs: list[SharedSpec]) -> None:
-    """Raise RequestError for parameters that no site takes, as far as they can be checked in CHECKING_S_MAX: each site
-    checks its own again."""
+    """Raise RequestError for parameters and inputs that no site takes, as far as they can be checked in
+    CHECKING_S_MAX: each site checks its own again."""
     end_s = clock.monotonic_s() + CHECKING_S_MAX
     for each in specs:
         if clock.monotonic_s() > end_s:
@@ -296,12 +297,18 @@ def _check_offered(work: UnitOfWork, specs: list[SharedSpec]) -> None:
 
 
 def _offered_fault(work: UnitOfWork, spec: JobSpec) -> legal.Fault | None:
-    """Why no site takes the parameters, of those that offer the application; None = one does, or none offers it."""
+    """Why no site takes the parameters and inputs, of those that offer the application; None = one does, or none
+    offers it."""
     if spec.app is None:
         return None
     sites = work.memory.sites.values()
     offers = [site.offers.get(spec.app) for site in sites if spec.site is None or site.name == spec.site]
-    faults = [parameters_fault(offer.parameters, spec.params) for offer in offers if offer is not None]
+    names = [each.name for each in spec.inputs]
+    faults = [
+        parameters_fault(offer.parameters, spec.params) or inputs_fault(spec.app, offer.inputs, names)
+        for offer in offers
+        if offer is not None
+    ]
     return faults[0] if faults and None not in faults else None
 
 

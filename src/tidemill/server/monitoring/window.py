@@ -102,7 +102,7 @@ class SampleWindow:
             if 0 <= point.at_us < AT_MAX and 0 < point.over_us < AT_MAX:
                 self._number += 1
                 series.points.append(_Kept(self._number, point.at_us, point.over_us, _packed(point.values)))
-        if sent.cores.isdigit() and len(sent.cores) <= CORES_MAX:
+        if sent.cores.isascii() and sent.cores.isdigit() and len(sent.cores) <= CORES_MAX:
             series.cores = sent.cores
         if sent.mounts:
             series.mounts = [_bounded(each) for each in sent.mounts[:MOUNTS_MAX] if _is_text(each.mount)]

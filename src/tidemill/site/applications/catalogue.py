@@ -47,6 +47,7 @@ from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.applications.approval import check_contained, container_files
 from tidemill.site.applications.checksums import Digests, PendingError, check_digest
 from tidemill.site.applications.images import FOLDER, ApprovedImage, resolve_images, why_changed
+from tidemill.site.applications.intake import check_lines, taken_inputs
 from tidemill.site.applications.templates import Template, check_templates
 from tidemill.site.setup.ownership import check_application_file
 from tidemill.wire.api import AppOffer
@@ -65,6 +66,7 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     images: list[ApprovedImage] = []
     store: Path = Path()  #: where its images are
     digest: str = ""  #: `sha256:...` of the executable, or of the container that it is in
+    inputs: list[str] = []  #: names of the inputs that it takes, with `*` for any characters
 
 
 def load_application(
@@ -96,6 +98,8 @@ def load_application(
             )
     for name, parameter in app.parameters.items():
         _check_parameter(path, name, parameter)
+    inputs = taken_inputs(path, app)
+    check_lines(path, app)
     _check_place(path, app)
     _check_named(path, app)
     digests = digests or Digests()
@@ -107,7 +111,9 @@ def load_application(
         digest = files[app.executable]
     else:
         files, digest = container_files(path, app, digests.of)
-    return Approved(app=app, templates=templates, files=files, images=images, store=store, digest=digest)
+    return Approved(
+        app=app, templates=templates, files=files, images=images, store=store, digest=digest, inputs=inputs
+    )
 
 
 def _check_names(path: Path, app: Application) -> None:
@@ -117,7 +123,7 @@ def _check_names(path: Path, app: Application) -> None:
                 f"{path}: {what} `{name}` is not a name", hint="letters, digits and `._+-`, at most 100"
             )
     for name in app.parameters:
-        if not name.isidentifier():
+        if not (name.isascii() and name.isidentifier()):
             raise ConfigError(f"{path}: parameter `{name}` is not a name", hint="letters, digits and `_`")
 
 
@@ -434,6 +440,7 @@ class Applications:
                 images=[f"{image.use.name}@sha256:{image.use.file.sha256}" for image in each.images],
                 container="" if each.app.container is None else _told(each.app.container),
                 setup=each.app.setup,
+                inputs=each.inputs,
             )
             for name, each in self.by_name.items()
         ]

@@ -23,6 +23,7 @@ from tidemill.model.application import (
 )
 from tidemill.model.devices import merged
 from tidemill.model.far import OPENED
+from tidemill.model.handed import inputs_fault
 from tidemill.model.job import JobSpec, Output, OutputKind, Width
 from tidemill.model.parameter import check_value
 from tidemill.model.width import check_allowed, check_asked, check_place
@@ -31,6 +32,7 @@ from tidemill.site.applications.approval import runtime_of
 from tidemill.site.applications.catalogue import Applications, Approved, adhoc
 from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
+from tidemill.site.applications.intake import interpreter_environment, line_rules
 from tidemill.site.applications.launching import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.applications.memory import has_room, images_mb, slot_memory
 from tidemill.site.applications.named import named_paths, places_of
@@ -109,6 +111,8 @@ class Preparer:
 
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
         """The program of a job. Raises JobError (class `dispatch`), SiteError where a file system fails briefly."""
+        if spec.app is not None and spec.inputs:
+            self._check_inputs(spec.app, spec)
         name = spec.app if spec.app is not None else "\0" + (spec.command or [""])[0]
         shape = (
             _encode([spec.command, None if spec.container is msgspec.UNSET else spec.container])
@@ -198,6 +202,13 @@ class Preparer:
         approved = self._applications.by_name.get(spec.app)
         return approved.digest if approved else ""
 
+    def _check_inputs(self, name: str, spec: JobSpec) -> None:
+        """Raises UnfitError for an input that the application does not take."""
+        taken = self._applications.known(name).inputs
+        fault = inputs_fault(name, taken, (each.name for each in spec.inputs))
+        if fault is not None:
+            raise UnfitError(fault.text, hint=fault.hint)
+
     def _refresh(self, name: str) -> None:
         """Read the application's files, once in a tick; after a change of the application forget what was made of
         it. Raises JobError, SiteError."""
@@ -266,7 +277,7 @@ class Preparer:
             version=app.version,
             executable=app.executable,
             mode=app.mode.value,
-            env=self._environment(app),
+            env=self._environment(app, adhoc=spec.app is None),
             cores=cores,
             memory_mb=memory_mb,
             devices=devices,
@@ -296,6 +307,9 @@ class Preparer:
             start_ops={},
             start_bytes={},
             named=self._named(approved, adhoc=spec.app is None),
+            # a command is its submitter's, lines and names of inputs are, too
+            inputs_apart=spec.app is not None,
+            lines=None if spec.app is None else line_rules(app),
         )
         if self._profiles is not None and spec.app is not None:
             program = self._profiles.outfit(program, self._trace_every(app))
@@ -375,10 +389,11 @@ class Preparer:
         runtime = None if container is None else self._config.containers.get(container.runtime.value)
         return app.trace_every if may_trace(app, runtime, self._config.isolation) else 0
 
-    def _environment(self, app: Application) -> dict[str, str]:
+    def _environment(self, app: Application, *, adhoc: bool) -> dict[str, str]:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
         needed = {} if app.container is None else environment_of(app.container, getpass.getuser, os.getuid())
-        return {**needed, **passed, **app.environment}
+        given = {**needed, **passed, **app.environment}
+        return given if adhoc else {**given, **interpreter_environment(app, given)}
 
     def _client_environment(self, spec: JobSpec, program: Program) -> dict[str, str]:
         """What clients of far files need to give up in time; the application's own settings win."""

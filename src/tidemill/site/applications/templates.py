@@ -20,9 +20,12 @@ MANY_EVENTS = frozenset({"events", "last_event"})
 INPUTS = "inputs"
 """In a merge application an argument `{inputs}` becomes one argument for each part."""
 
+INPUT = "input."
+"""Begins a template that becomes the path of an input."""
+
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 _INPUT = re.compile(r"input\.[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-_COLUMN = re.compile(r"column\.[0-9]{1,4}")
+COLUMN = re.compile(r"column\.[0-9]{1,4}")
 """A field of the event's line, between tabs."""
 
 
@@ -89,7 +92,7 @@ class Template(msgspec.Struct, frozen=True):
 
 def is_slot_template(name: str) -> bool:
     """Whether the slot fills it in."""
-    return name in SLOT_TEMPLATES or bool(_INPUT.fullmatch(name) or _COLUMN.fullmatch(name))
+    return name in SLOT_TEMPLATES or bool(_INPUT.fullmatch(name) or COLUMN.fullmatch(name))
 
 
 def check_templates(

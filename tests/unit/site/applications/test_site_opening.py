@@ -21,7 +21,8 @@ def preparer(folder: Path, lines: str = "", **site: object) -> Preparer:
     (folder / "prog").write_text("#!/bin/sh\n")
     (folder / "prog").chmod(0o755)
     (folder / "apps").mkdir(exist_ok=True)
-    (folder / "apps" / "sim.toml").write_text(f'name = "sim"\nexecutable = "{folder}/prog"\n{lines}\n')
+    text = f'name = "sim"\nexecutable = "{folder}/prog"\ninputs = ["f"]\n{lines}\n'
+    (folder / "apps" / "sim.toml").write_text(text)
     applications = Applications(folder / "apps")
     applications.refresh()
     config = SiteConfig(name="x", server="unix:/x", **site)  # type: ignore[arg-type]

@@ -1,0 +1,215 @@
+"""Inputs and lines that an application file allows, and what keeps interpreters away from the work directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError, UnfitError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import Input, JobSpec, Width
+from tidemill.model.job import Resources as Need
+from tidemill.site.applications.catalogue import Applications, load_application
+from tidemill.site.applications.cautions import cautions
+from tidemill.site.applications.launching import Launching
+from tidemill.site.applications.programs import NodeShape, Preparer
+from tidemill.site.state import site_state as s
+from tidemill.wire.node import LineRule, Program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "prog").write_text("#!/bin/sh\n")
+    (tmp_path / "prog").chmod(0o755)
+    (tmp_path / "apps").mkdir()
+    return tmp_path
+
+
+def written(folder: Path, lines: str, *, executable: str = "prog") -> Path:
+    path = folder / "apps" / "sim.toml"
+    program = executable if executable.startswith("/") else f"{folder}/{executable}"
+    path.write_text(f'name = "sim"\nexecutable = "{program}"\n{lines}\n')
+    return path
+
+
+def preparer(folder: Path, lines: str, *, executable: str = "prog", **site: object) -> Preparer:
+    written(folder, lines, executable=executable)
+    applications = Applications(folder / "apps")
+    applications.refresh()
+    assert applications.problems == {}
+    config = SiteConfig(name="x", server="unix:/x", **site)  # type: ignore[arg-type]
+    made = Preparer(config, applications, NodeShape(4, 8000, {}))
+    made.begin(Launching("mpich", 4))
+    return made
+
+
+def program(folder: Path, lines: str, *names: str, executable: str = "prog") -> Program:
+    inputs = [Input(name=name, url="/x") for name in names]
+    return preparer(folder, lines, executable=executable).program(JobSpec(app="sim", inputs=inputs), None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "taken"),
+    [
+        ("", []),
+        ('arguments = ["{input.data}", "-c{input.cards}"]', ["data", "cards"]),
+        ('arguments = ["{inputs}"]', ["part-*"]),
+        ('arguments = ["{{input.data}}"]', []),
+        ('arguments = ["{input.data}"]\ninputs = ["other"]', ["other"]),
+        ('[[outputs]]\nname = "o"\npath = "{input.data}.out"', ["data"]),
+    ],
+)
+def test_inputs_are_those_that_arguments_name_unless_the_file_lists_them(
+    folder: Path, lines: str, taken: list[str]
+) -> None:
+    assert load_application(written(folder, lines)).inputs == taken
+
+
+@pytest.mark.parametrize("names", [("json.py",), ("data", "json.py"), ("Data",)])
+def test_the_site_refuses_inputs_that_the_application_does_not_take(
+    folder: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(UnfitError, match=f"takes no input named `{names[-1]}`"):
+        program(folder, 'arguments = ["{input.data}"]', *names)
+    assert program(folder, 'arguments = ["{input.data}"]', "data").inputs_apart is True
+
+
+def test_a_command_keeps_its_inputs_in_its_work_directory_and_its_lines_free(folder: Path) -> None:
+    spec = JobSpec(command=["/bin/true"], inputs=[Input(name="json.py", url="/x")])
+    made = preparer(folder, "", allow_adhoc=True).program(spec, None)
+    assert (made.inputs_apart, made.lines) == (False, None)
+    assert "PYTHONSAFEPATH" not in made.env
+
+
+def test_lines_are_those_of_a_text_parameter_unless_the_file_gives_a_pattern(folder: Path) -> None:
+    lines = 'line = { pattern = "[a-z]+" }\ncolumns = { 01 = { pattern = "[0-9]{1,9}" } }'
+    made = program(folder, lines)
+    assert made.lines is not None
+    assert made.lines["*"] == LineRule(pattern=None, bytes_max=255)
+    assert made.lines["line"] == LineRule(pattern="[a-z]+", bytes_max=32_768)
+    assert made.lines["1"].pattern == "[0-9]{1,9}"
+    assert set(made.lines) == {"*", "line", "1"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "part"),
+    [
+        ('inputs = [".rootrc"]', "begins with `.`"),
+        ('inputs = ["a/b"]', "`a/b`: it is not a name of inputs"),
+        ('line = { pattern = "(?i)a" }', "`line.pattern` is `(?i)a`, which cannot be used"),
+        ('line = { pattern = "(" }', "`line.pattern` is `(`"),
+        ('columns = { x = { pattern = "a" } }', "`columns.x` is not the number of a column"),
+        ('columns = { 3 = { pattern = "é" } }', "`columns.3.pattern`"),
+        ('[parameters."\u0430da"]', "parameter `\u0430da` is not a name"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_its_key(folder: Path, lines: str, part: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_application(written(folder, lines))
+    assert part in refused.value.message
+
+
+def test_python_looks_neither_in_the_work_directory_nor_away_from_its_script(folder: Path) -> None:
+    (folder / "run.py").write_text("import helper\n")
+    script = f'script = "{folder}/run.py"\n'
+    env = program(folder, script + 'environment = { PYTHONPATH = "/opt/lib" }').env
+    assert env == {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{folder}:/opt/lib"}
+    assert program(folder, script).env["PYTHONPATH"] == str(folder)
+    assert program(folder, "").env == {"PYTHONSAFEPATH": "1"}
+    assert program(folder, script + 'environment = { PYTHONSAFEPATH = "" }').env == {"PYTHONSAFEPATH": ""}
+
+
+def test_a_python_program_that_is_its_own_script_finds_its_modules(folder: Path) -> None:
+    (folder / "tool").write_text("#!/usr/bin/env python3\n")
+    (folder / "tool").chmod(0o755)
+    assert program(folder, "", executable="tool").env["PYTHONPATH"] == str(folder)
+
+
+@pytest.mark.parametrize("width", [None, Width(nodes=2, ranks=4)])
+def test_no_job_sets_variables_of_an_approved_program_launched_or_not(
+    folder: Path, width: Width | None
+) -> None:
+    it = preparer(folder, "nodes_max = 4\nranks_max = 64")
+    need = Need() if width is None else Need(nodes=width.nodes, ranks=width.ranks)
+    for name in (
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "OMPI_MCA_plm_rsh_agent",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC",
+        "SLURM_EXPORT_ENV",
+    ):
+        spec = JobSpec(app="sim", env={name: "/tmp/work/x"}, resources=need)
+        job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+        made = it.program(spec, None)
+        assert name not in made.env
+        with pytest.raises(UnfitError, match=f"environment variable `{name}`"):
+            it.job(job, made, [])
+
+
+def test_a_program_of_a_launcher_takes_no_other_inputs(folder: Path) -> None:
+    spec = JobSpec(app="sim", inputs=[Input(name="json.py", url="/x")], resources=Need(nodes=2, ranks=4))
+    with pytest.raises(UnfitError, match="takes no input named"):
+        preparer(folder, "nodes_max = 4\nranks_max = 64").program(spec, None)
+
+
+SOUND = 'script = "{script}"\narguments = ["{{input.data}}"]\nenvironment = {{ PATH = "/usr/bin:/bin" }}'
+
+
+@pytest.mark.parametrize(
+    ("executable", "lines", "part"),
+    [
+        ("/usr/bin/python3", 'arguments = ["-m", "tool"]', "`-m`"),
+        ("/usr/bin/python3", 'arguments = ["-c", "import x"]', "`-c`"),
+        ("/bin/bash", 'arguments = ["-c", "run"]', "`-c`"),
+        ("/bin/sh", 'environment = { PATH = ":/bin" }', "`environment.PATH` has an empty element"),
+        (
+            "/bin/sh",
+            'environment = { LD_LIBRARY_PATH = "/a:" }',
+            "`environment.LD_LIBRARY_PATH` has an empty",
+        ),
+        ("/bin/sh", 'environment = { PYTHONPATH = "lib" }', "the relative element `lib`"),
+        ("/bin/sh", 'environment = { ROOT_INCLUDE_PATH = "." }', "the relative element `.`"),
+        ("/bin/sh", 'environment = { PYTHONSAFEPATH = "" }', "`environment.PYTHONSAFEPATH` is empty"),
+        ("/usr/bin/root", 'arguments = ["-q", "/x.C"]', "`rootlogon.C`"),
+        ("/usr/bin/gdb", 'arguments = ["-batch"]', "`.gdbinit`"),
+        ("/usr/bin/make", 'arguments = ["all"]', "`Makefile`"),
+        ("/bin/sh", 'inputs = ["*"]', "`inputs` has `*`"),
+        ("/bin/sh", 'inputs = ["*.py"]', "so that jobs may give `json.py`"),
+        ("/bin/sh", 'inputs = ["x"]\nline = { pattern = ".*" }', "`line.pattern` permits `-c`"),
+        (
+            "/bin/sh",
+            'inputs = ["x"]\ncolumns = { 0 = { pattern = "-?[0-9]+" } }',
+            "`columns.0.pattern` permits `-1`",
+        ),
+        ("/bin/sh", 'arguments = ["{line}"]', "`inputs` names no input"),
+    ],
+)
+def test_app_check_warns_of_what_lets_a_submitter_choose_code(
+    folder: Path, executable: str, lines: str, part: str
+) -> None:
+    name = Path(executable).name
+    (folder / name).write_text("#!/bin/sh\n")
+    (folder / name).chmod(0o755)
+    found = load_application(written(folder, lines, executable=name))
+    warnings = cautions(found.app, found.inputs)
+    assert [each for each in warnings if part in each], warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("python3", SOUND),
+        ("sh", SOUND),
+        ("root", 'arguments = ["-n", "-q", "/x.C"]'),
+        ("make", 'arguments = ["-f", "/x.mk"]'),
+        ("sh", 'arguments = ["{{line}}"]\ninputs = ["list"]\nline = {{ pattern = "[a-z]+" }}'),
+    ],
+)
+def test_a_careful_file_gets_no_warning(folder: Path, name: str, lines: str) -> None:
+    for each in (name, "run.py"):
+        (folder / each).write_text("#!/bin/sh\n")
+        (folder / each).chmod(0o755)
+    found = load_application(written(folder, lines.format(script=folder / "run.py"), executable=name))
+    assert cautions(found.app, found.inputs) == []
