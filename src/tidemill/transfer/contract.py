@@ -44,6 +44,9 @@ class TransferError(SiteError):
     """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file."""
 
     fault: FaultKind | None = None  #: None = as the class has it
+    is_unasked = (
+        False  #: nothing was asked of the server: what we would show it is not good, or it is not trusted
+    )
 
     def __init__(
         self,
@@ -57,6 +60,11 @@ class TransferError(SiteError):
         super().__init__(message, hint=hint, transient=transient)
         self.failure = failure
         self.missing = missing
+
+    def unasked(self) -> TransferError:
+        """This error, raised before the server was asked for the file."""
+        self.is_unasked = True
+        return self
 
 
 class NoSpaceError(TransferError):
