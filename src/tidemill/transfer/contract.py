@@ -148,6 +148,11 @@ class Watch:
         self._sign = 0
         self._since_s = clock.monotonic_s()
 
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing was moved."""
+        return clock.monotonic_s() - self._since_s
+
     def begin(self) -> None:
         """Another attempt starts."""
         self._since_s = clock.monotonic_s()

@@ -579,7 +579,9 @@ class Stage:
             roots = self._places.of(reader.owner)
         else:
             roots = self._places.for_input(reader, local_path(one.url), job)
-        return WantedFile(one.url, sha256, roots, path, with_digest=is_shared and sha256 is None)
+        return WantedFile(
+            one.url, sha256, roots, path, with_digest=is_shared and sha256 is None, owner=reader.owner
+        )
 
     def _event_files(
         self, step: _Step, spec: JobSpec, events: list[tuple[int, int]]
