@@ -162,7 +162,7 @@ class Departures:
                 before=before,
                 known=known,
                 owner=to.owner,
-            )  # fmt: skip
+            )
         )
         awaits.append(wanted)
         return None
