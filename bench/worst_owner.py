@@ -1,6 +1,6 @@
 """How much does one owner's worst hour cost another one at the same site? Prints one JSON object.
 
-    bench/worst_owner.py --json [--rounds N] [--jobs N]
+    bench/worst_owner.py --json [--rounds N] [--jobs N] [--kinds KIND ...]
 
 A real server, an agent and pilots of two emulated nodes on this machine, and one data server. In each round ada's jobs
 run twice, one after the other: while she is alone (`quiet`), and while eve has jobs of all these kinds (`beside`) and
@@ -35,8 +35,10 @@ from tidemill.model.job import Input, JobSpec, Resources
 from tidemill.wire.api import JobRow, SubmitReply, SubmitRequest
 
 CONTENT = b"good\n" * 200
-LARGE_BYTES = 8 << 20
+LARGE_BYTES = 1 << 18
 STAGE_BYTES = 5 * LARGE_BYTES
+FAILING = ["503", "403", "hang", "cut"]
+KINDS = [*FAILING, "nosetup", "large"]
 HANG_S = 20.0
 SETTLE_S = 3.0
 """Eve's troubles have begun by then."""
@@ -63,8 +65,8 @@ tuning.transfer = {{ tries_max = 2, pause_s = 0.1, stall_s = 5, cache_bytes_max 
 class Hour:
     """The site, and jobs of both owners."""
 
-    def __init__(self, it: World, data: Origin) -> None:
-        self.it, self.data = it, data
+    def __init__(self, it: World, data: Origin, kinds: list[str]) -> None:
+        self.it, self.data, self.kinds = it, data, kinds
         self._numbers = itertools.count()
 
     def submit(self, owner: str, *specs: JobSpec) -> list[int]:
@@ -84,9 +86,9 @@ class Hour:
 
     def worst(self) -> list[int]:
         """What eve has."""
-        specs = [self.reading(way) for way in ("503", "403", "hang", "cut") for _ in range(12)]
-        specs += [JobSpec(app="nosetup") for _ in range(12)]
-        specs += [self.reading("large", "sleep 4") for _ in range(8)]
+        specs = [self.reading(way) for way in self.kinds if way in FAILING for _ in range(12)]
+        specs += [JobSpec(app="nosetup") for _ in range(12) if "nosetup" in self.kinds]
+        specs += [self.reading("large", "sleep 4") for _ in range(8) if "large" in self.kinds]
         return self.submit("eve", *specs)
 
     def row(self, job: int) -> JobRow:
@@ -149,7 +151,7 @@ def serve(data: Origin, hang: threading.Event) -> None:
     data.decide = decide
 
 
-def measure(rounds: int, jobs: int) -> dict[str, object]:
+def measure(rounds: int, jobs: int, kinds: list[str]) -> dict[str, object]:
     """All rounds. The first jobs, which start the pilots, do not count."""
     hang, took = threading.Event(), {"quiet": list[JobRow](), "beside": list[JobRow]()}
     eves: Counter[str] = Counter()
@@ -159,7 +161,7 @@ def measure(rounds: int, jobs: int) -> dict[str, object]:
         try:
             with world(nodes=2, cores=4, extra=extra) as it:
                 (it.home / "site" / "apps" / "nosetup.toml").write_text(NO_SETUP)
-                hour = Hour(it, data)
+                hour = Hour(it, data, kinds)
                 hour.turn(3)
                 for number in range(rounds):
                     for kind in ("quiet", "beside") if number % 2 else ("beside", "quiet"):
@@ -207,8 +209,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object (always)")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=10, help="of ada's, in each turn")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of eve's jobs")
     options = parser.parse_args()
-    print(json.dumps(measure(options.rounds, options.jobs)))
+    print(json.dumps(measure(options.rounds, options.jobs, options.kinds)))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ CLOSED_KEPT_S = 7200.0
 TRIAL_S_MAX = 3600.0
 """A trial without an outcome for this time is given up: another job is tried."""
 
+PASSED_MAX = 100_000
+"""Jobs of which it is known that no open breaker concerns them."""
+
 HELD_MAX = 1.5
 """Of the longest pause: what is further ahead is of a clock that was set back."""
 
@@ -76,6 +79,8 @@ class Waits:
         for each in breakers:
             self._add(each)
         self._jobs: dict[int, Wait] = {}
+        self._opened = 0  #: how often any of them was opened
+        self._passed: dict[int, int] = {}  #: jobs that met none of those: each tick asks for thousands
         self.load: dict[Hashable, int] = {}
         self.is_news = False  #: breakers have changed since they were written
 
@@ -157,6 +162,7 @@ class Waits:
 
     def forget(self, job: int) -> None:
         """The job is over, or went back to the server."""
+        self._passed.pop(job, None)
         self._leave(job)
 
     def hasten(self, failure: FailureClass, now_us: int, *, scope: str | None = None) -> None:
@@ -173,6 +179,8 @@ class Waits:
         waited for too long."""
         for job in [job for job in self._jobs if job not in known]:
             self._leave(job)
+        if len(self._passed) > PASSED_MAX:
+            self._passed.clear()
         used: set[TroubleCause] = set()
         for wait in self._jobs.values():
             used.add(wait.cause)
@@ -206,9 +214,12 @@ class Waits:
         number of its open events; `owner`: whose it is, empty = not known."""
         wait = self._jobs.get(job)
         if wait is None:
+            if self._passed.get(job) == self._opened:
+                return True
             met = (each.cause for each in self._of(owner) if each.is_open and meets(each.cause))
             cause = next(met, None)
             if cause is None:
+                self._passed[job] = self._opened
                 return True
             wait = self._jobs[job] = Wait(cause, now_us, owner)
         self._weigh(wait, *load)
@@ -370,6 +381,7 @@ class Waits:
 
     def _open(self, breaker: Breaker, now_us: int, *, is_probed: bool = False) -> None:
         """Open it, in the place of all narrower ones."""
+        self._opened += 1
         breaker.is_open, breaker.is_probed, breaker.failed, breaker.failing = True, is_probed, 0, []
         if now_us - breaker.closed_us > CLOSED_KEPT_S * 1e6:
             breaker.tries = 0
