@@ -10,6 +10,8 @@ from tidemill.site.data.budget import (
     NO_ROOM,
     OVERTAKEN_MAX_S,
     OVERTAKEN_S,
+    OwnerRooms,
+    OwnerShares,
     SpaceNeed,
     StageBudget,
     StageRoom,
@@ -180,3 +182,50 @@ def test_a_job_that_fetches_its_first_inputs_for_nothing_does_so_less_and_less_o
             tries.append(at_s)
     assert tries == [0, 60, 180, 420, 900, 1860, 3780]
     assert not budget.reserved
+
+
+def test_one_owners_full_stage_leaves_room_for_anothers_first_inputs_and_puts_them_first() -> None:
+    """Alone an owner has all of it; a need of hers that is larger than her part holds up her own jobs only."""
+    capacity, eves = StageRoom(100, 100), [SpaceNeed(n, StageRoom(10, 1), float(n), "eve") for n in range(20)]
+    whole = StageSpace(capacity, capacity)
+    assert len(admit(eves, whole, now_s=0, is_held=False)) == 10
+    shared = OwnerShares(owners=2)
+    assert len(admit(eves, whole, now_s=0, is_held=False, shares=shared)) == 7
+    full = OwnerShares({"eve": StageRoom(70, 7)}, owners=2)
+    ada = SpaceNeed(99, StageRoom(10, 1), 50.0, "ada")
+    assert admit(
+        [*eves, ada], StageSpace(StageRoom(30, 93), capacity), now_s=60, is_held=False, shares=full
+    ) == [99]
+    huge = SpaceNeed(0, StageRoom(100, 1), -1e6, "eve")
+    space = StageSpace(StageRoom(90, 93), capacity)
+    assert admit([huge, eves[1], ada], space, now_s=60, is_held=True, shares=shared) == [99]
+    assert admit([huge], whole, now_s=60, is_held=False, shares=shared) == [0], "a single job may have all"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["hold", "drop", "forget"]), st.integers(0, 4), st.sets(st.sampled_from("abc"))
+        )
+    )
+)
+def test_what_owners_hold_is_what_their_jobs_have_each_content_once(
+    story: list[tuple[str, int, set[str]]],
+) -> None:
+    rooms, model = OwnerRooms(), dict[int, set[str]]()
+    for what, job, keys in story:
+        owner = "ada" if job % 2 else "eve"
+        if what == "hold":
+            rooms.asks(job, owner, now_s=0)
+            rooms.hold(job, {key: (StageRoom(ord(key), 1), ord(key)) for key in keys})
+            model.setdefault(job, set()).update(keys)
+        elif what == "drop":
+            rooms.drop_events(job, {ord(key) for key in keys})
+            model[job] = model.get(job, set()) & keys
+        else:
+            rooms.forget(job)
+            model.pop(job, None)
+    shares = rooms.shares(now_s=0)
+    for owner, odd in (("ada", 1), ("eve", 0)):
+        held = set[str]().union(*(each for job, each in model.items() if job % 2 == odd))
+        assert shares.has(owner) == StageRoom(sum(map(ord, held)), len(held))

@@ -11,6 +11,7 @@ import msgspec
 TROUBLES_MAX = 32  #: of a site
 EXAMPLES_MAX = 100  #: jobs that wait for one, by number
 TEXT_MAX = 500
+PREFIX_MAX = 200  #: characters of a path that is told from others
 
 
 class Scope(StrEnum):
@@ -24,11 +25,13 @@ class Scope(StrEnum):
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """A cause of a site's own for which work waits there, and its breaker: `is_open` = the server sends no more of that
-    work, but for `room` ranges with which the site tries again."""
+    work, but for `room` ranges with which the site tries again. `passed_over`: owners whose work is not wanted for
+    that, because they failed last and have some there; empty = that of all is."""
 
     failure: str  #: a FailureClass
     scope: str  #: a Scope
-    name: str = ""  #: of the application, or the place of the inputs
+    name: str = ""  #: of the application, or the place of the inputs or a path there, see `prefix_of`
+    owner: str = ""  #: whose work meets it; empty = that of all
     message: str = ""
     hint: str = ""  #: what would end it
     since_us: int = 0
@@ -37,6 +40,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     examples: list[int] = []  #: the first of them
     is_open: bool = False
     room: int = 0
+    passed_over: list[str] = []
 
 
 class RefusedApplication(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +67,43 @@ def place_of(url: str) -> str:
     return f"{parts.scheme.lower()}://{host}" + ("" if port is None else f":{port}")
 
 
-def meets(scope: str, name: str, *, app: str | None, urls: Iterable[str]) -> bool:
-    """Whether a job of this application with these inputs meets a trouble. A scope that is not known meets none."""
+def prefix_of(url: str) -> str:
+    """The directory in which a file lies, with a `/` at its end, so that it is no place of `place_of`. Of a long one
+    its beginning. Empty where nothing can be said."""
+    place = place_of(url)
+    if not place:
+        return ""
+    path = urlsplit(url).path
+    start = "file://" if place.startswith("file:") else place
+    prefix = f"{start}{path[: path.rfind('/') + 1] or '/'}"
+    return (
+        prefix
+        if len(prefix) <= PREFIX_MAX
+        else prefix[: prefix.rfind("/", len(start), PREFIX_MAX) + 1] or place
+    )
+
+
+def meets(
+    scope: str, name: str, *, app: str | None, urls: Iterable[str], owner: str = "", whose: str | None = None
+) -> bool:
+    """Whether a job of this application with these inputs meets a trouble. `owner`: whose work it concerns, empty =
+    that of all; `whose`: the job's; None = that of all is asked for. A scope that is not known meets none."""
+    if owner and owner != whose:
+        return False
     if scope == Scope.APP:
         return name == (app or "")
     if scope == Scope.INPUT:
+        if name.endswith("/"):
+            return any(prefix_of(url).startswith(name) for url in urls)
         return any(place_of(url) == name for url in urls)
     if scope == Scope.INPUTS:
         return any(True for _ in urls)
     return scope == Scope.ALL
+
+
+def whose_text(owner: str, scope: str, name: str) -> str:
+    """For whom an open breaker is closed to work, for people."""
+    if not owner:
+        return "for all owners"
+    below = f" below `{name}`" if scope == Scope.INPUT and name.endswith("/") else ""
+    return f"for jobs of {owner}{below} only"

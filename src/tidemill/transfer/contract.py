@@ -44,6 +44,9 @@ class TransferError(SiteError):
     """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file."""
 
     fault: FaultKind | None = None  #: None = as the class has it
+    is_unasked = (
+        False  #: nothing was asked of the server: what we would show it is not good, or it is not trusted
+    )
 
     def __init__(
         self,
@@ -57,6 +60,11 @@ class TransferError(SiteError):
         super().__init__(message, hint=hint, transient=transient)
         self.failure = failure
         self.missing = missing
+
+    def unasked(self) -> TransferError:
+        """This error, raised before the server was asked for the file."""
+        self.is_unasked = True
+        return self
 
 
 class NoSpaceError(TransferError):
@@ -139,6 +147,11 @@ class Watch:
         self.told: Callable[[int], None] | None = None  #: is called with `bytes` whenever they change
         self._sign = 0
         self._since_s = clock.monotonic_s()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing was moved."""
+        return clock.monotonic_s() - self._since_s
 
     def begin(self) -> None:
         """Another attempt starts."""

@@ -84,7 +84,7 @@ def untrusted(place: RemoteFile, error: BaseException) -> TransferError:
         hint=_HINTS_BY_CODE.get(code, ca),
         transient=False,
         failure=FailureClass.CREDENTIAL,
-    )
+    ).unasked()
 
 
 def _renewal(endpoint: Endpoint) -> str:
@@ -180,7 +180,7 @@ def tls(place: RemoteFile) -> ssl.SSLContext:
             place,
             f"our own files for it cannot be read: {error}",
             f"see `ca`, `certificate` and `key` of the endpoint `{endpoint.url}` in site.toml",
-        ) from error
+        ).unasked() from error
 
 
 @lru_cache(CONTEXTS_MAX)
@@ -220,7 +220,7 @@ def check_expiry(place: RemoteFile, certificate: Path) -> None:
             place,
             f"our certificate `{certificate}` expired at {ended}",
             f"renew `{certificate}`, as voms-proxy-init or your centre's renewal of proxies does",
-        )
+        ).unasked()
 
 
 class TokenPlace(NamedTuple):
@@ -266,8 +266,8 @@ def _token_in(place: RemoteFile, path: Path) -> str:
                 f"`{place.shown}`: its {kind} `{path}` does not exist",
                 hint="make it: `htgettoken` and oidc-agent write such files; or correct the path in site.toml",
                 transient=False, failure=FailureClass.CREDENTIAL,
-            ) from error  # fmt: skip
+            ).unasked() from error  # fmt: skip
         raise TransferError(  # nor was it asked here
             f"`{place.shown}`: no token to show: {error.message}", hint=error.hint or _renewal(place.endpoint),
             transient=False, failure=FailureClass.CREDENTIAL,
-        ) from error  # fmt: skip
+        ).unasked() from error  # fmt: skip

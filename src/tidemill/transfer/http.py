@@ -527,7 +527,7 @@ def _broken(place: RemoteFile, verb: str, exchange: ExchangeError) -> TransferEr
     if isinstance(error, ssl.SSLCertVerificationError):
         return credentials.untrusted(place, error)
     if isinstance(error, ssl.SSLError) and "ALERT" in str(error).upper().replace(" ", "_"):
-        return credentials.credential_error(place, f"TLS: {error.reason or error}")
+        return credentials.credential_error(place, f"TLS: {error.reason or error}").unasked()
     if isinstance(error, http.client.InvalidURL):
         return TransferError(
             f"failed to {verb.lower()} {place.named}: HTTP cannot send this URL: {error}", transient=False

@@ -366,7 +366,7 @@ def _classed(error: TransferError, direction: Direction, tries: int) -> Transfer
     failure: FailureClass = error.failure or direction.failure
     kind = next((each for each in (NoSpaceError, TooLargeError) if isinstance(error, each)), TransferError)
     made = kind(text, hint=error.hint, transient=error.transient, failure=failure, missing=error.missing)
-    made.__cause__ = error.__cause__
+    made.__cause__, made.is_unasked = error.__cause__, error.is_unasked
     return made
 
 

@@ -197,3 +197,23 @@ def test_nodes_of_which_nothing_bad_is_known_are_forgotten() -> None:
     bad.worked(MACHINE, 100)
     bad.judge(100 + 2 * SETTINGS.quarantine_s)
     assert bad.state.nodes == {}
+
+
+def test_one_owners_failing_payloads_cost_others_no_node_and_no_pause() -> None:
+    """Where nobody else has work they count as before: a node may be bad."""
+    bad = Quarantine(SETTINGS)
+    bad.worked(["n01", "n02"], 100)
+    eves = AllocationEnd(ending="done", lived_s=2, did_work=False, payloads_failed=3, owners={"eve"})
+    for at_s in (110, 120, 130):
+        bad.ended(["n00"], eves, at_s)
+    assert bad.judge(131, {"eve"}).exclude == ("n00",)
+    assert bad.judge(131, {"eve", "ada"}).exclude == ()
+    (sentence,) = bad.state.trail
+    assert sentence.owner == "eve"
+    for name in ("n01", "n02"):
+        bad.ended([name], eves, 140)
+    assert bad.judge(141, {"eve"}).pause_s > 0
+    verdict = bad.judge(141, {"ada", "eve"})
+    assert (verdict.pause_s, verdict.exclude) == (0, ())
+    bad.ended(["n00"], msgspec.structs.replace(eves, owners={"ada"}), 150)
+    assert bad.judge(151, {"ada", "eve"}).exclude == ("n00",), "two of them: it is the node"

@@ -144,6 +144,8 @@ def _troubles(directory: Path) -> list[Trouble]:
 
 def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
     """What jobs wait for at the site, and what would end it: (head, text)."""
+    from tidemill.model.trouble import whose_text
+
     lines: list[tuple[str, str]] = []
     for each in troubles:
         jobs = f"{counted_text(each.jobs, 'job')} waiting"
@@ -151,7 +153,8 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
         if each.hint:
             text += f"; to end it: {each.hint}"
         if each.is_open:
-            text += f"; nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
+            whose = whose_text(each.owner, each.scope, each.name)
+            text += f"; closed {whose}: nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
         lines.append(("breaker" if each.is_open else "waits", text))
     return lines
 

@@ -1,13 +1,14 @@
 """Which nodes are bad: those on which start after start fails fast while others work. Pure.
 
 Only a start that fails soon and before any work was done counts; preemption, walltime, yields and cancellations never
-do. Where more nodes fail than work, it is the application, the file system or the network, not the nodes: then starts
-get rarer instead, with a bound, and it is said. A node comes back after a time, on trial: one more failure suffices.
+do. Payloads of one owner that fail count only while nobody else has work: what it runs may fail where it chooses. Where
+more nodes fail than work, it is the application, the file system or the network, not the nodes: then starts get rarer
+instead, with a bound, and it is said. A node comes back after a time, on trial: one more failure suffices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 import msgspec
@@ -21,6 +22,8 @@ EVIDENCE_MAX = 5
 """Failures that are kept as evidence for one node, the newest."""
 
 EVIDENCE_CHARS_MAX = 300
+OWNERS_MAX = 100
+"""Owners whose failures are counted apart."""
 
 FAILED_ENDINGS = frozenset({"failed", "launch"})
 """Those of `batch.contract.Ending` that are failures of a start."""
@@ -51,6 +54,7 @@ class AllocationEnd(msgspec.Struct, frozen=True, kw_only=True):
     lived_s: float
     did_work: bool  #: a range of it ran
     payloads_failed: int = 0  #: payloads that failed there
+    owners: Collection[str] = ()  #: whose payloads these were; empty = not known
     ordered: bool = False
     silent: bool = False  #: it was ended because no pilot of it was ever heard
     evidence: str = ""  #: the last line that it printed, or the batch system's reason
@@ -64,6 +68,7 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float
     why: str
     evidence: list[str]
+    owner: str = ""  #: nothing but payloads of this owner failed there
 
 
 class QuarantineVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +96,9 @@ class NodeRecord(msgspec.Struct, kw_only=True):
     until_s: float = 0.0
     on_trial: bool = False
     evidence: list[str] = []
+    owners: list[
+        str
+    ] = []  #: whose payloads failed, each once; an empty name: it was no matter of one owner's
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -99,6 +107,7 @@ class State(msgspec.Struct, kw_only=True):
     nodes: dict[str, NodeRecord] = {}
     trail: list[Sentence] = []
     failures: int = 0  #: fast ones anywhere, since anything worked
+    of_owners: dict[str, int] = {}  #: those of payloads of one owner, by its name
     failed_s: float = 0.0
 
 
@@ -113,6 +122,18 @@ def outcome_of(end: AllocationEnd, settings: QuarantineSettings) -> Outcome:
     if end.ending in FAILED_ENDINGS or (end.ending == "done" and end.payloads_failed):
         return Outcome.FAILED_FAST
     return Outcome.NOTHING
+
+
+def blamed(end: AllocationEnd) -> str:
+    """Whose payloads alone made a start count as failed; empty = it is no matter of one owner's."""
+    is_of_payloads = end.ending not in FAILED_ENDINGS and not end.silent
+    return next(iter(end.owners)) if is_of_payloads and len(end.owners) == 1 else ""
+
+
+def counts_for(of: Collection[str], owners: Collection[str] | None) -> bool:
+    """Whether failures `of` these owners' payloads (empty name = nobody's alone) count, where `owners` have work: by
+    two of them, or if nobody else is there. None = nothing is known of who has work."""
+    return owners is None or len(of) != 1 or "" in of or set(owners) <= set(of)
 
 
 class Quarantine:
@@ -135,32 +156,35 @@ class Quarantine:
 
     def worked(self, nodes: Iterable[str], at_s: float) -> bool:
         """Work was done on these nodes: whatever failed there before is forgiven. Whether there was anything."""
-        is_forgiven = self.state.failures > 0
+        is_forgiven = self.state.failures > 0 or bool(self.state.of_owners)
         for name in nodes:
             record = self._record(name)
             is_forgiven |= record.failures > 0 or record.on_trial
-            record.failures, record.evidence, record.on_trial = 0, [], False
+            record.failures, record.evidence, record.on_trial, record.owners = 0, [], False, []
             record.longest_s = 0.0
             record.worked_s = at_s
-        self.state.failures = 0
+        self.state.failures, self.state.of_owners = 0, {}
         return is_forgiven
 
     def ended(self, nodes: Iterable[str], end: AllocationEnd, at_s: float) -> Outcome:
         """Note that an allocation has ended on these nodes; return its outcome."""
         names = list(nodes)
-        outcome = outcome_of(end, self._settings)
+        outcome, owner = outcome_of(end, self._settings), blamed(end)
         self.left(names)
         if outcome is Outcome.WORKED:
             self.worked(names, at_s)
         elif outcome is Outcome.FAILED_FAST:
-            self.state.failures += 1
+            if not owner:
+                self.state.failures += 1
+            elif owner in self.state.of_owners or len(self.state.of_owners) < OWNERS_MAX:
+                self.state.of_owners[owner] = self.state.of_owners.get(owner, 0) + 1
             self.state.failed_s = at_s
             for name in names:
-                self._failed(self._record(name), end, at_s)
+                self._failed(self._record(name), end, at_s, owner)
         return outcome
 
-    def judge(self, now_s: float) -> QuarantineVerdict:
-        """What follows from all that was seen so far."""
+    def judge(self, now_s: float, owners: Collection[str] | None = None) -> QuarantineVerdict:
+        """What follows from all that was seen so far, where these owners have work; None = that is not known."""
         self._release(now_s)
         fresh = now_s - self._settings.quarantine_s
         records = self.state.nodes.items()
@@ -176,15 +200,22 @@ class Quarantine:
             for name, record in failing.items():
                 if record.until_s <= now_s and record.failures >= self._allowed(record):
                     self._sentence(name, record, now_s, healthy=len(healthy))
-        exclude = tuple(sorted(name for name, record in records if record.until_s > now_s))
+        exclude = tuple(
+            sorted(
+                name
+                for name, record in records
+                if record.until_s > now_s and counts_for(record.owners, owners)
+            )
+        )
         new, self._new = self._new, []
-        pause_s = self._pause_s(now_s)
-        if len(failing) <= len(healthy) or not self.state.failures:
+        failures = self._failures(owners)
+        pause_s = self._pause_s(failures, now_s)
+        if len(failing) <= len(healthy) or not failures:
             return QuarantineVerdict(exclude=exclude, new=new)
         why = (
             f"starts fail on {counted_text(len(failing), 'node')} and work on {len(healthy)}: "
             "no fault of single nodes; "
-            f"{counted_text(self.state.failures, 'failure')} since anything worked, {_last(failing.values())}"
+            f"{counted_text(failures, 'failure')} since anything worked, {_last(failing.values())}"
         )
         return QuarantineVerdict(exclude=exclude, new=new, pause_s=pause_s, tries=1, why=why)
 
@@ -198,8 +229,15 @@ class Quarantine:
     def _allowed(self, record: NodeRecord) -> int:
         return 1 if record.on_trial else self._settings.starts
 
-    def _failed(self, record: NodeRecord, end: AllocationEnd, at_s: float) -> None:
+    def _failures(self, owners: Collection[str] | None) -> int:
+        """Those since anything worked that count where these owners have work."""
+        of = self.state.of_owners
+        return self.state.failures + (sum(of.values()) if of and counts_for(of, owners) else 0)
+
+    def _failed(self, record: NodeRecord, end: AllocationEnd, at_s: float, owner: str) -> None:
         record.failures += 1
+        if owner not in record.owners and len(record.owners) < 2:  # two are as good as more
+            record.owners.append(owner)
         record.failed_s = at_s
         record.longest_s = max(record.longest_s, end.lived_s)
         text = end.evidence.strip()[:EVIDENCE_CHARS_MAX] or end.ending
@@ -213,6 +251,7 @@ class Quarantine:
             until_s=now_s + self._settings.quarantine_s,
             why=f"starts failed fast {times} while others worked ({healthy})",
             evidence=list(record.evidence),
+            owner=record.owners[0] if len(record.owners) == 1 else "",
         )
         record.until_s = sentence.until_s
         self._new.append(sentence)
@@ -223,16 +262,16 @@ class Quarantine:
         fresh = now_s - self._settings.quarantine_s
         for name, record in list(self.state.nodes.items()):
             if 0 < record.until_s <= now_s:
-                record.until_s, record.failures, record.on_trial = 0.0, 0, True
+                record.until_s, record.failures, record.on_trial, record.owners = 0.0, 0, True, []
             old = max(record.failed_s, record.worked_s, record.running_s) <= fresh
             if old and not record.until_s and not record.on_trial and not record.running_s:
                 del self.state.nodes[name]
 
-    def _pause_s(self, now_s: float) -> float:
+    def _pause_s(self, failures: int, now_s: float) -> float:
         """Seconds still to wait after failures everywhere: doubled with each, bounded."""
-        if not self.state.failures:
+        if not failures:
             return 0.0
-        doublings = min(self.state.failures - 1, 30)
+        doublings = min(failures - 1, 30)
         whole_s = min(self._settings.backoff_s * 2.0**doublings, self._settings.backoff_max_s)
         return max(0.0, self.state.failed_s + whole_s - now_s)
 

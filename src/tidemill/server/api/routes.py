@@ -347,7 +347,8 @@ def _owners(call: Call) -> list[OwnerRow]:
 
 def _sites(call: Call) -> list[SiteRow]:
     own = call.own(Act.SITES)
-    return [each for each in api_pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
+    rows = api_pages.site_rows(call.session, call.silent(), owner=call.own(Act.READ))
+    return [each for each in rows if own in (None, each.name)]
 
 
 def _wards(call: Call) -> list[WardRow]:

@@ -20,6 +20,7 @@ PASSED_S = 5.0
 
 PASSED_MIN = 64  #: jobs of it that were read, at least
 ROOM_MAX = 16
+PASSED_OVER_MAX = 64
 TIME_US_MAX = 4_102_444_800_000_000  #: the year 2100: what a site says later is nonsense
 
 
@@ -29,7 +30,9 @@ def bounded(troubles: Sequence[Trouble]) -> list[Trouble]:
         msgspec.structs.replace(
             each, failure=clean(each.failure, 50), scope=clean(each.scope, 50), name=clean(each.name, TEXT_MAX),
             message=clean(each.message, TEXT_MAX), hint=clean(each.hint, TEXT_MAX),
-            examples=each.examples[:EXAMPLES_MAX], room=max(0, min(each.room, ROOM_MAX)),
+            owner=clean(each.owner, TEXT_MAX), examples=each.examples[:EXAMPLES_MAX],
+            passed_over=[clean(one, TEXT_MAX) for one in each.passed_over[:PASSED_OVER_MAX]],
+            room=max(0, min(each.room, ROOM_MAX)),
             since_us=max(0, min(each.since_us, TIME_US_MAX)), next_us=max(0, min(each.next_us, TIME_US_MAX)),
         )
         for each in troubles[:TROUBLES_MAX]
@@ -41,22 +44,28 @@ def troubles_of(site: Site) -> list[Trouble]:
     return [] if site.capacity is None else site.capacity.troubles
 
 
-def met(site: Site, app: str, spec: JobSpec | None, *, is_open: bool = True) -> Trouble | None:
-    """The first trouble that a job of this application meets there. `is_open`: only what holds it back."""
+def met(
+    site: Site, app: str, spec: JobSpec | None, *, owner: str | None = None, is_open: bool = True
+) -> Trouble | None:
+    """The first trouble that a job of this application and owner meets there; no owner: only what all meet. `is_open`:
+    only what holds it back."""
     urls = [] if spec is None else [each.url for each in spec.inputs]
     found = (
         each
         for each in troubles_of(site)
-        if (each.is_open or not is_open) and meets(each.scope, each.name, app=app, urls=urls)
+        if (each.is_open or not is_open)
+        and meets(each.scope, each.name, app=app, urls=urls, owner=each.owner, whose=owner)
     )
     return next(found, None)
 
 
-def waiting_for(site: Site, job: int, app: str, spec: JobSpec) -> Trouble | None:
-    """The trouble for which a job waits at the site that has it."""
+def waiting_for(site: Site, job: int, app: str, spec: JobSpec, *, owner: str) -> Trouble | None:
+    """The trouble for which a job of this owner waits at the site that has it."""
     for each in troubles_of(site):
         urls = [one.url for one in spec.inputs]
-        is_unnamed = each.jobs > len(each.examples) and meets(each.scope, each.name, app=app, urls=urls)
+        is_unnamed = each.jobs > len(each.examples) and meets(
+            each.scope, each.name, app=app, urls=urls, owner=each.owner, whose=owner
+        )
         if job in each.examples or is_unnamed:
             return each
     return None
@@ -68,7 +77,7 @@ class BreakerGate:
     def __init__(self, site: Site, passed: PassedKinds, now_us: int) -> None:
         self._open = [each for each in troubles_of(site) if each.is_open]
         self._room = [each.room for each in self._open]
-        mark = tuple((each.scope, each.name, each.room) for each in self._open)
+        mark = tuple((each.scope, each.name, each.owner, each.room, *each.passed_over) for each in self._open)
         if mark != passed.mark:
             passed.mark, passed.until_us = mark, {}
         self._passed, self._now_us = passed, now_us
@@ -79,26 +88,36 @@ class BreakerGate:
         """Whether everything passes."""
         return not self._open
 
-    def admits_kind(self, kind: int, app: str) -> bool:
-        """Whether to read jobs of a kind at all."""
+    def admits_kind(self, kind: int, app: str, owner: str) -> bool:
+        """Whether to read jobs of a kind at all. `owner`: of its campaign."""
         if not self._open:
             return True
         if self._passed.until_us.get(kind, 0) > self._now_us:
             return False
         return not any(
-            not room and (each.scope == Scope.ALL or (each.scope == Scope.APP and each.name == app))
-            for each, room in zip(self._open, self._room, strict=True)
+            self._is_shut(k, owner)
+            and each.owner in ("", owner)
+            and (each.scope == Scope.ALL or (each.scope == Scope.APP and each.name == app))
+            for k, each in enumerate(self._open)
         )
 
-    def admits(self, kind: int, app: str, spec: JobSpec) -> bool:
+    def _is_shut(self, number: int, owner: str) -> bool:
+        """Whether the site wants no job of this owner to try again with."""
+        return not self._room[number] or owner in self._open[number].passed_over
+
+    def admits(self, kind: int, app: str, spec: JobSpec, owner: str) -> bool:
         """Whether the site may have a job; one with which it tries again uses up its room."""
         if not self._open:
             return True
         urls = [each.url for each in spec.inputs]
-        held = [k for k, each in enumerate(self._open) if meets(each.scope, each.name, app=app, urls=urls)]
+        held = [
+            k
+            for k, each in enumerate(self._open)
+            if meets(each.scope, each.name, app=app, urls=urls, owner=each.owner, whose=owner)
+        ]
         seen = self._seen.setdefault(kind, [0, 0])
         seen[0] += 1
-        if any(not self._room[k] for k in held):
+        if any(self._is_shut(k, owner) for k in held):
             seen[1] += 1
             return False
         for k in held:

@@ -145,7 +145,9 @@ def _queues(work: UnitOfWork, site: Site, terms: _Terms, *, wide: bool) -> list[
     for number in work.memory.open.of_kind:
         if bool(kinds[number].nodes) is not wide:
             continue
-        if not terms.gate.admits_kind(number, kinds[number].app) or not terms.data.admits_kind(number):
+        kind = kinds[number]
+        owner = work.memory.owners.get(kind.campaign, "")
+        if not terms.gate.admits_kind(number, kind.app, owner) or not terms.data.admits_kind(number):
             continue
         if matching.obstacle(site, kinds[number]) is None and _places(work, site, kinds[number]):
             by_campaign[kinds[number].campaign][number] = kinds[number]
@@ -245,7 +247,11 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
             seconds = matching.event_s(site, kind, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
         free = _ONE if job.events == 1 and not work.parsed(job) else work.free(job)  # one event: it is ready
-        if free and not gate.is_open and not gate.admits(job.kind, work.memory.kinds[job.kind].app, spec):
+        if (
+            free
+            and not gate.is_open
+            and not gate.admits(job.kind, work.memory.kinds[job.kind].app, spec, queue.owner.name)
+        ):
             continue
         if spec.at_once is not msgspec.UNSET:
             free = _limited(work, site, job, free, event_core_s)
@@ -362,11 +368,12 @@ def _elsewhere(work: UnitOfWork, job: StoredJob, refused: Container[int]) -> boo
     if job.place > 0:
         return False
     kind, ward = work.memory.kinds[job.kind], work.memory.wards.get(job.ward)
+    owner = work.memory.owners.get(kind.campaign, "")
     return any(
         site.id not in refused
         and (ward is None or cures.may_have(ward, site, kind))
         and matching.fits(site, _asked(work, site, job))
-        and breakers.met(site, kind.app, work.spec(job)) is None
+        and breakers.met(site, kind.app, work.spec(job), owner=owner) is None
         for site in work.memory.sites.values()
     )
 

@@ -116,7 +116,7 @@ class _Changes(msgspec.Struct):
 class PassedKinds(msgspec.Struct):
     """Kinds of jobs that a site's breakers hold back as a whole: until when they are not read. `mark`: the breakers."""
 
-    mark: tuple[tuple[str, str, int], ...] = ()
+    mark: tuple[tuple[str | int, ...], ...] = ()
     until_us: dict[int, int] = {}
 
 

@@ -205,7 +205,7 @@ def job(
     awaited = {each: name if of == own else reference(of, name) for each, (name, of) in names.items()}
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
     more = Known(
-        spec, after_texts(deps, awaited, spec), silent, leases, _ward_of(session, found), clock.now_us()
+        spec, after_texts(deps, awaited, spec), silent, leases, _ward_of(session, found), clock.now_us(), own
     )
     cause, hint = waits_for(found, kind, all_sites, more)
     having = {each.site for each in leases if each.state == ACTIVE}
@@ -425,9 +425,12 @@ def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
 # ---- sites ------------------------------------------------------------------------------------------------------
 
 
-def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True) -> list[SiteRow]:
+def site_rows(
+    session: Session, silent: set[str], *, counts_leased: bool = True, owner: str | None = None
+) -> list[SiteRow]:
     """Sites that have joined. `silent`: those that have not been heard for a while. Leased events are counted over all
-    running jobs: without `counts_leased` they are 0, and of what sites show nothing is."""
+    running jobs: without `counts_leased` they are 0, and of what sites show nothing is. `owner`: whose own troubles are
+    among those shown; None = those of all."""
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
@@ -442,7 +445,7 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
     return [
         SiteRow(
             name=site.name, state=_state(site, silent), epoch=site.epoch,
-            host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity),
+            host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity, owner),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site), caches=caches.get(site.id, []),
             sums=views[site.id][1].sums if site.id in views else None,
@@ -453,11 +456,12 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
     ]  # fmt: skip
 
 
-def _shown_capacity(capacity: Capacity) -> dict[str, Any]:
-    """Without the numbers of jobs that wait: they may be other owners'."""
+def _shown_capacity(capacity: Capacity, owner: str | None) -> dict[str, Any]:
+    """Without what may be other owners': the numbers of jobs that wait, and troubles that concern one owner."""
     shown: dict[str, Any] = msgspec.to_builtins(capacity)
+    shown["troubles"] = [each for each in shown["troubles"] if owner is None or each["owner"] in ("", owner)]
     for each in shown["troubles"]:
-        del each["examples"]
+        del each["examples"], each["passed_over"]
     return shown
 
 

@@ -14,7 +14,7 @@ from tidemill.model.devices import devices_text
 from tidemill.model.fit import SlotNeed, amount_text, keys_text, nearest, options_text
 from tidemill.model.job import JobSpec
 from tidemill.model.quantities import counted_text, duration_text
-from tidemill.model.trouble import Trouble
+from tidemill.model.trouble import Trouble, whose_text
 from tidemill.server.core import breakers, matching
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, JobKind, Site, StoredJob, StoredLease
@@ -94,6 +94,7 @@ class Known(NamedTuple):
     leases: Sequence[StoredLease] = ()
     ward: str = ""  #: in which it waits
     now_us: int = 0
+    owner: str = ""
 
 
 def waits_for(
@@ -150,7 +151,7 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
         _trouble(site, each)
         for site in joined
         if site.id in having
-        and (each := breakers.waiting_for(site, job.id, kind.app, known.spec)) is not None
+        and (each := breakers.waiting_for(site, job.id, kind.app, known.spec, owner=known.owner)) is not None
     ]
     if told:
         return Cause.SITE_TROUBLE, "; ".join(told[:SITES_NAMED])
@@ -165,7 +166,7 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
 def _undelivered(job: StoredJob, sites: list[Site], kind: JobKind, known: Known) -> str:
     """Why a delivery has to be tried again; empty = it is under way."""
     found = (
-        (site, breakers.waiting_for(site, job.id, kind.app, known.spec))
+        (site, breakers.waiting_for(site, job.id, kind.app, known.spec, owner=known.owner))
         for site in sites
         if site.id == job.place
     )
@@ -196,7 +197,7 @@ def _named(sites: Sequence[Site], now_us: int) -> str:
 
 def _held(site: Site, job: StoredJob, kind: JobKind, known: Known) -> tuple[Cause, str] | None:
     """Why this site does not get the job now; None = it may have it."""
-    trouble = breakers.met(site, kind.app, known.spec)
+    trouble = breakers.met(site, kind.app, known.spec, owner=known.owner)
     if trouble is not None:
         return Cause.SITE_TROUBLE, _trouble(site, trouble)
     refusal = refusals.parse(job.refused).get(site.id)
@@ -215,6 +216,8 @@ def _trouble(site: Site, trouble: Trouble) -> str:
     text = f"{site.name}: {trouble.message}"
     if trouble.hint:
         text += f"; to end it: {trouble.hint}"
+    if trouble.is_open:
+        text += f"; closed {whose_text(trouble.owner, trouble.scope, trouble.name)}"
     return text + (f"; tried again at {clock.utc_text(trouble.next_us)}" if trouble.next_us else "")
 
 

@@ -72,7 +72,9 @@ def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[Si
     own = ask.own(Act.SITES)
     rows = [
         row
-        for row in api_pages.site_rows(ask.session, ask.silent(), counts_leased=False)
+        for row in api_pages.site_rows(
+            ask.session, ask.silent(), counts_leased=False, owner=ask.own(Act.READ)
+        )
         if own in (None, row.name) and only in (None, row.name)
     ]
     ids = {row[1]: row[0] for row in ask.session.rows("site_names")}

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError, JobError, TidemillError, UnfitError, did_you_mean
+from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, UnfitError, did_you_mean
 from tidemill.model.application import (
     DEFAULT_CORES,
     DEFAULT_EVENT_S,
@@ -30,6 +30,7 @@ from tidemill.model.width import check_allowed, check_asked, check_place
 from tidemill.site.applications.adhoc_containers import adhoc_container
 from tidemill.site.applications.approval import runtime_of
 from tidemill.site.applications.catalogue import Applications, Approved, adhoc
+from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
 from tidemill.site.applications.intake import interpreter_environment, line_rules
@@ -108,6 +109,18 @@ class Preparer:
         why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)
         if why is not None:
             raise UnfitError(why)
+
+    def app_error(self, name: str) -> SiteError | None:
+        """What is wrong with an application at this site just now, whoever's jobs ask for it; None = nothing is."""
+        try:
+            self._refresh(name)
+        except PendingError:
+            return None
+        except SiteError as error:
+            return error
+        except TidemillError:  # that is no trouble that passes
+            return None
+        return None
 
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
         """The program of a job. Raises JobError (class `dispatch`), SiteError where a file system fails briefly."""

@@ -1,12 +1,15 @@
 """Which jobs may bring their inputs to the stage, and what that takes. Pure: knows no files, threads or clocks.
 
 A job asks for the bytes and files of all its missing inputs at once, and gets room for all of them or for none: two
-jobs that each hold a part of what they need would wait for each other for ever. What does not fit waits.
+jobs that each hold a part of what they need would wait for each other for ever. What does not fit waits. Where several
+owners are there, those who hold less than their part come first, none takes all, and one's large needs hold no room
+against others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +28,13 @@ HELD_SHARE = 2
 RECOUNT_S, RECOUNT_MAX_S = 60.0, 3600.0
 """A job that waits works out its need again after this time, twice as long each time: others may have brought what it
 needs meanwhile, or may hold it no more."""
+
+OWN_SHARE = 0.75
+"""The part of the stage that one owner has at most while others are there, or lately were; a single job may need more.
+So another one's first inputs find room although nothing ends."""
+
+OWNERS_S = 86400.0
+"""An owner who asked for room in this time counts as there."""
 
 UNASKED_S = 120.0
 """A need that its job has not asked for again in this time holds no room."""
@@ -72,6 +82,99 @@ class SpaceNeed(NamedTuple):
     job: int
     room: StageRoom
     since_s: float
+    owner: str = ""
+
+
+class OwnerShares(NamedTuple):
+    """How the stage stands between owners. `held`: by each of them; `owners`: how many are there."""
+
+    held: Mapping[str, StageRoom] = {}
+    owners: int = 1
+
+    def has(self, owner: str) -> StageRoom:
+        """What an owner holds."""
+        return self.held.get(owner, NO_ROOM)
+
+    def is_below(self, owner: str, limit: StageRoom) -> bool:
+        """Whether an owner holds no more than its equal part."""
+        return _part(limit, 1 / max(1, self.owners)).holds(self.has(owner))
+
+    def may_have(self, need: SpaceNeed, limit: StageRoom) -> bool:
+        """Whether that leaves something for others."""
+        has = self.has(need.owner)
+        return self.owners < 2 or has == NO_ROOM or _part(limit, OWN_SHARE).holds(has.plus(need.room))
+
+    def with_more(self, need: SpaceNeed) -> OwnerShares:
+        """With a need that is met."""
+        return self._replace(held={**self.held, need.owner: self.has(need.owner).plus(need.room)})
+
+
+ALONE = OwnerShares()
+
+
+class OwnerRooms:
+    """Which contents jobs of each owner hold: a content counts once for an owner. Not thread-safe by itself."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, str] = {}  #: of the jobs that asked
+        self._asked_s: dict[str, float] = {}
+        self._of_job: dict[int, dict[str, int | None]] = {}  #: contents, with the event of an `each` input
+        self._jobs: dict[str, Counter[str]] = {}  #: by owner and content
+        self._held: dict[str, StageRoom] = {}
+        self._rooms: dict[str, StageRoom] = {}
+
+    def owner_of(self, job: int) -> str:
+        """Whose job it is; empty = not known."""
+        return self._owners.get(job, "")
+
+    def asks(self, job: int, owner: str, *, now_s: float) -> None:
+        """A job of this owner's wants room."""
+        self._owners[job] = owner
+        self._asked_s[owner] = now_s
+
+    def hold(self, job: int, contents: Mapping[str, tuple[StageRoom, int | None]]) -> None:
+        """The job has these contents, each with its room and event, besides those that it had."""
+        mine, owner = self._of_job.setdefault(job, {}), self.owner_of(job)
+        jobs = self._jobs.setdefault(owner, Counter())
+        for key, (room, event) in contents.items():
+            if key not in mine:
+                jobs[key] += 1
+                if jobs[key] == 1:
+                    self._rooms[key] = room
+                    self._held[owner] = self._held.get(owner, NO_ROOM).plus(room)
+            mine[key] = event
+
+    def drop_events(self, job: int, needed: Collection[int]) -> None:
+        """The files of events that are over are gone."""
+        mine = self._of_job.get(job, {})
+        self._drop(job, [key for key, event in mine.items() if event is not None and event not in needed])
+
+    def forget(self, job: int) -> None:
+        """The job holds nothing any more."""
+        self._drop(job, list(self._of_job.get(job, ())))
+        self._of_job.pop(job, None)
+        self._owners.pop(job, None)
+
+    def shares(self, *, now_s: float) -> OwnerShares:
+        """How owners stand now."""
+        self._asked_s = {each: at_s for each, at_s in self._asked_s.items() if now_s - at_s < OWNERS_S}
+        return OwnerShares(dict(self._held), len(self._asked_s.keys() | self._held.keys()))
+
+    def _drop(self, job: int, keys: list[str]) -> None:
+        mine, owner = self._of_job.get(job, {}), self.owner_of(job)
+        jobs = self._jobs.get(owner, Counter())
+        for key in keys:
+            del mine[key]
+            jobs[key] -= 1
+            if not jobs[key]:
+                del jobs[key]
+                left = self._held[owner].less(self._rooms[key])
+                self._held[owner] = left
+                if not any(key in each for each in self._jobs.values()):
+                    del self._rooms[key]
+        if not jobs:
+            self._jobs.pop(owner, None)
+            self._held.pop(owner, None)
 
 
 class Reserved(msgspec.Struct):
@@ -98,19 +201,36 @@ def is_held_for(scarce_s: float) -> bool:
     return scarce_s >= overtaken_s
 
 
-def admit(needs: Iterable[SpaceNeed], space: StageSpace, *, now_s: float, is_held: bool) -> list[int]:
-    """The jobs that get room now, in the order in which they asked. `is_held`: later ones do not overtake the oldest
-    that does not fit, unless it fits nowhere. Pure; O(n log n)."""
+def admit(
+    needs: Iterable[SpaceNeed], space: StageSpace, *, now_s: float, is_held: bool, shares: OwnerShares = ALONE
+) -> list[int]:
+    """The jobs that get room now: of owners below their part first, then in the order in which they asked. `is_held`:
+    later ones do not overtake the oldest that does not fit, unless it fits nowhere; a need above an owner's part holds
+    back only later ones of this owner. Pure; O(n log n)."""
     admitted: list[int] = []
-    free = space.free
-    for need in sorted(needs, key=lambda each: (each.since_s, each.job)):
-        if need.room == NO_ROOM or free.holds(need.room):
-            free = free.less(need.room)
+    free, limit = space.free, space.capacity
+    needs = list(needs)
+    below = {owner: shares.is_below(owner, limit) for owner in {each.owner for each in needs}}
+    part = _part(limit, 1 / max(1, shares.owners))
+    held_back: set[str] = set()
+    for need in sorted(needs, key=lambda each: (not below[each.owner], each.since_s, each.job)):
+        if need.room == NO_ROOM:
+            admitted.append(need.job)
+        elif need.owner in held_back or not shares.may_have(need, limit):
+            continue
+        elif free.holds(need.room):
+            free, shares = free.less(need.room), shares.with_more(need)
             admitted.append(need.job)
         elif is_held and now_s - need.since_s >= OVERTAKEN_S and space.capacity.holds(need.room):
             # those that need nothing more are let through: what they use is held by others anyway
-            free = StageRoom(-1, -1)
+            if part.holds(shares.has(need.owner).plus(need.room)):
+                free = StageRoom(-1, -1)
+            held_back.add(need.owner)
     return admitted
+
+
+def _part(room: StageRoom, share: float) -> StageRoom:
+    return StageRoom(int(room.bytes * share), int(room.files * share))
 
 
 class StageBudget:
@@ -118,6 +238,7 @@ class StageBudget:
 
     def __init__(self, limit: StageRoom) -> None:
         self.limit = limit
+        self.rooms = OwnerRooms()
         self.reserved: dict[str, Reserved] = {}  #: by content
         self.waiting: dict[int, SpaceNeed] = {}
         self._first_s: dict[int, float] = {}  #: when a job asked first, until it has all
@@ -160,7 +281,8 @@ class StageBudget:
             for job, each in self.waiting.items()
             if now_s - self._asked_s.get(job, each.since_s) <= UNASKED_S
         ]
-        jobs = admit(needs, space, now_s=now_s, is_held=self._is_held(needs, space, now_s))
+        is_held, shares = self._is_held(needs, space, now_s), self.rooms.shares(now_s=now_s)
+        jobs = admit(needs, space, now_s=now_s, is_held=is_held, shares=shares)
         return jobs[:1] if self._full_pause_s else jobs
 
     def recounts(self, *, now_s: float) -> list[int]:
@@ -252,7 +374,9 @@ class StageBudget:
         self._full_pause_s = 0.0
 
     def _wait(self, job: int, need: StageRoom, now_s: float) -> None:
-        self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
+        self.waiting[job] = SpaceNeed(
+            job, need, self._first_s.setdefault(job, now_s), self.rooms.owner_of(job)
+        )
         self._asked_s[job] = now_s
         self._recounts.setdefault(job, _Recount(now_s + RECOUNT_S, RECOUNT_S))
 

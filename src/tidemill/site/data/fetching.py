@@ -53,7 +53,7 @@ _log = Log("stage")
 
 class WantedFile(NamedTuple):
     """A file that a job reads, at `path`. `roots`: where it may lie, if it is one of this site. `with_digest`: nodes
-    exchange it by its digest. `adler32`: that a catalogue says; empty = none does."""
+    exchange it by its digest. `adler32`: that a catalogue says; empty = none does. `owner`: of the job."""
 
     url: str
     sha256: str | None
@@ -61,6 +61,7 @@ class WantedFile(NamedTuple):
     path: Path
     with_digest: bool = False
     adler32: str = ""
+    owner: str = ""
 
 
 class StageContent(NamedTuple):
@@ -353,6 +354,7 @@ class StageContents:
             },
             look=look,
             bytes_max=bytes_max,
+            owner=wanted.owner,
         )
 
     def _outcome(self, order: MoveOrder) -> tuple[MoveOutcome | None, bool]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +22,7 @@ from tidemill.files import write_whole
 from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.site.applications.checksums import PendingError
+from tidemill.site.data.fair_moves import OWNERS_S, MoveLimits, RunningMove, WaitingMove, due, makes_way
 from tidemill.transfer.allowed import check_endpoint, permit
 from tidemill.transfer.contract import (
     Direction,
@@ -41,6 +41,9 @@ UNTOLD_GROWTH = 4
 """Where a server does not report a file's size, each new try reserves this multiple of the room that was too small.
 Failed tries fetch less than four thirds of the file in all."""
 
+YIELD_STEP_S = 1.0
+"""Whether a move has to make way is asked this often."""
+
 TELL_S = 1.0
 """The progress of moves is written to a file at this interval."""
 
@@ -52,7 +55,7 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     `version`: of the copy that the site has; nothing is moved if the source has the same. `before`: the SHA-256 of a
     file at the destination that may be replaced. `known`: checksums of the site's file that are known already. `look`:
     only size and version are wanted. `bytes_max`: room reserved in the stage for this file (0 = no bound); a larger
-    file is not fetched."""
+    file is not fetched. `owner`: of the job that wants it first."""
 
     id: str
     direction: Direction
@@ -64,6 +67,7 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     known: dict[str, str] = {}
     look: bool = False
     bytes_max: int = 0
+    owner: str = ""
 
 
 class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,27 +147,6 @@ class Moves(Protocol):
         """Start nothing more, break off what runs."""
 
 
-def due(
-    waiting: Sequence[tuple[str, str]],
-    running: Mapping[str, int],
-    *,
-    limits: Mapping[str, int],
-    total_max: int,
-) -> list[str]:
-    """Which of `waiting` (id, endpoint), in this order, may start now beside `running` (endpoint -> number). Pure."""
-    busy = Counter(dict(running))
-    room = total_max - sum(busy.values())
-    starts: list[str] = []
-    for order_id, endpoint in waiting:
-        if room <= 0:
-            break
-        if busy[endpoint] < limits.get(endpoint, 1):
-            busy[endpoint] += 1
-            room -= 1
-            starts.append(order_id)
-    return starts
-
-
 def order_id(direction: Direction, url: str, *more: object) -> str:
     """The name of an order: the same for the same wish."""
     return f"{direction}-" + hashlib.sha256(repr((url, *more)).encode()).hexdigest()[:24]
@@ -182,7 +165,11 @@ class LocalMoves:
         self._total_max = max(config.transfer.transfers_max, *self._limits.values(), 0)
         self._threads = ThreadPoolExecutor(2 * self._total_max, thread_name_prefix="moves")
         self._lock = threading.Lock()
-        self._orders: dict[str, tuple[MoveOrder, str]] = {}  #: waiting or running, with their endpoints
+        #: waiting or running, with their endpoints and when they were wanted
+        self._orders: dict[str, tuple[MoveOrder, str, float]] = {}
+        self._owners_s: dict[str, float] = {}  #: when each of them wanted something last
+        self._yielded: set[str] = set()  #: running ones that make way for others
+        self._next_yield_s = 0.0
         self._running: dict[str, Watch] = {}
         self._here: set[str] = set()  #: running ones whose bytes have come: only their digest is made
         self._outcomes: dict[str, MoveOutcome] = {}
@@ -202,16 +189,22 @@ class LocalMoves:
             return
         with self._lock:
             if order.id not in self._orders and order.id not in self._outcomes and not self._is_closed:
-                self._orders[order.id] = (order, place.endpoint.url)
+                now_s = clock.monotonic_s()
+                self._orders[order.id] = (order, place.endpoint.url, now_s)
+                self._owners_s[order.owner] = now_s
                 self._start()
 
     def take(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none."""
         with self._lock:
+            self._make_way()
             return self._outcomes.pop(order_id, None)
 
     def is_done(self, order_ids: Iterable[str]) -> bool:
         """Whether none of these is still on its way."""
+        if clock.monotonic_s() >= self._next_yield_s:
+            with self._lock:
+                self._make_way()
         return not any(each in self._orders for each in order_ids)
 
     @property
@@ -271,13 +264,41 @@ class LocalMoves:
         except (OSError, SiteError) as error:
             _log.debug("progress.unwritten", reason=str(error))
 
+    def _standing(self) -> tuple[list[WaitingMove], list[RunningMove], MoveLimits]:
+        """What waits, what has a slot, and what may. The lock is held."""
+        now_s = clock.monotonic_s()
+        self._owners_s = {each: at_s for each, at_s in self._owners_s.items() if now_s - at_s < OWNERS_S}
+        waiting = [
+            WaitingMove(name, place, order.owner, since_s)
+            for name, (order, place, since_s) in self._orders.items()
+            if name not in self._running
+        ]
+        running = []
+        for name in self._running.keys() - self._here - self._yielded:
+            (order, place, _), watch = self._orders[name], self._running[name]
+            running.append(RunningMove(name, place, order.owner, watch.idle_s, watch.bytes))
+        return waiting, running, MoveLimits(self._limits, self._total_max, len(self._owners_s) > 1)
+
     def _start(self) -> None:
         """Start what may start; the lock is held."""
-        waiting = [(name, place) for name, (_, place) in self._orders.items() if name not in self._running]
-        running = Counter(self._orders[name][1] for name in self._running.keys() - self._here)
-        for name in due(waiting, running, limits=self._limits, total_max=self._total_max):
+        for name in due(*self._standing()):
             watch = self._running[name] = self._mover.watch()
             self._threads.submit(self._run, self._orders[name][0], watch)
+
+    def _make_way(self) -> None:
+        """Break off a move for an owner who waits in vain: who wants it asks again. Now and then; the lock is held."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_yield_s or self._is_closed or len(self._yielded) >= self._total_max:
+            return
+        self._next_yield_s = now_s + YIELD_STEP_S
+        if len(self._owners_s) < 2 or len(self._orders) == len(self._running):
+            return
+        name = makes_way(*self._standing(), now_s)
+        if name is not None:
+            _log.info("move.yields", url=self._orders[name][0].url.partition("?")[0])
+            self._yielded.add(name)
+            self._running[name].canceled.set()
+            self._start()
 
     def _run(self, order: MoveOrder, watch: Watch) -> None:
         outcome = _failed(order, SiteError(f"moving `{order.id}` met a bug: see the log"))
@@ -306,6 +327,7 @@ class LocalMoves:
             self._orders.pop(order.id, None)
             was_canceled = self._running.pop(order.id).canceled.is_set()
             self._here.discard(order.id)
+            self._yielded.discard(order.id)
             if self._is_closed:
                 return
             if not was_canceled:  # else a caller that wants it again has it made again

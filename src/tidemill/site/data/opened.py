@@ -64,7 +64,13 @@ class OpenedInputs:
             write_url(url_file(path), found.route, found.beside)
             return None
         return WantedFile(
-            found.route.url, sha256, of.roots, path, with_digest=sha256 is None, adler32=found.adler32
+            found.route.url,
+            sha256,
+            of.roots,
+            path,
+            with_digest=sha256 is None,
+            adler32=found.adler32,
+            owner=of.reader.owner,
         )
 
     def each(self, of: OpenedJob, one: Input, event: tuple[int, str], path: Path) -> WantedFile | None:
@@ -75,10 +81,10 @@ class OpenedInputs:
         label = f"line {number + 1} of input `{one.name}`"
         sought = SoughtFile(line, label, named=one.url)
         if not is_far(line):
-            return WantedFile(line, None, of.roots, path)
+            return WantedFile(line, None, of.roots, path, owner=of.reader.owner)
         if not one.is_opened:
             if not line.startswith(CATALOGUE):
-                return WantedFile(line, None, of.roots, path)
+                return WantedFile(line, None, of.roots, path, owner=of.reader.owner)
             found = self._routes.resolve(sought)
         else:
             attempt = attempt_of(of.reader.opening, one, number)
@@ -87,7 +93,7 @@ class OpenedInputs:
         if one.is_opened and found.route.way is not RouteWay.STAGE:
             write_url(url_file(path), found.route, found.beside)
             return None
-        return WantedFile(found.route.url, None, of.roots, path, adler32=found.adler32)
+        return WantedFile(found.route.url, None, of.roots, path, adler32=found.adler32, owner=of.reader.owner)
 
     def settle(self, path: Path) -> None:
         """A copy has come: payloads read that from now on."""
@@ -108,7 +114,7 @@ class OpenedInputs:
         if found.size_bytes is None:
             return True
         origin = origin_of(found.route.url)
-        wanted = WantedFile(origin, None, of.roots, Path("-"), adler32=found.adler32)
+        wanted = WantedFile(origin, None, of.roots, Path("-"), adler32=found.adler32, owner=of.reader.owner)
         try:
             content = self._contents.inspect(wanted, awaits)
         except SiteError as error:

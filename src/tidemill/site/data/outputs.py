@@ -48,7 +48,7 @@ from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
 from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX, OwnedPlaces, is_manifest_name, manifest_path
-from tidemill.site.data.remote_outputs import Departures
+from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
 from tidemill.transfer.file import local_path
@@ -261,7 +261,9 @@ class Deliverer:
                 ),
                 url=url,
             )
-            moved = self._departures.send(delivery.job, output.name, path, url, awaits)
+            moved = self._departures.send(
+                delivery.job, output.name, path, Destination(url, delivery.owner), awaits
+            )
             if moved is not None:
                 rows[output.name] = OutputRow(
                     name=output.name,

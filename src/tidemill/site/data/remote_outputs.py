@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,13 @@ from tidemill.transfer.contract import Direction
 from tidemill.transfer.mover import Moved
 
 READY_BYTES_MAX = 65536
+
+
+class Destination(NamedTuple):
+    """Where an output goes, and whose it is."""
+
+    url: str
+    owner: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +137,11 @@ class Departures:
         self._outgoing.note(job, path)
         return path
 
-    def send(self, job: int, output: str, path: Path, url: str, awaits: list[str]) -> Moved | None:
+    def send(self, job: int, output: str, path: Path, to: Destination, awaits: list[str]) -> Moved | None:
         """What was moved; None while it is on its way, by the move that is added to `awaits`. Raises TransferError."""
         ready = self._ready(path)
         assert ready is not None, "it is prepared"
+        url = to.url
         if ready.is_sent_to(url):
             return Moved(size_bytes=ready.size_bytes, sha256=ready.sha256)
         wanted = order_id(Direction.OUT, url, ready.sha256, job, output)
@@ -145,7 +154,15 @@ class Departures:
         known = {"sha256": ready.sha256} | ({"adler32": ready.adler32} if ready.adler32 else {})
         before = ready.before or None
         self._moving.want(
-            MoveOrder(id=wanted, direction=Direction.OUT, url=url, path=str(path), before=before, known=known)
+            MoveOrder(
+                id=wanted,
+                direction=Direction.OUT,
+                url=url,
+                path=str(path),
+                before=before,
+                known=known,
+                owner=to.owner,
+            )
         )
         awaits.append(wanted)
         return None

@@ -283,6 +283,7 @@ class Stage:
                     path.unlink(missing_ok=True)
         with self._lock:
             self.cache.unlinked()
+            self.budget.rooms.drop_events(job, needed)
 
     def release(self, job: int) -> None:
         """The job wants nothing more: what is reserved for it alone is given to others, what comes for it alone is
@@ -333,6 +334,7 @@ class Stage:
             if not all(map(self.cache.has, names)):
                 raise MovesPendingError([])
             idle = [self.cache.size(name) for name in names if not self.cache.is_pinned(name)]
+            self.budget.rooms.asks(step.job, step.reader.owner, now_s=clock.monotonic_s())
             has_room = self.budget.reserve(
                 step.job,
                 missing,
@@ -341,6 +343,9 @@ class Stage:
                 now_s=clock.monotonic_s(),
             )
             if has_room:
+                self.budget.rooms.hold(
+                    step.job, {e.key: (StageRoom(e.size_bytes, 1), _event_of(e.wanted)) for e in contents}
+                )
                 for name in names:
                     self.cache.hold(name, step.job)
                 if missing:
@@ -380,6 +385,7 @@ class Stage:
         with self._lock:
             held = held.plus(self.cache.let_go(job))
             self.cache.unlinked()
+            self.budget.rooms.forget(job)
             gone = self.budget.give_up(job, held)
             self._may_be_leftovers |= bool(gone)
         self._contents.unwanted(gone)
@@ -413,6 +419,8 @@ class Stage:
         if not is_begun:
             shutil.rmtree(self._directory / str(job), ignore_errors=True)
             self.cache.unlinked()
+            with self._lock:
+                self.budget.rooms.forget(job)
         self.release(job)
 
     def _found_full(self, job: int, error: SiteError, *, is_begun: bool) -> None:
@@ -476,6 +484,8 @@ class Stage:
     def clean(self, job: int) -> None:
         """Remove a job's inputs; `sweep` lets go of copies that are not needed any more. Raises SiteError."""
         self.release(job)
+        with self._lock:
+            self.budget.rooms.forget(job)
         try:
             shutil.rmtree(self._directory / str(job))
         except FileNotFoundError:
@@ -579,7 +589,9 @@ class Stage:
             roots = self._places.of(reader.owner)
         else:
             roots = self._places.for_input(reader, local_path(one.url), job)
-        return WantedFile(one.url, sha256, roots, path, with_digest=is_shared and sha256 is None)
+        return WantedFile(
+            one.url, sha256, roots, path, with_digest=is_shared and sha256 is None, owner=reader.owner
+        )
 
     def _event_files(
         self, step: _Step, spec: JobSpec, events: list[tuple[int, int]]
@@ -716,6 +728,12 @@ def _distinct(paths: Iterable[Path]) -> StageRoom:
     """Bytes and number of these files, each copy once."""
     found = {status.st_ino: status.st_size for status in (path.stat() for path in paths)}
     return StageRoom(sum(found.values()), len(found))
+
+
+def _event_of(wanted: WantedFile) -> int | None:
+    """The event that a file is for; None = for all of the job."""
+    name = wanted.path.name
+    return int(name) if wanted.path.parent.suffix == ".d" and name.isdecimal() else None
 
 
 def _held_alone(directory: Path) -> StageRoom:

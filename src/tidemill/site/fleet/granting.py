@@ -52,7 +52,7 @@ class Granting:
         self._stage = stage
         self._fleets = fleets
         self.inputs = StagedInputs(log, preparer, stage, fleets, executor)
-        self.troubles = SiteTroubles(log, fleets.directory.parent, fleets.config)
+        self.troubles = SiteTroubles(log, fleets.directory.parent, fleets.config, preparer.app_error)
         #: by job and form, with `began` of the job
         self._defined: dict[int, dict[int, tuple[int, Program, JobDef]]] = {}
         self.unwritten: list[UnwrittenWork] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,10 @@ from tidemill.files import read_bounded, write_durable
 from tidemill.log import Log
 from tidemill.model.failure import POLICY, Evidence, FailureClass, FaultKind
 from tidemill.model.quantities import duration_text
-from tidemill.model.trouble import Scope, Trouble, meets, place_of
-from tidemill.site.fleet.waits import Breaker, Meets, Reason, TroubleCause, Waits
+from tidemill.model.trouble import Scope, Trouble, meets, place_of, prefix_of
+from tidemill.site.fleet.breakers import Breaker, Reason, TroubleCause
+from tidemill.site.fleet.own_probe import OwnProbes, ProbeFinding, ProbeTarget, asker
+from tidemill.site.fleet.waits import Meets, Waits
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import at_once, load_key
@@ -35,6 +37,11 @@ from tidemill.wire.node import Done, Failed, Record
 NAME = "troubles.json"
 BYTES_MAX = 4 << 20
 TEND_S = 5.0
+PROBE_STEP_S = 0.5  #: whether the site's own probes are due is asked this often
+PROBE_FAILED = 2  #: failures in a row after which the site asks by itself
+_PROBED = (Scope.INPUT, Scope.INPUTS)
+_CREDENTIAL = FailureClass.CREDENTIAL
+_OF_DEFINING = (FailureClass.DISPATCH,)
 _STEP = ("step:",)
 _URL = re.compile(r"`([a-z][a-z0-9+.-]{0,20}://[^`\s]+|/[^`]+)`", re.IGNORECASE)
 _log = Log("troubles")
@@ -73,32 +80,38 @@ def judge(job: s.SiteJob, error: TidemillError, *, staging: bool) -> Judgement:
         fault = "" if known is None else known
         return Judgement(Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)))
     fault = POLICY[failure].fault if failure is FailureClass.CREDENTIAL else FaultKind.SITE
-    cause = TroubleCause(failure, *_scope(job, error, staging=staging))
+    scope, name, prefix = _scope(job, error, staging=staging)
     return Judgement(
         Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)),
-        Reason(cause, error.message, error.hint or ""),
+        Reason(TroubleCause(failure, scope, name), error.message, error.hint or "", job.owner, prefix),
     )
 
 
-def _scope(job: s.SiteJob, error: SiteError, *, staging: bool) -> tuple[str, str]:
-    """Which other jobs would meet the same."""
+def _scope(job: s.SiteJob, error: SiteError, *, staging: bool) -> tuple[str, str, str]:
+    """Which other jobs would meet the same: scope, name, and the path there."""
     if not staging:
-        return (Scope.APP, job.spec.app) if job.spec.app else ("", "")
-    named = [place_of(url) for url in _URL.findall(error.message)]
+        return (Scope.APP, job.spec.app, "") if job.spec.app else ("", "", "")
+    named = _URL.findall(error.message)
     if isinstance(error, TransferError):
-        places = [
-            each for each in (*named, *map(place_of, _urls(job))) if each and not each.startswith("file:")
-        ]
-        return (Scope.INPUT, places[0]) if places else ("", "")
-    if error.message.startswith("failed to stage") or "no space left" in error.message.lower():
-        return Scope.INPUTS, ""
-    places = [each for each in named if each]
-    return (Scope.INPUT, places[0]) if places else ("", "")
+        urls = [each for each in (*named, *_urls(job)) if not place_of(each).startswith("file:")]
+    elif error.message.startswith("failed to stage") or "no space left" in error.message.lower():
+        return Scope.INPUTS, "", ""
+    else:
+        urls = named
+    url = next((each for each in urls if place_of(each)), "")
+    return (Scope.INPUT, place_of(url), prefix_of(url)) if url else ("", "", "")
 
 
 def _meets(job: s.SiteJob) -> Meets:
     """Whether this job would meet a cause."""
-    return lambda cause: meets(cause.scope, cause.name, app=job.spec.app, urls=_urls(job))
+    return lambda cause: meets(
+        cause.scope, cause.name, app=job.spec.app, urls=_urls(job), owner=cause.owner, whose=job.owner
+    )
+
+
+def _place(cause: TroubleCause) -> str:
+    """The place of a cause that may be a path there."""
+    return place_of(cause.name) if cause.scope == Scope.INPUT and cause.name.endswith("/") else cause.name
 
 
 def _urls(job: s.SiteJob) -> Iterable[str]:
@@ -117,9 +130,16 @@ def read_troubles(site_dir: Path) -> TroublesRecord:
 
 class SiteTroubles:
     """The troubles of one agent's epoch. Which jobs wait is found again after a restart; the breakers are kept, and are
-    tried at once then. Those for credentials are when a file of a credential changes."""
+    tried at once then. Those for credentials are when a file of a credential changes. `app_error`: what the site finds
+    wrong with an application of its own, whoever submits jobs of it."""
 
-    def __init__(self, log: SiteLog, site_dir: Path, config: SiteConfig) -> None:
+    def __init__(
+        self,
+        log: SiteLog,
+        site_dir: Path,
+        config: SiteConfig,
+        app_error: Callable[[str], SiteError | None] = lambda _: None,
+    ) -> None:
         self._log = log
         self._path = site_dir / NAME
         self._waits = Waits(config.wait_max_s, _restored(read_troubles(site_dir)))
@@ -128,6 +148,9 @@ class SiteTroubles:
         self._open = {each.cause for each in self._waits.breakers if each.is_open}
         self._written: list[Trouble] = []
         self._next_tend_s = 0.0
+        self._app_error = app_error
+        self._probes = OwnProbes(asker(config, site_dir / "stage"))
+        self._next_probe_s = 0.0
 
     @property
     def load(self) -> Mapping[Hashable, int]:
@@ -141,6 +164,7 @@ class SiteTroubles:
     def step(self) -> list[tuple[s.SiteJob, Evidence]]:
         """Choose what is tried again; the jobs that go back, because they have waited for too long."""
         now_us, now_s = clock.now_us(), clock.monotonic_s()
+        self._probe(now_us, now_s)
         self._waits.step(now_us)
         self._tell()
         if now_s < self._next_tend_s and not self._waits.is_news:
@@ -161,7 +185,9 @@ class SiteTroubles:
         if not self._waits.is_needed:
             return True
         events = at_once(job.spec, sum(piece.count for piece in job.ready))
-        return self._waits.may_try(job.id, _meets(job), (load_key(job.spec), events), clock.now_us())
+        return self._waits.may_try(
+            job.id, _meets(job), (load_key(job.spec), events), clock.now_us(), job.owner
+        )
 
     def failed(self, job: s.SiteJob, error: TidemillError, *, staging: bool) -> Evidence | None:
         """The job could not be defined, or its inputs staged: the evidence with which it goes back, None = it waits."""
@@ -178,7 +204,7 @@ class SiteTroubles:
     def ready(self, job: s.SiteJob) -> None:
         """The job is defined and its inputs are there."""
         if self._waits.is_needed:
-            self._waits.succeeded(job.id, _meets(job), clock.now_us())
+            self._waits.succeeded(job.id, _meets(job), clock.now_us(), owner=job.owner)
 
     def granted(self, job: int) -> None:
         """Events of the job were granted."""
@@ -207,13 +233,34 @@ class SiteTroubles:
                 if job is not None and job.spec.app:
                     cause = TroubleCause(FailureClass.IMAGE, Scope.APP, job.spec.app)
                     hint = POLICY[FailureClass.IMAGE].next_step
-                    self._waits.failed(job.id, Reason(cause, record.message, hint), now_us, who=record.p)
+                    reason = Reason(cause, record.message, hint, job.owner)
+                    self._waits.failed(job.id, reason, now_us, who=record.p)
             elif type(record) is Done and self._waits.is_needed:
                 job = jobs.get(record.job)
                 if job is not None:
-                    self._waits.succeeded(job.id, _meets(job), now_us, ran=True)
+                    self._waits.succeeded(job.id, _meets(job), now_us, owner=job.owner, ran=True)
 
     # ---- steps they share ----
+
+    def _probe(self, now_us: int, now_s: float) -> None:
+        """Ask by ourselves where jobs of anybody fail: whether it is so for all is not left to one owner's jobs."""
+        if now_s < self._next_probe_s or not self._waits.is_needed:
+            return
+        self._next_probe_s = now_s + PROBE_STEP_S
+        in_doubt = [
+            each.cause for each in self._waits.breakers if each.is_open or each.failed >= PROBE_FAILED
+        ]
+        apps = {each.name for each in in_doubt if each.scope == Scope.APP and each.failure in _OF_DEFINING}
+        findings = [ProbeFinding(ProbeTarget(Scope.APP, app), self._app_error(app)) for app in sorted(apps)]
+        places = {ProbeTarget(each.scope, _place(each)) for each in in_doubt if each.scope in _PROBED}
+        findings += self._probes.step(places, now_s)
+        for found in findings:
+            credential = isinstance(found.error, TransferError) and found.error.failure is _CREDENTIAL
+            usual = FailureClass.DISPATCH if found.target.scope == Scope.APP else FailureClass.STAGE_IN
+            for failure in (usual, _CREDENTIAL):
+                is_it = failure is (_CREDENTIAL if credential else usual)
+                if found.error is None or is_it:
+                    self._waits.probed(found.reason(failure), now_us, is_well=found.error is None)
 
     def _look_for_renewals(self, now_us: int) -> None:
         if not self._waits.is_needed:
@@ -253,11 +300,13 @@ class SiteTroubles:
         for cause in now.keys() - self._open:
             each = now[cause]
             _log.warning(
-                "breaker.open", failure=cause.failure.value, scope=cause.scope, name=cause.name, reason=each.message,
-                hint=each.hint,
+                "breaker.open", failure=cause.failure.value, scope=cause.scope, name=cause.name, owner=cause.owner,
+                reason=each.message, hint=each.hint,
             )  # fmt: skip
         for cause in self._open - now.keys():
-            _log.info("breaker.closed", failure=cause.failure.value, scope=cause.scope, name=cause.name)
+            _log.info(
+                "breaker.closed", failure=cause.failure.value, scope=cause.scope, name=cause.name, owner=cause.owner
+            )  # fmt: skip
         self._open = set(now)
 
     def _write(self, now_us: int) -> None:

@@ -1,21 +1,35 @@
 """Jobs that wait at this site for a cause of its own, and the breakers: closed, open, trying. Pure: takes the time.
 
 A job that fails through the site's fault is retried by itself, with pauses from seconds to an hour. Different jobs that
-fail for the same cause with no success in between open its breaker: jobs that would meet the cause are then tried one
-at a time, and a success closes the breaker. The server sends only one such job for each try, so that a few jobs that
-can never succeed do not keep the breaker open. After `wait_max_s` jobs go back to the server.
+fail for the same cause with no success in between open its breaker, for their owner or for all (`breakers`): jobs that
+would meet the cause are then tried one at a time, the owner who failed last comes last, and a success closes the
+breaker. The server sends only one such job for each try, so that a few jobs that can never succeed do not keep the
+breaker open. After `wait_max_s` jobs go back to the server.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Hashable, Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Trouble
+from tidemill.site.fleet.breakers import (
+    BREAKERS_MAX,
+    OWN_MAX,
+    Breaker,
+    Reason,
+    TroubleCause,
+    counted,
+    covers,
+    is_enough,
+    is_wanted,
+    ladder,
+    passed_over,
+    threshold_of,
+)
 
 CLOSED_KEPT_S = 7200.0
 """A breaker that opens again within this time goes on with the pause that it had."""
@@ -23,44 +37,11 @@ CLOSED_KEPT_S = 7200.0
 TRIAL_S_MAX = 3600.0
 """A trial without an outcome for this time is given up: another job is tried."""
 
-FAILURES_MAX = 10
-"""So many failures in a row open a breaker even if all are of one job or node."""
+PASSED_MAX = 100_000
+"""Jobs of which it is known that no open breaker concerns them."""
 
 HELD_MAX = 1.5
 """Of the longest pause: what is further ahead is of a clock that was set back."""
-
-
-class TroubleCause(NamedTuple):
-    """What jobs wait for."""
-
-    failure: FailureClass
-    scope: str  #: a `trouble.Scope`; empty = of single jobs, it opens no breaker
-    name: str = ""
-
-
-class Breaker(msgspec.Struct, kw_only=True):
-    """The state of a cause. It can be written as JSON and taken up by the next agent."""
-
-    failure: FailureClass
-    scope: str
-    name: str
-    message: str = ""
-    hint: str = ""
-    since_us: int = 0
-    tries: int = 0  #: that failed since it opened
-    next_us: int = 0
-    is_open: bool = False
-    closed_us: int = 0
-    failed: int = 0  #: in a row, while it is closed
-    failing: list[str] = []  #: different jobs or nodes among them
-    trial: int = 0  #: the job that is tried now
-    trial_us: int = 0
-    is_granted: bool = False  #: a fleet has the trial: its records show the outcome
-
-    @property
-    def cause(self) -> TroubleCause:
-        """Its key."""
-        return TroubleCause(self.failure, self.scope, self.name)
 
 
 class Wait(msgspec.Struct):
@@ -68,18 +49,11 @@ class Wait(msgspec.Struct):
 
     cause: TroubleCause
     since_us: int
+    owner: str = ""
     tries: int = 0
     next_us: int = 0
     load: Hashable = None
     events: int = 0
-
-
-class Reason(NamedTuple):
-    """Why something failed, in words."""
-
-    cause: TroubleCause
-    message: str
-    hint: str = ""
 
 
 Meets = Callable[[TroubleCause], bool]
@@ -98,8 +72,15 @@ class Waits:
     ) -> None:
         self._wait_max_us = int(wait_max_s * 1e6)
         self._jitter = jitter
-        self._breakers = {each.cause: each for each in breakers}
+        self._breakers: dict[TroubleCause, Breaker] = {}
+        self._owned: dict[
+            str, dict[TroubleCause, Breaker]
+        ] = {}  #: by owner: thousands of jobs ask at each tick
+        for each in breakers:
+            self._add(each)
         self._jobs: dict[int, Wait] = {}
+        self._opened = 0  #: how often any of them was opened
+        self._passed: dict[int, int] = {}  #: jobs that met none of those: each tick asks for thousands
         self.load: dict[Hashable, int] = {}
         self.is_news = False  #: breakers have changed since they were written
 
@@ -115,8 +96,8 @@ class Waits:
 
     def is_known(self, reason: Reason) -> bool:
         """Whether this cause failed jobs before, and none has succeeded since."""
-        known = self._breakers.get(reason.cause)
-        return known is not None and (known.is_open or known.failed > 0)
+        known = [self._breakers.get(cause) for cause in ladder(reason)]
+        return any(each is not None and (each.is_open or each.failed > 0) for each in known)
 
     def breaker_of(self, job: int) -> Breaker:
         """What a waiting job waits for."""
@@ -127,32 +108,42 @@ class Waits:
     def failed(self, job: int, reason: Reason, now_us: int, *, who: str = "") -> bool:
         """A job failed for a cause of the site's. Whether it waits here: it has not waited for too long. `who`: the
         node, where that counts instead of the job."""
-        breaker = self._breaker(reason, now_us)
+        breaker = self._counted(job, reason, who or str(job), now_us)
         wait = self._jobs.get(job)
         if wait is None or wait.cause != breaker.cause:
             self._move(job, now_us)
-            wait = self._jobs[job] = Wait(breaker.cause, now_us)
+            wait = self._jobs[job] = Wait(breaker.cause, now_us, reason.owner)
         wait.tries += 1
         wait.next_us = now_us + self._pause_us(breaker.failure, wait.tries)
-        if breaker.is_open:
-            if breaker.trial == job:
-                breaker.tries += 1
-                self._again(breaker, now_us)
-        else:
-            self._count(breaker, who or str(job), now_us)
         if not self._is_late(wait, now_us):
             return True
         self._leave(job)
         return False
 
-    def succeeded(self, job: int, meets: Meets, now_us: int, *, ran: bool = False) -> None:
+    def probed(self, reason: Reason, now_us: int, *, is_well: bool) -> None:
+        """The site asked by itself, with no word of any owner's: the cause is there, or (`is_well`) it is not."""
+        known = self._breakers.get(reason.cause)
+        if is_well:
+            if known is not None:
+                known.is_contradicted = False
+                if known.is_open and known.is_probed:
+                    self._close(known, now_us)
+            return
+        if known is not None and known.is_contradicted:
+            return
+        breaker = self._breaker(reason.cause, reason, now_us)
+        if breaker is not None and not breaker.is_open:
+            self._open(breaker, now_us, is_probed=True)
+
+    def succeeded(self, job: int, meets: Meets, now_us: int, *, owner: str = "", ran: bool = False) -> None:
         """A job came past what it would have met. `ran`: its payload did; images are good only then."""
         wait = self._jobs.get(job)
-        for breaker in list(self._breakers.values()):
+        for breaker in self._of(owner):
             if (breaker.failure is FailureClass.IMAGE) is not ran:
                 continue
             if breaker.is_open:
                 if breaker.trial == job:
+                    breaker.is_contradicted = breaker.is_probed
                     self._close(breaker, now_us)
             elif breaker.failed and meets(breaker.cause):
                 breaker.failed, breaker.failing = 0, []
@@ -171,6 +162,7 @@ class Waits:
 
     def forget(self, job: int) -> None:
         """The job is over, or went back to the server."""
+        self._passed.pop(job, None)
         self._leave(job)
 
     def hasten(self, failure: FailureClass, now_us: int, *, scope: str | None = None) -> None:
@@ -187,6 +179,8 @@ class Waits:
         waited for too long."""
         for job in [job for job in self._jobs if job not in known]:
             self._leave(job)
+        if len(self._passed) > PASSED_MAX:
+            self._passed.clear()
         used: set[TroubleCause] = set()
         for wait in self._jobs.values():
             used.add(wait.cause)
@@ -198,8 +192,7 @@ class Waits:
                 breaker.trial, breaker.is_granted = 0, False
             over_us = breaker.next_us if breaker.is_open else max(breaker.closed_us, breaker.since_us)
             if cause not in used and now_us - over_us > CLOSED_KEPT_S * 1e6:  # no job asks for it any more
-                del self._breakers[cause]
-                self.is_news = True
+                self._drop(cause)
         return [job for job, wait in self._jobs.items() if self._is_late(wait, now_us)]
 
     # ---- what follows ----
@@ -214,19 +207,21 @@ class Waits:
         if due:
             self._choose(due, now_us)
 
-    def may_try(self, job: int, meets: Meets, load: tuple[Hashable, int], now_us: int) -> bool:
+    def may_try(
+        self, job: int, meets: Meets, load: tuple[Hashable, int], now_us: int, owner: str = ""
+    ) -> bool:
         """Whether to try this job now. One that would meet an open breaker's cause waits from now on. `load`: key and
-        number of its open events."""
+        number of its open events; `owner`: whose it is, empty = not known."""
         wait = self._jobs.get(job)
         if wait is None:
-            if not any(each.is_open for each in self._breakers.values()):
+            if self._passed.get(job) == self._opened:
                 return True
-            cause = next(
-                (each.cause for each in self._breakers.values() if each.is_open and meets(each.cause)), None
-            )
+            met = (each.cause for each in self._of(owner) if each.is_open and meets(each.cause))
+            cause = next(met, None)
             if cause is None:
+                self._passed[job] = self._opened
                 return True
-            wait = self._jobs[job] = Wait(cause, now_us)
+            wait = self._jobs[job] = Wait(cause, now_us, owner)
         self._weigh(wait, *load)
         breaker = self._breakers[wait.cause]
         if breaker.is_open:
@@ -242,25 +237,31 @@ class Waits:
         """What people and the server should know: open breakers, and causes for which jobs wait."""
         jobs: dict[TroubleCause, list[int]] = {}
         counts: dict[TroubleCause, int] = {}
-        fresh: set[TroubleCause] = set()
+        fresh: dict[TroubleCause, set[str]] = {}
         for job, wait in self._jobs.items():
             counts[wait.cause] = counts.get(wait.cause, 0) + 1
             named = jobs.setdefault(wait.cause, [])
             if len(named) < EXAMPLES_MAX:
                 named.append(job)
             if not wait.tries:
-                fresh.add(wait.cause)
-        found = [
-            Trouble(
-                failure=each.failure.value, scope=each.scope, name=each.name, message=each.message[:TEXT_MAX],
-                hint=each.hint[:TEXT_MAX], since_us=each.since_us, next_us=self._next_us(each, now_us),
-                jobs=counts.get(each.cause, 0), examples=jobs.get(each.cause, []), is_open=each.is_open,
-                room=int(each.is_open and each.cause not in fresh),
-            )
-            for each in self._breakers.values()
-            if each.is_open or each.cause in counts
-        ]  # fmt: skip
-        return sorted(found, key=lambda each: (not each.is_open, each.since_us))[:TROUBLES_MAX]
+                fresh.setdefault(wait.cause, set()).add(wait.owner)
+        found: list[tuple[tuple[bool, bool, int, int], Trouble]] = []
+        of_owner: dict[str, int] = {}
+        for each in self._breakers.values():
+            if not each.is_open and each.cause not in counts:
+                continue
+            over = passed_over(each.owners, fresh.get(each.cause, ())) if each.is_open else None
+            of_owner[each.owner] = of_owner.get(each.owner, 0) + 1
+            # where not all can be shown, each owner's first come before anybody's second
+            turn = of_owner[each.owner] if each.owner else 0
+            found.append(((not each.is_open, bool(each.owner), turn, each.since_us), Trouble(
+                failure=each.failure.value, scope=each.scope, name=each.name, owner=each.owner,
+                message=each.message[:TEXT_MAX], hint=each.hint[:TEXT_MAX], since_us=each.since_us,
+                next_us=self._next_us(each, now_us), jobs=counts.get(each.cause, 0),
+                examples=jobs.get(each.cause, []), is_open=each.is_open, room=int(over is not None),
+                passed_over=over or [],
+            )))  # fmt: skip
+        return [each for _, each in sorted(found, key=lambda one: one[0])[:TROUBLES_MAX]]
 
     # ---- steps they share ----
 
@@ -280,49 +281,120 @@ class Waits:
             breaker.next_us = now_us + self._pause_us(breaker.failure, breaker.tries)
         self._leave(job)
 
-    def _breaker(self, reason: Reason, now_us: int) -> Breaker:
-        cause = reason.cause
+    def _counted(self, job: int, reason: Reason, who: str, now_us: int) -> Breaker:
+        """Count a failure; the breaker for which the job waits: the widest that is open, or the narrowest."""
+        causes = ladder(reason)
+        for cause in causes:  # an owner who has too many makes no more for all, either
+            if self._breaker(cause, reason, now_us) is None and cause.owner and not cause.name.endswith("/"):
+                self._forget_alone(causes[0], reason.owner)
+        found = [self._breakers[cause] for cause in causes if cause in self._breakers]
+        if not any(each.owner == reason.owner or each.is_open for each in found):
+            found = [*found, self._single(reason, now_us)]
+        for breaker in found:  # the widest first: where one opens, the narrower ones are of no account
+            breaker.note_owner(reason.owner)
+            if not breaker.is_open:
+                self._count(breaker, reason, who, now_us)
+            elif breaker.trial == job:
+                breaker.tries += 1
+                self._again(breaker, now_us)
+            if breaker.is_open:
+                return breaker
+        return found[-1]
+
+    def _breaker(self, cause: TroubleCause, reason: Reason, now_us: int) -> Breaker | None:
+        """The breaker of a cause, with these words; None = no more can be made."""
         known = self._breakers.get(cause)
         if known is None:
-            cause = self._room_for(cause)
-            known = self._breakers.get(cause)
-        if known is None:
-            known = self._breakers[cause] = Breaker(
-                failure=cause.failure, scope=cause.scope, name=cause.name, since_us=now_us
-            )
+            if cause.scope and not self._has_room(cause):
+                return None
+            known = self._add(
+                Breaker(
+                    failure=cause.failure, scope=cause.scope, name=cause.name, owner=cause.owner,
+                    since_us=now_us,
+                )
+            )  # fmt: skip
             self.is_news = True
         if not known.is_open and not known.failed:
             known.since_us = now_us
-        known.message, known.hint = reason.message[:TEXT_MAX], reason.hint[:TEXT_MAX]
+        if not known.is_probed:
+            known.message, known.hint = reason.message[:TEXT_MAX], reason.hint[:TEXT_MAX]
         return known
 
-    def _room_for(self, cause: TroubleCause) -> TroubleCause:
-        """The cause, where another breaker may be made; else the one for single jobs of its class."""
-        if not cause.scope or len(self._breakers) < TROUBLES_MAX:
-            return cause
-        used = {wait.cause for wait in self._jobs.values()}
-        idle = [each for each in self._breakers.values() if not each.is_open and each.cause not in used]
-        if not idle:
-            return TroubleCause(cause.failure, "")
-        del self._breakers[min(idle, key=lambda each: each.closed_us).cause]
-        return cause
+    def _single(self, reason: Reason, now_us: int) -> Breaker:
+        """What the owner's jobs wait for where no more causes are told apart."""
+        cause = TroubleCause(reason.cause.failure, "", "", reason.owner)
+        found = self._breaker(cause, reason, now_us)
+        assert found is not None  # those without a scope always have room
+        return found
 
-    def _count(self, breaker: Breaker, who: str, now_us: int) -> None:
-        """One more failure in a row, of a breaker that is closed."""
-        threshold = POLICY[breaker.failure].back_off.breaker
-        breaker.failed += 1
-        if who not in breaker.failing and len(breaker.failing) < threshold:
-            breaker.failing.append(who)
-        is_enough = len(breaker.failing) >= threshold or (
-            breaker.failure is FailureClass.IMAGE and breaker.failed >= FAILURES_MAX
-        )
-        if not breaker.scope or not threshold or not is_enough:
+    def _has_room(self, cause: TroubleCause) -> bool:
+        """Whether another breaker may be made, after one that is idle went: the owner's own first."""
+        own = self._owned.get(cause.owner, {}) if cause.owner else {}
+        own_max = OWN_MAX // 2 if cause.name.endswith("/") else OWN_MAX  # paths leave room for whole places
+        if len(self._breakers) < BREAKERS_MAX and len(own) < own_max:
+            return True
+        used = {wait.cause for wait in self._jobs.values()}
+        among = own if len(own) >= own_max else self._breakers
+        idle = [each for each in among.values() if not each.is_open and each.cause not in used]
+        if not idle:
+            return False
+        self._drop(min(idle, key=lambda each: each.closed_us).cause)
+        return True
+
+    def _add(self, breaker: Breaker) -> Breaker:
+        self._breakers[breaker.cause] = breaker
+        self._owned.setdefault(breaker.owner, {})[breaker.cause] = breaker
+        return breaker
+
+    def _drop(self, cause: TroubleCause) -> None:
+        del self._breakers[cause]
+        own = self._owned[cause.owner]
+        del own[cause]
+        if not own:
+            del self._owned[cause.owner]
+        self.is_news = True
+        if cause.owner:
+            self._forget_alone(cause._replace(owner=""), cause.owner)
+
+    def _forget_alone(self, shared: TroubleCause, owner: str) -> None:
+        """Drop what is counted for all, if only this owner's failures are."""
+        known = self._breakers.get(shared)
+        if known is None or known.is_open or any(each.owner != owner for each in known.failing):
             return
-        breaker.is_open, breaker.failed, breaker.failing = True, 0, []
+        if not any(wait.cause == shared for wait in self._jobs.values()):
+            self._drop(shared)
+
+    def _of(self, owner: str) -> list[Breaker]:
+        """Those that jobs of this owner may meet: of all, then its own."""
+        own = self._owned.get(owner, {}).values() if owner else ()
+        return [*self._owned.get("", {}).values(), *own]
+
+    def _count(self, breaker: Breaker, reason: Reason, who: str, now_us: int) -> None:
+        """One more failure in a row, of a breaker that is closed."""
+        cause, threshold = breaker.cause, threshold_of(breaker.cause, reason)
+        one = counted(cause, reason, who)
+        breaker.failed += 1
+        if is_wanted(cause, one, breaker.failing, threshold):
+            breaker.failing.append(one)
+        if is_enough(cause, breaker.failing, breaker.failed, threshold):
+            self._open(breaker, now_us)
+
+    def _open(self, breaker: Breaker, now_us: int, *, is_probed: bool = False) -> None:
+        """Open it, in the place of all narrower ones."""
+        self._opened += 1
+        breaker.is_open, breaker.is_probed, breaker.failed, breaker.failing = True, is_probed, 0, []
         if now_us - breaker.closed_us > CLOSED_KEPT_S * 1e6:
             breaker.tries = 0
         breaker.tries = max(2, breaker.tries + 1)  # each of them was tried
         self._again(breaker, now_us)
+        for cause, each in self._breakers.items():
+            if covers(breaker.cause, cause):
+                each.closed_us = now_us if each.is_open else each.closed_us
+                each.is_open, each.trial, each.is_granted = False, 0, False
+                each.failed, each.failing = 0, []
+        for wait in self._jobs.values():
+            if covers(breaker.cause, wait.cause):
+                wait.cause = breaker.cause
 
     def _again(self, breaker: Breaker, now_us: int) -> None:
         breaker.trial, breaker.is_granted = 0, False
@@ -330,21 +402,23 @@ class Waits:
         self.is_news = True
 
     def _close(self, breaker: Breaker, now_us: int) -> None:
-        breaker.is_open, breaker.trial, breaker.is_granted = False, 0, False
+        breaker.is_open, breaker.is_probed, breaker.trial, breaker.is_granted = False, False, 0, False
         breaker.closed_us = now_us
-        breaker.failed, breaker.failing = 0, []
+        breaker.failed, breaker.failing, breaker.owners = 0, [], []
         for wait in self._jobs.values():
             if wait.cause == breaker.cause:
                 wait.next_us = now_us
         self.is_news = True
 
     def _choose(self, due: dict[TroubleCause, Breaker], now_us: int) -> None:
-        """The job of each that was tried least, the first of them."""
-        best: dict[TroubleCause, tuple[int, int]] = {}
-        for job, wait in self._jobs.items():
-            if wait.cause in due and wait.tries < best.get(wait.cause, (1 << 60, 0))[0]:
-                best[wait.cause] = (wait.tries, job)
-        for cause, (_, job) in best.items():
+        """The job of each that was tried least, the first of them, of the owner who has not failed for longest."""
+        ranks = {cause: {owner: k for k, owner in enumerate(each.owners, 1)} for cause, each in due.items()}
+        best: dict[TroubleCause, tuple[int, int, int, int]] = {}
+        for number, (job, wait) in enumerate(self._jobs.items()):
+            if wait.cause in due:
+                mine = (ranks[wait.cause].get(wait.owner, 0), wait.tries, number, job)
+                best[wait.cause] = min(mine, best.get(wait.cause, mine))
+        for cause, (*_, job) in best.items():
             due[cause].trial, due[cause].trial_us = job, now_us
 
     def _next_us(self, breaker: Breaker, now_us: int) -> int:

@@ -6,7 +6,7 @@ configured one until another start is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -20,6 +20,9 @@ FADE = 0.2
 STARTUP_S_MAX = 600.0
 """A start-up beyond this is an accident, not a cost to plan with."""
 
+UNKNOWN = ""
+"""The owner of a job that is not here any more."""
+
 EVENTS_LOST_MAX = 2.0
 """A slot loses at most this multiple of the typical range: longer silence means that it has nothing to do."""
 
@@ -32,6 +35,7 @@ class _Pilot(msgspec.Struct):
     done: int = 0
     failed: int = 0
     why_failed: str = ""
+    owners: set[str] = set()  #: whose payloads failed
     slots: dict[int, int] = {}
 
 
@@ -46,8 +50,13 @@ class Costs:
         self._pilots: dict[str, _Pilot] = {}
         self._first: dict[str, int] = {}
 
-    def heard(self, records: Iterable[Record], allocations: dict[str, Allocation]) -> None:
-        """Take records of a fleet; `allocations`: by name, with their start in the batch system."""
+    def heard(
+        self,
+        records: Iterable[Record],
+        allocations: dict[str, Allocation],
+        owner_of: Callable[[int], str] = lambda _: UNKNOWN,
+    ) -> None:
+        """Take records of a fleet; `allocations`: by name, with their start in the batch system; `owner_of`: a job."""
         for record in records:
             if type(record) is Started:
                 if record.rank == 0 or record.allocation not in self._pilots:
@@ -60,6 +69,7 @@ class Costs:
                 if pilot is not None:
                     pilot.failed += 1
                     pilot.why_failed = record.message
+                    pilot.owners.add(owner_of(record.job))
             else:
                 assert type(record) in (Returned, Ended, Noted)
 
@@ -81,6 +91,11 @@ class Costs:
         """How many records of the allocation report work done, and work failed."""
         pilot = self._pilots.get(name)
         return (pilot.done, pilot.failed) if pilot is not None else (0, 0)
+
+    def owners_of_failed(self, name: str) -> Collection[str]:
+        """Whose payloads failed in the allocation; empty = that is not known."""
+        pilot = self._pilots.get(name)
+        return () if pilot is None or UNKNOWN in pilot.owners else pilot.owners
 
     def why_failed(self, name: str) -> str:
         """What the last failure of a payload in the allocation was; empty = none failed."""

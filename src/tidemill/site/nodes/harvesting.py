@@ -53,7 +53,7 @@ from tidemill.site.staff.stopping import retreat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.monitoring import AwaitedNodes
-from tidemill.wire.node import Record, Started
+from tidemill.wire.node import Record, Started, job_of
 
 IDLE_FACTOR = 10
 """Where nothing is held and nothing waits, the pause between polls is longer by this factor."""
@@ -153,7 +153,13 @@ class Harvesting:
 
     def heard(self, records: Sequence[Record]) -> None:
         """Take what pilots record: what starts cost, and that allocations start."""
-        self.machine.costs.heard(records, self._log.pool.state.allocations)
+        state = self._log.pool.state
+
+        def owner_of(number: int) -> str:
+            job = state.jobs.get(job_of(number))
+            return "" if job is None else job.owner
+
+        self.machine.costs.heard(records, state.allocations, owner_of)
         self.doubts.heard(records)
         started = {record.allocation for record in records if type(record) is Started}
         if started:
@@ -514,7 +520,7 @@ class Harvesting:
         fleets = self._log.pool.state.fleets
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         found += late(waiting, self._config.harvest, now_us)
-        exclude = bad.judge(now_us / 1e6).exclude
+        exclude = bad.judge(now_us / 1e6, self._owners()).exclude
         if exclude and self._config.batch != "pbs":  # which cannot exclude nodes
             found += doomed(waiting, bad.sentenced_s, exclude, now_us)
         return found
@@ -629,7 +635,7 @@ class Harvesting:
         an hour."""
         self.machine.quarantine.heard(self._log.pool.state.allocations)
         now_us = clock.now_us()
-        verdict = self.machine.quarantine.judge(now_us / 1e6)
+        verdict = self.machine.quarantine.judge(now_us / 1e6, self._owners())
         while self._asked and self._asked[0][0] <= now_us - planning.HOUR_US:
             self._asked.popleft()
         if contested:
@@ -638,6 +644,10 @@ class Harvesting:
             )
         starts = self._failed_starts(verdict, now_us)
         return planning.with_hour(starts, self._asked, self._config, nodes=self.machine.nodes)
+
+    def _owners(self) -> set[str]:
+        """Who has work here."""
+        return {job.owner for job in self._log.pool.state.jobs.values()}
 
     def _failed_starts(self, verdict: QuarantineVerdict, now_us: int) -> Starts:
         """What failed starts allow."""

@@ -5,7 +5,7 @@ SITE/quarantine.json      quarantine.State, written when something is worth reme
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -65,6 +65,7 @@ class NodeQuarantine:
     def ended(self, allocation: Allocation, *, is_stopped: bool = False) -> None:
         """It has ended, as its record says. `is_stopped`: while its site was stopped, so that its pilots left."""
         done, failed = self._costs.outcomes(allocation.name)
+        owners = self._costs.owners_of_failed(allocation.name)
         why = self._costs.why_failed(allocation.name)
         self._costs.forget(allocation.name)
         if not allocation.hosts:
@@ -75,12 +76,15 @@ class NodeQuarantine:
             lived_s=max(0, lived_us) / 1e6,
             did_work=done > 0,
             payloads_failed=failed,
+            owners=owners,
             ordered=bool(allocation.canceled_us or allocation.leaves) or is_stopped,
             evidence=allocation.reason or why,
         )
-        failures = self._quarantine.state.failures
+        state = self._quarantine.state
+        had_failed = bool(state.failures or state.of_owners)
         outcome = self._quarantine.ended(allocation.hosts, end, allocation.ended_us / 1e6)
-        self._is_news |= outcome is Outcome.FAILED_FAST or failures > self._quarantine.state.failures
+        is_forgiven = had_failed and not (state.failures or state.of_owners)
+        self._is_news |= outcome is Outcome.FAILED_FAST or is_forgiven
 
     def silent(self, allocation: Allocation, why: str, now_us: int) -> None:
         """It has run for long without a word of a pilot, and we end it."""
@@ -113,13 +117,14 @@ class NodeQuarantine:
         )
         return sorted(nodes, key=lambda each: -each.since_s)
 
-    def judge(self, now_s: float) -> QuarantineVerdict:
-        """What follows now."""
-        self.verdict = self._quarantine.judge(now_s)
+    def judge(self, now_s: float, owners: Collection[str] | None = None) -> QuarantineVerdict:
+        """What follows now, where these owners have work here; None = that is not known."""
+        self.verdict = self._quarantine.judge(now_s, owners)
         for each in self.verdict.new:
             _log.warning(
-                "node.quarantined", node=each.node, until_s=each.until_s, why=each.why, evidence=each.evidence
-            )
+                "node.quarantined", node=each.node, until_s=each.until_s, why=each.why, evidence=each.evidence,
+                owner=each.owner,
+            )  # fmt: skip
         if self._is_news or self.verdict.new:
             self._is_news = False
             try:

@@ -22,7 +22,8 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
-from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, due, make, order_id
+from tidemill.site.data.fair_moves import MoveLimits, RunningMove, WaitingMove, due, makes_way
+from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, make, order_id
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
 from tidemill.site.data.transfer_node import TransferNodeMoves, _step
@@ -37,24 +38,54 @@ def config(*endpoints: Endpoint) -> SiteConfig:
 
 
 @given(
-    st.lists(st.tuples(st.integers(), st.sampled_from("abc")), max_size=30, unique_by=lambda each: each[0]),
-    st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)),
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["ada", "eve"])), max_size=30),
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["ada", "eve"])), max_size=6),
     st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
     st.integers(1, 8),
+    st.booleans(),
 )
-def test_no_endpoint_has_more_than_its_share_and_no_place_stays_empty(
-    waiting: list[tuple[int, str]], running: dict[str, int], limits: dict[str, int], total: int
+def test_no_endpoint_has_more_than_its_share_and_no_place_stays_empty_but_the_last_for_others(
+    wanted: list[tuple[str, str]],
+    have: list[tuple[str, str]],
+    endpoints: dict[str, int],
+    total: int,
+    is_shared: bool,
 ) -> None:
-    names = [(str(n), place) for n, place in waiting]
-    starts = due(names, running, limits=limits, total_max=total)
-    places = dict(names)
-    busy = {place: running.get(place, 0) + sum(places[each] == place for each in starts) for place in "abc"}
+    waiting = [WaitingMove(f"w{n}", *each) for n, each in enumerate(wanted)]
+    running = [RunningMove(f"r{n}", *each) for n, each in enumerate(have)]
+    limits = MoveLimits(endpoints, total, is_shared)
+    starts = due(waiting, running, limits)
+    started = {each.id: each for each in waiting if each.id in starts}
+    assert len(starts) == len(started) <= max(0, total - len(running))
+    busy = {place: sum(each.endpoint == place for each in (*running, *started.values())) for place in "abc"}
     for place in "abc":
-        assert busy[place] <= max(limits.get(place, 1), running.get(place, 0))
-    assert len(starts) <= max(0, total - sum(running.values()))
-    left = [place for name, place in names if name not in starts]
-    if sum(busy.values()) < total:
-        assert all(busy[place] >= limits.get(place, 1) for place in left)
+        before = sum(each.endpoint == place for each in running)
+        assert busy[place] <= max(limits.at(place), before)
+    left = [each for each in waiting if each.id not in starts]
+    if len(running) + len(starts) < limits.own(total):
+        assert all(busy[each.endpoint] >= limits.own(limits.at(each.endpoint)) for each in left)
+
+
+def test_slots_go_to_the_owner_who_has_the_fewest_and_none_takes_the_last_of_several() -> None:
+    limits = MoveLimits({"a": 4}, 8, is_shared=True)
+    eves = [WaitingMove(f"e{n}", "a", "eve") for n in range(9)]
+    assert due(eves, [], limits) == ["e0", "e1", "e2"]
+    assert len(due(eves, [], limits._replace(is_shared=False))) == 4, "alone it has all"
+    running = [RunningMove(f"e{n}", "a", "eve") for n in range(3)]
+    assert due([*eves, WaitingMove("ada", "a", "ada")], running, limits) == ["ada"]
+
+
+def test_a_move_that_hangs_makes_way_for_an_owner_who_waits_in_vain() -> None:
+    limits = MoveLimits({"a": 2}, 8, is_shared=True)
+    ada = [WaitingMove("ada", "a", "ada", since_s=100)]
+    hangs, moves = RunningMove("hangs", "a", "eve", idle_s=60), RunningMove("moves", "a", "eve", idle_s=1)
+    assert makes_way(ada, [hangs, moves], limits, 105) is None, "it may come to its turn by itself"
+    assert makes_way(ada, [hangs, moves], limits, 111) == "hangs"
+    slow = [RunningMove("much", "a", "eve", 0.1, 10**9), RunningMove("little", "a", "eve", 0.1, 10**3)]
+    assert makes_way(ada, slow, limits, 111) == "little", "who drips for two holds up the other one no more"
+    fair = [RunningMove("e", "a", "eve", 0.1), RunningMove("b", "a", "bob", 0.1)]
+    assert makes_way(ada, fair, limits, 111) is None, "one each"
+    assert makes_way([WaitingMove("more", "a", "eve", since_s=0)], [hangs, moves], limits, 111) is None
 
 
 def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tidemill.site.data.budget import StageRoom
 from tidemill.site.data.fetching import INLINE_BYTES_MAX
 from tidemill.site.data.moves import MoveCounts, MoveOrder, MoveOutcome, MovesPendingError
 from tidemill.site.data.owners import OwnedPlaces
-from tidemill.site.data.remote_outputs import Departures
+from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.transfer.contract import Direction
 from tidemill.transfer.file import Roots
@@ -578,11 +578,11 @@ def test_an_output_that_went_to_a_former_directory_goes_to_the_new_one(tmp_path:
 
     def delivered(url: str) -> bool:
         path = departures.prepare(7, "hits", "0", build, url=url)
-        if departures.send(7, "hits", path, url, []) is not None:
+        if departures.send(7, "hits", path, Destination(url), []) is not None:
             return True
         sent.extend(each.url for each in far.gets.values())
         far.come(b"hits")
-        return departures.send(7, "hits", path, url, []) is not None
+        return departures.send(7, "hits", path, Destination(url), []) is not None
 
     for url in (f"{HOST}full/hits", f"{HOST}other/hits", f"{HOST}other/hits"):
         assert delivered(url)

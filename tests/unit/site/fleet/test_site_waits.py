@@ -8,7 +8,8 @@ import msgspec
 
 from tidemill.model.failure import FailureClass
 from tidemill.model.trouble import EXAMPLES_MAX, TROUBLES_MAX, Scope
-from tidemill.site.fleet.waits import Breaker, Reason, TroubleCause, Waits
+from tidemill.site.fleet.breakers import BREAKERS_MAX, Breaker, Reason, TroubleCause
+from tidemill.site.fleet.waits import Waits
 
 S = 1_000_000
 HOUR = 3600 * S
@@ -230,7 +231,7 @@ def test_causes_and_examples_are_bounded_whatever_goes_wrong() -> None:
         host = draw.randrange(400)
         cause = TroubleCause(FailureClass.STAGE_IN, Scope.INPUT, f"https://h{host}.example.org")
         them.failed(job, Reason(cause, "no answer " + "x" * 5000), S)
-    assert len(them.breakers) <= TROUBLES_MAX + len(FailureClass)
+    assert len(them.breakers) <= BREAKERS_MAX + len(FailureClass)
     shown = them.troubles(S)
     assert len(shown) <= TROUBLES_MAX
     assert max(len(each.examples) for each in shown) <= EXAMPLES_MAX

@@ -1,0 +1,111 @@
+"""Which moves start and which make way, so that one owner's slow files hold up no other's. Pure.
+
+The slots of an endpoint go to the owner who has the fewest. Where several owners have moved files lately, none takes
+the last slot; and where one waits in vain nevertheless, a move that hangs, or one of an owner who has more, makes way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+OWNERS_S = 3600.0
+"""Owners who have moved something in this time count as there: a slot is left for them."""
+
+YIELD_S = 10.0
+"""An owner of whom nothing moves waits so long for a slot before another's move makes way."""
+
+HANG_S = 10.0
+"""A move without a byte for this time hangs: it makes way first."""
+
+
+class WaitingMove(NamedTuple):
+    """A move that may start. `since_s`: when it was wanted."""
+
+    id: str
+    endpoint: str
+    owner: str = ""
+    since_s: float = 0.0
+
+
+class RunningMove(NamedTuple):
+    """A move that has a slot. `idle_s`: for how long no byte has come; `bytes`: that have."""
+
+    id: str
+    endpoint: str
+    owner: str = ""
+    idle_s: float = 0.0
+    bytes: int = 0
+
+
+class MoveLimits(NamedTuple):
+    """How many may run. `endpoints`: at each, 1 where nothing is said; `total`: in all; `is_shared`: several owners
+    have moved files lately."""
+
+    endpoints: Mapping[str, int]
+    total: int
+    is_shared: bool = False
+
+    def at(self, endpoint: str) -> int:
+        """At an endpoint."""
+        return self.endpoints.get(endpoint, 1)
+
+    def own(self, limit: int) -> int:
+        """Of a limit what one owner may use."""
+        return max(1, limit - 1) if self.is_shared else limit
+
+
+def due(waiting: Sequence[WaitingMove], running: Sequence[RunningMove], limits: MoveLimits) -> list[str]:
+    """Which may start now beside those that run, in the order in which they were wanted within an owner and endpoint:
+    those of the owner who has the fewest slots first."""
+    busy = Counter(each.endpoint for each in running)
+    mine = Counter((each.endpoint, each.owner) for each in running)
+    of_owner = Counter(each.owner for each in running)
+    queues: dict[tuple[str, str], deque[tuple[int, str]]] = {}
+    for number, each in enumerate(waiting):
+        queues.setdefault((each.endpoint, each.owner), deque()).append((number, each.id))
+    starts: list[str] = []
+    while len(running) + len(starts) < limits.total:
+        free = [
+            key
+            for key in queues
+            if busy[key[0]] < limits.at(key[0])
+            and mine[key] < limits.own(limits.at(key[0]))
+            and of_owner[key[1]] < limits.own(limits.total)
+        ]
+        if not free:
+            break
+        key = min(free, key=lambda each: (of_owner[each[1]], mine[each], queues[each][0]))
+        starts.append(queues[key].popleft()[1])
+        busy[key[0]] += 1
+        mine[key] += 1
+        of_owner[key[1]] += 1
+        if not queues[key]:
+            del queues[key]
+    return starts
+
+
+def makes_way(
+    waiting: Sequence[WaitingMove], running: Sequence[RunningMove], limits: MoveLimits, now_s: float
+) -> str | None:
+    """The move that makes way for an owner of whom nothing moves at an endpoint although it has waited; None = none
+    does. What may start by itself is not among `waiting`."""
+    busy = Counter(each.endpoint for each in running)
+    mine = Counter((each.endpoint, each.owner) for each in running)
+    for one in waiting:
+        if mine[one.endpoint, one.owner] or now_s - one.since_s < YIELD_S:
+            continue
+        is_full = busy[one.endpoint] >= limits.at(one.endpoint)
+        among = [each for each in running if each.owner != one.owner]
+        if is_full:
+            among = [each for each in among if each.endpoint == one.endpoint]
+        elif len(running) < limits.total:
+            continue  # it is bounded by what it has elsewhere
+        hanging = [each for each in among if each.idle_s >= HANG_S]
+        more = [each for each in among if mine[each.endpoint, each.owner] > 1]
+        if hanging:
+            return max(hanging, key=lambda each: each.idle_s).id
+        if more:
+            return min(more, key=lambda each: each.bytes).id
+    return None
