@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.contract.server_world import SIM, Site, World, done, key_of, leases
 
 from tidemill.model.job import JobSpec
-from tidemill.server.core.settling import USAGE_MAX
+from tidemill.server.core.settling import CLOCK_STEP_US, USAGE_MAX
 from tidemill.server.database.rows import USAGE_SUM_MAX
 from tidemill.server.read import api_pages
 from tidemill.wire.api import PayloadUsage
 
-HUGE = {"wall_us": 2**62, "read_bytes": 2**62, "rss_kb": 2**62, "payloads": 2**62}
+HUGE = {"wall_us": 2**62, "user_us": 2**62, "read_bytes": 2**62, "rss_kb": 2**62, "payloads": 2**62}
 
 
 def test_each_figure_of_a_report_is_clamped(world: World) -> None:
@@ -21,7 +22,7 @@ def test_each_figure_of_a_report_is_clamped(world: World) -> None:
         report.usage = PayloadUsage(**HUGE)
         site.sync(report, want=0)
     usage = api_pages.campaign(world.reader, key_of(world.reader, "c")).usage
-    assert (usage.wall_us, usage.read_bytes, usage.rss_kb) == (2 * USAGE_MAX, 2 * USAGE_MAX, USAGE_MAX)
+    assert (usage.user_us, usage.read_bytes, usage.rss_kb) == (2 * USAGE_MAX, 2 * USAGE_MAX, USAGE_MAX)
     assert world.state(1) == world.state(2) == "COMPLETED"
 
 
@@ -36,5 +37,20 @@ def test_sums_of_many_huge_reports_end_below_what_a_database_holds(world: World)
         site.sync(*reports, want=0)
     detail = world.job(1)
     assert detail.row.state == "COMPLETED"
-    assert detail.usage.wall_us == USAGE_SUM_MAX
-    assert USAGE_SUM_MAX <= api_pages.campaign(world.reader, key_of(world.reader, "c")).usage.wall_us < 2**63
+    assert detail.usage.user_us == USAGE_SUM_MAX
+    assert USAGE_SUM_MAX <= api_pages.campaign(world.reader, key_of(world.reader, "c")).usage.user_us < 2**63
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_events_were_at_work_for_no_longer_than_they_were_leased(world: World, count: int) -> None:
+    """Else one site could use up an owner's share at all others, for years."""
+    world.submit(JobSpec(app="sim", events=10))
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    honest, forged = done(lease, 0, count), done(lease, count, count)
+    honest.usage = PayloadUsage(wall_us=count * 60_000_000)
+    forged.usage = PayloadUsage(wall_us=2**62)
+    site.sync(honest, want=0)
+    assert world.job(1).usage.wall_us == count * 60_000_000
+    site.sync(forged, want=0)
+    assert world.job(1).usage.wall_us < count * 2 * CLOCK_STEP_US

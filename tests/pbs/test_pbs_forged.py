@@ -83,12 +83,17 @@ def test_a_forged_record_of_another_number_is_no_allocation(pbs: PbsWorld, name:
     assert [each.id for each in batch.snapshot().running if not each.ours] == ["900.fake-pbs"]
 
 
+@pytest.mark.parametrize(
+    "server", [".fake-pbs", "", ".", ".other", ".fake-pbs.example.org", ".FAKE-PBS", ".fake-pbs (2)"]
+)
 def test_of_two_records_of_a_number_that_one_counts_which_pbs_shows_when_asked_by_number(
-    pbs: PbsWorld,
+    pbs: PbsWorld, server: str
 ) -> None:
+    """Whichever form of the server's name the forged one has."""
     batch = full(pbs)
     before = ours(batch)
-    forge(pbs, HERE[NAMES[0]], NAMES[0])
+    forge(pbs, f"1{server}", NAMES[0])
+    forge(pbs, f"2{server}", NAMES[1])
     forge(pbs, HERE[NAMES[1]], "another")
     assert ours(batch) == before
     assert len(batch.snapshot().running) == 2

@@ -14,6 +14,7 @@ from tests.worlds.batch.slurm_cluster import SlurmCluster
 from tidemill import clock
 from tidemill.batch.contract import Answer, Ending
 from tidemill.batch.slurm import SlurmBatchSystem
+from tidemill.batch.slurm.text import FIELD, RECORD
 from tidemill.config.site import Cluster
 from tidemill.model.machine import NodeState
 from tidemill.model.state import AllocationState
@@ -77,6 +78,28 @@ def test_lost_submission_is_gone_though_its_number_comes_again(
             slurm_cluster.run("scancel", job)
     bench.submit("again", "exit 0")
     assert bench.wait_end("again").ending is Ending.DONE
+
+
+@pytest.mark.parametrize("option", ["--comment", "--job-name"])
+def test_records_in_the_name_or_comment_of_another_users_job_are_no_allocations(
+    bench: Bench, slurm_cluster: SlurmCluster, option: str
+) -> None:
+    """Slurm takes any character there; a longer list of such texts is tried in tests/attack/site."""
+    number = bench.submit("a", "sleep 600")
+    bench.wait("a", ACTIVE)
+    fields = [
+        "777", "R", slurm_cluster.user, "1", "n1", "2026-11-29T00:00:00", "N/A", "1:00", "2026-11-29T00:00:00", "batch",
+        "(null)", "None", "1", "(null)", "(null)", "1", "0", "OK", bench.name("b"), f"tidemill {KEY}",
+    ]  # fmt: skip
+    other = slurm_cluster.run_as_user(
+        "sbatch", "--parsable", "-H", "-o", "/dev/null", "--chdir=/", f"{option}=x{RECORD}{FIELD.join(fields)}",
+        "--wrap", "sleep 60", user="daemon",
+    ).strip()  # fmt: skip
+    seen = bench.batch.snapshot()
+    assert [each.id for each in seen.running if each.ours] == [number]
+    assert "777" not in {each.id for each in [*seen.running, *seen.queued]}
+    assert [each.user for each in seen.queued if each.id == other] == ["daemon"]
+    slurm_cluster.run("scancel", other)
 
 
 def test_node_that_fails_ends_its_allocation_without_blame(bench: Bench, slurm_cluster: SlurmCluster) -> None:

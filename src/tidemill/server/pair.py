@@ -105,6 +105,7 @@ class PairedRole:
         self._dispatcher, self._parts, self._audit = dispatcher, parts, audit
         self._ending = threading.Event()
         self._said = ""
+        self._holder = ""  #: the session that was last named as the active server
         self._threads = [
             threading.Thread(target=self._run, name="pair", daemon=True),
             threading.Thread(target=self._watch, name="pair-watch", daemon=True),
@@ -153,7 +154,9 @@ class PairedRole:
         if not self._session.take():
             for each in tuple(self._dispatcher.writer.listeners):
                 each()  # feeds and live pages: the other server may have committed
+            self._explain()
             return
+        self._holder = ""
         self._dispatcher.site_watch.restart()
         self._parts.start()
         self._audit.take_over(self._session.term)
@@ -161,6 +164,20 @@ class PairedRole:
         _LOG.warning(
             "server.active", term=self._session.term, seconds=round(clock.monotonic_s() - began_s, 3)
         )
+
+    def _explain(self) -> None:
+        """Log which session is the active server, or that a session of another program keeps both servers waiting."""
+        holder = self._session.holder
+        if holder in ("", self._holder):
+            return
+        self._holder = holder
+        if not self._session.is_locked_out:
+            _LOG.info("pair.active", session=holder)
+            return
+        _LOG.warning(
+            "pair.locked_out", session=holder, reason="a session of another program holds the active server's lock",
+            hint="end it with `SELECT pg_terminate_backend(PID)`, and let no other role connect to the database",
+        )  # fmt: skip
 
     def _stand_by(self) -> None:
         """What only the active server does ends, if it runs."""

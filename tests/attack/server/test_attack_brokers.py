@@ -14,6 +14,7 @@ import pytest
 from tests.contract.conftest import postgresql_url
 from tests.contract.server_world import SIM, Site, World, done, leases
 
+from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.archive.parquet import Archive
@@ -150,6 +151,33 @@ def test_two_servers_of_a_pair_run_with_the_documented_rights(places: list[str])
     finally:
         for each in pair:
             each.close()
+
+
+@pytest.mark.postgresql
+def test_a_session_that_keeps_the_lock_of_the_active_server_is_named(places: list[str]) -> None:
+    """A careless neighbour who has the password: else a pair stays two standbys, and says nothing."""
+    import psycopg
+
+    from tidemill.server.database.postgresql import ADVISORY_LOCK
+
+    owner, server, _ = places
+    Store(url=owner).upgrade()
+    one = PairedSession(server, load(Dialect.POSTGRESQL))
+    try:
+        with psycopg.connect(server, autocommit=True, application_name="psql") as neighbour:
+            neighbour.execute("SELECT pg_advisory_lock(%s)", (ADVISORY_LOCK,))
+            name = f"psql (role tidemill_server, PID {neighbour.info.backend_pid})"
+            assert not one.take()
+            assert (one.holder, one.is_locked_out) == (name, True)
+            with pytest.raises(ConfigError, match=re.escape(name)):
+                Dispatcher(Store(url=server))
+        assert one.take()
+        two = PairedSession(server, load(Dialect.POSTGRESQL))
+        assert not two.take()
+        assert (two.holder.split()[0], two.is_locked_out) == ("tidemill", False)
+        two.close()
+    finally:
+        one.close()
 
 
 def test_no_statement_of_the_server_needs_more_than_rows() -> None:

@@ -157,7 +157,9 @@ def test_algorithms_are_those_of_the_key_in_the_set(attacked: Attacked) -> None:
     "claims",
     [
         {"exp": "9999999999"}, {"exp": True}, {"exp": 1e300}, {"exp": float("inf")}, {"exp": [9999999999]},
-        {"exp": None},
+        {"exp": None}, {"exp": 10**400}, {"exp": -(10**400)}, {"exp": str(int(time.time()) + 60)}, {"iat": -(10**400)},
+        {"iat": "0"}, {"exp": float("nan")}, {"iat": float("nan")}, {"nbf": float("-inf")}, {"jti": ["x"]},
+        {"aud": [AUDIENCE, 5]}, {"sub": "\ud800"}, {"sub": "a\u202eb"},
         {"nbf": "0x"}, {"iat": {"a": 1}}, {"iat": 9_999_999_999}, {"iss": ISSUER.rstrip("/")},
         {"iss": ISSUER.upper()}, {"aud": {AUDIENCE: 1}}, {"aud": []}, {"aud": AUDIENCE + "/"}, {"aud": [[AUDIENCE]]},
         {"sub": ""}, {"sub": ["carol"]}, {"sub": 7}, {"wlcg.ver": 1}, {"scope": ["compute.create"]},
@@ -180,6 +182,24 @@ def test_a_subject_or_group_like_a_members_has_no_right_of_the_member(attacked: 
         who = "token:" + attacked.issuer.token(**claims)
         assert attacked.ask(who, "GET", "/v1/campaigns/ada-1")[0] in (401, 403, 404), claims
         assert attacked.ask(who, "POST", "/v1/sync", sync)[0] in (401, 403), claims
+
+
+def test_a_token_that_is_nested_too_deeply_is_refused(attacked: Attacked) -> None:
+    text = "[" * 1_800 + "]" * 1_800
+    good = attacked.issuer.token()
+    for part in (0, 1):
+        parts = good.split(".")
+        told = base64.urlsafe_b64decode(parts[part] + "=" * (-len(parts[part]) % 4)).decode()
+        parts[part] = base64.urlsafe_b64encode(f'{told[:-1]},"x":{text}}}'.encode()).decode().rstrip("=")
+        refused(attacked, {f"part {part}": ".".join(parts)})
+
+
+@pytest.mark.parametrize(
+    "groups", [{"/tide/operators": 1}, [["/tide/operators"]], ["/tide/operators/"], [{}, None, 1.5]]
+)
+def test_groups_of_odd_types_are_none(attacked: Attacked, groups: Any) -> None:
+    who = "token:" + attacked.issuer.token(**{"wlcg.groups": groups})
+    assert attacked.ask(who, "GET", "/v1/campaigns/ada-1")[0] == 404, "she is a submitter, and no operator"
 
 
 @pytest.mark.parametrize("place", ["?access_token={}", "?token={}", "?authorization=Bearer%20{}"])

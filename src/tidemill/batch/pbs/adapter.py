@@ -349,8 +349,8 @@ class PbsBatchSystem:
         lost = [each for each in bases if is_name(each) and self._records.submitted(each) is None]
         if lost := sorted(filter(self._records.was_tried, lost)):
             self._find(lost)
-        mine = {own.number_of(key): name for key, name in claimed.items() if self._is_number(key, name)}
-        doubtful = own.doubtful(jobs, mine, self._living)
+        mine = {self._id(name): name for key, name in claimed.items() if self._is_number(key, name)}
+        doubtful = own.doubtful(jobs, claimed, mine, self._living)
         told = own.by_number(doubtful, self._records_of(doubtful))
         return own.settled(jobs, claimed, mine, told)
 
@@ -359,7 +359,7 @@ class PbsBatchSystem:
         base, index = split_element(name)
         if not is_name(base) or (index is not None and not self._records.has(name)):
             return False
-        return command.short_id(own.number_of(key)) == command.short_id(self._id(name))
+        return own.number_of(key) == command.short_id(self._id(name))
 
     def _id(self, name: str) -> str:
         """The number of an allocation; empty where the reply to its submission never came."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import msgspec
@@ -109,9 +110,10 @@ class Survey:
 
     def _jobs(self, is_ours: IsOurs, nodes: int) -> tuple[list[Running], list[Queued]]:
         """By text; by JSON where the text cannot be read and the configuration allows it."""
-        output = self._ask("squeue", "-a", "-h", "-t", LIVING, "-o", text.ALL_FORMAT, kind="queue")
+        record = text.RECORD + secrets.token_hex(8)  # that no user can have written into a comment
+        output = self._ask("squeue", "-a", "-h", "-t", LIVING, "-o", text.all_format(record), kind="queue")
         try:
-            read = text.everybody(output, is_ours, nodes=nodes)
+            read = text.everybody(output, is_ours, nodes=nodes, record=record)
         except ProtocolError as error:
             self._complain(error)
             return document.jobs(self._ask("squeue", "-a", "--json", kind="queue"), is_ours)

@@ -1,8 +1,9 @@
 """What Slurm's commands print as text, read row by row. Pure.
 
-Jobs are asked for with separators that cannot occur (`squeue -o` prints what stands between its fields as it is), so
-that names and comments may hold anything; a row that does not fit is counted and passed over, and a reply in which
-many do not fit is an error.
+`squeue -o` prints what stands between its fields as it is, and names and comments as well: Slurm takes any character in
+them (22.05.8, tried), so a user can write whole records there. All users' jobs are therefore asked for with a mark
+before each record that differs from query to query (`all_format`), and name and comment are the last fields. A row that
+does not fit is counted and passed over, and a reply in which many do not fit is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ UNREADABLE_SHARE_MAX = 0.02
 OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVjk")
 """squeue(1): id, state, user, reason, nodes, start, end, submission, name, comment."""
 
-ALL_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "ituDNSelVPfrQYvCmhjk")
+ALL_FIELDS = FIELD.join(f"%{letter}" for letter in "ituDNSelVPfrQYvCmhjk")
 """Besides: node count, limit, partitions, features, priority, planned nodes, reservation, CPUs, memory, sharing."""
 
 
@@ -57,16 +58,22 @@ class OwnJob(NamedTuple):
 
 
 class Everybody(NamedTuple):
-    """Rows of `ALL_FORMAT`, and how many could not be read."""
+    """Rows of `all_format`, and how many could not be read."""
 
     running: list[Running]
     queued: list[Queued]
     unreadable: int
 
 
-def rows(output: bytes, fields: int) -> Iterator[list[str] | None]:
-    """The fields of each record, None for one that has another number of them; the last may hold anything."""
-    pieces = output.decode(errors="replace").split(RECORD)
+def all_format(record: str) -> str:
+    """The format of squeue for all users' jobs, each of which begins with `record`."""
+    return record + ALL_FIELDS
+
+
+def rows(output: bytes, fields: int, record: str = RECORD) -> Iterator[list[str] | None]:
+    """The fields of each record, None for one that has another number of them; the last may hold anything. `record`:
+    what each begins with."""
+    pieces = output.decode(errors="replace").split(record)
     if pieces[0].strip():
         raise ProtocolError(f"squeue printed `{pieces[0].strip()[:200]}` before the first job")
     for piece in pieces[1:]:
@@ -103,15 +110,18 @@ def _numbers(text: str) -> tuple[str, int | None, tuple[range, ...]]:
     return number, index, ()
 
 
-def everybody(output: bytes, is_ours: Callable[[str, str, str], bool], *, nodes: int) -> Everybody:
+def everybody(
+    output: bytes, is_ours: Callable[[str, str, str], bool], *, nodes: int, record: str = RECORD
+) -> Everybody:
     """All users' jobs, the waiting ones by falling priority; at most `nodes` elements of an array that waits.
 
-    `is_ours`: of user, name and comment. Raises ProtocolError when too many rows cannot be read.
+    `is_ours`: of user, name and comment; `record`: what each record begins with.
+    Raises ProtocolError when too many rows cannot be read.
     """
     running: list[Running] = []
     queued: list[Queued] = []
     unreadable = total = 0
-    for row in rows(output, 20):
+    for row in rows(output, 20, record):
         total += 1
         if row is None:
             unreadable += 1

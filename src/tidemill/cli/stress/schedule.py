@@ -76,8 +76,9 @@ def crontab_line(args: Namespace, name: str) -> str:
     ):
         if value is not None:
             words += [option, str(value.resolve() if isinstance(value, Path) else value)]
-    if any("\n" in each for each in words):
-        raise ConfigError("a path with a line break cannot stand in a crontab")
+    if any("\n" in each or "\\%" in each for each in words):
+        # some crons take away both characters of `\\`, so that the `%` after them ends the command
+        raise ConfigError("a path with a line break or with `\\%` cannot stand in a crontab")
     command = shlex.join(words).replace("%", r"\%")
     log = shlex.quote(str(runs / f"{name}.log")).replace("%", r"\%")
     made = f"mkdir -p {shlex.quote(str(runs))}".replace("%", r"\%")
@@ -95,22 +96,28 @@ def _environment() -> list[str]:
 
 
 def install(line: str, mark: str) -> None:
-    """Put the line into the user's crontab, in place of an earlier one with the same mark."""
+    """Put the line into the user's crontab, in place of an earlier one with the same mark. All other bytes stay: only
+    line feeds end lines there, and the other lines may be in any encoding."""
+    now = _crontab("-l")
+    errors = now.stderr.decode(errors="replace").strip()
+    if now.returncode != 0 and "no crontab" not in errors:
+        raise SiteError(f"`crontab -l` failed: {errors}")
+    lines = now.stdout.removesuffix(b"\n").split(b"\n") if now.returncode == 0 and now.stdout else []
+    kept = [each for each in lines if not each.endswith(os.fsencode(mark))]
+    done = _crontab("-", b"\n".join([*kept, os.fsencode(line)]) + b"\n")
+    if done.returncode != 0:
+        raise SiteError(f"`crontab -` refused the table: {done.stderr.decode(errors='replace').strip()}")
+
+
+def _crontab(word: str, content: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     try:
-        now = subprocess.run(["crontab", "-l"], capture_output=True, text=True, timeout=CRON_S, check=False)
-        if now.returncode != 0 and "no crontab" not in now.stderr:
-            raise SiteError(f"`crontab -l` failed: {now.stderr.strip()}")
-        kept = [each for each in now.stdout.splitlines() if now.returncode == 0 and not each.endswith(mark)]
-        text = "\n".join([*kept, line]) + "\n"
-        done = subprocess.run(
-            ["crontab", "-"], input=text, capture_output=True, text=True, timeout=CRON_S, check=False
+        return subprocess.run(
+            ["crontab", word], input=content, capture_output=True, timeout=CRON_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SiteError(
             f"failed to run `crontab`: {error}", hint="without --install the line is printed"
         ) from error
-    if done.returncode != 0:
-        raise SiteError(f"`crontab -` refused the table: {done.stderr.strip()}")
 
 
 COMMANDS = {"stress schedule": Command(define, run, "tidemill stress schedule levels.toml --at '17 3 * * 1'")}

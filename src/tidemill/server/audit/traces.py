@@ -24,12 +24,13 @@ _RAN = msgspec.json.Decoder(list[RanRange])
 
 
 def keep_allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> None:
-    """Where and when an allocation is. The last report of a name counts."""
+    """Where and when an allocation is. The last report of a name counts. How long it is kept is counted from when it
+    came: by its site's clock, one that is years behind would be forgotten at once."""
     hosts = [clean(each, 256) for each in report.hosts[:HOSTS_MAX] if each and " " not in each]
     name = clean(report.name)
     work.upserts["upsert_placements"][site.id, name] = (
         site.id, name, clean(report.batch_id), f" {' '.join(hosts)} " if hosts else "",
-        report.started_us, report.ended_us, report.at_us,
+        report.started_us, report.ended_us, work.now_us,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import payload_times, traces
 from tidemill.server.audit.activities import Reported
 from tidemill.server.core import ending, matching
+from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
     ACTIVE,
@@ -52,7 +53,9 @@ EVENTS_TEXT_MAX = 1_000  #: characters of a delivered file's events; a longer li
 OUTPUTS_PER_DELIVERY = 1 << 20
 """More than a request may hold: files of a job are numbered in order of delivery."""
 
+NODES_MAX = 10**9  #: nodes of an allocation, and cores of a node: more is nonsense, and sums of it overflow
 USAGE_MAX = 2**56  #: of one figure of a report: 2,284 years in microseconds, 72 PB; more is nonsense
+CLOCK_STEP_US = 600_000_000  #: by which the server's clock may have been set back while events were leased
 _LOG = log.Log("server")
 
 
@@ -73,8 +76,9 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
             case DeliveredReport():
                 _delivered(work, site, report)
             case AllocationReport():
-                _allocation(work, site, report)
-                traces.keep_allocation(work, site, report)
+                bounded = _bounded(report, work.now_us)
+                _allocation(work, site, bounded)
+                traces.keep_allocation(work, site, bounded)
             case RanReport():
                 traces.keep_ran(work, site, report)
             case TimesReport():
@@ -115,18 +119,27 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
     return report.count >= 1 and lease.first <= report.first and report.first + report.count <= lease.end
 
 
-def _believable(report: DoneReport, site: Site) -> PayloadUsage:
-    """The usage of a report, without figures that no machine can have used."""
+def _believable(report: DoneReport, site: Site, lease: StoredLease, now_us: int) -> PayloadUsage:
+    """The usage of a report, without figures that no machine can have used: an event was at work for no longer than
+    it was leased. Wall time is charged to its owner, so a site could keep her from all others for years."""
     usage = report.usage
     figures = msgspec.structs.astuple(usage)
     if min(figures) < 0:  # else a site could give an owner's share of the machines back
         _LOG.warning("usage.negative", site=site.name, job=report.job, lease=report.lease)
         return PayloadUsage()
-    if max(figures) > USAGE_MAX:
-        _LOG.warning("usage.clamped", site=site.name, job=report.job, lease=report.lease, max=USAGE_MAX)
-        fields = msgspec.structs.asdict(usage)
-        return PayloadUsage(**{key: min(each, USAGE_MAX) for key, each in fields.items()})
-    return usage
+    wall_us_max = report.count * (max(0, now_us - lease.leased_us) + CLOCK_STEP_US)
+    if max(figures) <= USAGE_MAX and usage.wall_us <= wall_us_max:
+        return usage
+    _LOG.warning(
+        "usage.clamped",
+        site=site.name,
+        job=report.job,
+        lease=report.lease,
+        max=USAGE_MAX,
+        wall_us_max=wall_us_max,
+    )
+    fields = {key: min(each, USAGE_MAX) for key, each in msgspec.structs.asdict(usage).items()}
+    return PayloadUsage(**fields | {"wall_us": min(fields["wall_us"], wall_us_max)})
 
 
 def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
@@ -165,7 +178,7 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     """Book what a result has cost. One that does not count is not booked: it is the same once more, or another won."""
-    sums, usage = work.sums[work.campaign_of(job)], _believable(report, site)
+    sums, usage = work.sums[work.campaign_of(job)], _believable(report, site, lease, work.now_us)
     add(sums.usage, usage)
     job.usage = add_usage(job.usage, usage)
     sums.core_s += usage.wall_us / 1e6 * lease.cores
@@ -376,6 +389,21 @@ def _lost(work: UnitOfWork, job: StoredJob, evidence: Evidence, lost: str) -> No
         ending.fail(work, job, text)
     else:
         ending.settle(work, job)
+
+
+def _bounded(report: AllocationReport, now_us: int) -> AllocationReport:
+    """The report with numbers that can be added up, and not from later than now: a site whose clock was ahead for an
+    hour would otherwise hide its later allocations behind those of that hour."""
+
+    def between(value: int, most: int) -> int:
+        return max(0, min(value, most))
+
+    return msgspec.structs.replace(
+        report, nodes=between(report.nodes, NODES_MAX), cores=between(report.cores, NODES_MAX),
+        at_us=between(report.at_us, now_us), busy_us=between(report.busy_us, USAGE_MAX),
+        slot_us=between(report.slot_us, USAGE_MAX), started_us=between(report.started_us, TIME_US_MAX),
+        ended_us=between(report.ended_us, TIME_US_MAX),
+    )  # fmt: skip
 
 
 def _allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> None:

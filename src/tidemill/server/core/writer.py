@@ -61,9 +61,10 @@ class Writer:
         self._session: Session = store.writer()
         self._term = 0
         if not self.is_paired and not getattr(self._session, "lock", lambda: True)():
+            holder = getattr(self._session, "lock_holder", str)()
             self._session.close()
             raise ConfigError(
-                "another server writes to this database",
+                f"another server writes to this database: `{holder}` holds its lock",
                 hint="stop it first; for two servers set `pair = true` in both server.toml (docs/pairs.md)",
             )
         self._wards = wards

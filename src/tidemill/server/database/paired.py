@@ -18,7 +18,7 @@ import psycopg
 
 from tidemill import clock
 from tidemill.errors import ConfigError, SiteError
-from tidemill.server.database.postgresql import Postgresql, errors_of, try_lock
+from tidemill.server.database.postgresql import SESSION_NAME, Postgresql, errors_of, lock_holder, try_lock
 from tidemill.server.database.queries import Dialect, Statement
 from tidemill.server.errors import StandbyError
 
@@ -62,6 +62,9 @@ class PairedSession:
         self._watched: psycopg.Connection[Any] | None = None  #: the one that PostgreSQL is to watch
         self._schema = 0
         self._asked_s: tuple[float, float] | None = None
+        self.holder = (
+            ""  #: the session that kept this server from becoming the active one, when it last tried
+        )
         self.term = 0  #: number of the take-over by which this server is active; 0 = it is not
         found = self._inner.connection.info.server_version // 10_000
         if found < VERSION_MIN:
@@ -77,6 +80,11 @@ class PairedSession:
         """Whether this server is the active one, as far as is known."""
         return self.term > 0
 
+    @property
+    def is_locked_out(self) -> bool:
+        """Whether the session that keeps this server from becoming the active one is no server of Tidemill."""
+        return bool(self.holder) and not self.holder.startswith(SESSION_NAME)
+
     def take(self) -> bool:
         """Become the active server, unless another one is; whether it worked. Raises SiteError."""
         with self._use, errors_of("take"):
@@ -87,6 +95,7 @@ class PairedSession:
                 self._check_schema(connection)
                 self._watch_connection(connection)
                 if not try_lock(connection):
+                    self.holder = lock_holder(connection)
                     return False
                 for each in _WATCHED:
                     connection.execute(each.encode())

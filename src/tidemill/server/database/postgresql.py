@@ -19,6 +19,7 @@ ADVISORY_LOCK = 0x7469_6465  #: "tide": held by the server that writes
 PRESENCE_LOCK = (
     0x7469_6466  #: shared by all servers that run, also one that only reads; an upgrade wants it alone
 )
+SESSION_NAME = "tidemill "  #: how the names of a server's sessions begin
 CONNECT_TIMEOUT_S = 10
 #: of TCP: a host that has gone away is noticed within 11 s, not within the kernel's two hours (libpq 15, 34.1.2)
 _ALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
@@ -74,6 +75,11 @@ class Postgresql:
         with errors_of("lock"):
             self._locked = try_lock(self._connection)
         return self._locked
+
+    def lock_holder(self) -> str:
+        """Which session holds the server's lock."""
+        with errors_of("lock"):
+            return lock_holder(self._connection)
 
     def lock_alone(self) -> str:
         """Hold the lock while no server runs at all: empty, or which one is in the way."""
@@ -150,7 +156,7 @@ class Postgresql:
 def connect(url: str) -> psycopg.Connection[Any]:
     """A connection that commits each statement by itself, named after this process. Raises psycopg's errors."""
     told = conninfo_to_dict(url)
-    named = {"application_name": f"tidemill {socket.gethostname()[:40]}:{os.getpid()}", **_ALIVE}
+    named = {"application_name": f"{SESSION_NAME}{socket.gethostname()[:40]}:{os.getpid()}", **_ALIVE}
     more: dict[str, Any] = {key: value for key, value in named.items() if key not in told}
     return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, **more)
 
@@ -160,6 +166,18 @@ def try_lock(connection: psycopg.Connection[Any]) -> bool:
     connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (PRESENCE_LOCK,))
     found = connection.execute("SELECT pg_try_advisory_lock(%s)", (ADVISORY_LOCK,)).fetchone()
     return bool(found and found[0])
+
+
+def lock_holder(connection: psycopg.Connection[Any]) -> str:
+    """Which session holds the lock of the server that writes, for people; empty = none does. Names of sessions are
+    what their programs say: those of servers begin with `SESSION_NAME`."""
+    found = connection.execute(
+        "SELECT a.application_name, a.usename, a.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 0 AND l.objid = %s AND l.database ="
+        " (SELECT oid FROM pg_database WHERE datname = current_database())",
+        (ADVISORY_LOCK,),
+    ).fetchone()
+    return "" if found is None else f"{found[0] or 'unnamed'} (role {found[1]}, PID {found[2]})"
 
 
 def _compress_quickly(connection: psycopg.Connection[Any]) -> None:

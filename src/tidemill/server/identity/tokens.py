@@ -132,11 +132,11 @@ class TokenVerifier:
         subject = claims["sub"]
         if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_MAX or not subject.isprintable():
             raise StrangerError(f"the token of issuer `{issuer.name}` has no usable `sub`")
-        lifetime_s = float(claims["exp"]) - float(claims["iat"])
-        if lifetime_s > LIFETIME_S_MAX:
-            raise StrangerError(
-                f"the token of `{subject}` lives {lifetime_s:.0f} s, at most {LIFETIME_S_MAX:.0f}"
-            )
+        ends, begun = claims["exp"], claims["iat"]
+        if not isinstance(ends, int | float) or not isinstance(begun, int | float):
+            raise StrangerError(f"`exp` or `iat` of the token of `{subject}` is not a number")
+        if ends - begun > LIFETIME_S_MAX:
+            raise StrangerError(f"the token of `{subject}` lives for more than {LIFETIME_S_MAX:.0f} s")
         version = claims.get("wlcg.ver")
         if issuer.profile == "wlcg" and not (isinstance(version, str) and version.split(".")[0] == "1"):
             raise StrangerError(
