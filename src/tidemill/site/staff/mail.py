@@ -30,7 +30,11 @@ def send(config: SiteConfig, subject: str, text: str) -> None:
         message.set_content(text)
         with _connect(config.mail.place) as server:
             server.send_message(message)
-    except (OSError, smtplib.SMTPException, ValueError) as error:  # ValueError: of a contact that is no address
+    except (
+        OSError,
+        smtplib.SMTPException,
+        ValueError,
+    ) as error:  # ValueError: of a contact that is no address
         raise SiteError(
             f"failed to mail `{config.contact}` through `{config.mail.server}`: {error}",
             hint="check `mail.server` and `contact` in site.toml; a relay without encryption is "
