@@ -181,7 +181,9 @@ def test_who_sent_a_message_is_what_the_broker_says(world: World) -> None:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="user_id property set to 'atlas'"):
         cms.send({"key": "k", **JOBS}, user_id="atlas")
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="ACCESS_REFUSED"):
-        world.person("atlas").send({"key": "k", **JOBS}, key="cms")  # into another's queue
+        world.person("atlas").send(
+            {"key": "k", **JOBS}, exchange="tidemill.submit.cms"
+        )  # into another's queue
     atlas = world.person("atlas")
     atlas.send({"key": "k", **JOBS}, reply_to="tidemill.submit.cms")  # to be answered in another's queue
     assert atlas.get("tidemill.replies.atlas")[0][1]["count"] == 1
@@ -217,7 +219,7 @@ def test_properties_of_one_message_silence_nobody(world: World) -> None:
     gateway = world.open()
     cms, atlas, ops = world.person("cms"), world.person("atlas"), world.person("ops")
     cms.channel.basic_publish(
-        "tidemill.submit", "cms", msgspec.json.encode({"key": "wild", **JOBS}),
+        "tidemill.submit.cms", "", msgspec.json.encode({"key": "wild", **JOBS}),
         Wild(type="submit", user_id="cms", content_type="application/json", message_id="wild"), mandatory=True,
     )  # fmt: skip
     cms.send(b"{}", reply_to=b"\xff", type=b"\xff", message_id=b"\xfe")
@@ -277,9 +279,9 @@ def test_nobody_may_more_than_its_part(world: World) -> None:
         cannot(user, "basic_get", queue)
     for user, exchange in (
         ("cms", "tidemill.states"),
-        ("lrz", "tidemill.submit"),
+        ("lrz", "tidemill.submit.cms"),
         ("cms", ""),
-        ("ops", "tidemill.submit"),
+        ("ops", "tidemill.submit.cms"),
     ):
         cannot(user, "basic_publish", exchange, "cms", b"x", mandatory=True)
     expire(world.broker.certificates, "cms")

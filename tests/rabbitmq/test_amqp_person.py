@@ -205,8 +205,8 @@ def test_broker_setup_can_be_applied_again_and_adds_what_is_new(
     queues = {each["name"]: each for each in there["queues"] if each["vhost"] == "extra"}
     for name in ("tidemill.submit.cms", "tidemill.states.cms", "tidemill.sync.lrz"):
         assert (queues[name]["durable"], queues[name]["arguments"]["x-queue-type"]) == (True, "quorum")
-    rights = [(each["user"], each["exchange"], each["write"]) for each in there["topic_permissions"]]
-    assert ("lrz", "tidemill.sync", "^lrz$") in rights
+    rights = [(each["user"], each["write"]) for each in there["permissions"] if each["vhost"] == "extra"]
+    assert ("lrz", r"^tidemill\.sync\.lrz$") in rights
     limits = {each["name"]: each["limits"] for each in there["users"]}
     assert limits["lrz"]["max-connections"] == limits["cms"]["max-connections"] == CONNECTIONS_MAX
     cms = Person(rabbitmq, "cms", "extra")

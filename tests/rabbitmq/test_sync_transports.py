@@ -90,11 +90,11 @@ def test_an_old_epoch_is_a_conflict_on_every_way(rabbitmq: BrokerWorld, server: 
             transport.sync(site.request())
         stranger = site.request()
         stranger.site = "nersc"
-        with pytest.raises(SiteError, match=r"access to topic 'nersc' in exchange 'tidemill\.sync'"):
-            transport.sync(stranger)  # the broker knows which keys a user may use
+        with pytest.raises(SiteError, match=r"access to exchange 'tidemill\.sync\.nersc'"):
+            transport.sync(stranger)  # the broker knows which exchange is whose
         lrz = Person(rabbitmq, "lrz", vhost)
-        lrz.send(stranger, key="lrz", exchange="tidemill.sync", type="sync")
-        until(lambda: bool(refused), "the server refuses the same by a key that is allowed")
+        lrz.send(stranger, exchange="tidemill.sync.lrz", type="sync")
+        until(lambda: bool(refused), "the server refuses the same by the exchange that is allowed")
         lrz.close()
         assert refused == [("lrz", "message `sync`: site `lrz` may not speak for this site: it is another's")]
         assert [row[1] for row in server.reader.rows("sites")] == ["lrz"]
@@ -138,7 +138,7 @@ def test_a_site_does_not_choose_where_the_server_writes_to(rabbitmq: BrokerWorld
     try:
         request = Site(AmqpTransport.__new__(AmqpTransport)).request()
         for reply_to in ("tidemill.states.cms", "tidemill.dead", "amq.rabbitmq.reply-toX"):
-            lrz.send(request, exchange="tidemill.sync", type="sync", reply_to=reply_to)
+            lrz.send(request, exchange="tidemill.sync.lrz", type="sync", reply_to=reply_to)
         transport = AmqpTransport(broker_at(rabbitmq, vhost), timeout_s=20)
         transport.sync(request)  # those before it were handled
         transport.close()

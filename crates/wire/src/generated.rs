@@ -32,14 +32,15 @@ pub const MOUNT_FIGURES: [&str; 7] = [
     "ops", "again", "read_bytes", "write_bytes", "rtt_us", "opens", "closes",
 ];
 
-/// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns`:
-/// of a file that is too large for every slot to read.
+/// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns` and
+/// `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, nobody the second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApprovedFile {
     pub path: String,
     pub sha256: String,
     pub bytes: u64,
     pub mtime_ns: u64,
+    pub ctime_ns: u64,
 }
 
 /// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names

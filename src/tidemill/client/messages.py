@@ -18,7 +18,7 @@ from tidemill.client.client import RETRY_S, Submission, Wishes, requests, submit
 from tidemill.client.home import ClientConfig
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.model.job import JobSpec
-from tidemill.wire.amqp import DIRECT_REPLY, SUBMIT, Gap, Header, Type, states_queue
+from tidemill.wire.amqp import DIRECT_REPLY, Gap, Header, Type, states_queue, submit_queue
 from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
 from tidemill.wire.broker import Broker, broker_of, is_broker, library
 from tidemill.wire.credentials import Credentials
@@ -104,7 +104,7 @@ class Messenger:
         awaited: Future[Delivery] = Future()
         self._awaited[number] = awaited
         message = Message(
-            SUBMIT, self.name, body, Type.SUBMIT, id=key, correlation=number, reply_to=DIRECT_REPLY
+            submit_queue(self.name), "", body, Type.SUBMIT, id=key, correlation=number, reply_to=DIRECT_REPLY
         )
         try:
             link.publish(message).result(left_s)

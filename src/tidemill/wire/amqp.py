@@ -1,16 +1,20 @@
 """What a message broker holds for Tidemill, as one table: exchanges, queues, routing keys, types and headers.
 
     who        writes to exchange   routing key      queue                    who reads
-    submitter  tidemill.submit      its NAME         tidemill.submit.NAME     server      jobs in
+    submitter  tidemill.submit.NAME any (fanout)     tidemill.submit.NAME     server      jobs in
     server     tidemill.replies     NAME             tidemill.replies.NAME    submitter   what became of a message
     server     tidemill.states      NAME             tidemill.states.NAME     submitter   state changes, notices
     server     tidemill.dead        any (fanout)     tidemill.dead            operator    what was refused, and why
-    site       tidemill.sync        its NAME         tidemill.sync.NAME       server      reports in
+    site       tidemill.sync.NAME   any (fanout)     tidemill.sync.NAME       server      reports in
     server     (default)            the reply queue  amq.rabbitmq.reply-to    site        orders out
 
 NAME is the name of submitter or site in `server.toml`; a submitter's is the owner of its campaigns. Bodies are the JSON
 messages of `wire/api.py`; the property `type` says which. The property `user_id` names the sender: RabbitMQ
 refuses a name that is not the user of the connection (https://www.rabbitmq.com/docs/validated-user-id).
+
+Submitters and sites write to an exchange of their own, which ignores routing keys: rights to the keys of a common one
+do not hold, since the headers `CC` and `BCC` of a message add keys that RabbitMQ 3.10 does not check
+(https://www.rabbitmq.com/docs/sender-selected).
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ class Gap(msgspec.Struct, kw_only=True):
 
 
 def submit_queue(name: str) -> str:
-    """Where a submitter's messages wait for the server."""
+    """Where a submitter's messages wait for the server, and the exchange that only this submitter writes to."""
     return f"{SUBMIT}.{name}"
 
 
@@ -85,7 +89,7 @@ def states_queue(name: str) -> str:
 
 
 def sync_queue(name: str) -> str:
-    """Where a site's requests wait for the server."""
+    """Where a site's requests wait for the server, and the exchange that only this site writes to."""
     return f"{SYNC}.{name}"
 
 

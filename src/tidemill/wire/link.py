@@ -64,7 +64,7 @@ class Delivery:
     def __init__(self, link: Link, channel: Any, frames: tuple[Any, Any, bytes]) -> None:
         method, properties, self.body = frames
         self._link, self._channel, self._tag = link, channel, method.delivery_tag
-        self.queue_key: str = method.routing_key
+        self.exchange: str = method.exchange  #: that it came by
         self.user = _text(properties.user_id)
         self.type = _text(properties.type)
         self.id = _text(properties.message_id)

@@ -58,9 +58,10 @@ def test_rights_are_the_least_a_name_with_a_dot_is_no_pattern() -> None:
         re.search(read, name)
         for name in ("tidemill.states.axb", "tidemill.states.cms", "xtidemill.states.a.b")
     )
-    assert re.search(write, SUBMIT)
-    assert not any(re.search(write, name) for name in (STATES, REPLIES, SYNC, "amq.default", ""))
-    assert found["lrz"] == (r"^tidemill\.sync$", "^$")
+    assert re.search(write, "tidemill.submit.a.b")
+    others = (SUBMIT, "tidemill.submit.axb", "tidemill.submit.cms", STATES, REPLIES, SYNC, "amq.default", "")
+    assert not any(re.search(write, name) for name in others)
+    assert found["lrz"] == (r"^tidemill\.sync\.lrz$", "^$")
     assert all(each["configure"] == "^$" for each in definitions(CONFIG, "v")["permissions"])
 
 

@@ -145,7 +145,7 @@ class Person:
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
 
-    def send(self, body: Any, *, key: str = "", exchange: str = "tidemill.submit", **properties: Any) -> None:
+    def send(self, body: Any, *, key: str = "", exchange: str = "", **properties: Any) -> None:
         """Publish, and wait for the confirmation."""
         import pika
 
@@ -157,8 +157,8 @@ class Person:
         }
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         self.channel.basic_publish(
-            exchange,
-            key or self.user,
+            exchange or f"tidemill.submit.{self.user}",
+            key,
             content,
             pika.BasicProperties(**{**told, **properties}),
             mandatory=True,

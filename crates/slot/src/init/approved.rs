@@ -2,8 +2,8 @@
 //! more soon after it: between the check and the moment at which an interpreter opens its script, a file can be replaced.
 //!
 //! A file whose device, inode, size and times are those of the last check is not read again. A file of more than
-//! `READ_BYTES_MAX`, such as a container's image, is read by the agent only: here its size and time must be those that
-//! the agent saw. Files below an image's areas belong to the image, whose own digest is compared where it is brought.
+//! `READ_BYTES_MAX`, such as a container's image, is read by the agent only: here its size and times must be those that
+//! the agent saw; whoever may write to a file can set the time of its content, and not that of its last change. Files below an image's areas belong to the image, whose own digest is compared where it is brought.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -57,13 +57,24 @@ impl Approved {
         Ok(())
     }
 
-    /// Which file was replaced by another one since `check`. One that cannot be read now is not counted: the next start
-    /// finds it.
+    /// Which file was replaced by another one since `check`, also if the approved one is back in its place. One that
+    /// cannot be read now is not counted: the next start finds it.
     pub fn replaced(&mut self, files: &[ApprovedFile]) -> Option<Verdict> {
-        match self.check(files) {
-            Err((failure @ REPLACED, message)) => Some(Verdict { failure, message }),
-            _ => None,
+        for file in files {
+            let seen = self.good.get(&file.path).map(|(_, seen)| *seen);
+            let message = match (self.look(file), std::fs::metadata(&file.path)) {
+                (Err((REPLACED, message)), _) => message,
+                (Ok(()), Ok(status)) if seen.is_some_and(|seen| seen != mark(&status)) => {
+                    format!("`{}` was changed while the program started", file.path)
+                }
+                _ => continue,
+            };
+            return Some(Verdict {
+                failure: REPLACED,
+                message,
+            });
         }
+        None
     }
 
     fn look(&mut self, wanted: &ApprovedFile) -> Result<(), Unlike> {
@@ -80,8 +91,13 @@ impl Approved {
             return Ok(());
         }
         if wanted.bytes > READ_BYTES_MAX {
-            let mtime_ns = i128::from(status.mtime()) * 1_000_000_000 + i128::from(status.mtime_nsec());
-            if status.size() != wanted.bytes || mtime_ns != i128::from(wanted.mtime_ns) {
+            let at_ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
+            let times = (
+                at_ns(status.mtime(), status.mtime_nsec()),
+                at_ns(status.ctime(), status.ctime_nsec()),
+            );
+            let seen = (i128::from(wanted.mtime_ns), i128::from(wanted.ctime_ns));
+            if status.size() != wanted.bytes || times != seen {
                 let message = format!(
                     "`{}` is not the file that the site's staff approved: {} bytes, expected {}; \
                      or it was changed since",
@@ -137,6 +153,7 @@ mod tests {
             sha256: format!("{:x}", Sha256::digest(content)),
             bytes: content.len() as u64,
             mtime_ns: 0,
+            ctime_ns: 0,
         }
     }
 
@@ -169,21 +186,67 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_told_by_size_and_time() {
+    fn what_was_replaced_and_put_back_while_a_program_started_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, aside) = (folder.path().join("sim"), folder.path().join("aside"));
+        let mut it = Approved::default();
+        std::fs::write(&path, "good").unwrap();
+        let files = [approved(&path, b"good")];
+        assert_eq!(it.check(&files), Ok(()));
+        assert_eq!(it.replaced(&files), None);
+        std::fs::rename(&path, &aside).unwrap();
+        std::fs::write(&path, "evil").unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+        let told = it.replaced(&files).unwrap();
+        assert!(
+            told.failure == REPLACED && told.message.contains("while the program started"),
+            "{told:?}"
+        );
+        assert_eq!(it.check(&files), Ok(())); // the next start
+        assert_eq!(it.replaced(&files), None);
+        std::fs::write(&path, "evil").unwrap();
+        std::fs::write(&path, "good").unwrap();
+        assert!(it.replaced(&files).is_some());
+    }
+
+    /// A file that only the agent reads, and what the agent saw of it.
+    fn large(path: &std::path::Path) -> ApprovedFile {
+        let file = File::create(path).unwrap();
+        file.set_len(READ_BYTES_MAX + 1).unwrap();
+        let status = file.metadata().unwrap();
+        let at_ns = |s: i64, ns: i64| u64::try_from(s * 1_000_000_000 + ns).unwrap();
+        let mut found = approved(path, b"");
+        found.bytes = READ_BYTES_MAX + 1;
+        found.mtime_ns = at_ns(status.mtime(), status.mtime_nsec());
+        found.ctime_ns = at_ns(status.ctime(), status.ctime_nsec());
+        found
+    }
+
+    #[test]
+    fn a_large_file_is_told_by_size_and_times() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image.sif");
-        let large = File::create(&path).unwrap();
-        large.set_len(READ_BYTES_MAX + 1).unwrap();
-        let status = large.metadata().unwrap();
-        let mut file = approved(&path, b"");
-        file.bytes = READ_BYTES_MAX + 1;
-        let mtime_ns = status.mtime() * 1_000_000_000 + status.mtime_nsec();
-        file.mtime_ns = u64::try_from(mtime_ns).unwrap();
+        let mut file = large(&path);
         let mut it = Approved::default();
         assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
         file.mtime_ns -= 1;
         file.sha256 = "0".repeat(64); // approved anew, so that it is checked
         let (_, told) = it.check(&[file]).unwrap_err();
+        assert!(told.contains("not the file"), "{told}");
+    }
+
+    #[test]
+    fn a_large_file_with_the_time_of_another_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.sif");
+        let files = [large(&path)];
+        let old = std::fs::metadata(&path).unwrap().modified().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let evil = File::create(&path).unwrap();
+        evil.set_len(READ_BYTES_MAX + 1).unwrap();
+        evil.set_times(std::fs::FileTimes::new().set_modified(old))
+            .unwrap();
+        let (_, told) = Approved::default().check(&files).unwrap_err();
         assert!(told.contains("not the file"), "{told}");
     }
 }

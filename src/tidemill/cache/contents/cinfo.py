@@ -30,6 +30,9 @@ ACCESSES_MAX = 10_000
 """XCache keeps 20 unless `pfc.acchistorysize` says otherwise."""
 BLOCK_BYTES_MAX = 512 << 20
 FILE_BYTES_MAX = 1 << 60
+TIME_S_MAX = 1 << 37
+"""In the year 6325: a later time is none, and people cannot be shown it."""
+OPENS_MAX = 1 << 53
 _STORE = struct.Struct("<qqqqQIi")
 _ACCESS = struct.Struct("<qqiiiiqqq")
 _CRC = struct.Struct("<I")
@@ -134,8 +137,8 @@ def parse(content: bytes, *, verify: bool = True) -> CachedInfo:
     block_bytes, file_bytes, created_s, _, opens, _, count = _STORE.unpack(store)
     if not 0 < block_bytes <= BLOCK_BYTES_MAX or not 0 <= file_bytes <= FILE_BYTES_MAX:
         raise ProtocolError(f"its sizes are impossible: {file_bytes} bytes in blocks of {block_bytes}")
-    if not 0 <= count <= ACCESSES_MAX:
-        raise ProtocolError(f"it claims {count} accesses")
+    if not 0 <= count <= ACCESSES_MAX or opens > OPENS_MAX:
+        raise ProtocolError(f"it claims {count} accesses of {opens}")
     # XCache keeps one bit for an empty file: (0 - 1) / block + 1 is 1 in C
     bits_bytes = (max(1, block_count(file_bytes, block_bytes)) + 7) // 8
     end = _HEAD_BYTES + bits_bytes + count * _ACCESS.size
@@ -143,15 +146,24 @@ def parse(content: bytes, *, verify: bool = True) -> CachedInfo:
         raise ProtocolError(f"it has {len(content)} bytes instead of {end + _CRC.size}")
     if verify and crc32c(content[_HEAD_BYTES:end]) != _CRC.unpack_from(content, end)[0]:
         raise ProtocolError("the checksum of its blocks is wrong")
-    accesses = tuple(
-        CacheAccess(opened, closed, clients, duration, merged, hit, missed, bypassed)
-        for opened, closed, clients, duration, merged, _, hit, missed, bypassed in _ACCESS.iter_unpack(
-            content[_HEAD_BYTES + bits_bytes : end]
-        )
-    )
+    accesses = _accesses(content[_HEAD_BYTES + bits_bytes : end], created_s)
     return CachedInfo(
         block_bytes, file_bytes, created_s, opens, content[_HEAD_BYTES : _HEAD_BYTES + bits_bytes], accesses
     )
+
+
+def _accesses(content: bytes, created_s: int) -> tuple[CacheAccess, ...]:
+    """The accesses of a file that was created then. Raises ProtocolError."""
+    found = tuple(
+        CacheAccess(opened, closed, clients, duration, merged, hit, missed, bypassed)
+        for opened, closed, clients, duration, merged, _, hit, missed, bypassed in _ACCESS.iter_unpack(
+            content
+        )
+    )
+    times = (created_s, *(at_s for each in found for at_s in each[:2]))
+    if max(map(abs, times)) > TIME_S_MAX:
+        raise ProtocolError("its times are impossible")
+    return found
 
 
 def written(info: CachedInfo) -> bytes:

@@ -49,9 +49,15 @@ FOREIGN_MAX = 100
 """Lines about other files than those that were asked for, after which a reply is broken off: a dataset was named, and
 Rucio lists what is in it, a million files perhaps."""
 
+IDLE_LINES_MAX = 1000
+"""Lines of a reply that hold nothing, or a file once more; a healthy server sends none."""
+
 KEPT_MAX = 100_000
 URLS_MAX = 50
 """Of one file."""
+
+URL_CHARACTERS_MAX = 2000
+FILE_BYTES_MAX = 1 << 60
 
 TOKEN_S_MIN = 60.0
 """A token that ends sooner is replaced."""
@@ -158,20 +164,23 @@ class RucioReplicas:
             request["schemes"] = list(OPENED)
         if self._config.site:
             request["client_location"] = {"site": self._config.site}
-        wanted, foreign = set(names), 0
+        wanted, foreign, idle = set(names), 0, 0
         lines: dict[CatalogueName, _Line] = {}
         answer = self._answer("POST", "/replicas/list", msgspec.json.encode(request))
         try:
             for text in answer.lines(LINE_BYTES_MAX):
-                if text.strip():
-                    line = _decoder.decode(text)
-                    key = CatalogueName(line.scope, line.name)
-                    if key in wanted:
-                        lines[key] = line
-                        continue
+                line = _decoder.decode(text) if text.strip() else None
+                key = None if line is None else CatalogueName(line.scope, line.name)
+                if line is None or key is None or key in lines:
+                    idle += 1
+                elif key in wanted:
+                    lines[key] = line
+                else:
                     foreign += 1
-                    if foreign > FOREIGN_MAX:
-                        raise _dataset_error(names)
+                if foreign > FOREIGN_MAX:
+                    raise _dataset_error(names)
+                if idle > IDLE_LINES_MAX:
+                    raise RucioError(f"`{self._config.address}` sent a list of replicas that does not end")
         except (ExchangeError, TimeoutError) as error:
             raise RucioError(
                 f"`{self._config.address}` broke its list of replicas off: {_bare(error)}"
@@ -309,14 +318,16 @@ def _entry(line: _Line) -> CatalogueEntry:
     left_out = [
         store for store, state in line.states.items() if state == _AVAILABLE and store not in line.rses
     ]
-    size = None if line.bytes is None else int(line.bytes)
+    # what no file can have is as good as not known
+    size = None if line.bytes is None or not 0 <= line.bytes <= FILE_BYTES_MAX else int(line.bytes)
     adler32 = _adler32(line.adler32)
-    if not line.pfns:
+    pfns = {url: door for url, door in line.pfns.items() if len(url) <= URL_CHARACTERS_MAX}
+    if not pfns:
         why = "no store has it available now"
         if left_out:
             why = f"Rucio named {len(left_out)} of its stores and no URL: it may have lost its database meanwhile"
         return CatalogueEntry(size_bytes=size, adler32=adler32, is_partial=True, why=why)
-    urls = sorted(line.pfns, key=lambda url: line.pfns[url].priority)
+    urls = sorted(pfns, key=lambda url: pfns[url].priority)
     return CatalogueEntry(urls=urls[:URLS_MAX], size_bytes=size, adler32=adler32, is_partial=bool(left_out))
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tidemill.errors import ConfigError, install_hint
 from tidemill.files import make_readable, write_whole
+from tidemill.report.spreadsheets import harmless
 
 Value = str | int | float | None
 
@@ -54,12 +55,16 @@ def share(name: str) -> Column:
 
 
 def csv_text(sheet: Sheet) -> str:
-    """The sheet as CSV (RFC 4180): a line of names, then rows; what is not known is empty."""
+    """The sheet as CSV (RFC 4180): a line of names, then rows; what is not known is empty, texts are `harmless`."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow([each.name for each in sheet.columns])
-    writer.writerows([["" if cell is None else cell for cell in row] for row in sheet.rows])
+    writer.writerows([[_cell(value) for value in row] for row in sheet.rows])
     return out.getvalue()
+
+
+def _cell(value: Value) -> Value:
+    return "" if value is None else harmless(value) if isinstance(value, str) else value
 
 
 def write_csv(directory: Path, sheets: Sequence[Sheet]) -> list[Path]:

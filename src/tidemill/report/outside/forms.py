@@ -16,6 +16,7 @@ from tidemill import clock
 from tidemill.accounting.records import PastJob
 from tidemill.errors import ConfigError
 from tidemill.report.outside.reconcile import Pair, Reconciliation, month_span
+from tidemill.report.spreadsheets import harmless
 
 HEADER = "APEL-summary-job-message: v0.3"
 HEADS = (
@@ -47,7 +48,7 @@ def csv_text(data: Reconciliation) -> str:
 def _row(each: Pair) -> list[object]:
     sides = (each.here, each.there)
     return [
-        _cell(each.batch_id), _cell(each.name), _cell(each.account), each.kind.value,
+        harmless(each.batch_id), harmless(each.name), harmless(each.account), each.kind.value,
         each.reason.value if each.reason else "",
         *(side.nodes if side else "" for side in sides),
         *(_time(side.start_s) if side else "" for side in sides),
@@ -55,11 +56,6 @@ def _row(each: Pair) -> list[object]:
         *(f"{side.node_h:.4f}" if side else "" for side in sides),
         *(f"{side.core_h:.4f}" if side and side.core_h is not None else "" for side in sides),
     ]  # fmt: skip
-
-
-def _cell(text: str) -> str:
-    """A word of the batch system's users: spreadsheets run what begins like a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _time(at_s: int) -> str:

@@ -60,6 +60,8 @@ OPERATION_KEYS = {
 VERSION = 3  #: of the tables; in the metadata of each file since version 2
 _VERSION_KEY = b"tidemill.archive"
 _SINCE = {"stays": 2, "activity": 3}  #: version that brought a table
+_UNREADABLE = (OSError, ValueError, TypeError, NotImplementedError)
+"""What pyarrow's own errors are: the last two of a column of another type."""
 _LOCK = threading.Lock()  #: one reader at a time: a page of the archive is rare, and takes some memory
 
 
@@ -102,6 +104,7 @@ class Archive:
             with _LOCK:
                 import pyarrow.parquet
 
+                _refuse_special(path)
                 found = pyarrow.parquet.read_table(path, filters=wanted, use_threads=False, pre_buffer=False)
                 rows: list[dict[str, Any]] = found.to_pylist()
                 return rows
@@ -109,7 +112,7 @@ class Archive:
             raise SiteError(
                 f"the archive cannot be read: {error}", hint=f"at the server: {install_hint('archive')}"
             ) from error
-        except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        except _UNREADABLE as error:
             raise SiteError(
                 f"file `{path.name}` of the archive cannot be read: {str(error)[:200]}",
                 hint="is the archive's directory there? restore the file from a copy",
@@ -118,16 +121,14 @@ class Archive:
     def check(self, month: str, batch: int, jobs: int) -> None:
         """Raises SiteError unless all tables of a batch are there, and hold `jobs` jobs. Reads their footers only."""
         try:
-            import pyarrow.parquet
-
-            jobs_file = pyarrow.parquet.read_metadata(self.path(month, batch, "jobs"))
+            jobs_file = self._footer(month, batch, "jobs")
             version = int((jobs_file.metadata or {}).get(_VERSION_KEY, 1))
             found = {
-                table: pyarrow.parquet.read_metadata(self.path(month, batch, table)).num_rows
+                table: self._footer(month, batch, table).num_rows
                 for table in COLUMNS
                 if _SINCE.get(table, 1) <= version
             }
-        except (OSError, ValueError) as error:
+        except _UNREADABLE as error:
             raise SiteError(
                 f"the files of batch {batch} in `{month}` of the archive cannot be read: {str(error)[:200]}",
                 hint="is the archive's directory there? until it is, nothing of the batch leaves the database",
@@ -137,6 +138,13 @@ class Archive:
                 f"the files of batch {batch} in `{month}` of the archive hold {found['jobs']} jobs, not {jobs}",
                 hint="nothing of the batch leaves the database; report this with the server's log",
             )
+
+    def _footer(self, month: str, batch: int, table: str) -> Any:
+        import pyarrow.parquet
+
+        path = self.path(month, batch, table)
+        _refuse_special(path)
+        return pyarrow.parquet.read_metadata(path)
 
     @contextmanager
     def batch(self, month: str, batch: int) -> Iterator[BatchWriter]:
@@ -151,6 +159,12 @@ class Archive:
             }
             with BatchWriter(opened) as writer:
                 yield writer
+
+
+def _refuse_special(path: Path) -> None:
+    """Raises OSError for what is there and no file: to open a pipe takes for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def operation_path(directory: Path, month: str, table: str) -> Path:

@@ -1,7 +1,8 @@
 """The gateway's threads: one that talks to the broker, one that takes jobs in, a few for syncs, one for state changes.
 
-A message is acknowledged after its transaction is committed and its answer is confirmed. A server or broker that dies
-before that meets the message again, and answers as the first time.
+A message is acknowledged after its transaction is committed and its answer is in a durable queue. A server or broker
+that dies before that meets the message again, and answers as the first time. A direct reply goes out by another
+connection, after the acknowledgement.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from tidemill.server.gateway.intake import (
     believe_all,
     identity_of,
 )
+from tidemill.server.gateway.replies import DirectReplies, is_direct
 from tidemill.server.gateway.setup import check
 from tidemill.server.notices.sender import Parcel
-from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, STATES, Header, Type, submit_queue, sync_queue
+from tidemill.wire.amqp import DEAD, REPLIES, STATES, Header, Type, submit_queue, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library
 from tidemill.wire.credentials import Credentials
@@ -100,6 +102,7 @@ class Gateway:
         )  # fmt: skip
         self._feed: Feed | None = None
         self.link = Link(broker, sources, name="gateway", on_up=self._wake)
+        self.direct = DirectReplies(broker)
         self._feed = Feed(
             store, dispatcher, link=self.link,
             names={name: partial(_is_revoked, judge, name, user) for name, user in config.submitters.items()},
@@ -134,6 +137,7 @@ class Gateway:
         for _ in range(SYNC_THREADS):
             self._sync_inbox.put(None)
         self.link.close()
+        self.direct.close()
         for thread in self._threads:
             thread.join(JOIN_S)
 
@@ -173,9 +177,12 @@ class Gateway:
         answer = self._intake.take(_letter(delivery))
         if answer.refused is not None:
             self._bury(delivery, answer)
-        if answer.to is not None:
+        if is_direct(delivery.reply_to):
+            delivery.ack()
+            self._reply_directly(delivery, answer)
+        else:
             self._reply(delivery, answer)
-        delivery.ack()
+            delivery.ack()
         if answer.refused is None:
             self._taken += 1
         else:
@@ -207,24 +214,34 @@ class Gateway:
         )  # fmt: skip
         body = delivery.body if len(delivery.body) <= REQUEST_BYTES_MAX else delivery.body[:CUT_BYTES]
         letter = Message(
-            DEAD, delivery.queue_key, body, delivery.type, id=delivery.id, correlation=delivery.correlation,
+            DEAD, delivery.exchange, body, delivery.type, id=delivery.id, correlation=delivery.correlation,
             headers=tuple(headers.items()),
         )  # fmt: skip
         self.link.publish(letter).result(CONFIRM_S)
 
     def _reply(self, delivery: Delivery, answer: MessageAnswer) -> None:
-        """To the queue that the asker reads on its channel, or else to its durable one."""
-        assert answer.to is not None
-        direct = _is_direct(delivery.reply_to)
+        """To the asker's durable queue; to none if the server does not know who asks."""
+        if answer.to is None:
+            return
         message = Message(
-            "" if direct else REPLIES, delivery.reply_to if direct else answer.to, answer.body, answer.type,
-            id=delivery.id, correlation=delivery.correlation or delivery.id,
-            headers=((Header.STATUS.value, answer.status),), persistent=not direct, mandatory=not direct,
+            REPLIES, answer.to, answer.body, answer.type, id=delivery.id,
+            correlation=delivery.correlation or delivery.id, headers=((Header.STATUS.value, answer.status),),
         )  # fmt: skip
         try:
             self.link.publish(message).result(CONFIRM_S)
         except UnroutedError as error:
             _LOG.warning("reply.unread", user=delivery.user, id=delivery.id[:100], why=error.message)
+
+    def _reply_directly(self, delivery: Delivery, answer: MessageAnswer) -> None:
+        """To the queue that the asker reads on its channel; to none if the server does not know who asks."""
+        if answer.to is None:
+            return
+        message = Message(
+            "", delivery.reply_to, answer.body, answer.type, id=delivery.id,
+            correlation=delivery.correlation or delivery.id, headers=((Header.STATUS.value, answer.status),),
+            persistent=False, mandatory=False,
+        )  # fmt: skip
+        self.direct.send(delivery.user, message)
 
     # ---- syncs -----------------------------------------------------------------------------------------------
 
@@ -236,24 +253,18 @@ class Gateway:
                 self._answer_sync(delivery)
             except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
-            delivery.ack()
 
     def _answer_sync(self, delivery: Delivery) -> None:
-        """No answer is waited for: a site that does not get it asks again."""
         answer = self._syncs.take(_letter(delivery))
+        delivery.ack()
         if answer.refused is not None:
             _LOG.warning(
                 "sync.refused", user=delivery.user, status=answer.status, why=answer.refused.error[:500]
             )
         self._synced += 1
         self._note(delivery, answer)
-        if _is_direct(delivery.reply_to):
-            self.link.publish(
-                Message(
-                    "", delivery.reply_to, answer.body, answer.type, correlation=delivery.correlation,
-                    headers=((Header.STATUS.value, answer.status),), persistent=False, mandatory=False,
-                )
-            )  # fmt: skip
+        if is_direct(delivery.reply_to):
+            self._reply_directly(delivery, answer)
 
 
 class Courier:
@@ -317,15 +328,6 @@ def _is_revoked(judge: Judge, name: str, user: str) -> bool:
 
 def _letter(delivery: Delivery) -> IncomingMessage:
     return IncomingMessage(delivery.user, delivery.type, delivery.content_type, delivery.body, delivery.id)
-
-
-def _is_direct(reply_to: str) -> bool:
-    """Whether the broker made this name for a channel. To any other, we would write with our rights, not the sender's.
-
-    The broker does not count it as a queue: it returns a mandatory message as unroutable although the message arrives
-    (https://www.rabbitmq.com/docs/direct-reply-to).
-    """
-    return reply_to.startswith(f"{DIRECT_REPLY}.")
 
 
 def _plain(headers: dict[str, Any]) -> dict[str, Any]:

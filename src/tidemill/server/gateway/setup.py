@@ -1,6 +1,7 @@
 """What a broker needs for Tidemill, from `[amqp]`: users, least rights, exchanges, queues, limits. Pure.
 
-Only the broker's staff declares exchanges and queues: each user may write to one exchange and read its own queues.
+Only the broker's staff declares exchanges and queues: each user may write to one exchange, which is its own, and read
+its own queues.
 Limits are policies, which can be changed while the broker runs. The format is RabbitMQ's definitions file
 (https://www.rabbitmq.com/docs/definitions).
 """
@@ -30,7 +31,9 @@ from tidemill.wire.amqp import (
 )
 from tidemill.wire.broker import place_of
 
-CONNECTIONS_MAX = 20  #: of one submitter or site: its services, and people with the same certificate
+CONNECTIONS_MAX = 20
+"""Of one submitter or site: its services, and people with the same certificate. The server's user has as many, and one
+for the direct replies to each other user."""
 CHANNELS_MAX = 100
 QUEUE_BYTES_MAX = (
     1_000_000_000  #: of one queue, so that a reader that has stopped does not fill the broker's disk
@@ -62,17 +65,12 @@ def check(config: Amqp) -> None:
 def definitions(config: Amqp, vhost: str, *, queue_type: str = CLASSIC) -> dict[str, Any]:
     """The definitions file."""
     check(config)
-    exchanges = [
-        (SUBMIT, "topic"),
-        (REPLIES, "direct"),
-        (STATES, "direct"),
-        (SYNC, "topic"),
-        (DEAD, "fanout"),
-    ]
-    bindings = [(DEAD, "", DEAD)] + [(SYNC, name, sync_queue(name)) for name in sorted(config.sites)]
+    own = [sync_queue(name) for name in sorted(config.sites)]
+    own += [submit_queue(name) for name in sorted(config.submitters)]
+    exchanges = [(REPLIES, "direct"), (STATES, "direct"), *((name, "fanout") for name in (DEAD, *own))]
+    bindings = [(name, "", name) for name in (DEAD, *own)]
     for name in sorted(config.submitters):
-        queues = ((SUBMIT, submit_queue), (REPLIES, replies_queue), (STATES, states_queue))
-        bindings += [(exchange, name, queue(name)) for exchange, queue in queues]
+        bindings += [(REPLIES, name, replies_queue(name)), (STATES, name, states_queue(name))]
     names = [queue for _, _, queue in bindings]
     kind = {"x-queue-type": queue_type} if queue_type != CLASSIC else {}
     number = len(rights(config))
@@ -81,7 +79,10 @@ def definitions(config: Amqp, vhost: str, *, queue_type: str = CLASSIC) -> dict[
         "users": [
             {
                 "name": user, "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": "",
-                "limits": {"max-connections": CONNECTIONS_MAX, "max-channels": CHANNELS_MAX + 4 * number},
+                "limits": {
+                    "max-connections": CONNECTIONS_MAX + (number if user == config.user else 0),
+                    "max-channels": CHANNELS_MAX + 4 * number,
+                },
             }
             for user in rights(config)
         ],
@@ -89,14 +90,10 @@ def definitions(config: Amqp, vhost: str, *, queue_type: str = CLASSIC) -> dict[
             {"user": user, "vhost": vhost, "configure": NOTHING, "write": write, "read": read}
             for user, (write, read) in rights(config).items()
         ],
-        "topic_permissions": [
-            {"user": user, "vhost": vhost, "exchange": exchange, "write": _any(key), "read": NOTHING}
-            for user, exchange, key in keys(config)
-        ],
         "parameters": [
             {
                 "vhost": vhost, "component": "vhost-limits", "name": "limits",
-                "value": {"max-connections": CONNECTIONS_MAX * number},
+                "value": {"max-connections": (CONNECTIONS_MAX + 1) * number},
             }
         ],
         "policies": policies(config, vhost),
@@ -124,18 +121,12 @@ def rights(config: Amqp) -> dict[str, tuple[str, str]]:
     """By the broker's user: patterns of what it may write to and read. No user may declare or delete."""
     found = {config.user: (_any(REPLIES, STATES, DEAD, "amq.default"), _server_reads())}
     for name, user in sorted(config.submitters.items()):
-        found[user] = (_any(SUBMIT), _any(replies_queue(name), states_queue(name)))
-    for _, user in sorted(config.sites.items()):
-        found[user] = (_any(SYNC), NOTHING)
+        found[user] = (_any(submit_queue(name)), _any(replies_queue(name), states_queue(name)))
+    for name, user in sorted(config.sites.items()):
+        found[user] = (_any(sync_queue(name)), NOTHING)
     for _, user in sorted(config.operators.items()):
         found[user] = (NOTHING, _any(DEAD))
     return found
-
-
-def keys(config: Amqp) -> list[tuple[str, str, str]]:
-    """The broker's user, the topic exchange that it may write to, and the only key that it may use there: its name."""
-    found = [(user, SUBMIT, name) for name, user in sorted(config.submitters.items())]
-    return found + [(user, SYNC, name) for name, user in sorted(config.sites.items())]
 
 
 def policies(config: Amqp, vhost: str) -> list[dict[str, Any]]:
@@ -176,9 +167,6 @@ def commands(config: Amqp, vhost: str, *, ctl: str = "rabbitmqctl", queue_type: 
     for each in made["permissions"]:
         patterns = " ".join(shlex.quote(each[key]) for key in ("configure", "write", "read"))
         lines.append(f"{ctl} set_permissions {where} {shlex.quote(each['user'])} {patterns}")
-    for each in made["topic_permissions"]:
-        words = (each["user"], each["exchange"], each["write"], each["read"])
-        lines.append(f"{ctl} set_topic_permissions {where} {' '.join(map(shlex.quote, words))}")
     limits = made["parameters"][0]["value"]
     lines.append(f"{ctl} set_vhost_limits {where} {shlex.quote(json.dumps(limits))}")
     for each in made["policies"]:

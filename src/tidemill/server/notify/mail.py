@@ -1,4 +1,4 @@
-"""Mail by SMTP (RFC 5321) with TLS (RFC 3207, RFC 8314) and authentication (RFC 4954); one connection per round."""
+"""Mail by SMTP with TLS (`net/smtp`) and authentication (RFC 4954); one connection per round."""
 
 from __future__ import annotations
 
@@ -10,42 +10,17 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
-from typing import Any, cast
 
 from tidemill import clock
 from tidemill.config.notify import Mail
 from tidemill.errors import SiteError, blaming
+from tidemill.net import smtp
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
 from tidemill.wire.credentials import Credentials, read_login
 
-END_S = 600.0  #: for the answer to the end of a mail
 _HINT = "check `[mail]` in server.toml; `tidemill server notify mail:ADDRESS` tries it"
-
-
-class _Patient:
-    """An SMTP client that waits longer for the answer to the end of a mail than for others: who gives up there sends a
-    mail again that was taken (RFC 1047; RFC 5321 4.5.3.2.6 says 10 minutes)."""
-
-    def data(self, msg: Any) -> tuple[int, bytes]:
-        server = cast(smtplib.SMTP, self)
-        assert server.sock is not None
-        server.sock.settimeout(max(server.timeout, END_S))
-        try:
-            found: tuple[int, bytes] = super().data(msg)  # type: ignore[misc]
-        finally:
-            if server.sock is not None:
-                server.sock.settimeout(server.timeout)
-        return found
-
-
-class _Smtp(_Patient, smtplib.SMTP):
-    pass
-
-
-class _SmtpTls(_Patient, smtplib.SMTP_SSL):
-    pass
 
 
 class Mailer:
@@ -125,14 +100,8 @@ class Mailer:
         return self._server
 
     def _connect(self) -> smtplib.SMTP:
-        timeout_s, (security, host, port) = self._config.timeout_s, self._config.place
-        if security == "tls":
-            server: smtplib.SMTP = _SmtpTls(host, port, timeout=timeout_s, context=self._tls)
-        else:
-            server = _Smtp(host, port, timeout=timeout_s)
+        server = smtp.connect(self._config.place, timeout_s=self._config.timeout_s, context=self._tls)
         try:
-            if security == "starttls":
-                server.starttls(context=self._tls)
             if self._login is not None:
                 server.login(*self._login)
         except BaseException:

@@ -416,9 +416,11 @@ class Applications:
         """What a slot compares before every start, as the files were when `get` last read them."""
         found = []
         for path, digest in approved.files.items():
-            size, mtime_ns, *_ = self.digests.mark(path)
+            size, mtime_ns, ctime_ns, _ = self.digests.mark(path)
             sha256 = digest.removeprefix("sha256:")
-            found.append(ApprovedFile(path=path, sha256=sha256, bytes=size, mtime_ns=mtime_ns))
+            found.append(
+                ApprovedFile(path=path, sha256=sha256, bytes=size, mtime_ns=mtime_ns, ctime_ns=ctime_ns)
+            )
         return found
 
     def offers(self, event_s: dict[str, float]) -> list[AppOffer]:

@@ -17,7 +17,7 @@ from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.log import Log
-from tidemill.wire.amqp import DIRECT_REPLY, SYNC, SYNC_AGE_S, Header, Type
+from tidemill.wire.amqp import DIRECT_REPLY, SYNC_AGE_S, Header, Type, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, SyncReply, SyncRequest
 from tidemill.wire.broker import Broker, broker_of, is_broker, library
 from tidemill.wire.credentials import Credentials
@@ -118,7 +118,7 @@ class AmqpTransport:
         with self._lock:
             self._awaited = (number, awaited)
         message = Message(
-            SYNC, request.site, body, Type.SYNC, id=number, correlation=number, reply_to=DIRECT_REPLY,
+            sync_queue(request.site), "", body, Type.SYNC, id=number, correlation=number, reply_to=DIRECT_REPLY,
             expires_s=min(SYNC_AGE_S, self._timeout_s), persistent=False,
         )  # fmt: skip
         try:

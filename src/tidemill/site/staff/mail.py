@@ -10,6 +10,7 @@ from email.message import EmailMessage
 from tidemill.config.outlets import PLAIN, SmtpServer
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.net import smtp
 
 TIMEOUT_S = 20.0
 
@@ -22,14 +23,18 @@ def can_mail(config: SiteConfig) -> bool:
 def send(config: SiteConfig, subject: str, text: str) -> None:
     """Send a mail to the contact. Raises SiteError."""
     message = EmailMessage()
-    message["From"] = config.contact
-    message["To"] = config.contact
-    message["Subject"] = " ".join(f"[tidemill {config.name}] {subject}".split())
-    message.set_content(text)
     try:
+        message["From"] = config.contact
+        message["To"] = config.contact
+        message["Subject"] = " ".join(f"[tidemill {config.name}] {subject}".split())
+        message.set_content(text)
         with _connect(config.mail.place) as server:
             server.send_message(message)
-    except (OSError, smtplib.SMTPException) as error:
+    except (
+        OSError,
+        smtplib.SMTPException,
+        ValueError,
+    ) as error:  # ValueError: of a contact that is no address
         raise SiteError(
             f"failed to mail `{config.contact}` through `{config.mail.server}`: {error}",
             hint="check `mail.server` and `contact` in site.toml; a relay without encryption is "
@@ -47,19 +52,8 @@ def why_no_mail(config: SiteConfig) -> str:
 
 
 def _connect(place: SmtpServer) -> smtplib.SMTP:
-    """A connection, encrypted as the configuration says. Certificates are those that the system believes."""
-    if place.security == "tls":
-        return smtplib.SMTP_SSL(
-            place.host, place.port, timeout=TIMEOUT_S, context=ssl.create_default_context()
-        )
-    server = smtplib.SMTP(place.host, place.port, timeout=TIMEOUT_S)
-    try:
-        if place.security == "starttls":
-            server.starttls(context=ssl.create_default_context())
-    except BaseException:
-        server.close()
-        raise
-    return server
+    """A connection. Certificates are those that the system believes."""
+    return smtp.connect(place, timeout_s=TIMEOUT_S, context=ssl.create_default_context())
 
 
 def stop_text(config: SiteConfig, reason: str, at: str) -> str:
