@@ -30,8 +30,12 @@ FROM campaigns WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :lim
 SELECT name, shares, used_core_s, used_at_us FROM owners WHERE name {in:names};
 
 -- name: owners_after
--- Owners by name.
-SELECT name, shares, used_core_s, used_at_us FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
+-- Owners by name, with the bytes of their jobs.
+SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
+
+-- name: owner_row
+-- One owner, with the bytes of its jobs.
+SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) FROM owners WHERE name = :name;
 
 -- name: insert_owner
 -- The first campaign of an owner.
