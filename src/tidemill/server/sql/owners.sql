@@ -4,7 +4,7 @@ SELECT id, owner, name, 0 FROM campaigns WHERE name = :name AND owner = :owner
 UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name AND owner = :owner;
 
 -- name: campaigns_named
--- The campaigns of this name, whoever has them, by owner.
+-- The campaigns of this name, of all owners, by owner.
 SELECT id, owner, name, archived FROM (SELECT id, owner, name, 0 AS archived FROM campaigns WHERE name = :name
 UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name) AS found ORDER BY owner LIMIT :limit;
 
