@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import doc
+from tidemill.config.keys import constant, doc
 
 
 class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,8 +20,8 @@ class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     keep_canceled_days: Annotated[
         float,
         msgspec.Meta(ge=0, le=36_500),
-        doc(
+        constant(
             "Keep the large specifications (above 2 kB) of jobs that were canceled before anything of them ran for N "
-            "days; then these jobs cannot be retried"
+            "days; then these jobs cannot be retried. A cancellation by mistake is noticed within a day"
         ),
     ] = 1.0

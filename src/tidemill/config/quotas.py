@@ -47,9 +47,9 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     disk_free_min: Annotated[
         Size,
         msgspec.Meta(ge=0),
-        doc(
+        constant(
             "Take no more jobs while the file system that holds an SQLite database has less free space than this; "
-            "0 = 2 % of it, at most 5 GB"
+            "0 = 2 % of it, at most 5 GB: what runs still needs room for its results"
         ),
     ] = 0
     sites_named_max: Annotated[

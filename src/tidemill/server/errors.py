@@ -6,7 +6,7 @@ TidemillError
 │   │   └── MissingError        what it names does not exist, or belongs to another                 (404)
 │   ├── ForbiddenError          the one who asks may not do this                                   (403)
 │   ├── QuotaError              it would take more than one submitter may have                     (403)
-│   ├── RoomError               there is no room for more jobs, whoever submits them               (507)
+│   ├── RoomError               there is no room for more jobs of any submitter                    (507)
 │   ├── PaceError               the one who asks has asked too much of late                        (429)
 │   └── ConflictError           it contradicts what the server knows: an old epoch, a used key     (409)
 └── SiteError                   database, network or broker did not do their part                  (503)

@@ -416,6 +416,7 @@ class OwnerRow(msgspec.Struct, kw_only=True):
     shares: float
     used_core_s: float
     at_us: int  #: when that was reckoned
+    stored_bytes: int = 0  #: what its jobs in the database count for under the quotas
 
 
 class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -57,7 +57,7 @@ def test_a_directory_of_files_is_shown_with_the_command_that_copies_it(home: Hom
     (job,) = home.jobs("many")
     for path, command in (
         (f"/jobs/{job.id}", f"tidemill outputs get {job.id}"),
-        ("/campaigns/many", "tidemill outputs get --campaign many"),
+        ("/campaigns/many", f"tidemill outputs get --campaign {job.campaign_reference}"),
     ):
         page = _get(home, path)[1]
         assert not re.search(r"download>(<b>)?out", page), path

@@ -8,6 +8,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import ConfigError
+from tidemill.model.quantities import bytes_text
 
 
 def define_list(parser: Parser) -> None:
@@ -36,7 +37,8 @@ def list_owners(args: Namespace) -> int:
     for row in rows:
         at = clock.utc_text(row.at_us) if row.at_us else "never"
         show(
-            f"{row.owner or '(none)'}: {row.shares:g} shares, had {row.used_core_s / 3600:.1f} core-hours ({at})"
+            f"{row.owner or '(none)'}: {row.shares:g} shares, had {row.used_core_s / 3600:.1f} core-hours ({at}), "
+            f"stores {bytes_text(row.stored_bytes)}"
         )
     if not rows:
         say("no jobs have been submitted yet")

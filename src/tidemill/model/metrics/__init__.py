@@ -389,7 +389,7 @@ SERVER: dict[str, Metric] = {
     "tidemill_server_database_bytes": Metric("gauge", "Size of the database"),
     "tidemill_server_stored_bytes": Metric("gauge", "What the jobs of all submitters count for"),
     "tidemill_server_stored_bytes_limit": Metric(
-        "gauge", "At most so much; beyond it, submissions are refused"
+        "gauge", "The limit of what they count for: beyond it, submissions are refused"
     ),
     "tidemill_server_feed_readers": Metric("gauge", "Clients that follow the feed of changes"),
     "tidemill_server_notifications_total": Metric(

@@ -249,7 +249,7 @@ def retry(
 def _shortened(job: int) -> RequestError:
     return RequestError(
         f"job {job} was canceled before it ran, and its specification has been removed since: it cannot be retried",
-        hint="submit it again; large specifications are kept for `archive.keep_canceled_days` (see server.toml)",
+        hint="submit it again: large specifications are kept for a day after a cancellation",
     )
 
 
@@ -342,7 +342,7 @@ def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
     """Whether a job that has ended runs again. `outcome`: of its stay, where it ended in a ward."""
     spec = work.spec(job)
     waits, why = submission.resolve_after(
-        work, spec, f"job {job.id}", upto=job.id - 1, owner=work.owner_of(job)
+        work, spec, f"job {job.id}", upto=job.id - 1, whose=submission.Whose(work.owner_of(job))
     )
     if why:
         return False

@@ -24,18 +24,18 @@ from tidemill.server.core import (
     actions,
     credential_expiry,
     matching,
-    quota,
     rights,
     silent_sites,
     submission,
     sync,
 )
 from tidemill.server.core.leasing import LeaseRules
+from tidemill.server.core.limits import quota
+from tidemill.server.core.limits.storage import Storage
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.core.specifications import changing
-from tidemill.server.core.storage import Storage
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store

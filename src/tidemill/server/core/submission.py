@@ -21,12 +21,13 @@ from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
 from tidemill.server.archive import lookup
-from tidemill.server.core import campaign_names, ending, leasing, quota, rights, site_records
+from tidemill.server.core import campaign_names, ending, leasing, rights, site_records
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.campaign_names import CampaignKey
+from tidemill.server.core.limits import quota
+from tidemill.server.core.limits.storage import Storage
 from tidemill.server.core.matching import decayed
 from tidemill.server.core.specifications.numbers import SpecNumbers, kind_number
-from tidemill.server.core.storage import Storage
 from tidemill.server.database.rows import (
     CANCELED,
     FAILED,
@@ -589,9 +590,17 @@ class _Plan:
         found = self._after.get(key)
         if found is None:
             found = self._after[key] = resolve_after(
-                self._work, spec, called(at), upto=first - 1, own=self._own, owner=self._request.owner
+                self._work, spec, called(at), upto=first - 1, whose=Whose(self._request.owner, self._own)
             )
         return found
+
+
+class Whose(NamedTuple):
+    """Whose job comes after others. `owner`: of the job, whose campaigns come before others of the same name; `own`:
+    only jobs of this owner exist, None = those of all."""
+
+    owner: str
+    own: str | None = None
 
 
 def resolve_after(
@@ -600,29 +609,32 @@ def resolve_after(
     where: str,
     *,
     upto: int,
-    own: str | None = None,
-    owner: str | None = None,
+    whose: Whose,
 ) -> tuple[list[tuple[int, int, int]], str]:
     """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError where that
-    does not exist; with `own` other owners' jobs do not. Of campaigns of one name, `owner`'s comes first. An input
-    `job:ID/NAME` is what another job delivered. `where`: what the job is called in messages."""
+    does not exist. An input `job:ID/NAME` is what another job delivered. `where`: what messages call the job."""
     inputs = input_jobs(spec)
     jobs = {each for each in spec.after if isinstance(each, int)} | inputs
-    waits, whys = _after_jobs(work, sorted(jobs), _Asked(where, inputs, any_end=spec.after_any), own)
+    waits, whys = _after_jobs(work, sorted(jobs), _Asked(where, inputs, any_end=spec.after_any), whose.own)
     for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
-        found = campaign_names.look_up(work.session, name, own if owner is None else owner)
-        if found is None and own is None:
-            found = campaign_names.look_up(work.session, name, None)
-        if found is None:
-            raise RequestError(
-                f"{where} comes after campaign `{name}`, which does not exist",
-                hint="submit that first",
-                of_another=own is not None and parse_reference(name).owner not in (None, own),
-            )
-        more, why = _after_campaign(work, found, upto)
+        more, why = _after_campaign(work, _campaign_after(work, name, where, whose), upto)
         waits += more
         whys += why
     return ([], whys[0]) if whys and not spec.after_any else (waits, "")
+
+
+def _campaign_after(work: UnitOfWork, name: str, where: str, whose: Whose) -> CampaignKey:
+    """The campaign that a job comes after. Raises RequestError."""
+    found = campaign_names.look_up(work.session, name, whose.owner)
+    if found is None and whose.own is None:
+        found = campaign_names.look_up(work.session, name, None)
+    if found is None:
+        raise RequestError(
+            f"{where} comes after campaign `{name}`, which does not exist",
+            hint="submit that first",
+            of_another=whose.own is not None and parse_reference(name).owner not in (None, whose.own),
+        )
+    return found
 
 
 def input_jobs(spec: JobSpec) -> set[int]:

@@ -305,14 +305,14 @@ def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[Campaign
 
 
 def owners(session: Session, own: str | None, *, after: str, limit: int | None) -> list[OwnerRow]:
-    """What owners have had of the fair share, by name; `own` only, None = of all."""
+    """What owners have had of the fair share and what they store, by name; `own` only, None = of all."""
     if own is None:
         rows = session.rows("owners_after", after=after, limit=limit_of(limit, PAGE_MAX))
     else:
-        rows = session.rows("owner_shares", names=[own])
+        rows = session.rows("owner_row", name=own)
     return [
-        OwnerRow(owner=name, shares=shares, used_core_s=used, at_us=at_us)
-        for name, shares, used, at_us in rows
+        OwnerRow(owner=name, shares=shares, used_core_s=used, at_us=at_us, stored_bytes=stored)
+        for name, shares, used, at_us, stored in rows
     ]
 
 

@@ -4,7 +4,7 @@ SELECT id, owner, name, 0 FROM campaigns WHERE name = :name AND owner = :owner
 UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name AND owner = :owner;
 
 -- name: campaigns_named
--- The campaigns of this name, whoever has them, by owner.
+-- The campaigns of this name, of all owners, by owner.
 SELECT id, owner, name, archived FROM (SELECT id, owner, name, 0 AS archived FROM campaigns WHERE name = :name
 UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name) AS found ORDER BY owner LIMIT :limit;
 
@@ -30,8 +30,12 @@ FROM campaigns WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :lim
 SELECT name, shares, used_core_s, used_at_us FROM owners WHERE name {in:names};
 
 -- name: owners_after
--- Owners by name.
-SELECT name, shares, used_core_s, used_at_us FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
+-- Owners by name, with the bytes of their jobs.
+SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
+
+-- name: owner_row
+-- One owner, with the bytes of its jobs.
+SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) FROM owners WHERE name = :name;
 
 -- name: insert_owner
 -- The first campaign of an owner.

@@ -17,7 +17,7 @@ from tidemill.errors import SiteError
 from tidemill.model.failure import FailureClass
 from tidemill.model.metrics import OTHER, SERVER, SITES_MAX, Sample, render
 from tidemill.model.state import REPORTED_STATES
-from tidemill.server.core.storage import stored_bytes
+from tidemill.server.core.limits.storage import stored_bytes
 from tidemill.server.database.store import Session
 from tidemill.server.notices import tables
 from tidemill.server.read import api_pages

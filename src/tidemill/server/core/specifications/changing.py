@@ -19,7 +19,7 @@ from tidemill.model.fit import SlotDefault, misfit_of
 from tidemill.model.job import JobSpec, Resources
 from tidemill.model.retry.changes import JobChanges, changed
 from tidemill.server.archive import lookup
-from tidemill.server.core import quota
+from tidemill.server.core.limits import quota
 from tidemill.server.core.matching import slots_of
 from tidemill.server.core.specifications.numbers import SpecNumbers, kind_number
 from tidemill.server.core.specifications.shortening import shortened

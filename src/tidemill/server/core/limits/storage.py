@@ -1,4 +1,4 @@
-"""The room for jobs: what all submitters together may store, and free space that nobody's jobs may take."""
+"""The room for jobs: what all submitters together may store, and free space that no jobs may take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FREE_SHARE = 0.02  #: of the file system stays free, at most FREE_BYTES
 FREE_BYTES = 5_000_000_000
 _HINT = (
     "cancel or wait for jobs that are not needed and try again later, or ask the server's operator: what was canceled "
-    "before it ran is freed after `archive.keep_canceled_days`, what ended after `archive.keep_days`"
+    "before it ran is freed after a day, what ended after `archive.keep_days`"
 )
 
 
@@ -36,8 +36,8 @@ class Storage:
         free_bytes = self.free_bytes()
         if free_bytes is not None and free_bytes < self.free_bytes_min:
             raise RoomError(
-                f"the server's disk has {free_bytes} bytes free, it takes no jobs below {self.free_bytes_min} "
-                "(`quotas.disk_free_min`); jobs that it has go on",
+                f"the server's disk has {free_bytes} bytes free, and the server takes no more jobs below "
+                f"{self.free_bytes_min}; the jobs that it has go on",
                 hint="the server's operator has to free space; then submit again",
             )
 

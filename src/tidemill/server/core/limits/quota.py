@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemill.config.quotas import Quotas
-from tidemill.server.core.storage import Storage
+from tidemill.server.core.limits.storage import Storage
 from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import alike

@@ -1,0 +1,1 @@
+"""What jobs may take of the server: of one submitter, and of all together."""
