@@ -12,7 +12,6 @@ import string
 import subprocess
 import sys
 import tarfile
-import time
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -203,11 +202,10 @@ def test_a_harmless_text_stays(each: str) -> None:
         'Authorization: a="b',
     ],
 )  # fmt: skip
+@pytest.mark.timeout(120)
 def test_no_text_of_a_megabyte_takes_long(piece: str) -> None:
     """A second here; quadratic work would take hours."""
     half = piece * (500_000 // len(piece))
     text = f"{half}password={half}"
-    begun = time.process_time()
     cut(text)
     cut_assignments(text)
-    assert time.process_time() - begun < 60
