@@ -8,7 +8,7 @@
 #   --python PYTHON   the Python to use, 3.11 or later (default: the newest on PATH)
 #   --check           verify this file and name the Python that would be used; install nothing
 set -eu
-# Whatever the user's umask: under 002 a project's group could change the programs, under 077 nobody else could run them.
+# Whatever the umask is: under 002 a project's group could change the programs, under 077 other users could not run them.
 umask 022
 
 VERSION=@VERSION@

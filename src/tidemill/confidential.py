@@ -19,7 +19,7 @@ import msgspec
 CUT = "[cut]"
 HIDDEN_MIN = 8  #: characters; a shorter secret would also cut ordinary words
 HIDDEN_MAX = 10_000
-NAME_MAX = 64  #: characters of a name before its telling word
+NAME_MAX = 64  #: characters of a name before the word that shows what it is
 VALUE_MAX = 4096  #: characters of a quoted value whose end is looked for
 _hidden: list[str] = []  #: the longest first: one may stand within another
 
@@ -102,7 +102,7 @@ _URL = r"://(?P<url>(?:[^\s\"'<>`\\]|\\u0026)+)"
 # of tokens, as their makers document them: GitHub, GitLab, Slack, AWS, Stripe, OpenAI, Vault, Google, Grafana, ...
 _PREFIXES = (
     r"hf_|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]{1,2}-|xapp-|akia|asia|[srp]k-|[srp]k_(?:live|test)_|pypi-|npm_|"
-    r"hv[sbr]\.|ya29\.|1//|aiza|glsa_|glc_|do[opr]_v1_|whsec_|sg\.|shp[a-z]{2}_|dckr_pat_|lin_api_|eyj|md[abc][a-z0-9]"
+    r"hv[sbr]\.|ya29\.|1//|aiza|glsa_|glc_|do[opr]_v1_|whsec_|sg\.|shp[a-z]{2}_|dckr_pat_|lin_api_|age-secret-key-|eyj|md[abc][a-z0-9]"
 )
 _RULES = (
     # RFC 7468; a key that was cut short ends with its base64
@@ -117,11 +117,14 @@ _RULES = (
     # paths that are credentials: of `tidemill web`, and of web hooks
     _rule("/enter/", r"(?P<keep>/enter/)[\w~-]{16,}+"),
     _rule("hook /services/", r"(?P<keep>/(?:services|[\w-]{0,20}hook\w{0,8})/)[\w@./:~-]{16,}+"),
+    _rule(
+        "akia asia", r"(?P<keep>(?<![a-z0-9])a[ks]ia[a-z0-9]{16}[\s:,\"']{1,4})[\w/+]{30,}+"
+    ),  # its secret often follows
     # tokens that are known by their first letters; a digit must follow, or it may be a word
     _rule(
         "hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glimt- glagent- xox xapp-"
         " akia asia sk- pk- rk- k_live k_test pypi- npm_ hvs. hvb. hvr. ya29. 1// aiza glsa_ glc_ dop_v1 doo_v1 dor_v1"
-        " whsec_ sg. shpat_ shpss_ shpca_ dckr_ lin_api eyj mda mdb mdc",
+        " whsec_ sg. shpat_ shpss_ shpca_ dckr_ lin_api age-secret eyj mda mdb mdc",
         rf"(?<![A-Za-z0-9_])(?:{_PREFIXES})(?=[^\s\d]{{0,80}}\d)[\w.~+/=-]{{16,}}+",
     ),
     # schemes of RFC 9110 11.1 and of SASL without the name of their header
@@ -140,6 +143,8 @@ _RULES = (
         "mysql mariadb sshpass login",
         r"(?P<keep>(?<!\w)(?:mysql\w{0,12}|mariadb|sshpass|login)\b[^\n|;]{0,200}?[\s\"']-p[\s\"',]{0,4})[^\s\"',]{3,}",
     ),
+    _rule("ldap", r"(?P<keep>(?<!\w)ldap\w{1,20}\b[^\n|;]{0,200}?[\s\"']-w[\s\"',]{0,4})[^\s\"',]{3,}"),
+    _rule("password for", r"(?P<keep>password for [^\s:]{1,128}: ?)\S{4,}"),
     _rule("login", r"(?P<keep>(?<!\w)login[ \t]+(?:--relogin[ \t]+)?)(?=[a-z_.-]{0,80}\d)[\w.-]{24,}+"),
     _rule("<<<", r"(?P<keep><<<[ \t]*)(?:\"[^\"\n]*+\"|'[^'\n]*+'|[^\s\"']+)"),
     _rule(
@@ -155,6 +160,11 @@ _RULES = (
 # userinfo (RFC 3986 3.2.1), also with a password in which `/`, `?` or `#` should have been escaped
 _USERINFO = re.compile(r"[^/@?#]*+@|[^/@:?#]*+:(?!\d{1,5}(?:[/?#,]|$))[^@]{0,256}@")
 _HOOK_HOST = re.compile(r"(?:^|[.@])(?:hooks?|[\w-]*webhook)\.|\.logic\.azure\.", re.IGNORECASE)
+_LONG_SEGMENT = re.compile(
+    r"(?<=/)(?=[\w-]{32})(?=[a-z0-9_-]*[A-Z])(?=[A-Z0-9_-]*[a-z])(?=[A-Za-z_-]*\d)"
+    r"[A-Za-z0-9]+(?:[_-]+[A-Za-z0-9]+){0,3}(?![^/])"
+)
+"""A part of a path that is random, such as that of a link to a reset or a share; digests have small letters only."""
 _BOT = re.compile(r"(/bot)\d{5,12}:[\w-]+")
 
 
@@ -170,7 +180,7 @@ def _cut_url(rest: str) -> str:
     if path and _HOOK_HOST.search(host) is not None:
         first, between, tail = path.partition("/")
         path = f"{first}/{CUT}" if between and tail else CUT
-    path = _BOT.sub(r"\g<1>" + CUT, slash + path)
+    path = _LONG_SEGMENT.sub(CUT, _BOT.sub(r"\g<1>" + CUT, slash + path))
     end = (mark + _cut_query(query) if mark else "") + (
         hash_ + (_cut_query(fragment) if "=" in fragment else fragment) if hash_ else ""
     )
@@ -197,24 +207,24 @@ def _cut_query(query: str) -> str:
 
 _WORDS = re.compile(
     r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|key|(?<![a-z])sig|auth|cred|cookie|macaroon|bearer|jwt"
-    r"|(?<![a-z])otp|(?<![a-z])code(?![a-z])"
+    r"|(?<![a-z])otp|(?<![a-z])code(?![a-z])|sess|(?<![a-z])sid(?![a-z])|(?<![a-z])pat(?![a-z])|pw(?![a-z])"
 )
 _TRIGGERS = (
     "pass", "pwd", "pw", "secret", "token", "key", "sig", "auth", "cred", "cookie", "macaroon", "bearer", "jwt", "otp",
-    "code",
+    "code", "sess", "sid", "_pat",
 )  # fmt: skip
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _NAME_REST = re.compile(r"[\w.-]{0,64}+", re.ASCII)
 _PARTS = re.compile(r"[._-]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PASS = re.compile(
-    r"pass(?:word|wd|phrase|code|wort)|^(?:pass|pwd|pw)$|pwd$|(?<!by)(?<!com)(?<!sur)(?<!ver)(?<!der)pass$"
+    r"pass(?:word|wd|phrase|code|wort)|^(?:pass|pwd)$|pwd$|pw$|(?<!by)(?<!com)(?<!sur)(?<!ver)(?<!der)pass$"
 )
 _STRONG = re.compile(
     r"secret(?!ar)|macaroon|cookies?$|credentials?$|^creds?$|^bearer$|^jwt$|^otp$|tokens?$|^o?authz?$|^authorization$|"
-    r"signatures?$|(?:api|access|auth|private|account|shared|routing|signing|master)keys?$"
+    r"signatures?$|(?:api|access|auth|priv|private|account|shared|routing|signing|master)keys?$"
 )
 _WEAK = frozenset({"key", "keys", "sig"})
-_LONG = frozenset({"code"})
+_LONG = frozenset({"code", "session", "sessionid", "sid", "pat"})
 """Names of a secret only if the value is long: an exit code has the same name."""
 _ABOUT = frozenset(
     {
@@ -241,7 +251,8 @@ def _strength(name: str) -> str:
         return "strong"
     if not _WEAK.isdisjoint(parts):
         return "weak" if len(parts) == 1 else "strong"
-    return "long" if parts[-1] in _LONG and len(parts) == 1 else ""
+    is_long = not _LONG.isdisjoint(parts) if parts[-1] != "code" else len(parts) == 1
+    return "long" if is_long or parts[-1].endswith(("sessid", "sessionid")) else ""
 
 
 _SEPARATOR = re.compile(
@@ -314,7 +325,7 @@ def _values(text: str, lower: str) -> Iterator[tuple[int, int]]:
 
 
 def _value_of(text: str, name: str, end: int, strength: str) -> tuple[int, int] | None:
-    """Where the value stands of a name that ends here, or None if there is none to cut."""
+    """Where the value stands of a name that ends here, or None without a value to cut."""
     separator = _SEPARATOR.match(text, end)
     if separator is None:
         return None
@@ -342,12 +353,16 @@ def _value_of(text: str, name: str, end: int, strength: str) -> tuple[int, int] 
     return bare.span()
 
 
+_LINKING = re.compile(r"(?:is|was)[ \t]+", re.IGNORECASE)
+
+
 def _spaced(text: str, at: int, strength: str) -> tuple[int, int] | None:
-    """The value of `password VALUE` (.netrc, SQL) or `token VALUE`: what looks like prose is none."""
+    """The value of `password VALUE` (.netrc, SQL) or `token VALUE`: prose stays."""
     quoted = _QUOTED.match(text, at) if strength == "pass" else None
     if quoted is not None and quoted["single"] is not None:
         return None if _harmless(quoted["single"], strength) else quoted.span("single")
-    bare = _BARE.match(text, at)
+    linking = _LINKING.match(text, at) if strength == "pass" else None
+    bare = _BARE.match(text, at if linking is None else linking.end())
     if bare is None or len(bare[0]) < _SPACED_MIN[strength] or _harmless(bare[0], strength):
         return None
     word = bare[0]
@@ -357,7 +372,7 @@ def _spaced(text: str, at: int, strength: str) -> tuple[int, int] | None:
 
 
 def _harmless(value: str, strength: str) -> bool:
-    """Whether a value behind the name of a secret is none: a flag, a number, a path, a variable."""
+    """Whether a value behind the name of a secret is something else: a flag, a number, a path, a variable."""
     if len(value) < 4 or value.lower() in _STAYS or _IS_REFERENCE.match(value) or _IS_PATH.match(value):
         return True
     if strength != "pass" and _IS_NUMBER.match(value):

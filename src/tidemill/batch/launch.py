@@ -72,7 +72,7 @@ if [ -s "${PBS_NODEFILE:-}" ] && [ "$TIDEMILL_HOSTS" -gt 1 ] && command -v pbsds
         echo 'host=$1'
         echo 'shift'
         echo 'exec pbsdsh -h "$host" -- /bin/sh -c "$*"'
-    } > "$agents/agent" # in a directory of ours alone
+    } > "$agents/agent"
     chmod 700 "$agents/agent"
     # the first node starts all daemons of Open MPI: those of a tree would not find the agent on their own nodes
     export HYDRA_LAUNCHER="${HYDRA_LAUNCHER:-rsh}" HYDRA_LAUNCHER_EXEC="${HYDRA_LAUNCHER_EXEC:-$agents/agent}"

@@ -337,7 +337,7 @@ _ENVIRONMENT = re.compile(r"^(?:environment[ \t]*=|\[environment\][^\n]*\n)", re
 
 
 def _rewritten(text: str, safe: dict[str, Any]) -> str:
-    """The text with `setup` and `environment` as `safe` has them, if they stand there as people write them."""
+    """The text with `setup` and `environment` as `safe` has them, if the text has them as people write them."""
     for start, key in ((_SETUP, "setup"), (_ENVIRONMENT, "environment")):
         found = start.search(text)
         if found is None:
