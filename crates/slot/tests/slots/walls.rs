@@ -223,6 +223,17 @@ fn what_programs_do() {
     }
 }
 
+fn open_files() {
+    let script = "echo $(ulimit -Sn) $(ulimit -Hn)";
+    let (soft, hard) = tidemill_sys::process::limit(tidemill_sys::process::Limit::OpenFiles);
+    let (soft, hard) = (soft.unwrap(), hard.unwrap());
+    assert_eq!(
+        prints(&shared(), script),
+        format!("{soft} {}\n", hard.min(soft.max(4096)))
+    );
+    assert_eq!(prints(&isolated(), script), format!("{soft} {hard}\n"));
+}
+
 fn open() {
     let may_mount = SlotSpec {
         may_mount: true,
