@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
         "threads, children, pools and names of interfaces work",
         what_programs_do,
     ),
+    ("open files of others' payloads are bounded", open_files),
     (
         "who may mount makes namespaces, and so do one's own programs",
         open,
