@@ -381,6 +381,20 @@ pub fn raise_open_files() -> Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
+/// Bounds the open files of this process and its children for good, but never below what programs get now: the soft limit.
+pub fn bound_open_files(open_max: u64) -> Result<()> {
+    let before = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = before.current.unwrap_or(u64::MAX).max(open_max);
+    if before.maximum.is_some_and(|maximum| maximum <= wanted) {
+        return Ok(());
+    }
+    let bounded = Rlimit {
+        current: before.current,
+        maximum: Some(wanted),
+    };
+    rustix::process::setrlimit(Resource::Nofile, bounded).named("set limit of", "open files")
+}
+
 /// Limits of a process, getrlimit(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {

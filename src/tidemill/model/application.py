@@ -111,7 +111,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     show: list[Path] = []
     write: list[Path] = []  #: paths that its payloads see and may write to, as far as the site's user may
     #: do its programs mount something themselves, such as a container's runtime that a script starts? Then Landlock
-    #: bounds no files; `container` says so by itself
+    #: bounds no files, and they may make namespaces; `container` says so by itself
     mounts: bool = False
     batch_commands: bool = False  #: may the payload reach the batch system?
     #: does it need the network (a conditions database, a licence server)? none = as the site's `network` says

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from tests.worlds.node.pilot_fleet import Field, field, grants, job, program
 
-from tidemill.wire.node import Done, Failed, Program, Started
+from tidemill.wire.node import Done, Failed, NamedPaths, Program, Started, View
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else str(Path(sys.executable).resolve())
@@ -272,3 +272,91 @@ def test_the_home_of_a_slot_takes_what_its_scratch_may(what: str) -> None:
         assert failed.failure == "disk"
         assert "64 MB" in failed.message
         assert "resources.scratch_mb" in failed.message
+
+
+SHARED = View(
+    shared=True, own_tmp=False, veils=[], keep=[], show=[], write=[], credentials=[], allowed=[],
+)  # fmt: skip
+NAMESPACES = {
+    "user": 1 << 28, "mnt": 1 << 17, "net": 1 << 30, "pid": 1 << 29,
+    "ipc": 1 << 27, "uts": 1 << 26, "cgroup": 1 << 25, "time": 1 << 7,
+}  # fmt: skip
+UNSHARE = f"""
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+made = []
+for name, flag in {NAMESPACES!r}.items():
+    if os.fork() == 0:  # the first call of a process: a second one may fail for reasons of its own
+        os._exit(0 if libc.unshare(flag) == 0 else ctypes.get_errno())
+    status = os.waitstatus_to_exitcode(os.wait()[1])
+    if status != errno.EPERM:
+        made.append((name, status))
+"""
+
+
+def test_no_namespace_can_be_made() -> None:
+    with node(view=SHARED) as it:
+        assert run(it, f"{UNSHARE}\nif made: sys.exit(repr(made))") is None, it.tails()
+
+
+@pytest.mark.parametrize("who", ["an application that mounts", "a program of one's own"])
+def test_who_may_makes_namespaces(who: str) -> None:
+    mounts = who == "an application that mounts"
+    changes = {"view": SHARED} if mounts else {}
+    named = {"named": NamedPaths(show=[], write=[], may_mount=True)} if mounts else {}
+    with node(**changes) as it:
+        script = f"{UNSHARE}\nif ('user', 0) not in made: sys.exit(repr(made))"
+        assert run(it, script, **named) is None, it.tails()
+
+
+HIDE = """
+import os, resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+block = bytes(1 << 20)
+"""
+IN_FLIGHT = f"""{HIDE}
+a, b = socket.socketpair()
+for _ in range(8):
+    f = os.memfd_create("x")
+    for _ in range(50):
+        os.write(f, block)
+    socket.send_fds(a, [b"m"], [f])
+    os.close(f)
+time.sleep(120)
+"""
+BUFFERS = f"""{HIDE}
+pairs = [socket.socketpair() for _ in range(500)]
+for end in (end for pair in pairs for end in pair):
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+    end.setblocking(False)
+    try:
+        while True:
+            end.send(block)
+    except BlockingIOError:
+        pass
+time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(IN_FLIGHT, id="memfds in flight"), pytest.param(BUFFERS, id="socket buffers")]
+)
+def test_memory_behind_no_descriptor_counts(script: str) -> None:
+    with node(view=SHARED) as it:
+        failed = run(it, script, memory_mb=100, timeout_s=60.0)
+        assert failed is not None, it.tails()
+        assert failed.failure == "memory", failed
+        assert "limit is 100 MB" in failed.message
+
+
+SEGMENT = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(1 << 28 | 1 << 27) == 0:
+    sys.exit("an IPC namespace of its own, whose segments no account shows")
+"""
+
+
+def test_no_segment_is_in_an_ipc_namespace_of_its_own() -> None:
+    with node(view=SHARED) as it:
+        assert run(it, SEGMENT, memory_mb=100) is None, it.tails()

@@ -179,6 +179,19 @@ fn is_hidden(name: &str, hides_batch: bool) -> bool {
         })
 }
 
+/// Open files of a process: what most distributions allowed until systemd 240 (2018). The more there may be, the longer a
+/// look at them takes, and the seldomer there is one.
+const OPEN_FILES_MAX: u64 = 4096;
+
+/// Bounds what a look at the slot's descriptors costs, where payloads are of others. A higher soft limit of the pilot
+/// stays: it is the operator's word.
+pub(super) fn bound_files(spec: &SlotSpec) -> Result<()> {
+    if !spec.view.shared || spec.directory.is_some() {
+        return Ok(());
+    }
+    process::bound_open_files(OPEN_FILES_MAX)
+}
+
 /// Bounds the processes of a user namespace of the slot's own; where the kernel cannot, they are counted
 /// (`Payload::judge`).
 pub(super) fn bound_tasks(spec: &SlotSpec) -> Result<()> {

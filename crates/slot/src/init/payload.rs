@@ -217,14 +217,15 @@ impl Payload {
         self.look_at_files(limits, reach, now_us);
         let held_kb = self.held.memory_kb();
         let mut used_kb = sample.rss_kb + held_kb;
-        let over = memory_mb > 0 && used_kb > memory_mb * 1024;
+        let over = memory_mb > 0 && used_kb + self.held.dropped_kb_max() > memory_mb * 1024;
         let measures = self.measures_pss(over, now_us);
         if measures {
             let began_us = time::monotonic_us();
             // shared pages count once per process in RSS: forked payloads would seem larger than they are
             used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb) + held_kb;
-            if held_kb > 0 {
-                used_kb -= self.held.mapped_kb(reach); // they are among both
+            used_kb -= self.held.mapped_kb(reach).min(used_kb); // they are among both
+            if over {
+                used_kb += self.held.dropped_kb(reach);
             }
             self.traffic = usage::traffic(self.pid).or(self.traffic);
             self.measured_pss(now_us, time::monotonic_us() - began_us);

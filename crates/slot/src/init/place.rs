@@ -163,6 +163,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     place.devices_hidden = !hidden.is_empty();
     finish_set_up(&place)?;
     doors::bound_tasks(entry.spec)?;
+    doors::bound_files(entry.spec)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
     place.note.push_str(&doors::close_calls(entry.spec, false));
@@ -291,6 +292,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
     let setuid = entry.spec.isolation == Isolation::Off;
     harden(setuid)?;
+    doors::bound_files(entry.spec)?;
     place.note.push_str(&doors::close_calls(entry.spec, setuid));
     place.bound(entry.spec)?;
     Ok(place)

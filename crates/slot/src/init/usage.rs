@@ -193,10 +193,14 @@ pub(crate) struct Held {
     kernel_kb: u64,
     /// descriptors on their way through Unix sockets that could not be looked at
     pub unseen: u64,
+    /// kB of mappings of files in memory that no descriptor shows, by number
+    mapped_only: HashMap<u64, u64>,
 }
 
 /// Names of such files in /proc/PID/fd and /proc/PID/smaps. Shared segments have their number as that of their file.
 const MEMORY_FILES: [&str; 2] = ["/memfd:", "/SYSV"];
+/// The same in /proc/PID/maps, with shared memory that has no other name.
+const MAPPED_FILES: [&str; 2] = ["/memfd:", "/dev/zero (deleted)"];
 /// Bytes of the kernel for each message and semaphore (struct msg_msg, struct sem of Linux, ipc/).
 const MESSAGE_BYTES: u64 = 64;
 const SEMAPHORE_BYTES: u64 = 64;
@@ -220,8 +224,11 @@ impl Held {
     /// their own. `scratch`: device of a scratch outside of memory. About 3 us for each descriptor.
     pub fn find(reach: Reach, (threads, scratch): (bool, Option<u64>)) -> Held {
         let (mut held, mut ends) = (Held::default(), HashMap::new());
+        let mut mapped = HashMap::new();
         for pid in processes(reach) {
             held.kernel_kb += page_tables_kb(pid);
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            join_largest(&mut mapped, shared_mappings(&maps));
             held.add((pid, None), scratch, &mut ends);
             let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok().filter(|_| threads);
             for task in tasks.into_iter().flatten().flatten().skip(1) {
@@ -231,6 +238,8 @@ impl Held {
         }
         let Kept { bytes, files, unseen } = kept::find(&ends, is_in_memory);
         held.memory.extend(files);
+        mapped.retain(|number, _| !held.memory.keys().any(|(_, known)| known == number));
+        held.mapped_only = mapped;
         (held.kernel_kb, held.unseen) = (held.kernel_kb + bytes / 1024, unseen);
         if reach == Reach::Namespace {
             let table = |name: &str| fs::read_to_string(format!("/proc/sysvipc/{name}")).unwrap_or_default();
@@ -285,30 +294,102 @@ impl Held {
         if self.memory.is_empty() {
             return 0;
         }
-        let maps = processes(reach)
-            .into_iter()
-            .map(|pid| fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default());
-        let mapped_kb: u64 = maps.map(|text| self.mapped_in(&text)).sum();
-        mapped_kb.min(self.files_kb())
+        mapped_kb(reach, &|mapping| self.is_held(mapping)).min(self.files_kb())
     }
 
-    /// Of the text of one /proc/PID/smaps (proc(5)): a line `from-to perms offset major:minor number name` begins a mapping.
-    fn mapped_in(&self, smaps: &str) -> u64 {
-        let (mut ours, mut sum_kb) = (false, 0);
-        for line in smaps.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let first = words.next().unwrap_or_default();
-            if first == "Pss:" && ours {
-                sum_kb += words.next().and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0);
-            } else if !first.ends_with(':') {
-                let number = words.nth(3).and_then(|number| number.parse::<u64>().ok());
-                let name = words.next().unwrap_or_default();
-                ours = MEMORY_FILES.iter().any(|start| name.starts_with(start))
-                    && number.is_some_and(|number| self.memory.keys().any(|&(_, known)| known == number));
-            }
-        }
-        sum_kb
+    fn is_held(&self, mapping: &Mapping<'_>) -> bool {
+        let is_known = || self.memory.keys().any(|&(_, known)| known == mapping.number);
+        is_in_memory(mapping.name) && is_known()
     }
+
+    /// The most that pages of shared memory can be which are in no page table any more (madvise(2), MADV_DONTNEED): kB of
+    /// what is mapped and has no page there.
+    pub fn dropped_kb_max(&self) -> u64 {
+        self.mapped_only.values().sum()
+    }
+
+    /// As far as the node's own figure allows: it has no more shared memory than this (proc(5), /proc/meminfo, Shmem).
+    pub fn dropped_kb(&self, reach: Reach) -> u64 {
+        let most_kb = self.dropped_kb_max();
+        if most_kb == 0 {
+            return 0;
+        }
+        let mapped_kb = mapped_kb(reach, &|mapping| self.mapped_only.contains_key(&mapping.number));
+        let node_kb = shared_memory_kb(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        most_kb.min(node_kb).saturating_sub(mapped_kb)
+    }
+}
+
+/// A line `from-to perms offset major:minor number name` of /proc/PID/maps or smaps (proc(5)).
+struct Mapping<'a> {
+    kb: u64,
+    is_shared: bool,
+    number: u64,
+    name: &'a str,
+}
+
+/// None: a line of another kind.
+fn mapping(line: &str) -> Option<Mapping<'_>> {
+    let mut words = line.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    let address = |text: &str| u64::from_str_radix(text, 16).ok();
+    let bytes = address(to)?.checked_sub(address(from)?)?;
+    let is_shared = words.next()?.ends_with('s');
+    let number = words.nth(2)?.parse().ok()?;
+    let name = line.find('/').map_or("", |at| &line[at..]);
+    Some(Mapping {
+        kb: bytes / 1024,
+        is_shared,
+        number,
+        name,
+    })
+}
+
+/// kB by number of the file, of the text of one /proc/PID/maps.
+fn shared_mappings(maps: &str) -> HashMap<u64, u64> {
+    let mut found = HashMap::new();
+    for each in maps.lines().filter_map(mapping) {
+        let is_ours = MAPPED_FILES.iter().any(|name| each.name.starts_with(name));
+        if is_ours && each.is_shared {
+            *found.entry(each.number).or_insert(0) += each.kb;
+        }
+    }
+    found
+}
+
+/// Several processes map the same.
+fn join_largest(all: &mut HashMap<u64, u64>, more: HashMap<u64, u64>) {
+    for (number, kb) in more {
+        let known = all.entry(number).or_insert(0);
+        *known = kb.max(*known);
+    }
+}
+
+/// PSS of mappings of all processes.
+fn mapped_kb(reach: Reach, wanted: &dyn Fn(&Mapping<'_>) -> bool) -> u64 {
+    let maps = processes(reach)
+        .into_iter()
+        .map(|pid| fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default());
+    maps.map(|text| mapped_in(&text, wanted)).sum()
+}
+
+fn mapped_in(smaps: &str, wanted: &dyn Fn(&Mapping<'_>) -> bool) -> u64 {
+    let (mut is_wanted, mut sum_kb) = (false, 0);
+    for line in smaps.lines() {
+        if let Some(mapping) = mapping(line) {
+            is_wanted = wanted(&mapping);
+        } else if let (true, Some(rest)) = (is_wanted, line.strip_prefix("Pss:")) {
+            let kb = rest.split_ascii_whitespace().next();
+            sum_kb += kb.and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    sum_kb
+}
+
+fn shared_memory_kb(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("Shmem:"));
+    let kb = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
+    kb.unwrap_or(u64::MAX)
 }
 
 fn is_in_memory(target: &str) -> bool {
@@ -390,7 +471,27 @@ mod tests {
             7f02-7f03 rw-s 00000000 00:01 78    /memfd:closed (deleted)\nPss:  100 kB\n\
             7f04-7f05 rw-s 00000000 00:01 3     /SYSV00000000 (deleted)\nPss:  10 kB\n\
             7f06-7f07 rw-p 00000000 00:00 0\nPss:  1000 kB\nVmFlags: rd wr\n";
-        assert_eq!((held.memory_kb(), held.mapped_in(smaps)), (417, 15));
+        assert_eq!(
+            (
+                held.memory_kb(),
+                mapped_in(smaps, &|mapping| held.is_held(mapping))
+            ),
+            (417, 15)
+        );
+    }
+
+    #[test]
+    fn shared_memory_is_known_by_its_mappings() {
+        let maps = "7f00000000-7f00100000 rw-s 00000000 00:01 77    /dev/zero (deleted)\n\
+            7f00100000-7f00200000 rw-s 00100000 00:01 77    /dev/zero (deleted)\n\
+            7f01000000-7f01100000 rw-p 00000000 00:01 78    /memfd:a b (deleted)\n\
+            7f02000000-7f02000400 rw-s 00000000 00:01 79    /memfd:a b (deleted)\n\
+            7f03000000-7f03100000 rw-s 00000000 08:01 80    /tmp/dev/zero (deleted)\nVmFlags: rd wr\n";
+        let mut found = shared_mappings(maps);
+        assert_eq!(found, HashMap::from([(77, 2048), (79, 1)]));
+        join_largest(&mut found, HashMap::from([(77, 1), (79, 5)]));
+        assert_eq!(found, HashMap::from([(77, 2048), (79, 5)]));
+        assert_eq!(shared_memory_kb("MemFree: 1 kB\nShmem:   33 kB\n"), 33);
     }
 
     #[test]

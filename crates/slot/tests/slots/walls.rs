@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
         "threads, children, pools and names of interfaces work",
         what_programs_do,
     ),
+    ("open files of others' payloads are bounded", open_files),
     (
         "who may mount makes namespaces, and so do one's own programs",
         open,
@@ -221,6 +222,17 @@ fn what_programs_do() {
             "20\nb'a\\n'\n0\n15\n[1]\n10\nTrue\n0\nTrue\n"
         );
     }
+}
+
+fn open_files() {
+    let script = "echo $(ulimit -Sn) $(ulimit -Hn)";
+    let (soft, hard) = tidemill_sys::process::limit(tidemill_sys::process::Limit::OpenFiles);
+    let (soft, hard) = (soft.unwrap(), hard.unwrap());
+    assert_eq!(
+        prints(&shared(), script),
+        format!("{soft} {}\n", hard.min(soft.max(4096)))
+    );
+    assert_eq!(prints(&isolated(), script), format!("{soft} {hard}\n"));
 }
 
 fn open() {
