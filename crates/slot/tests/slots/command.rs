@@ -476,7 +476,13 @@ fn approved_inputs() {
     for base in [isolated(), plain()] {
         let mut what = shell("ls -A; ls $TIDEMILL_INPUTS; cat $2; echo $1");
         what.0.inputs_apart = Some(true);
-        what.0.lines = Some([("*".to_owned(), rule(None)), ("1".to_owned(), rule(Some("[0-9]")))].into());
+        what.0.lines = Some(
+            [
+                ("*".to_owned(), rule(None)),
+                ("1".to_owned(), rule(Some("[0-9]"))),
+            ]
+            .into(),
+        );
         let words = ["x", "{column.0}:{column.1}", "{input.cards}"];
         what.1.argv.extend(words.map(str::to_owned));
         what.1.inputs = vec![
