@@ -29,7 +29,7 @@ struct Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct LineRules(BTreeMap<String, Rule>);
 
-/// A line, or the field of it behind so many tabs.
+/// A line, or the field of it that follows this number of tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Line,
