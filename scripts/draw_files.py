@@ -36,6 +36,7 @@ The default `none` means that the key has no value: leave it out. Where a remark
 SECTIONS = [
     ("An application", "application.py", "Application"),
     ("A parameter of an application: `[parameters.NAME]`", "application.py", "Parameter"),
+    ("What a line may be: `line`, `[columns.K]`", "application.py", "LineText"),
     ("A job: `[[job]]`", "job.py", "JobSpec"),
     ("Resources of a slot: `[resources]`", "job.py", "Resources"),
     ("What a command's shell sets: `[job.shell]`", "job.py", "Shell"),

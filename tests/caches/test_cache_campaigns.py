@@ -218,7 +218,7 @@ def test_a_corrupt_block_of_a_cache_reaches_no_input_whose_sha256_is_given(far: 
 PATTERN = """name = "pattern"
 executable = "/bin/sh"
 version = "1"
-arguments = ["script", "{input.data}"]
+arguments = ["{input.script}", "{input.data}", "{input.reader}"]
 opens = ["root"]
 network = true
 trace_every = 1
@@ -229,7 +229,7 @@ path = "out.txt"
 kind = "concat"
 """
 READ_RANGES = """set -e; u=${{1#root://}}; address=${{u%%/*}}
-printf "{ranges}" | {python} reader ${{address%:*}} ${{address#*:}} "${{u#*/}}" >out.txt
+printf "{ranges}" | {python} "$2" ${{address%:*}} ${{address#*:}} "${{u#*/}}" >out.txt
 """
 BLOCK = 256 << 10
 SIZE = 10 * BLOCK + BLOCK // 2

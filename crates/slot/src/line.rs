@@ -29,7 +29,7 @@ struct Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct LineRules(BTreeMap<String, Rule>);
 
-/// A line, or the field of it behind so many tabs.
+/// A line, or the field of it that follows this number of tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Line,
@@ -61,13 +61,19 @@ impl LineRules {
         let rule = |(name, rule): (&String, &LineRule)| {
             let compiled = |text: &String| match Regex::new(&format!("^(?:{text})$")) {
                 Ok(regex) => Ok((text.clone(), regex)),
-                Err(error) => Err(format!("the pattern `{text}` for `{name}` cannot be used: {error}")),
+                Err(error) => Err(format!(
+                    "the pattern `{text}` for `{name}` cannot be used: {error}"
+                )),
             };
             let pattern = rule.pattern.as_ref().map(compiled).transpose()?;
             let bytes_max = usize::try_from(rule.bytes_max).unwrap_or(usize::MAX);
             Ok((name.clone(), Rule { pattern, bytes_max }))
         };
-        defined.iter().map(rule).collect::<Result<_, String>>().map(LineRules)
+        defined
+            .iter()
+            .map(rule)
+            .collect::<Result<_, String>>()
+            .map(LineRules)
     }
 
     /// The error says what is wrong with the text.
@@ -142,7 +148,11 @@ mod tests {
                 assert_eq!(said, Ok(()), "{:?} matches {text:?}", case.pattern);
             }
             for text in &case.differs {
-                assert!(rules.check(Part::Line, text).is_err(), "{:?} {text:?}", case.pattern);
+                assert!(
+                    rules.check(Part::Line, text).is_err(),
+                    "{:?} {text:?}",
+                    case.pattern
+                );
             }
         }
     }
@@ -153,14 +163,23 @@ mod tests {
             pattern: Some(pattern.to_owned()),
             bytes_max: 5,
         };
-        let defined = BTreeMap::from([("1".to_owned(), rule("[0-9]+")), (OTHERS.to_owned(), rule("[a-z]+"))]);
+        let defined = BTreeMap::from([
+            ("1".to_owned(), rule("[0-9]+")),
+            (OTHERS.to_owned(), rule("[a-z]+")),
+        ]);
         let rules = LineRules::new(&defined).unwrap();
         assert_eq!(rules.check(Part::Column(0), "abc"), Ok(()));
         assert_eq!(rules.check(Part::Column(1), "123"), Ok(()));
-        assert!(rules.check(Part::Column(1), "abc").unwrap_err().contains("`[0-9]+`"));
+        assert!(rules
+            .check(Part::Column(1), "abc")
+            .unwrap_err()
+            .contains("`[0-9]+`"));
         assert!(rules.check(Part::Line, "123").is_err());
         assert!(rules.check(Part::Line, "abcdef").unwrap_err().contains("6 bytes"));
-        assert!(LineRules::new(&BTreeMap::new()).unwrap().check(Part::Line, "").is_err());
+        assert!(LineRules::new(&BTreeMap::new())
+            .unwrap()
+            .check(Part::Line, "")
+            .is_err());
         let wrong = BTreeMap::from([("2".to_owned(), rule("("))]);
         assert!(LineRules::new(&wrong).unwrap_err().contains("`(` for `2`"));
     }

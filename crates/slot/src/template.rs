@@ -53,7 +53,7 @@ impl Values<'_> {
         let text = of(line).ok_or_else(missing)?;
         if let Some(rules) = self.rules {
             let written = self.written.map_or(Some(text), of).ok_or_else(missing)?;
-            let wrong = |what| format!("the {part} of event {event} cannot become an argument: it {what}");
+            let wrong = |what| format!("{part} of event {event} cannot become an argument: it {what}");
             rules.check(part, written).map_err(wrong)?;
         }
         Ok(text)

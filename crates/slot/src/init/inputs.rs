@@ -477,7 +477,11 @@ mod tests {
             .opened
             .get_mut()
             .insert(("files".to_owned(), Some(0)), first);
-        let line = |event| inputs.line(event).map(|(line, written)| (line.into_owned(), written));
+        let line = |event| {
+            inputs
+                .line(event)
+                .map(|(line, written)| (line.into_owned(), written))
+        };
         let through = "root://c//root://o//a".to_owned();
         assert_eq!(line(0), Some((through, "root://o//a")));
         assert_eq!(line(1), Some(("root://o//b".to_owned(), "root://o//b")));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 use tidemill_slot::ToSlot;
-use tidemill_wire::{InputDef, JobDef, Program};
+use tidemill_wire::{InputDef, JobDef, LineRule, Program};
 
 use crate::support::*;
 use crate::Test;
@@ -39,6 +39,10 @@ pub const TESTS: &[Test] = &[
     ),
     ("stdout can be an output of any length", stdout_output),
     ("inputs lie in the work directory and cannot be changed", inputs),
+    (
+        "an approved program's inputs lie apart, and its lines are legal or fail their event",
+        approved_inputs,
+    ),
     (
         "a copy that a payload makes of an input can be changed",
         inputs_copied,
@@ -457,6 +461,50 @@ fn inputs() {
             let twice = format!("the cards\nfile {event}\n").repeat(2) + lines[event] + " ";
             assert!(text.starts_with(&twice) && !text.contains("changed"), "{text}");
         }
+    }
+}
+
+/// The work directory is empty, also where a slot has no namespaces; lines that begin like options start nothing.
+fn approved_inputs() {
+    let stage = tempfile::tempdir().unwrap();
+    let at = |name: &str| stage.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("cards"), "cards\n").unwrap();
+    std::fs::write(at("lines"), "run7/a.root\t1\n-c\t2\nrun8\t-3\nrun9\n").unwrap();
+    let rule = |pattern: Option<&str>| LineRule {
+        pattern: pattern.map(str::to_owned),
+        bytes_max: 255,
+    };
+    for base in [isolated(), plain()] {
+        let mut what = shell("ls -A; ls $TIDEMILL_INPUTS; cat $2; echo $1");
+        what.0.inputs_apart = Some(true);
+        what.0.lines = Some(
+            [
+                ("*".to_owned(), rule(None)),
+                ("1".to_owned(), rule(Some("[0-9]"))),
+            ]
+            .into(),
+        );
+        let words = ["x", "{column.0}:{column.1}", "{input.cards}"];
+        what.1.argv.extend(words.map(str::to_owned));
+        what.1.inputs = vec![
+            input("cards", "shared", Some(&at("cards")), None),
+            input("data", "each", None, Some(&at("lines"))),
+        ];
+        let mut rig = Rig::new(&base);
+        rig.learn(&what).give(0, 4).all();
+        assert_eq!(rig.done.len(), 1, "{:?}", rig.failed);
+        let said = String::from_utf8_lossy(&rig.done[0].stdout).into_owned();
+        assert_eq!(said, "cards\ndata\ndata.lines\ncards\nrun7/a.root:1\n");
+        let reasons = [
+            "column 0 of event 1 cannot become an argument: it is `-c`",
+            "column 1 of event 2 cannot become an argument: it is `-3`",
+            "the line of event 3 has no column 1",
+        ];
+        for (failed, reason) in rig.failed.iter().zip(reasons) {
+            assert_eq!(failed.failure, "payload_setup");
+            assert!(failed.message.contains(reason), "{}", failed.message);
+        }
+        assert_eq!(rig.failed.len(), reasons.len());
     }
 }
 

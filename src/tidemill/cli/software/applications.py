@@ -198,7 +198,7 @@ def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
     from tidemill.client.home import home_dir
     from tidemill.site.applications.catalogue import is_offered, load_application
-    from tidemill.site.applications.cautions import cautions
+    from tidemill.site.applications.handed.cautions import cautions
 
     store = None if args.store is None else args.store.absolute()
     checked = [(path, load_application(path, store=store)) for path in args.files]
@@ -231,7 +231,7 @@ def check(args: Namespace) -> int:
 def _show_checked(path: Path, each: Approved) -> None:
     """What there is to approve, and what its author should know."""
     from tidemill.image.reference import PINNED
-    from tidemill.site.applications.cautions import cautions
+    from tidemill.site.applications.handed.cautions import cautions
 
     show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
     for key, file in (("executable", each.app.executable), ("script", each.app.script)):

@@ -46,8 +46,8 @@ from tidemill.model.trouble import RefusedApplication
 from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.applications.approval import check_contained, container_files
 from tidemill.site.applications.checksums import Digests, PendingError, check_digest
+from tidemill.site.applications.handed.intake import check_lines, taken_inputs
 from tidemill.site.applications.images import FOLDER, ApprovedImage, resolve_images, why_changed
-from tidemill.site.applications.intake import check_lines, taken_inputs
 from tidemill.site.applications.templates import Template, check_templates
 from tidemill.site.setup.ownership import check_application_file
 from tidemill.wire.api import AppOffer

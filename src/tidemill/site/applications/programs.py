@@ -33,7 +33,7 @@ from tidemill.site.applications.catalogue import Applications, Approved, adhoc
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
-from tidemill.site.applications.intake import interpreter_environment, line_rules
+from tidemill.site.applications.handed.intake import interpreter_environment, line_rules
 from tidemill.site.applications.launching import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.applications.memory import has_room, images_mb, slot_memory
 from tidemill.site.applications.named import named_paths, places_of

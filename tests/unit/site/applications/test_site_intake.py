@@ -12,7 +12,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, JobSpec, Width
 from tidemill.model.job import Resources as Need
 from tidemill.site.applications.catalogue import Applications, load_application
-from tidemill.site.applications.cautions import cautions
+from tidemill.site.applications.handed.cautions import cautions
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import NodeShape, Preparer
 from tidemill.site.state import site_state as s

@@ -46,7 +46,9 @@ class GrantingSite:
         (folder / "apps").mkdir()
         (folder / "prog").write_text("#!/bin/sh\n")
         (folder / "prog").chmod(0o755)
-        (folder / "apps" / "sim.toml").write_text(f'name = "sim"\nexecutable = "{folder}/prog"\n')
+        (folder / "apps" / "sim.toml").write_text(
+            f'name = "sim"\nexecutable = "{folder}/prog"\ninputs = ["geo", "in"]\n'
+        )
         self.log: SiteLog = open_log(folder / "log", 1)
         fleets = Fleets(folder / "fleets", CONFIG, binary=folder / "tidemill-node")
         self.log.apply(s.FleetOpened(fleet="f1", at_us=1))

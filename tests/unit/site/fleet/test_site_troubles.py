@@ -56,7 +56,7 @@ class Agent:
         program = home / "prog"
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
-        (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{program}"\n')
+        (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{program}"\ninputs = ["in"]\n')
         self.log = open_log(home / "log", 1)
         self.fleets = Fleets(home / "fleets", self.config, binary=home / "tidemill-node")
         self.log.apply(s.FleetOpened(fleet="f1", at_us=1))

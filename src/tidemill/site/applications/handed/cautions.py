@@ -15,7 +15,7 @@ from tidemill.model.application import Application
 from tidemill.model.handed import takes
 from tidemill.model.legal import shown
 from tidemill.model.pattern import Verdict, check_pattern
-from tidemill.site.applications.intake import SAFE_PATH
+from tidemill.site.applications.handed.intake import SAFE_PATH
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:-.*)?")
 _TAKES_CODE = re.compile(
