@@ -77,7 +77,9 @@ class BreakerGate:
     def __init__(self, site: Site, passed: PassedKinds, now_us: int) -> None:
         self._open = [each for each in troubles_of(site) if each.is_open]
         self._room = [each.room for each in self._open]
-        mark = tuple((each.scope, each.name, each.owner, each.room, *each.passed_over) for each in self._open)
+        mark: tuple[tuple[str | int, ...], ...] = tuple(
+            (each.scope, each.name, each.owner, each.room, *each.passed_over) for each in self._open
+        )
         if mark != passed.mark:
             passed.mark, passed.until_us = mark, {}
         self._passed, self._now_us = passed, now_us

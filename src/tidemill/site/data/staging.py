@@ -283,7 +283,7 @@ class Stage:
                     path.unlink(missing_ok=True)
         with self._lock:
             self.cache.unlinked()
-            self.budget.rooms.drop_events(job, needed)
+            self.budget.rooms.drop_events(job, needed.__contains__)
 
     def release(self, job: int) -> None:
         """The job wants nothing more: what is reserved for it alone is given to others, what comes for it alone is
