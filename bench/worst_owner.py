@@ -42,7 +42,7 @@ KINDS = [*FAILING, "nosetup", "large"]
 HANG_S = 20.0
 ADA_S = 1
 """What her payloads take. A node with other payloads at work gathers records for up to 0.1 s, an idle one sends them at
-once: that is of the node, whoever's payloads these are."""
+once: that is of the node, with any owner's payloads."""
 
 SETTLE_S = 3.0
 """Eve's troubles have begun by then."""

@@ -190,7 +190,7 @@ def _of_io(io: IoShares) -> Iterator[Sample]:
 
 
 def _of_breakers(troubles: Sequence[Trouble]) -> Iterator[Sample]:
-    """As far as they are shown: names of owners and places are no labels."""
+    """As far as they are shown: owners and places do not become labels."""
     owned = [bool(each.owner) for each in troubles if each.is_open]
     yield Sample("tidemill_breakers_open", sum(owned), (("of", "owner"),))
     yield Sample("tidemill_breakers_open", len(owned) - sum(owned), (("of", "all"),))

@@ -22,7 +22,6 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
-from tidemill.site.data.fair_moves import MoveLimits, RunningMove, WaitingMove, due, makes_way
 from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, make, order_id
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
@@ -31,6 +30,7 @@ from tidemill.site.state.epoch import claim
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.sharing import MoveLimits, RunningMove, WaitingMove, due, makes_way
 
 
 def config(*endpoints: Endpoint) -> SiteConfig:

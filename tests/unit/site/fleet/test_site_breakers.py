@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.model.failure import FailureClass
-from tidemill.model.trouble import Scope, meets, place_of, prefix_of
+from tidemill.model.trouble import Scope, concerns, meets, place_of, prefix_of
 from tidemill.site.fleet.breakers import (
     BREAKERS_MAX,
     OWN_MAX,
@@ -33,8 +33,8 @@ def reason(owner: str, path: str = "a/", words: str = "503") -> Reason:
 
 def reads(owner: str, path: str = "a/", app: str = "sim"):  # type: ignore[no-untyped-def]
     """What a job of this owner's with an input below a path meets."""
-    return lambda cause: meets(
-        cause.scope, cause.name, app=app, urls=[f"{HOST}/{path}x"], owner=cause.owner, whose=owner
+    return lambda cause: (
+        concerns(cause.owner, owner) and meets(cause.scope, cause.name, app=app, urls=[f"{HOST}/{path}x"])
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,7 +77,11 @@ def test_one_missed_answer_is_no_trouble_two_are() -> None:
 
 def test_what_hangs_has_not_answered_and_threads_are_few() -> None:
     leave = threading.Event()
-    probes = OwnProbes(lambda _: leave.wait(60) and None)
+
+    def hang(_: ProbeTarget) -> None:
+        leave.wait(60)
+
+    probes = OwnProbes(hang)
     targets = [ProbeTarget(Scope.INPUT, f"file:///d{n}") for n in range(30)]
     try:
         assert probes.step(targets, 1.0) == []
@@ -123,10 +126,8 @@ def test_nobody_there_is_no_answer_and_a_stage_is_written_to(tmp_path: Path) -> 
     with origin() as data:
         base = data.base
     config = SiteConfig(name="s", server="unix:/x", endpoints=[Endpoint(url=base + "/exp/")])
-    begun_s = time.monotonic()
     with pytest.raises(SiteError):
         asker(config, tmp_path)(ProbeTarget(Scope.INPUT, base))
-    assert time.monotonic() - begun_s < 30
     asker(config, tmp_path)(STAGE)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SiteError, match="failed to"):
