@@ -134,8 +134,8 @@ gen: setup ## write the generated files: schema, Rust types, licences of crates,
 cut: setup ## messages through a TCP cut of 60 s: three minutes
 	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
 
-bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
-	@for bench in dispatch store pages worst lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
+bench: setup ## the figures: dispatch, store, pages, the worst submitter and owner, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
+	@for bench in dispatch store pages worst worst_owner lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
 
 site: setup ## docs/ as a site in target/site, built strictly: no dead link, every page in the navigation
 	@[ -x .uv/site/bin/zensical ] && cmp -s scripts/site-requirements.txt .uv/site/installed || {

@@ -40,6 +40,10 @@ STAGE_BYTES = 5 * LARGE_BYTES
 FAILING = ["503", "403", "hang", "cut"]
 KINDS = [*FAILING, "nosetup", "large"]
 HANG_S = 20.0
+ADA_S = 1
+"""What her payloads take. A node with other payloads at work gathers records for up to 0.1 s, an idle one sends them at
+once: that is of the node, with any owner's payloads."""
+
 SETTLE_S = 3.0
 """Eve's troubles have begun by then."""
 
@@ -105,7 +109,7 @@ class Hour:
         """Ada's jobs, one after the other."""
         found = []
         for _ in range(jobs):
-            (job,) = self.submit("ada", self.reading("good"))
+            (job,) = self.submit("ada", self.reading("good", f"sleep {ADA_S}; wc -c < in"))
             found.append(self.ended(job))
             assert found[-1].state == "COMPLETED", found[-1]
         return found

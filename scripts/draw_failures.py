@@ -51,11 +51,32 @@ directory of a file system, or all inputs.
 | open | three jobs in a row failed for it, with no success between | no job that would meet it is tried or sent |
 | trying | its pause is over | one job is tried; if it succeeds, the breaker closes, else the pause doubles |
 
-The site tries the job that was tried least. If every waiting job was tried before, the server sends one more, so that
-a few jobs that can never succeed do not keep a breaker open. A site has at most 32 breakers.
+What one owner's jobs do closes nothing for others. `tidemill job explain`, `tidemill site status` and the site's page
+say for whom a breaker is open:
+
+| it is closed for | when |
+|---|---|
+| jobs of one owner below one directory | three jobs of this owner failed there |
+| jobs of one owner at the whole data server or file system, or of the whole application | its jobs failed below three directories; three of its jobs of the application failed |
+| all owners | jobs of two owners failed, three in all; or the site asked by itself, and got no answer twice |
+
+Where jobs fail, the site asks by itself: a data server for the path of its `[[endpoints]]` entry with the site's own
+credential, a file system for its first directory, the stage for room for a small file, an application for the files
+that were approved. Jobs decide only which of these places is asked. The site asks a place once a minute at most, and
+again after 5 s if there was no answer. A refusal such as 403 or 404 is an answer. A breaker that was opened so closes
+with the next answer. A job that succeeds closes it, too; after that a missing answer counts for nothing until there was
+one, because some servers refuse the path of an endpoint and serve the files below it.
+
+The site tries a job of the owner who has not failed for the longest time, and of these the one that was tried least. If
+no such job waits there untried, the server sends one, so that a few jobs that can never succeed do not keep a breaker
+open. An owner has at most 8 breakers at a site, and a site 256. It reports 32 of them, those for all owners first.
 
 If a node cannot use an image, that counts against the node. After three nodes in a row, or ten times, the image itself
-is at fault: the breaker of the application opens, and one event tries it.
+is at fault: the breaker of the application opens for the owner, or for all if jobs of two owners failed so. One event
+tries it.
+
+A node on which only payloads of one owner fail is in quarantine for this owner's work: where others have work at the
+site, the node is used, and starts are not delayed.
 
 ## What a site returns
 

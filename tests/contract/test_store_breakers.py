@@ -146,6 +146,36 @@ def test_breakers_of_an_application_of_all_inputs_and_of_everything(world: World
     assert [each.job for each in with_troubles(site, trouble(Scope.APP, "sim", is_open=False))] == [sim]
 
 
+def test_a_breaker_of_one_owner_holds_back_its_jobs_alone(world: World) -> None:
+    (eves,) = world.submit(remote(), campaign="eves", owner="eve")
+    (other,) = world.submit(remote("https://dav.example.org/elsewhere/a"), campaign="eves", owner="eve")
+    (adas,) = world.submit(remote(), campaign="adas", owner="ada")
+    site = Site(world)
+    below = trouble(Scope.INPUT, "https://dav.example.org/", owner="eve")
+    assert [each.job for each in with_troubles(site, below)] == [adas]
+    hint = world.job(eves).waits_hint or ""
+    assert "closed for jobs of eve below `https://dav.example.org/` only" in hint
+    (row,) = api_pages.site_rows(world.reader, silent=set(), owner="ada")
+    assert row.capacity["troubles"] == [], "it is no matter of ada's"
+    (row,) = api_pages.site_rows(world.reader, silent=set())
+    assert [each["owner"] for each in row.capacity["troubles"]] == ["eve"]
+    path = trouble(Scope.INPUT, "https://dav.example.org/elsewhere/", owner="eve")
+    assert [each.job for each in with_troubles(site, path)] == [eves]
+    assert [each.job for each in with_troubles(site)] == [other]
+
+
+def test_for_a_trial_the_server_sends_a_job_of_an_owner_who_did_not_fail_last(world: World) -> None:
+    eves = world.submit(remote(), remote(), campaign="eves", owner="eve")
+    (adas,) = world.submit(remote(), campaign="adas", owner="ada")
+    site = Site(world)
+    tried = trouble(Scope.INPUT, "https://dav.example.org", room=1, passed_over=["eve"])
+    assert [each.job for each in with_troubles(site, tried)] == [adas]
+    assert with_troubles(site, tried) == []
+    tried = trouble(Scope.INPUT, "https://dav.example.org", room=1)
+    (one,) = with_troubles(site, tried)
+    assert one.job in eves
+
+
 def test_another_site_takes_what_a_breaker_holds_back(world: World) -> None:
     (job,) = world.submit(remote())
     site, other = Site(world), Site(world, "t")

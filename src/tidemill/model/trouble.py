@@ -11,7 +11,7 @@ import msgspec
 TROUBLES_MAX = 32  #: of a site
 EXAMPLES_MAX = 100  #: jobs that wait for one, by number
 TEXT_MAX = 500
-PREFIX_MAX = 200  #: characters of a path that is told from others
+PREFIX_MAX = 200  #: characters of a path that counts by itself
 
 
 class Scope(StrEnum):
@@ -68,7 +68,7 @@ def place_of(url: str) -> str:
 
 
 def prefix_of(url: str) -> str:
-    """The directory in which a file lies, with a `/` at its end, so that it is no place of `place_of`. Of a long one
+    """The directory in which a file lies, with a `/` at its end, which places of `place_of` lack. Of a long one
     its beginning. Empty where nothing can be said."""
     place = place_of(url)
     if not place:
@@ -83,13 +83,15 @@ def prefix_of(url: str) -> str:
     )
 
 
-def meets(
-    scope: str, name: str, *, app: str | None, urls: Iterable[str], owner: str = "", whose: str | None = None
-) -> bool:
-    """Whether a job of this application with these inputs meets a trouble. `owner`: whose work it concerns, empty =
-    that of all; `whose`: the job's; None = that of all is asked for. A scope that is not known meets none."""
-    if owner and owner != whose:
-        return False
+def concerns(owner: str, whose: str | None) -> bool:
+    """Whether a trouble of this owner's work (empty = that of all) concerns the work of `whose`; None = only what
+    concerns all is asked for."""
+    return not owner or owner == whose
+
+
+def meets(scope: str, name: str, *, app: str | None, urls: Iterable[str]) -> bool:
+    """Whether a job of this application with these inputs meets a trouble that concerns its owner. A scope that is not
+    known meets none."""
     if scope == Scope.APP:
         return name == (app or "")
     if scope == Scope.INPUT:

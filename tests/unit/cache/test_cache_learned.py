@@ -134,3 +134,25 @@ def test_what_is_learned_is_bounded() -> None:
     assert len(apps) == APPS_MAX
     assert list(apps["b"].waits) == [f"c{way} {PLACE}" for way in range(5, WAYS_MAX + 5)]
     assert {len(each) for each in apps["b"].waits.values()} == {len(apps["b"].parts)} == {SAMPLES_MAX}
+
+
+def test_one_owners_slow_payloads_teach_others_nothing_and_two_owners_do() -> None:
+    apps: dict[str, AppReads] = {}
+    for _ in range(SAMPLES_MAX):
+        note_wait(apps, "a", CACHED, ReadSample(NOW, 1000.0, GB, "eve"))
+    assert learned(apps["a"], GB, NOW, "eve").waits[CACHED].value == 1000.0
+    assert learned(apps["a"], GB, NOW, "ada").waits == {}
+    for _ in range(SAMPLES_MIN):
+        note_wait(apps, "a", CACHED, ReadSample(NOW, 1.0, GB, "ada"))
+        note_wait(apps, "a", CACHED, ReadSample(NOW, 2.0, GB, "bob"))
+    assert learned(apps["a"], GB, NOW, "ada").waits[CACHED].value == 1.0
+    assert learned(apps["a"], GB, NOW, "carol").waits[CACHED].value == 2.0, "each owner counts once"
+
+
+def test_an_owner_who_makes_up_many_commands_pushes_out_no_others() -> None:
+    apps: dict[str, AppReads] = {}
+    note_part(apps, "adas", ReadSample(NOW, 1.0, GB, "ada"))
+    for number in range(5 * APPS_MAX):
+        note_part(apps, f"command {number}", ReadSample(NOW, 1.0, GB, "eve"))
+    assert "adas" in apps
+    assert len(apps) == APPS_MAX

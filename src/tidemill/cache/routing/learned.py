@@ -1,14 +1,16 @@
 """What payloads of an application read of a file, and how long they waited for it by each way. Pure.
 
 The newest samples of each count, and of those the median: one payload on a bad node, or the first one that fills a
-cache, decides nothing. Samples are forgotten after a day, so that a way which was slow once is tried again.
+cache, decides nothing. Samples are forgotten after a day, so that a way which was slow once is tried again. An owner's
+payloads teach for this owner; for others only what payloads of two owners show counts, each owner's median once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +20,14 @@ SAMPLES_MAX = 15
 SAMPLES_MIN = 5
 """Fewer samples decide nothing."""
 
+OWNERS_MIN = 2
+"""So many other owners teach what one has not seen."""
+
+OWNERS_MAX = 8
+"""Owners whose samples are kept of one kind, the latest."""
+
+T = TypeVar("T")
+
 KEEP_US = 86_400_000_000
 KEY_CHARACTERS_MAX = 300
 ALIKE = 4.0
@@ -25,11 +35,13 @@ ALIKE = 4.0
 
 
 class ReadSample(msgspec.Struct, frozen=True, array_like=True):
-    """Of one payload and one file: bytes that were read or seconds that were waited, and the file's size if known."""
+    """Of one payload and one file: bytes that were read or seconds that were waited, the file's size if known, and
+    whose payload it was."""
 
     at_us: int
     value: float
     size_bytes: int | None = None
+    owner: str = ""
 
 
 class AppReads(msgspec.Struct, kw_only=True):
@@ -64,52 +76,88 @@ def note_part(apps: dict[str, AppReads], app: str, sample: ReadSample) -> None:
     """Add how much of a file a payload has read."""
     if not _is_sound(sample):
         return
-    known = _app(apps, app)
-    known.parts = [*known.parts[1 - SAMPLES_MAX :], sample]
+    known = _app(apps, app, sample.owner)
+    known.parts = _with(known.parts, sample)
 
 
 def note_wait(apps: dict[str, AppReads], app: str, key: str, sample: ReadSample) -> None:
     """Add how long a payload waited for a file that it read by this route."""
     if not _is_sound(sample) or len(key) > KEY_CHARACTERS_MAX:
         return
-    waits = _app(apps, app).waits
+    waits = _app(apps, app, sample.owner).waits
     samples = waits.pop(key, [])
-    while len(waits) >= WAYS_MAX:
-        del waits[next(iter(waits))]
-    waits[key] = [*samples[1 - SAMPLES_MAX :], sample]
+    if not samples:
+        _make_room(waits, WAYS_MAX, _owners_of, sample.owner)
+    waits[key] = _with(samples, sample)
 
 
-def learned(known: AppReads | None, size_bytes: int | None, now_us: int) -> LearnedReads:
-    """What was learned for a file of this size."""
+def learned(known: AppReads | None, size_bytes: int | None, now_us: int, owner: str = "") -> LearnedReads:
+    """What was learned for a file of this size that a payload of this owner reads."""
     if known is None:
         return LearnedReads()
     parts = [each for each in known.parts if _is_fresh(each, now_us)]
-    fractions = [min(1.0, each.value / each.size_bytes) for each in parts if each.size_bytes]
-    fraction = _median(fractions) if size_bytes is not None else None
+    sized = [
+        msgspec.structs.replace(each, value=min(1.0, each.value / each.size_bytes))
+        for each in parts
+        if each.size_bytes
+    ]
+    fraction = _median(sized, owner) if size_bytes is not None else None
     waits = {}
     for key, samples in known.waits.items():
-        alike = [e.value for e in samples if _is_fresh(e, now_us) and _is_alike(e.size_bytes, size_bytes)]
-        found = _median(alike)
+        alike = [e for e in samples if _is_fresh(e, now_us) and _is_alike(e.size_bytes, size_bytes)]
+        found = _median(alike, owner)
         if found is not None:
             waits[key] = found
     return LearnedReads(
-        fraction=fraction,
-        part_bytes=_median([each.value for each in parts]) if fraction is None else None,
-        waits=waits,
+        fraction=fraction, part_bytes=_median(parts, owner) if fraction is None else None, waits=waits
     )
 
 
-def _app(apps: dict[str, AppReads], app: str) -> AppReads:
+def _app(apps: dict[str, AppReads], app: str, owner: str) -> AppReads:
     """The entry of an application, as the newest."""
-    known = apps.pop(app, None) or AppReads()
-    while len(apps) >= APPS_MAX:
-        del apps[next(iter(apps))]
+    known = apps.pop(app, None)
+    if known is None:
+        _make_room(apps, APPS_MAX, _teachers, owner)
+        known = AppReads()
     apps[app] = known
     return known
 
 
-def _median(values: list[float]) -> Learned | None:
-    return Learned(median(values), len(values)) if len(values) >= SAMPLES_MIN else None
+def _teachers(known: AppReads) -> set[str]:
+    return _owners_of(known.parts).union(*map(_owners_of, known.waits.values()))
+
+
+def _owners_of(samples: Sequence[ReadSample]) -> set[str]:
+    return {each.owner for each in samples}
+
+
+def _make_room(entries: dict[str, T], most: int, owners_of: Callable[[T], set[str]], owner: str) -> None:
+    """Drop what was used least lately, where there are too many: of those that only `owner` has taught, if these are
+    half of them, so that who makes up many pushes out no other's."""
+    while len(entries) >= most:
+        own = [key for key, each in entries.items() if owners_of(each) <= {owner}]
+        del entries[own[0] if 2 * len(own) >= most else next(iter(entries))]
+
+
+def _with(samples: list[ReadSample], sample: ReadSample) -> list[ReadSample]:
+    """The newest of each owner, of the owners who were there lately."""
+    mine = [each for each in samples if each.owner == sample.owner][1 - SAMPLES_MAX :]
+    others = [each for each in samples if each.owner != sample.owner]
+    latest = list(dict.fromkeys(each.owner for each in reversed(others)))[: OWNERS_MAX - 1]
+    return [*(each for each in others if each.owner in latest), *mine, sample]
+
+
+def _median(samples: Sequence[ReadSample], owner: str) -> Learned | None:
+    """Of the owner's own samples if they suffice, else of other owners' medians."""
+    of: dict[str, list[float]] = {}
+    for each in samples:
+        of.setdefault(each.owner, []).append(each.value)
+    own = of.get(owner, [])
+    if len(own) >= SAMPLES_MIN:
+        return Learned(median(own), len(own))
+    if len(of) < OWNERS_MIN or len(samples) < SAMPLES_MIN:
+        return None
+    return Learned(median(median(each) for each in of.values()), len(samples))
 
 
 def _is_fresh(sample: ReadSample, now_us: int) -> bool:

@@ -29,7 +29,7 @@ from tidemill.net.names import addresses_within
 
 NAME = "links.json"
 PLACES_MAX = 1000
-BYTES_MAX = 4 << 20
+BYTES_MAX = 32 << 20
 PROBE_TIMEOUT_S = 3.0
 PROBES_MAX, PROBES_S = 10, 60.0
 """So many places are measured in that time at most: a job may name hundreds of hosts, none of which answers."""
@@ -148,22 +148,24 @@ class RouteLinks:
             before = known.bytes_per_s
             known.bytes_per_s = rate if before is None else (1 - NEWEST) * before + NEWEST * rate
 
-    def note_read(self, app: str, size_bytes: int | None, *, read_bytes: float) -> None:
+    def note_read(self, app: str, size_bytes: int | None, *, read_bytes: float, owner: str = "") -> None:
         """Add how much of a file a payload of the application has read."""
         with self._lock:
-            note_part(self._apps, app, ReadSample(clock.now_us(), read_bytes, size_bytes))
+            note_part(self._apps, app, ReadSample(clock.now_us(), read_bytes, size_bytes, owner))
             self._is_new = True
 
-    def note_waited(self, app: str, size_bytes: int | None, *, key: str, seconds: float) -> None:
+    def note_waited(
+        self, app: str, size_bytes: int | None, *, key: str, seconds: float, owner: str = ""
+    ) -> None:
         """Add how long a payload of the application waited for a file by one route."""
         with self._lock:
-            note_wait(self._apps, app, key, ReadSample(clock.now_us(), seconds, size_bytes))
+            note_wait(self._apps, app, key, ReadSample(clock.now_us(), seconds, size_bytes, owner))
             self._is_new = True
 
-    def learned(self, app: str, size_bytes: int | None) -> LearnedReads:
-        """What payloads of the application showed for a file of this size."""
+    def learned(self, app: str, size_bytes: int | None, owner: str = "") -> LearnedReads:
+        """What payloads of the application showed this owner for a file of this size."""
         with self._lock:
-            return learned(self._apps.get(app), size_bytes, clock.now_us())
+            return learned(self._apps.get(app), size_bytes, clock.now_us(), owner)
 
     def write(self, *, at_once: bool = False) -> None:
         """Keep what is new, now and then. What cannot be written is measured again after a restart."""

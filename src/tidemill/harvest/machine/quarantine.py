@@ -1,7 +1,7 @@
 """Which nodes are bad: those on which start after start fails fast while others work. Pure.
 
 Only a start that fails soon and before any work was done counts; preemption, walltime, yields and cancellations never
-do. Payloads of one owner that fail count only while nobody else has work: what it runs may fail where it chooses. Where
+do. Payloads of one owner that fail count only while no other has work: what it runs may fail where it chooses. Where
 more nodes fail than work, it is the application, the file system or the network, not the nodes: then starts get rarer
 instead, with a bound, and it is said. A node comes back after a time, on trial: one more failure suffices.
 """
@@ -96,9 +96,7 @@ class NodeRecord(msgspec.Struct, kw_only=True):
     until_s: float = 0.0
     on_trial: bool = False
     evidence: list[str] = []
-    owners: list[
-        str
-    ] = []  #: whose payloads failed, each once; an empty name: it was no matter of one owner's
+    owners: list[str] = []  #: whose payloads failed, each once; an empty name: of several, or the node itself
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -125,14 +123,14 @@ def outcome_of(end: AllocationEnd, settings: QuarantineSettings) -> Outcome:
 
 
 def blamed(end: AllocationEnd) -> str:
-    """Whose payloads alone made a start count as failed; empty = it is no matter of one owner's."""
+    """Whose payloads alone made a start count as failed; empty = those of several owners, or the node itself."""
     is_of_payloads = end.ending not in FAILED_ENDINGS and not end.silent
     return next(iter(end.owners)) if is_of_payloads and len(end.owners) == 1 else ""
 
 
 def counts_for(of: Collection[str], owners: Collection[str] | None) -> bool:
-    """Whether failures `of` these owners' payloads (empty name = nobody's alone) count, where `owners` have work: by
-    two of them, or if nobody else is there. None = nothing is known of who has work."""
+    """Whether failures `of` these owners' payloads (empty name = not of one alone) count, where `owners` have work:
+    by two of them, or if no other is there. None = who has work is not known."""
     return owners is None or len(of) != 1 or "" in of or set(owners) <= set(of)
 
 

@@ -126,6 +126,11 @@ AGENT: dict[str, Metric] = {
         "gauge", "Seconds of one node that new allocations may use; no sample = no bound"
     ),
     "tidemill_quarantined_nodes": Metric("gauge", "Nodes that are not used because starts fail there"),
+    "tidemill_breakers_open": Metric(
+        "gauge",
+        "Open breakers: of single owners, and those that hold back all",
+        {"of": Label(("owner", "all"))},
+    ),
     "tidemill_batch_doubted": Metric(
         "gauge", "Whether replies of the batch system are not believed: 1, else 0"
     ),

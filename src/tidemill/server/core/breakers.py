@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidemill.model.job import JobSpec
-from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Scope, Trouble, meets
+from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Scope, Trouble, concerns, meets
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.writer_memory import PassedKinds
 
@@ -54,7 +54,8 @@ def met(
         each
         for each in troubles_of(site)
         if (each.is_open or not is_open)
-        and meets(each.scope, each.name, app=app, urls=urls, owner=each.owner, whose=owner)
+        and concerns(each.owner, owner)
+        and meets(each.scope, each.name, app=app, urls=urls)
     )
     return next(found, None)
 
@@ -63,9 +64,8 @@ def waiting_for(site: Site, job: int, app: str, spec: JobSpec, *, owner: str) ->
     """The trouble for which a job of this owner waits at the site that has it."""
     for each in troubles_of(site):
         urls = [one.url for one in spec.inputs]
-        is_unnamed = each.jobs > len(each.examples) and meets(
-            each.scope, each.name, app=app, urls=urls, owner=each.owner, whose=owner
-        )
+        is_met = concerns(each.owner, owner) and meets(each.scope, each.name, app=app, urls=urls)
+        is_unnamed = each.jobs > len(each.examples) and is_met
         if job in each.examples or is_unnamed:
             return each
     return None
@@ -77,7 +77,9 @@ class BreakerGate:
     def __init__(self, site: Site, passed: PassedKinds, now_us: int) -> None:
         self._open = [each for each in troubles_of(site) if each.is_open]
         self._room = [each.room for each in self._open]
-        mark = tuple((each.scope, each.name, each.owner, each.room, *each.passed_over) for each in self._open)
+        mark: tuple[tuple[str | int, ...], ...] = tuple(
+            (each.scope, each.name, each.owner, each.room, *each.passed_over) for each in self._open
+        )
         if mark != passed.mark:
             passed.mark, passed.until_us = mark, {}
         self._passed, self._now_us = passed, now_us
@@ -96,7 +98,7 @@ class BreakerGate:
             return False
         return not any(
             self._is_shut(k, owner)
-            and each.owner in ("", owner)
+            and concerns(each.owner, owner)
             and (each.scope == Scope.ALL or (each.scope == Scope.APP and each.name == app))
             for k, each in enumerate(self._open)
         )
@@ -113,7 +115,7 @@ class BreakerGate:
         held = [
             k
             for k, each in enumerate(self._open)
-            if meets(each.scope, each.name, app=app, urls=urls, owner=each.owner, whose=owner)
+            if concerns(each.owner, owner) and meets(each.scope, each.name, app=app, urls=urls)
         ]
         seen = self._seen.setdefault(kind, [0, 0])
         seen[0] += 1

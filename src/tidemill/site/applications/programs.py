@@ -111,14 +111,14 @@ class Preparer:
             raise UnfitError(why)
 
     def app_error(self, name: str) -> SiteError | None:
-        """What is wrong with an application at this site just now, whoever's jobs ask for it; None = nothing is."""
+        """What is wrong with an application at this site just now, for jobs of all owners; None = nothing is."""
         try:
             self._refresh(name)
         except PendingError:
             return None
         except SiteError as error:
             return error
-        except TidemillError:  # that is no trouble that passes
+        except TidemillError:  # it does not pass by itself
             return None
         return None
 

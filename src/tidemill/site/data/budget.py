@@ -9,7 +9,7 @@ against others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -144,10 +144,10 @@ class OwnerRooms:
                     self._held[owner] = self._held.get(owner, NO_ROOM).plus(room)
             mine[key] = event
 
-    def drop_events(self, job: int, needed: Collection[int]) -> None:
+    def drop_events(self, job: int, is_needed: Callable[[int], bool]) -> None:
         """The files of events that are over are gone."""
         mine = self._of_job.get(job, {})
-        self._drop(job, [key for key, event in mine.items() if event is not None and event not in needed])
+        self._drop(job, [key for key, event in mine.items() if event is not None and not is_needed(event)])
 
     def forget(self, job: int) -> None:
         """The job holds nothing any more."""

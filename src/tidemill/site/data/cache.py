@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -464,3 +465,21 @@ class DataCache:
 
     def _about(self, name: str) -> Path:
         return self._directory / f".{name}.json"
+
+
+def distinct(paths: Iterable[Path]) -> StageRoom:
+    """Bytes and number of these files, each copy once."""
+    found = {status.st_ino: status.st_size for status in (path.stat() for path in paths)}
+    return StageRoom(sum(found.values()), len(found))
+
+
+def held_alone(directory: Path) -> StageRoom:
+    """Bytes and number of the copies that nothing but this directory links."""
+    links: dict[int, tuple[int, os.stat_result]] = {}
+    for path in directory.rglob("[!.]*"):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                links[status.st_ino] = (links.get(status.st_ino, (0, status))[0] + 1, status)
+    sizes = [status.st_size for count, status in links.values() if status.st_nlink == count + 1]
+    return StageRoom(sum(sizes), len(sizes))

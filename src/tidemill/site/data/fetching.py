@@ -21,7 +21,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
 from tidemill.files import write_durable
 from tidemill.log import Log
-from tidemill.site.data.budget import StageBudget
+from tidemill.site.data.budget import StageBudget, StageRoom
 from tidemill.site.data.cache import DataCache
 from tidemill.site.data.moves import KEEP_S, MoveOrder, MoveOutcome, Moves, MovesPendingError, order_id
 from tidemill.transfer.allowed import is_remote, permit
@@ -72,6 +72,16 @@ class StageContent(NamedTuple):
     size_bytes: int
     name: str | None = None
     source: SourceFile | None = None
+
+
+def rooms_of(contents: Iterable[StageContent]) -> dict[str, tuple[StageRoom, int | None]]:
+    """The room of each content, and the event that it is for; None = for all of the job."""
+    found: dict[str, tuple[StageRoom, int | None]] = {}
+    for each in contents:
+        path = each.wanted.path
+        event = int(path.name) if path.parent.suffix == ".d" and path.name.isdecimal() else None
+        found[each.key] = StageRoom(each.size_bytes, 1), event
+    return found
 
 
 class StageContents:

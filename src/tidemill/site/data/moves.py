@@ -22,7 +22,6 @@ from tidemill.files import write_whole
 from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.site.applications.checksums import PendingError
-from tidemill.site.data.fair_moves import OWNERS_S, MoveLimits, RunningMove, WaitingMove, due, makes_way
 from tidemill.transfer.allowed import check_endpoint, permit
 from tidemill.transfer.contract import (
     Direction,
@@ -33,6 +32,7 @@ from tidemill.transfer.contract import (
     of_os_error,
 )
 from tidemill.transfer.mover import Moved, Mover
+from tidemill.transfer.sharing import OWNERS_S, MoveLimits, RunningMove, WaitingMove, due, makes_way
 
 KEEP_S = 3600.0
 """An outcome that was not taken for this time is dropped."""

@@ -75,7 +75,8 @@ ROWS_MAX = 20
 class Opening(NamedTuple):
     """The program that reads a job's inputs. `opens`: schemes; `why_closed`: why its payloads reach no network, empty =
     they do; `failures`: failed tries by event; `ready`: first events and counts of what runs next; `app`: under which
-    name the program's payloads teach; `why_cached`: why the site's cache comes first, empty = no such cause."""
+    name the program's payloads teach; `why_cached`: why the site's cache comes first, empty = no such cause; `owner`:
+    whose job it is."""
 
     opens: Sequence[str] = ()
     why_closed: str = ""
@@ -83,6 +84,7 @@ class Opening(NamedTuple):
     ready: Sequence[tuple[int, int]] = ()
     app: str = ""
     why_cached: str = ""
+    owner: str = ""
 
 
 class JobRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ class FoundFile(NamedTuple):
     adler32: str = ""
     app: str = ""
     beside: FarRoute | None = None
+    owner: str = ""  #: of the job
 
 
 class _Place(NamedTuple):
@@ -194,7 +197,7 @@ class InputRoutes:
     def note(self, job: int, one: Input, event: int | None, found: FoundFile) -> None:
         """Keep what was chosen, to learn from it and for people; for them, of an `each` input, the first events."""
         route = found.route
-        self.learning.note(job, one, event, app=found.app, of=(route, found.size_bytes))
+        self.learning.note(job, one, event, app=(found.app, found.owner), of=(route, found.size_bytes))
         row = JobRoute(
             name=one.name, event=event, way=route.way.value, url=route.url.partition("?")[0],
             why=f"{route.text}: {route.why}", via=route.via, at_us=clock.now_us(),
@@ -243,7 +246,9 @@ class InputRoutes:
         file = FarFile(
             copies=place.copies,
             size_bytes=size_bytes,
-            learned=self.links.learned(opening.app, size_bytes) if opening.app else LearnedReads(),
+            learned=self.links.learned(opening.app, size_bytes, opening.owner)
+            if opening.app
+            else LearnedReads(),
             reads=min(READS_MAX, max(1, reads) * (max(1, _count(opening.ready)) if sought.is_shared else 1)),
         )
         reader = FarReader(
@@ -266,7 +271,7 @@ class InputRoutes:
         if any(each.way is RouteWay.NODE and each.is_down for each in ways):
             why = f"{route.why}; not by a cache of the node: {self._node.why_down()}"
             route = msgspec.structs.replace(route, why=why)
-        return FoundFile(route, place.size_bytes, place.adler32, opening.app, beside)
+        return FoundFile(route, place.size_bytes, place.adler32, opening.app, beside, opening.owner)
 
     def resolve(self, sought: SoughtFile) -> FoundFile:
         """Where to copy a file of the catalogue from. Raises SiteError."""

@@ -21,10 +21,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,8 +42,15 @@ from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.quantities import bytes_text, counted_text
 from tidemill.node.bundle import copy_member
 from tidemill.site.data.budget import NO_ROOM, StageBudget, StageRoom, StageSpace
-from tidemill.site.data.cache import CacheLimits, DataCache
-from tidemill.site.data.fetching import StageContent, StageContents, WantedFile, digest_file, digest_of
+from tidemill.site.data.cache import CacheLimits, DataCache, distinct, held_alone
+from tidemill.site.data.fetching import (
+    StageContent,
+    StageContents,
+    WantedFile,
+    digest_file,
+    digest_of,
+    rooms_of,
+)
 from tidemill.site.data.moves import Moves, MovesPendingError
 from tidemill.site.data.opened import OpenedInputs, OpenedJob
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
@@ -283,7 +289,7 @@ class Stage:
                     path.unlink(missing_ok=True)
         with self._lock:
             self.cache.unlinked()
-            self.budget.rooms.drop_events(job, needed)
+            self.budget.rooms.drop_events(job, needed.__contains__)
 
     def release(self, job: int) -> None:
         """The job wants nothing more: what is reserved for it alone is given to others, what comes for it alone is
@@ -343,9 +349,7 @@ class Stage:
                 now_s=clock.monotonic_s(),
             )
             if has_room:
-                self.budget.rooms.hold(
-                    step.job, {e.key: (StageRoom(e.size_bytes, 1), _event_of(e.wanted)) for e in contents}
-                )
+                self.budget.rooms.hold(step.job, rooms_of(contents))
                 for name in names:
                     self.cache.hold(name, step.job)
                 if missing:
@@ -380,7 +384,7 @@ class Stage:
 
     def _give_up(self, job: int) -> None:
         """The job, of which no event is granted, holds nothing while it waits."""
-        held = _held_alone(self._directory / str(job))
+        held = held_alone(self._directory / str(job))
         shutil.rmtree(self._directory / str(job), ignore_errors=True)
         with self._lock:
             held = held.plus(self.cache.let_go(job))
@@ -634,7 +638,7 @@ class Stage:
         if not missing:
             return
         contents = self._inspect(step, missing, spec)
-        there = _distinct(each.path for each in wanted if each.path.exists())
+        there = distinct(each.path for each in wanted if each.path.exists())
         sizes = {each.key: each.size_bytes for each in contents}
         room = there.plus(StageRoom(sum(sizes.values()), len(sizes)))
         self._check_total(f"job {step.job} needs", room)
@@ -648,7 +652,7 @@ class Stage:
             return
         contents = {each.wanted.path: each for each in self._inspect(step, missing, spec)}
         named = (path for path in step.directory.iterdir() if not path.name.startswith("."))
-        taken = _distinct(path for path in named if path.is_file())
+        taken = distinct(path for path in named if path.is_file())
         share = StageRoom(
             self.budget.limit.bytes // STEP_SHARE, max(1, self.budget.limit.files // STEP_SHARE)
         )
@@ -722,30 +726,6 @@ class Stage:
 
 def _parts_key(job: int) -> str:
     return f"parts-{job}"
-
-
-def _distinct(paths: Iterable[Path]) -> StageRoom:
-    """Bytes and number of these files, each copy once."""
-    found = {status.st_ino: status.st_size for status in (path.stat() for path in paths)}
-    return StageRoom(sum(found.values()), len(found))
-
-
-def _event_of(wanted: WantedFile) -> int | None:
-    """The event that a file is for; None = for all of the job."""
-    name = wanted.path.name
-    return int(name) if wanted.path.parent.suffix == ".d" and name.isdecimal() else None
-
-
-def _held_alone(directory: Path) -> StageRoom:
-    """Bytes and number of the copies that nothing but this directory links."""
-    links: dict[int, tuple[int, os.stat_result]] = {}
-    for path in directory.rglob("[!.]*"):
-        with suppress(FileNotFoundError):
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode):
-                links[status.st_ino] = (links.get(status.st_ino, (0, status))[0] + 1, status)
-    sizes = [status.st_size for count, status in links.values() if status.st_nlink == count + 1]
-    return StageRoom(sum(sizes), len(sizes))
 
 
 def _named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:

@@ -37,6 +37,7 @@ class TakenWay(NamedTuple):
     key: str | None
     size_bytes: int | None
     since_us: int
+    owner: str = ""
 
 
 class WayLearning:
@@ -49,11 +50,19 @@ class WayLearning:
         self._told: dict[tuple[int, str], int] = {}  #: (job, way) -> payloads that counted
 
     def note(
-        self, job: int, one: Input, event: int | None, *, app: str, of: tuple[FarRoute, int | None]
+        self,
+        job: int,
+        one: Input,
+        event: int | None,
+        *,
+        app: tuple[str, str],
+        of: tuple[FarRoute, int | None],
     ) -> None:
-        """An input of a job, or of one of its events, comes by this way; `of`: the way and the file's size."""
+        """An input of a job, or of one of its events, comes by this way; `app`: under which name its payloads teach,
+        and whose they are; `of`: the way and the file's size."""
+        name, owner = app
         route, size_bytes = of
-        if not app or not one.is_opened:
+        if not name or not one.is_opened:
             return
         key = None if route.way is RouteWay.STAGE else way_key(route.via, route.place)
         entry = (job, SHARED if event is None else event)
@@ -64,7 +73,7 @@ class WayLearning:
             self._taken[entry] = ways
             before = ways.get(one.name)
             if before is None or before.key != key:
-                ways[one.name] = TakenWay(app, key, size_bytes, clock.now_us())
+                ways[one.name] = TakenWay(name, key, size_bytes, clock.now_us(), owner)
 
     def heard(self, records: Iterable[Record]) -> set[int]:
         """Learn from payloads that are done; jobs of which a way is known just now: their next payloads may be better
@@ -82,7 +91,9 @@ class WayLearning:
             if len(keys) != 1 or key is None or record.started_us < max(each.since_us for each in ways):
                 continue
             seconds = waited_us / 1e6 / max(record.count, len(ways))
-            self._links.note_waited(ways[0].app, _mean_size(ways), key=key, seconds=seconds)
+            self._links.note_waited(
+                ways[0].app, _mean_size(ways), key=key, seconds=seconds, owner=ways[0].owner
+            )
             if self._count(record.job, key) == SAMPLES_MIN:
                 changed.add(record.job)
         return changed
@@ -91,7 +102,9 @@ class WayLearning:
         """Learn that a traced payload has read `read_bytes` from the network."""
         ways = self._ways(entry.job, entry.first, entry.count)
         if ways and all(each.key is not None for each in ways):
-            self._links.note_read(ways[0].app, _mean_size(ways), read_bytes=read_bytes / len(ways))
+            self._links.note_read(
+                ways[0].app, _mean_size(ways), read_bytes=read_bytes / len(ways), owner=ways[0].owner
+            )
 
     def _ways(self, job: int, first: int, count: int) -> list[TakenWay]:
         """The ways of all inputs that a payload of these events opened; empty = not known."""

@@ -16,11 +16,11 @@ from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.trouble import Scope
 
 OWNERS_MIN = 2
-"""Failures of so many owners are no fault of one of them."""
+"""Failures of this number of owners are not the fault of one of them."""
 
 PREFIXES_MIN = 3
-"""Failures below so many paths of a place are the place's, for this owner: a server that is down is not asked by each
-of a hundred directories."""
+"""Failures below this number of paths of a place are the place's, for this owner: a server that is down is not asked
+by each of a hundred directories."""
 
 FAILURES_MAX = 10
 """So many failures in a row open a breaker of images even if all are of one job or node."""

@@ -33,7 +33,7 @@ PROBE_S, PROBE_MAX_S = 60.0, 600.0
 """A place is asked so rarely while it answers as before; each pause is twice the one before."""
 
 AGAIN_S = 5.0
-"""After an answer that differs from the one before: one that is missed once is no trouble yet."""
+"""After an answer that differs from the one before: one that is missed once does not count yet."""
 
 TIMES = 2
 """So many questions in a row without an answer are a trouble of the place."""

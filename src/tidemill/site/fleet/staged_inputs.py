@@ -352,7 +352,7 @@ class StagedInputs:
         ready = [(each.first, each.count) for each in job.ready]
         failures = Counter(job.failures) + Counter(job.far)
         asked = "its ward reads through the cache" if job.cure_read == "cache" else ""
-        return Opening(opens, why_closed, failures, ready, learner(job.spec), asked)
+        return Opening(opens, why_closed, failures, ready, learner(job.spec), asked, job.owner)
 
 
 def _opens_shared(job: s.SiteJob) -> bool:

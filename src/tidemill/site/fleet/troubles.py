@@ -23,7 +23,7 @@ from tidemill.files import read_bounded, write_durable
 from tidemill.log import Log
 from tidemill.model.failure import POLICY, Evidence, FailureClass, FaultKind
 from tidemill.model.quantities import duration_text
-from tidemill.model.trouble import Scope, Trouble, meets, place_of, prefix_of
+from tidemill.model.trouble import Scope, Trouble, concerns, meets, place_of, prefix_of
 from tidemill.site.fleet.breakers import Breaker, Reason, TroubleCause
 from tidemill.site.fleet.own_probe import OwnProbes, ProbeFinding, ProbeTarget, asker
 from tidemill.site.fleet.waits import Meets, Waits
@@ -104,8 +104,8 @@ def _scope(job: s.SiteJob, error: SiteError, *, staging: bool) -> tuple[str, str
 
 def _meets(job: s.SiteJob) -> Meets:
     """Whether this job would meet a cause."""
-    return lambda cause: meets(
-        cause.scope, cause.name, app=job.spec.app, urls=_urls(job), owner=cause.owner, whose=job.owner
+    return lambda cause: (
+        concerns(cause.owner, job.owner) and meets(cause.scope, cause.name, app=job.spec.app, urls=_urls(job))
     )
 
 
@@ -131,7 +131,7 @@ def read_troubles(site_dir: Path) -> TroublesRecord:
 class SiteTroubles:
     """The troubles of one agent's epoch. Which jobs wait is found again after a restart; the breakers are kept, and are
     tried at once then. Those for credentials are when a file of a credential changes. `app_error`: what the site finds
-    wrong with an application of its own, whoever submits jobs of it."""
+    wrong with an application of its own, for jobs of all owners."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class SiteTroubles:
     # ---- steps they share ----
 
     def _probe(self, now_us: int, now_s: float) -> None:
-        """Ask by ourselves where jobs of anybody fail: whether it is so for all is not left to one owner's jobs."""
+        """Ask by ourselves where jobs fail: whether that is so for all is not left to one owner's jobs."""
         if now_s < self._next_probe_s or not self._waits.is_needed:
             return
         self._next_probe_s = now_s + PROBE_STEP_S

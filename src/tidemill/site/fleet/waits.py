@@ -252,7 +252,7 @@ class Waits:
                 continue
             over = passed_over(each.owners, fresh.get(each.cause, ())) if each.is_open else None
             of_owner[each.owner] = of_owner.get(each.owner, 0) + 1
-            # where not all can be shown, each owner's first come before anybody's second
+            # where not all can be shown, the first of each owner come before the second of any
             turn = of_owner[each.owner] if each.owner else 0
             found.append(((not each.is_open, bool(each.owner), turn, each.since_us), Trouble(
                 failure=each.failure.value, scope=each.scope, name=each.name, owner=each.owner,

@@ -7,7 +7,7 @@ agent. Every sample carries the site's name: several agents may be on one host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tidemill import __version__, clock
 from tidemill.batch.contract import CommandCounts
@@ -19,6 +19,7 @@ from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, Size
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import REPORTED_STATES
+from tidemill.model.trouble import Trouble
 from tidemill.site.data.site_data import SiteData
 from tidemill.site.data.staging import DataFigures
 from tidemill.site.fleet.io_budget import IoShares
@@ -96,6 +97,7 @@ class MetricsFile:
             *_of_state(state, harvesting.counts),
             *_of_ledger(machine.ledger),
             Sample("tidemill_quarantined_nodes", len(machine.quarantine.verdict.exclude)),
+            *_of_breakers(harvesting.fleets.granting.troubles.shown()),
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
             *_of_io(harvesting.fleets.io),
@@ -185,6 +187,13 @@ def _of_io(io: IoShares) -> Iterator[Sample]:
             yield Sample("tidemill_io_over_total", io.over[area, kind], (*label, ("kind", kind)))
     if io.budgets:
         yield Sample("tidemill_io_told", io.told_sum())
+
+
+def _of_breakers(troubles: Sequence[Trouble]) -> Iterator[Sample]:
+    """As far as they are shown: owners and places do not become labels."""
+    owned = [bool(each.owner) for each in troubles if each.is_open]
+    yield Sample("tidemill_breakers_open", sum(owned), (("of", "owner"),))
+    yield Sample("tidemill_breakers_open", len(owned) - sum(owned), (("of", "all"),))
 
 
 def _of_data(data: DataFigures) -> Iterator[Sample]:

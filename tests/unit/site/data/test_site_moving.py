@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +23,6 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
-from tidemill.site.data.fair_moves import MoveLimits, RunningMove, WaitingMove, due, makes_way
 from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, make, order_id
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
@@ -31,6 +31,7 @@ from tidemill.site.state.epoch import claim
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.sharing import MoveLimits, RunningMove, WaitingMove, due, makes_way
 
 
 def config(*endpoints: Endpoint) -> SiteConfig:
@@ -57,10 +58,10 @@ def test_no_endpoint_has_more_than_its_share_and_no_place_stays_empty_but_the_la
     starts = due(waiting, running, limits)
     started = {each.id: each for each in waiting if each.id in starts}
     assert len(starts) == len(started) <= max(0, total - len(running))
-    busy = {place: sum(each.endpoint == place for each in (*running, *started.values())) for place in "abc"}
+    before = Counter(each.endpoint for each in running)
+    busy = before + Counter(each.endpoint for each in started.values())
     for place in "abc":
-        before = sum(each.endpoint == place for each in running)
-        assert busy[place] <= max(limits.at(place), before)
+        assert busy[place] <= max(limits.at(place), before[place])
     left = [each for each in waiting if each.id not in starts]
     if len(running) + len(starts) < limits.own(total):
         assert all(busy[each.endpoint] >= limits.own(limits.at(each.endpoint)) for each in left)

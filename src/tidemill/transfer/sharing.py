@@ -14,7 +14,7 @@ OWNERS_S = 3600.0
 """Owners who have moved something in this time count as there: a slot is left for them."""
 
 YIELD_S = 10.0
-"""An owner of whom nothing moves waits so long for a slot before another's move makes way."""
+"""An owner of whom nothing moves waits for this time for a slot before another's move makes way."""
 
 HANG_S = 10.0
 """A move without a byte for this time hangs: it makes way first."""
