@@ -253,3 +253,26 @@ def test_allocations_that_held_nodes_between_two_times_come_by_name_and_in_pages
     assert (row.batch_id, row.nodes, row.cores, row.started_us) == ("b-f1", 2, 8, START_US)
     with pytest.raises(MissingError, match="there is no site `thre`"):
         names("thre", 0, 9)
+
+
+def test_one_site_fills_no_disk_with_traces(world: World) -> None:
+    """What one sync may hold is 32 MB, and all of it was kept for 400 days, whatever it was."""
+    liar, other = Site(world, "liar"), Site(world, "other")
+    other.sync(want=0)
+    liar.sync(RanReport(n=0, allocation="a", ran=[]), want=0)
+    memory = world.dispatcher.writer.memory
+    memory.sites[
+        memory.site_ids["liar"]
+    ].traced_bytes = traces.TRACED_BYTES_MAX  # it has written so much already
+    for k in range(20):
+        ran = RanReport(n=0, allocation=f"a{k}", ran=[RanRange(1, "x" * 1_000_000)])
+        liar.sync(ran, allocation(f"a{k}", "7", ["n" * 200]), want=0)
+    kept = sum(len(bytes(row[1])) for k in range(20) for row in ran_in(world, "liar", f"a{k}"))
+    assert kept <= 1_000_000, "but for what it may write in the time since"
+    other.sync(RanReport(n=0, allocation="b", ran=[RanRange(1, "0-3")]), want=0)
+    assert ran_in(world, "other", "b")
+
+
+def ran_in(world: World, site: str, name: str) -> list[tuple[int, bytes]]:
+    numbers = {each: number for number, each in world.reader.rows("site_names")}
+    return world.reader.rows("ran_in", site=numbers[site], allocation=name, limit=100)

@@ -97,7 +97,7 @@ def test_records_in_the_name_or_comment_of_another_users_job_are_no_allocations(
     ).strip()  # fmt: skip
     seen = bench.batch.snapshot()
     assert [each.id for each in seen.running if each.ours] == [number]
-    assert "777" not in {each.id for each in [*seen.running, *seen.queued]}
+    assert "777" not in {each.id for each in seen.running} | {each.id for each in seen.queued}
     assert [each.user for each in seen.queued if each.id == other] == ["daemon"]
     slurm_cluster.run("scancel", other)
 

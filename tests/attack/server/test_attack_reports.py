@@ -12,6 +12,9 @@ import pytest
 from tests.worlds.services.access_world import submission, sync
 from tests.worlds.services.attack_world import Attacked, attacked
 
+from tidemill.server.core.sync import UNTAKEN_MAX
+from tidemill.server.database.unit_of_work import COMPLAINTS_MAX
+
 __all__ = ["attacked"]
 USAGE = {"payloads": 1, "wall_us": 5}
 EVIDENCE = {"failure": "payload", "message": "forged", "at_us": 1}
@@ -61,7 +64,7 @@ class Lease:
         }
 
 
-numbers = iter(range(1, 10_000))  #: of reports, ascending over the module's tests as a site's do
+numbers = iter(range(1, 10_000_000))  #: of reports, ascending over the module's tests as a site's do
 
 
 @pytest.fixture
@@ -164,3 +167,33 @@ def test_a_site_speaks_for_itself_only(lease: Lease) -> None:
         body = lease.world.busy(site=claimed) | {"reports": [lease.report("done", 1)]}
         assert lease.world.call("nemo", "POST", "/v1/sync", body)[0] in (400, 403), claimed
     assert lease.world.content() == before
+
+
+def test_a_site_that_takes_no_orders_makes_no_more_of_them_and_does_not_fill_the_log(
+    attacked: Attacked,
+) -> None:
+    """What is refused is answered with an order to discard it: before, 20,000 in each sync, without end."""
+    lease = Lease(attacked, f"l{next(numbers)}")
+    flood = [lease.report("done", 0, job=10**9 + k, outputs=True) for k in range(10_000)]
+    before, sent, acked = len(attacked.events("report.refused")), 0, -1
+    for _ in range(2 + UNTAKEN_MAX // len(flood)):
+        for each in flood:
+            each["n"] = next(numbers)
+        status, answer = lease.send("lrz", *flood)
+        assert status == 200
+        sent += 1
+        if answer["acked"] == acked:
+            break
+        acked = answer["acked"]
+    else:
+        pytest.fail("the server takes reports without end")
+    assert len(attacked.events("report.refused")) - before <= sent * COMPLAINTS_MAX
+    assert attacked.events("reports.refused")[-1]["unlogged"] == len(flood) - COMPLAINTS_MAX
+    # it goes on as soon as the site takes what it was sent
+    have = 0
+    while answer["orders"]:
+        have = max(each["n"] for each in answer["orders"])
+        status, answer = lease.send("lrz", lease.report("done", flood[-1]["n"]), have=have)
+        assert status == 200
+    assert answer["acked"] == flood[-1]["n"]
+    assert lease.row()["events_done"] == 5

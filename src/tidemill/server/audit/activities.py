@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill import log
 from tidemill.model.figures.activity import STEP_S, Activity, Changes, activity, coarser, merge
 from tidemill.server.database.rows import Site
 from tidemill.server.database.store import Session, row
@@ -21,7 +20,6 @@ STEP_S_MAX = 1 << 20  #: 12 days; a coarser step would show nothing
 AHEAD_US = 86_400_000_000  #: a node's clock may be ahead of the server's by a day
 FIGURE_MAX = 1 << 56
 SUM_MAX = 1 << 61  #: sums that a site drives beyond it grow no more: the row is other sites', too
-_LOG = log.Log("server")
 
 
 class Reported:
@@ -34,7 +32,7 @@ class Reported:
         """Take a report on a job that the site has or had a lease of; any other is dropped and logged."""
         job = work.jobs.get(report.job)
         if job is None or not any(each.site == site.id for each in work.leases_of(report.job)):
-            _LOG.warning("activity.refused", site=site.name, n=report.n, job=report.job)
+            work.complain("activity.refused", site=site.name, n=report.n, job=report.job)
             return
         latest = (work.now_us + AHEAD_US) // 1_000_000
         lines = {

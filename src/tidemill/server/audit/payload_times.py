@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill import log
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -15,7 +14,6 @@ ROWS_MAX = 50  #: reports in one answer
 LATEST_MAX = 5_000  #: times that a page shows, and reports that it reads
 _ENCODER = msgspec.json.Encoder()
 _TIMES = msgspec.json.Decoder(list[PayloadTime])
-_LOG = log.Log("server")
 
 
 def keep(work: UnitOfWork, site: Site, report: TimesReport) -> None:
@@ -23,7 +21,7 @@ def keep(work: UnitOfWork, site: Site, report: TimesReport) -> None:
     job = work.jobs.get(report.job)
     is_sites = job is not None and any(each.site == site.id for each in work.leases_of(report.job))
     if job is None or not is_sites or work.spec(job).timed is not True:
-        _LOG.warning("times.refused", site=site.name, n=report.n, job=report.job)
+        work.complain("times.refused", site=site.name, n=report.n, job=report.job)
         return
     waiting = [row for row in work.change_rows["insert_payload_times"] if row[0] == job.id]
     kept = int(work.session.rows("payload_times_count", job=job.id)[0][0]) + sum(row[3] for row in waiting)

@@ -19,6 +19,8 @@ HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 50  #: in one answer
 SUBMITS_PRUNED_MAX = 10_000  #: at a time
 ROWS_MAX = 10_000  #: of one allocation
+TRACED_BYTES_MAX = 500_000_000  #: that a site may write at once; a million jobs in an hour are 20 MB
+TRACED_BYTES_PER_S = 5_000.0  #: and from then on: 173 GB in the 400 days for which traces are kept
 _ENCODER = msgspec.json.Encoder()
 _RAN = msgspec.json.Decoder(list[RanRange])
 
@@ -28,6 +30,8 @@ def keep_allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> N
     came: by its site's clock, one that is years behind would be forgotten at once."""
     hosts = [clean(each, 256) for each in report.hosts[:HOSTS_MAX] if each and " " not in each]
     name = clean(report.name)
+    if not _has_room(work, site, sum(map(len, hosts)) + len(name) + len(report.batch_id)):
+        return
     work.upserts["upsert_placements"][site.id, name] = (
         site.id, name, clean(report.batch_id), f" {' '.join(hosts)} " if hosts else "",
         report.started_us, report.ended_us, work.now_us,
@@ -37,7 +41,22 @@ def keep_allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> N
 def keep_ran(work: UnitOfWork, site: Site, report: RanReport) -> None:
     """What pilots of an allocation have recorded."""
     body = _ENCODER.encode(report.ran)
+    if not _has_room(work, site, len(body) + len(report.allocation)):
+        return
     work.change_rows["insert_ran"].append((site.id, clean(report.allocation), work.now_us, body))
+
+
+def _has_room(work: UnitOfWork, site: Site, size_bytes: int) -> bool:
+    """Whether a site may have a trace of this size kept: one site must not fill the disk of all. What is left out is
+    logged."""
+    passed_s = max(0, work.now_us - site.traced_us) / 1e6
+    held = max(0.0, site.traced_bytes - passed_s * TRACED_BYTES_PER_S) if site.traced_us else 0.0
+    site.traced_bytes, site.traced_us = held, work.now_us
+    if held + size_bytes > TRACED_BYTES_MAX:
+        work.complain("trace.left_out", site=site.name, bytes=size_bytes)
+        return False
+    site.traced_bytes += size_bytes
+    return True
 
 
 def keep_offers(work: UnitOfWork, site: Site, offers: Iterable[AppOffer]) -> None:

@@ -99,7 +99,7 @@ def _apply_lease(work: UnitOfWork, site: Site, report: DoneReport | FailureRepor
     job = work.jobs.get(report.job)
     lease = work.leases[report.job].get(report.lease) if job is not None else None
     if job is None or lease is None or lease.site != site.id or not _inside(report, lease):
-        _LOG.warning(
+        work.complain(
             "report.refused", site=site.name, n=report.n, job=report.job, lease=report.lease, first=report.first,
             count=report.count,
         )  # fmt: skip
@@ -119,18 +119,18 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
     return report.count >= 1 and lease.first <= report.first and report.first + report.count <= lease.end
 
 
-def _believable(report: DoneReport, site: Site, lease: StoredLease, now_us: int) -> PayloadUsage:
+def _believable(work: UnitOfWork, report: DoneReport, site: Site, lease: StoredLease) -> PayloadUsage:
     """The usage of a report, without figures that no machine can have used: an event was at work for no longer than
     it was leased. Wall time is charged to its owner, so a site could keep her from all others for years."""
     usage = report.usage
     figures = msgspec.structs.astuple(usage)
     if min(figures) < 0:  # else a site could give an owner's share of the machines back
-        _LOG.warning("usage.negative", site=site.name, job=report.job, lease=report.lease)
+        work.complain("usage.negative", site=site.name, job=report.job, lease=report.lease)
         return PayloadUsage()
-    wall_us_max = report.count * (max(0, now_us - lease.leased_us) + CLOCK_STEP_US)
+    wall_us_max = report.count * (max(0, work.now_us - lease.leased_us) + CLOCK_STEP_US)
     if max(figures) <= USAGE_MAX and usage.wall_us <= wall_us_max:
         return usage
-    _LOG.warning(
+    work.complain(
         "usage.clamped",
         site=site.name,
         job=report.job,
@@ -178,7 +178,7 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     """Book what a result has cost. One that does not count is not booked: it is the same once more, or another won."""
-    sums, usage = work.sums[work.campaign_of(job)], _believable(report, site, lease, work.now_us)
+    sums, usage = work.sums[work.campaign_of(job)], _believable(work, report, site, lease)
     add(sums.usage, usage)
     job.usage = add_usage(job.usage, usage)
     sums.core_s += usage.wall_us / 1e6 * lease.cores
@@ -310,7 +310,7 @@ def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[in
 def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     job = work.jobs.get(report.job)
     if job is None or job.place != site.id or not job.home or not (job.delivering or _is_late(job, report)):
-        _LOG.warning("report.refused", site=site.name, n=report.n, job=report.job)
+        work.complain("report.refused", site=site.name, n=report.n, job=report.job)
         return
     was_awaited = bool(job.delivering)
     if report.evidence is not None and report.lost:

@@ -18,7 +18,7 @@ from tidemill.server.audit import traces
 from tidemill.server.core import breakers, ending, leasing, settling, silent_sites, site_records, site_views
 from tidemill.server.core.leasing import LeaseRules
 from tidemill.server.database.rows import Site, clean
-from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.unit_of_work import COMPLAINTS_MAX, UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.server.hospital import nearness
 from tidemill.wire.api import (
@@ -34,6 +34,7 @@ from tidemill.wire.api import (
     ForgetOrder,
     LeaseOrder,
     Order,
+    Report,
     SyncReply,
     SyncRequest,
 )
@@ -43,6 +44,9 @@ ORDER_BYTES = (
 )
 LEASES_MAX = 10_000  #: per sync
 PENDING_MAX = 2 * ORDERS_MAX  #: unacknowledged orders; beyond it a site gets no more leases
+UNTAKEN_MAX = (
+    2 * PENDING_MAX
+)  #: unacknowledged orders; beyond it reports of a site wait until it has taken them
 _LOG = log.Log("server")
 _ENCODER = msgspec.json.Encoder()
 _ORDERS = msgspec.json.Decoder(list[Order])
@@ -58,10 +62,12 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     if returned:
         site.lost = 0
         silent_sites.take_back(work, site, _dropped(work, site, request.have))
-    fresh = [report for report in request.reports if report.n > site.acked]
+    fresh = _fresh(site, request)
     if any(a.n >= b.n for a, b in pairwise(fresh)):
         raise RequestError(f"reports of site `{site.name}` are not numbered in ascending order")
     settling.apply(work, site, fresh)
+    if work.complaints > COMPLAINTS_MAX:
+        _LOG.warning("reports.refused", site=site.name, unlogged=work.complaints - COMPLAINTS_MAX)
     if fresh:
         site.acked = fresh[-1].n
     if request.view is not None:
@@ -77,6 +83,15 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     told = orders[: fitting(orders)]
     more = more or len(told) < len(orders)
     return SyncReply(acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True)
+
+
+def _fresh(site: Site, request: SyncRequest) -> list[Report]:
+    """The reports to apply: those that are new; none while the site has too many orders to take first. What is refused
+    is answered with orders, so a site that takes none could make them without end, and each sync reads them all."""
+    if site.ordered - request.have > UNTAKEN_MAX:
+        _LOG.warning("reports.wait", site=site.name, orders=site.ordered - request.have)
+        return []
+    return [report for report in request.reports if report.n > site.acked]
 
 
 def fitting(orders: list[Order]) -> int:

@@ -82,7 +82,7 @@ class PairedSession:
 
     @property
     def is_locked_out(self) -> bool:
-        """Whether the session that keeps this server from becoming the active one is no server of Tidemill."""
+        """Whether a session of another program keeps this server from becoming the active one."""
         return bool(self.holder) and not self.holder.startswith(SESSION_NAME)
 
     def take(self) -> bool:

@@ -181,6 +181,8 @@ class Site(msgspec.Struct):
     approved_us: dict[
         str, int
     ] = {}  #: when an application was offered with another digest, since the server started
+    traced_bytes: float = 0.0  #: of its traces, less what it may write in the time since; see `audit.traces`
+    traced_us: int = 0  #: when that was reckoned
 
 
 def site_of(row: tuple[Any, ...]) -> Site:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill import log
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.legal import is_name
@@ -42,6 +43,8 @@ FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positi
 ROW_CHANGES_MAX = 1_000  #: in a row of the feed, 170 bytes each: what a follower holds of it at once
 SPECS_CACHED_MAX = 20_000
 _ENCODER = msgspec.json.Encoder()
+COMPLAINTS_MAX = 20  #: lines of the log about the reports of one sync; the others are counted
+_LOG = log.Log("server")
 HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site has them; about 1 KB each
 _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
@@ -92,6 +95,7 @@ class UnitOfWork:
         self.touched: dict[int, None] = {}
         self._first: list[tuple[StoredJob, StoredLease]] = []
         self._completed: list[StoredJob] = []
+        self.complaints = 0  #: about reports, in this transaction
         self.ended: list[int] = []
         self.given_back: set[int] = (
             set()
@@ -255,6 +259,12 @@ class UnitOfWork:
     def change_lease(self, lease: StoredLease) -> None:
         """A lease has changed otherwise."""
         self._changed_leases[(lease.job, lease.lease)] = lease
+
+    def complain(self, event: str, **fields: Any) -> None:
+        """Log what is wrong with a report, of the first COMPLAINTS_MAX: a site sends thousands at once."""
+        self.complaints += 1
+        if self.complaints <= COMPLAINTS_MAX:
+            _LOG.warning(event, **fields)
 
     def order(self, site: int, make: Callable[..., Order], **fields: Any) -> None:
         """An order to a site, with the site's next number."""
