@@ -1,4 +1,4 @@
-"""Files of an origin whose names are those of a cache's own records: who may write there cannot change what others read."""
+"""Files of an origin that are named like a cache's own records: who may write them changes nothing that others read."""
 
 from __future__ import annotations
 
