@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemill.cache.contents.cinfo import SUFFIX
 from tidemill.cache.engine.origins import OriginPath, overlaps, parse_origin
 from tidemill.config.cache import CacheConfig, CacheSpace
 from tidemill.errors import ConfigError
@@ -16,6 +17,9 @@ from tidemill.model.quantities import bytes_text
 
 ORIGINS_MAX = 200
 CLIENTS_MAX = 1000
+DEPTH_MAX = 64
+"""Directories within each other in which an origin's files that are named like records are not cached: XCache would
+write such a file over the record of another one, and serve blocks that it does not have as zeros (seen with 5.5.3)."""
 ADMIN_CHARS_MAX = 70
 """Of the directory of XRootD's admin sockets: it appends up to 30 characters, and a socket's path has at most 107."""
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
@@ -216,6 +220,9 @@ def _storage_lines(config: CacheConfig, places: CachePlaces) -> list[str]:
         f"pfc.diskusage {config.space.disk_low} {config.space.disk_high} "
         f"files {_kib(base)} {_kib(nominal)} {_kib(most)} purgeinterval {int(config.space.purge_interval_s)}",
         "pfc.trace warning",
+        # The plug-in takes each line of a file as a pattern; this file has them, and XRootD passes over such lines.
+        f"pfc.decisionlib libXrdBlacklistDecision.so {places.run.parent / 'xrootd.cfg'}",
+        *(f"/{'*/' * depth}*{SUFFIX}" for depth in range(DEPTH_MAX)),
     ]
 
 

@@ -28,6 +28,7 @@ INNER_ROOT = ("/usr/bin/unshare", "--user", "--map-root-user", "--mount")
 """podman 4.3 copies the map of the user namespace that it is in, and then fails to become user 0, whom a slot's does
 not hold ("cannot setresgid: Invalid argument"): it gets one in which it is user 0."""
 
+_NAME = re.compile(r"[A-Za-z0-9][!-~]*")
 _DIGEST = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 
 
@@ -40,12 +41,14 @@ class ContainerImage(NamedTuple):
 
 
 def parse_image(text: str) -> ContainerImage | None:
-    """The parts of `image`; None where a name or digest is missing."""
+    """The parts of `image`; None where a name or digest is missing, or where a runtime would read an option."""
     match = _DIGEST.fullmatch(text)
     name, digest = (match["name"], match["digest"]) if match else (text, "")
+    if not name.isprintable():
+        return None
     if name.startswith("/"):
         return ContainerImage(name, "", digest)
-    return ContainerImage("", name, digest) if digest else None
+    return ContainerImage("", name, digest) if digest and _NAME.fullmatch(name) else None
 
 
 def wrap_words(app: Application, runtime: ContainerRuntime, *, namespaces: bool = True) -> list[str]:

@@ -143,6 +143,12 @@ def test_images_are_read() -> None:
     assert parse_image(f"/a/x.sif@{DIGEST}") == ("/a/x.sif", "", DIGEST)
 
 
+@pytest.mark.parametrize("name", ["--privileged", "-v/:/host", "a b", "a\nb", "\x1b[2J", "", "{work}"])
+def test_no_name_of_an_image_is_an_option_of_its_runtime(name: str) -> None:
+    assert parse_image(f"{name}@{DIGEST}") is None
+    assert parse_image(name) is None
+
+
 # ---- what goes together --------------------------------------------------------------------------------
 
 
