@@ -18,10 +18,10 @@ from tidemill.errors import UnfitError
 from tidemill.model.application import Application, Container, Mode, Runtime
 
 OWN_VARIABLES = (
-    *("HOME", "TMPDIR", "PYTHONPATH"),
+    *("HOME", "TMPDIR", "PYTHONPATH", "PYTHONSAFEPATH"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
 )
-"""What the slot adds to a payload's environment besides TIDEMILL_*; PATH is the image's own."""
+"""What slot and site add to a payload's environment besides TIDEMILL_*; PATH is the image's own."""
 DESCRIPTORS = 2  #: of the range protocol: 3 and 4
 PODMANS = (Runtime.PODMAN, Runtime.PODMAN_HPC)
 INNER_ROOT = ("/usr/bin/unshare", "--user", "--map-root-user", "--mount")

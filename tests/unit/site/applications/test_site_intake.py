@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config.site import SiteConfig
+from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.errors import ConfigError, UnfitError
+from tidemill.model.application import Application, Container, Runtime
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, JobSpec, Width
 from tidemill.model.job import Resources as Need
 from tidemill.site.applications.catalogue import Applications, load_application
+from tidemill.site.applications.containers import wrap_words
 from tidemill.site.applications.handed.cautions import cautions
+from tidemill.site.applications.handed.intake import interpreter_environment
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import NodeShape, Preparer
 from tidemill.site.state import site_state as s
@@ -119,6 +122,14 @@ def test_python_looks_neither_in_the_work_directory_nor_away_from_its_script(fol
     assert program(folder, script).env["PYTHONPATH"] == str(folder)
     assert program(folder, "").env == {"PYTHONSAFEPATH": "1"}
     assert program(folder, script + 'environment = { PYTHONSAFEPATH = "" }').env == {"PYTHONSAFEPATH": ""}
+
+
+def test_the_safe_path_of_python_holds_in_containers_that_list_their_variables() -> None:
+    image = Container(image="x@sha256:" + 64 * "0", runtime=Runtime.PODMAN)
+    app = Application(name="sim", executable="/opt/run.py", script="/opt/lib/main.py", container=image)
+    assert interpreter_environment(app, {}) == {"PYTHONSAFEPATH": "1", "PYTHONPATH": "/opt/lib"}
+    words = wrap_words(app, ContainerRuntime(command=["/usr/bin/podman"]), namespaces=True)
+    assert {"--env=PYTHONSAFEPATH", "--env=PYTHONPATH"} <= set(words)
 
 
 def test_a_python_program_that_is_its_own_script_finds_its_modules(folder: Path) -> None:
