@@ -170,7 +170,11 @@ def test_a_server_notes_who_sent_a_message_and_refuses_who_is_revoked_meanwhile(
     assert (submitted["role"], submitted["name"], submitted["via"], submitted["subject"]) == (
         "submitter", "cms", "certificate", "cms",
     )  # fmt: skip
-    assert (submitted["act"], submitted["on"], submitted["facts"]["events"]) == ("submit", "campaign c", 3)
+    assert (submitted["act"], submitted["on"], submitted["facts"]["events"]) == (
+        "submit",
+        "campaign cms/c",
+        3,
+    )
     assert (refused["act"], refused["on"]) == ("refused", "cms")
     assert refused["facts"]["why"] == "message `cancel`: the submitter `cms` is revoked: `name cms`"
 

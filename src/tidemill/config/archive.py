@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import constant, doc
+from tidemill.config.keys import doc
 
 
 class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,11 +17,3 @@ class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         msgspec.Meta(gt=0, le=36_500),
         doc("Keep ended campaigns in the database, where they can be retried, for N days; then archive them"),
     ] = 90.0
-    keep_canceled_days: Annotated[
-        float,
-        msgspec.Meta(ge=0, le=36_500),
-        constant(
-            "Keep the large specifications (above 2 kB) of jobs that were canceled before anything of them ran for N "
-            "days; then these jobs cannot be retried. A cancellation by mistake is noticed within a day"
-        ),
-    ] = 1.0

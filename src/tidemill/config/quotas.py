@@ -44,14 +44,6 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "an SQLite database, 100 GB with PostgreSQL"
         ),
     ] = 0
-    disk_free_min: Annotated[
-        Size,
-        msgspec.Meta(ge=0),
-        constant(
-            "Take no more jobs while the file system that holds an SQLite database has less free space than this; "
-            "0 = 2 % of it, at most 5 GB: what runs still needs room for its results"
-        ),
-    ] = 0
     sites_named_max: Annotated[
         int,
         msgspec.Meta(ge=0),

@@ -70,9 +70,11 @@ def pages(world: World) -> int:
     return int(count) - int(free)
 
 
-def limited(world: World, **quotas: int) -> None:
+def limited(world: World, *, free_bytes_min: int | None = None, **quotas: int) -> None:
     world.dispatcher.rules = world.dispatcher.rules._replace(quotas=Quotas(**quotas))
-    world.dispatcher.storage = Storage(world.store.path, world.dispatcher.rules.quotas)
+    world.dispatcher.storage = Storage(
+        world.store.path, world.dispatcher.rules.quotas, free_bytes_min=free_bytes_min
+    )
 
 
 def test_the_room_of_what_was_canceled_is_given_back_and_used_again(world: World) -> None:
@@ -126,12 +128,12 @@ def test_what_was_canceled_makes_room_for_others(world: World) -> None:
 
 def test_a_repeated_submission_is_answered_though_there_is_no_room(world: World) -> None:
     first = submitted(world, "ada", "hers")
-    limited(world, disk_free_min=10**18, all_stored_bytes_max=MB)
+    limited(world, free_bytes_min=10**18, all_stored_bytes_max=MB)
     assert submitted(world, "ada", "hers") == first
 
 
 def test_jobs_are_refused_before_the_disk_is_full(world: World) -> None:
-    limited(world, disk_free_min=10**18)
+    limited(world, free_bytes_min=10**18)
     for identity in (submitter("ada"), LOCAL):
         with pytest.raises(
             RoomError, match=r"disk has \d+ bytes free, and the server takes no more jobs below 10+;"

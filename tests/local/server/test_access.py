@@ -465,10 +465,10 @@ def test_the_log_of_changes_names_who_and_is_whole(world: World) -> None:
         texts = [path.read_text() for path in sorted((place / "audit").iterdir())]
         texts = [text.rpartition("\n")[0] for text in texts]  # the last line may be half written
         logged[:] = [json.loads(line) for text in texts for line in text.splitlines()]
-        return any(each["act"] == "cancel" and each["on"] == "campaign eve-audit" for each in logged)
+        return any(each["act"] == "cancel" and each["on"] == "campaign eve/eve-audit" for each in logged)
 
     until(written)
-    submitted = next(each for each in logged if each["on"] == "campaign eve-audit")
+    submitted = next(each for each in logged if each["on"] == "campaign eve/eve-audit")
     assert (submitted["role"], submitted["name"], submitted["via"]) == ("submitter", "eve", "certificate")
     assert submitted["subject"] == "/O=Tidemill/OU=submitter/CN=eve"
     assert any(each["act"] == "sync" and each["on"] == "site lrz" for each in logged)

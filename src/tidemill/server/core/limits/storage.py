@@ -22,13 +22,13 @@ _HINT = (
 class Storage:
     """The limits of a server. `path`: of an SQLite database; None = the database is PostgreSQL."""
 
-    def __init__(self, path: Path | None, quotas: Quotas) -> None:
+    def __init__(self, path: Path | None, quotas: Quotas, *, free_bytes_min: int | None = None) -> None:
         self._folder = None if path is None else path.parent
         total_bytes = None if self._folder is None else shutil.disk_usage(self._folder).total
         default = POSTGRESQL_BYTES_MAX if total_bytes is None else int(SHARE_MAX * total_bytes)
         self.bytes_max = quotas.all_stored_bytes_max or default
         least = 0 if total_bytes is None else int(min(FREE_BYTES, FREE_SHARE * total_bytes))
-        self.free_bytes_min = quotas.disk_free_min or least
+        self.free_bytes_min = least if free_bytes_min is None else free_bytes_min
 
     def check_free(self) -> None:
         """Raises RoomError if the database's file system has too little free space for more jobs. Cost: one system
