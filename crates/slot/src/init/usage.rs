@@ -1,5 +1,7 @@
 //! What the processes of a slot use, read from /proc.
 
+mod kept;
+
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +9,7 @@ use std::path::Path;
 
 use tidemill_sys::process;
 
-use super::kept::{self, End, Kept};
+use kept::{End, Kept};
 
 /// Sums over the processes of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use super::owned;
 use crate::error::check;
-use crate::fd::owned;
 
 /// include/uapi/asm-generic/socket.h
 const SO_MEMINFO: libc::c_int = 55;

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use tidemill_sys::foreign::{self, Holder};
+use tidemill_sys::fd::foreign::{self, Holder};
 
 /// A descriptor of a process of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
