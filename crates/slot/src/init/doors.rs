@@ -179,8 +179,7 @@ fn is_hidden(name: &str, hides_batch: bool) -> bool {
         })
 }
 
-/// Open files of a process: what most distributions allowed until systemd 240 (2018). The more there may be, the longer a
-/// look at them takes, and the seldomer there is one.
+/// Open files of a process: what most distributions allowed until systemd 240 (2018). The slot reads what each is.
 const OPEN_FILES_MAX: u64 = 4096;
 
 /// Bounds processes and open files of a slot with namespaces.
@@ -189,7 +188,7 @@ pub(super) fn bound(spec: &SlotSpec) -> Result<()> {
     bound_files(spec)
 }
 
-/// Bounds what a look at the slot's descriptors costs, where payloads are of others. A higher soft limit of the pilot
+/// Bounds the cost of reading the slot's descriptors, where payloads are of other users. A higher soft limit of the pilot
 /// stays: it is the operator's word.
 pub(super) fn bound_files(spec: &SlotSpec) -> Result<()> {
     if !spec.view.shared || spec.directory.is_some() {

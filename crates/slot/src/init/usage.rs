@@ -193,7 +193,7 @@ pub(crate) struct Held {
     removed: HashMap<u64, u64>,
     /// kB of what is behind sockets and pipes, of queues and semaphores, and of page tables
     kernel_kb: u64,
-    /// descriptors on their way through Unix sockets that could not be looked at
+    /// descriptors on their way through Unix sockets that could not be examined
     pub unseen: u64,
     /// kB of mappings of files in memory that no descriptor shows, by number
     mapped_only: HashMap<u64, u64>,
