@@ -1,5 +1,7 @@
 //! Descriptors: pipes, poll, flags, plain reads and writes.
 
+pub mod foreign;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

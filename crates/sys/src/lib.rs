@@ -9,7 +9,6 @@ pub mod child;
 mod error;
 pub mod fd;
 pub mod file;
-pub mod foreign;
 pub mod landlock;
 pub mod machine;
 pub mod mount;
@@ -24,6 +23,5 @@ pub mod socket;
 pub mod spawn;
 pub mod time;
 pub mod trial;
-pub mod walls;
 
 pub use error::{Result, SysError};

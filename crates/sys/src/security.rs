@@ -1,5 +1,7 @@
 //! What a process may do: prctl, capabilities, keyrings, and seccomp filters for it and all that it will start.
 
+pub mod walls;
+
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 
@@ -88,7 +90,7 @@ pub fn install_filter(instructions: &[Instruction]) -> Result<()> {
 }
 
 /// seccomp(2) with these flags.
-pub(crate) fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<()> {
+fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<()> {
     let program = FilterProgram {
         length: u16::try_from(instructions.len()).unwrap_or(u16::MAX),
         instructions: instructions.as_ptr(),

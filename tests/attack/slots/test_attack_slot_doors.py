@@ -302,8 +302,8 @@ def test_no_namespace_can_be_made() -> None:
 @pytest.mark.parametrize("who", ["an application that mounts", "a program of one's own"])
 def test_who_may_makes_namespaces(who: str) -> None:
     mounts = who == "an application that mounts"
-    changes = {"view": SHARED} if mounts else {}
-    named = {"named": NamedPaths(show=[], write=[], may_mount=True)} if mounts else {}
+    changes: dict[str, object] = {"view": SHARED} if mounts else {}
+    named: dict[str, Any] = {"named": NamedPaths(show=[], write=[], may_mount=True)} if mounts else {}
     with node(**changes) as it:
         script = f"{UNSHARE}\nif ('user', 0) not in made: sys.exit(repr(made))"
         assert run(it, script, **named) is None, it.tails()

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use tidemill_sys::walls::{self, Walls};
+use tidemill_sys::security::walls::{self, Walls};
 use tidemill_sys::{file, mount, process, security, Result};
 use tidemill_wire::log::cause;
 
@@ -179,11 +179,16 @@ fn is_hidden(name: &str, hides_batch: bool) -> bool {
         })
 }
 
-/// Open files of a process: what most distributions allowed until systemd 240 (2018). The more there may be, the longer a
-/// look at them takes, and the seldomer there is one.
+/// Open files of a process: what most distributions allowed until systemd 240 (2018). The slot reads what each is.
 const OPEN_FILES_MAX: u64 = 4096;
 
-/// Bounds what a look at the slot's descriptors costs, where payloads are of others. A higher soft limit of the pilot
+/// Bounds processes and open files of a slot with namespaces.
+pub(super) fn bound(spec: &SlotSpec) -> Result<()> {
+    bound_tasks(spec)?;
+    bound_files(spec)
+}
+
+/// Bounds the cost of reading the slot's descriptors, where payloads are of other users. A higher soft limit of the pilot
 /// stays: it is the operator's word.
 pub(super) fn bound_files(spec: &SlotSpec) -> Result<()> {
     if !spec.view.shared || spec.directory.is_some() {
@@ -194,7 +199,7 @@ pub(super) fn bound_files(spec: &SlotSpec) -> Result<()> {
 
 /// Bounds the processes of a user namespace of the slot's own; where the kernel cannot, they are counted
 /// (`Payload::judge`).
-pub(super) fn bound_tasks(spec: &SlotSpec) -> Result<()> {
+fn bound_tasks(spec: &SlotSpec) -> Result<()> {
     process::limit_tasks(spec.tasks_max()).map(drop)
 }
 

@@ -10,7 +10,6 @@ mod doors;
 mod finish;
 mod inputs;
 mod job;
-mod kept;
 mod payload;
 mod permits;
 mod place;

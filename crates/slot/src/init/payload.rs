@@ -25,7 +25,8 @@ const PSS_COST_OVER: u64 = 10;
 const CHARGE_COST: u64 = 100;
 /// The same for examining which files processes hold.
 const FILES_COST: u64 = 50;
-/// Descriptors that stay in connections which are not accepted, look after look for so long, are there to be hidden.
+/// Descriptors that stay in connections which are not accepted for this time and number of readings are hidden
+/// there on purpose.
 const UNSEEN_US: u64 = 10_000_000;
 const UNSEEN_LOOKS: u64 = 10;
 /// Time for a persistent payload to leave after it was sent `end`.
@@ -98,7 +99,7 @@ pub(crate) struct Payload {
     /// what was found last
     pub held: Held,
     next_files_us: u64,
-    /// since when some of what waits in its sockets could not be looked at, and how often
+    /// since when some of what waits in its sockets could not be examined, and how often
     unseen: Option<(u64, u64)>,
     next_sample_us: u64,
     next_costly_us: u64,

@@ -162,8 +162,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     place.covers.forbid_files(&hidden)?;
     place.devices_hidden = !hidden.is_empty();
     finish_set_up(&place)?;
-    doors::bound_tasks(entry.spec)?;
-    doors::bound_files(entry.spec)?;
+    doors::bound(entry.spec)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
     place.note.push_str(&doors::close_calls(entry.spec, false));

@@ -1,5 +1,7 @@
 //! What the processes of a slot use, read from /proc.
 
+mod kept;
+
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +9,7 @@ use std::path::Path;
 
 use tidemill_sys::process;
 
-use super::kept::{self, End, Kept};
+use kept::{End, Kept};
 
 /// Sums over the processes of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +193,7 @@ pub(crate) struct Held {
     removed: HashMap<u64, u64>,
     /// kB of what is behind sockets and pipes, of queues and semaphores, and of page tables
     kernel_kb: u64,
-    /// descriptors on their way through Unix sockets that could not be looked at
+    /// descriptors on their way through Unix sockets that could not be examined
     pub unseen: u64,
     /// kB of mappings of files in memory that no descriptor shows, by number
     mapped_only: HashMap<u64, u64>,

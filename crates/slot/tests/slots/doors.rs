@@ -34,7 +34,7 @@ pub const TESTS: &[Test] = &[
         "descriptors that cannot be counted do not stay in sockets",
         unaccepted,
     ),
-    ("descriptors and data on their way are no offence", passing_on),
+    ("descriptors and data on their way are allowed", passing_on),
     ("a mapped file in memory counts once", mapped_once),
     ("processes and threads have a limit", tasks),
     (

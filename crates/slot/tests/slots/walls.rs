@@ -16,14 +16,14 @@ pub const TESTS: &[Test] = &[
     ),
     ("sockets are of a few families", families),
     (
-        "calls of another architecture are no way around",
+        "calls of another architecture are refused as well",
         other_architecture,
     ),
     (
         "threads, children, pools and names of interfaces work",
         what_programs_do,
     ),
-    ("open files of others' payloads are bounded", open_files),
+    ("open files of payloads of other users are bounded", open_files),
     (
         "who may mount makes namespaces, and so do one's own programs",
         open,

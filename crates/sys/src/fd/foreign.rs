@@ -5,8 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use super::owned;
 use crate::error::check;
-use crate::fd::owned;
 
 /// include/uapi/asm-generic/socket.h
 const SO_MEMINFO: libc::c_int = 55;
@@ -24,7 +24,7 @@ const DESCRIPTORS_MAX: usize = 253;
 /// Of the control part of a message with as many.
 const CONTROL_BYTES: usize = 1040;
 const PEEK_BYTES: usize = 64 << 10;
-/// Messages of one socket that are looked at.
+/// Messages of one socket that are examined.
 const PEEKS_MAX: usize = 4096;
 
 /// A process or thread whose descriptors can be copied (pidfd_getfd(2), Linux 5.6).
@@ -70,7 +70,7 @@ pub struct Kind {
     pub is_orphaned: bool,
 }
 
-/// None: it is no socket.
+/// None: it is not a socket.
 pub fn kind(socket: BorrowedFd<'_>) -> Option<Kind> {
     let is_unix = option(socket, libc::SO_DOMAIN)? == libc::AF_UNIX;
     let is_listening = option(socket, libc::SO_ACCEPTCONN)? != 0;
@@ -145,8 +145,8 @@ pub fn pipe_bytes(pipe: BorrowedFd<'_>) -> u64 {
 }
 
 /// Passes on copies of the descriptors that wait in a Unix socket, which stay there. Returns how many wait there and
-/// could not be looked at: those of connections that were not accepted, and those of messages without content. What
-/// waits is known since Linux 5.10; before, the first message is looked at.
+/// could not be examined: those of connections that were not accepted, and those of messages without content. What
+/// waits is known since Linux 5.10; before, the first message is examined.
 pub fn in_flight(socket: BorrowedFd<'_>, each: &mut dyn FnMut(OwnedFd)) -> u64 {
     let before = announced(socket);
     if before == Some(0) {
@@ -211,7 +211,7 @@ fn peek(socket: BorrowedFd<'_>, each: &mut dyn FnMut(OwnedFd)) -> Option<u64> {
     }
     let mut count = 0;
     // SAFETY: the kernel has filled `message`; the macros stay within its control part, and descriptors in it are new and
-    // ours. They need not be aligned.
+    // this process has them alone. They need not be aligned.
     unsafe {
         let mut head = libc::CMSG_FIRSTHDR(&raw const message);
         while !head.is_null() {
@@ -297,7 +297,7 @@ mod tests {
         for _ in 0..2 {
             let (mut found, unseen) = sizes(right.as_fd());
             found.sort_unstable();
-            found.dedup(); // the first message is looked at twice
+            found.dedup(); // the first message is examined twice
             assert_eq!((found, unseen), (vec![10, 20, 30], 0));
         }
         let mut text = [0; 6];

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use tidemill_sys::foreign::{self, Holder};
+use tidemill_sys::fd::foreign::{self, Holder};
 
 /// A descriptor of a process of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct End {
     pub number: i32,
 }
 
-/// Sockets that wait to be looked at once they have come out of others: each holds one of our descriptors.
+/// Sockets that wait to be examined once they have come out of others: each holds one of our descriptors.
 const WAITING_MAX: usize = 256;
 /// net.core.wmem_max of kernels that were not configured; a program can have twice that (socket(7), SO_SNDBUF).
 const SEND_BYTES: u64 = 212_992;
@@ -28,7 +28,7 @@ pub(super) struct Kept {
     pub bytes: u64,
     /// kB of files in memory that are on their way, by device and number
     pub files: HashMap<(u64, u64), u64>,
-    /// descriptors on their way that could not be looked at
+    /// descriptors on their way that could not be examined
     pub unseen: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn find(ends: &HashMap<u64, End>, is_in_memory: impl Fn(&str) -> bool
 
 struct Look {
     kept: Kept,
-    /// sockets and pipes that were looked at, or will be
+    /// sockets and pipes that were examined, or will be
     known: HashSet<u64>,
     waiting: Vec<OwnedFd>,
     send_bytes_max: u64,
@@ -89,7 +89,7 @@ impl Look {
         self.kept.unseen += unseen + dropped;
     }
 
-    /// A descriptor on its way; false if there is no room to look at it. What kind of file it is says its name: asking a
+    /// A descriptor on its way; false if there is no room to examine it. What kind of file it is says its name: asking a
     /// file for its size may wait for who serves it.
     fn take(&mut self, fd: OwnedFd, is_in_memory: &impl Fn(&str) -> bool) -> bool {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());

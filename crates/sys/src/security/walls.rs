@@ -4,8 +4,8 @@
 //! the kernel finds that out once, when the filter is installed, and then no longer runs it for such calls
 //! (kernel/seccomp.c, seccomp_is_const_allow). Numbers: arch/*/entry/syscalls and include/uapi/asm-generic/unistd.h.
 
+use super::{set_filter, Instruction};
 use crate::error::Result;
-use crate::security::{set_filter, Instruction};
 
 /// What is refused besides keyrings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
