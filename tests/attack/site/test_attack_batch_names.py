@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import time
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.fakes.slurm.fake import install
 
-from tidemill.batch.pbs.replies import read_reservations, read_text
 from tidemill.batch.slurm import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, RECORD, all_format
 from tidemill.config.site import Cluster
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 KEY = "k3y"
+CPU_S_MAX = 20  #: of processor time, whatever else runs
 OURS = {
     "id": 7,
     "name": "tm-here-e1-1",
@@ -82,17 +82,18 @@ def test_a_job_of_another_user_is_his_whatever_he_calls_it(
     assert states == {7: "CANCELLED", 8: "RUNNING"}
 
 
-def read_jobs(text: bytes) -> object:
-    return read_text(text, "Job Id:")
+READ = """
+import sys
+from tidemill.batch.pbs import replies
+text = sys.stdin.buffer.read()
+replies.read_text(text, "Job Id:")
+replies.read_reservations(text)
+"""
 
 
 @pytest.mark.parametrize("line", ["x\n", "x\n\t", "\t=\n", "    a = b\n", "Job Id: 7.pbs\n", ",a=\n"])
-@pytest.mark.parametrize("read", [read_jobs, read_reservations])
-def test_variables_of_a_million_lines_do_not_hold_the_agent(
-    read: Callable[[bytes], object], line: str
-) -> None:
+def test_variables_of_a_million_lines_do_not_hold_the_agent(line: str) -> None:
     """Each line was put behind all before it: 2 MB, which `qsub -v` takes, held the agent for a minute at each poll."""
     text = b"Job Id: 7.pbs\nResv ID: R7.pbs\n    Variable_List = A=" + 1_000_000 * line.encode()
-    began_s = time.process_time()
-    read(text)
-    assert time.process_time() - began_s < 20
+    limited = ["prlimit", f"--cpu={CPU_S_MAX}", sys.executable, "-c", READ]
+    subprocess.run(limited, input=text, check=True)
