@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tidemill.config.site import Cluster
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 KEY = "k3y"
+CPU_S_MAX = 20  #: of processor time, whatever else runs
 OURS = {
     "id": 7,
     "name": "tm-here-e1-1",
@@ -77,3 +80,20 @@ def test_a_job_of_another_user_is_his_whatever_he_calls_it(
         each["id"]: each["state"] for each in json.loads((tmp_path / "bin/state.json").read_text())["jobs"]
     }
     assert states == {7: "CANCELLED", 8: "RUNNING"}
+
+
+READ = """
+import sys
+from tidemill.batch.pbs import replies
+text = sys.stdin.buffer.read()
+replies.read_text(text, "Job Id:")
+replies.read_reservations(text)
+"""
+
+
+@pytest.mark.parametrize("line", ["x\n", "x\n\t", "\t=\n", "    a = b\n", "Job Id: 7.pbs\n", ",a=\n"])
+def test_variables_of_a_million_lines_do_not_hold_the_agent(line: str) -> None:
+    """Each line was put behind all before it: 2 MB, which `qsub -v` takes, held the agent for a minute at each poll."""
+    text = b"Job Id: 7.pbs\nResv ID: R7.pbs\n    Variable_List = A=" + 1_000_000 * line.encode()
+    limited = ["prlimit", f"--cpu={CPU_S_MAX}", sys.executable, "-c", READ]
+    subprocess.run(limited, input=text, check=True)

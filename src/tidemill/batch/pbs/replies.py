@@ -67,24 +67,26 @@ def read_text(text: bytes, head: str) -> dict[str, Record]:
     found: dict[str, Record] = {}
     copies: Counter[str] = Counter()
     record: Record = {}
-    last = ""
+    last, pieces = "", list[str]()  # of a value, joined once: a user's may have a million lines
     for line in text.decode(errors="replace").splitlines():
         if line.startswith(head):
+            _put(record, last, "".join(pieces))
             name = key = line[len(head) :].strip()
             while key in found:
                 copies[name] += 1
                 key = copy_of(name, copies[name] + 1)
             record = found[key] = {}
-            last = ""
+            last, pieces = "", []
             continue
         match = _ATTRIBUTE.match(line)
         if match is not None:
-            last = match[1]
-            _put(record, last, match[2])
+            _put(record, last, "".join(pieces))
+            last, pieces = match[1], [match[2]]
         elif last and line.startswith("\t"):
-            _put(record, last, _get(record, last) + line[1:])
+            pieces.append(line[1:])
         elif last and line.strip():
-            _put(record, last, _get(record, last) + "\n" + line)
+            pieces += ["\n", line]
+    _put(record, last, "".join(pieces))
     return found
 
 
@@ -100,21 +102,24 @@ def read_reservations(text: bytes) -> list[Record]:
     the first value of a name counts, and of the lines after `Variable_List` only the rule of a standing reservation,
     which PBS prints there: its last value counts. A forged `Resv ID:` line begins a record as a real one does."""
     found: list[Record] = []
-    last = ""
+    last, pieces = "", list[str]()  # further lines of the value, joined once
     has_variables = False
     for line in text.decode(errors="replace").splitlines():
         name, equals, value = line.strip().partition(" = ")
         if line.startswith("Resv ID:"):
+            _extend(found, last, pieces)
             found.append({"id": line.partition(":")[2].strip()})
-            last, has_variables = "", False
+            last, pieces, has_variables = "", [], False
         elif equals and found and re.fullmatch(r"[A-Za-z_][\w.]*", name):
             is_real = name in _AFTER_VARIABLES if has_variables else name not in found[-1]
             has_variables = has_variables or name == "Variable_List"
-            last = name if is_real else ""
+            _extend(found, last, pieces)
+            last, pieces = name if is_real else "", []
             if is_real:
                 found[-1][name] = value
         elif last and line.startswith("\t"):
-            found[-1][last] += line.strip()
+            pieces.append(line.strip())
+    _extend(found, last, pieces)
     return found
 
 
@@ -228,8 +233,16 @@ def _merge(pairs: list[tuple[str, Any]]) -> Record:
     return found
 
 
+def _extend(found: list[Record], name: str, pieces: list[str]) -> None:
+    """Put further lines behind the value of the last record."""
+    if pieces:
+        found[-1][name] += "".join(pieces)
+
+
 def _put(record: Record, name: str, value: str) -> None:
-    """`Resource_List.walltime` becomes a record in a record, as in JSON."""
+    """`Resource_List.walltime` becomes a record in a record, as in JSON. Without a name nothing is put."""
+    if not name:
+        return
     group, dot, key = name.partition(".")
     if dot:
         inner = record.setdefault(group, {})
@@ -237,8 +250,3 @@ def _put(record: Record, name: str, value: str) -> None:
             inner[key] = value
     else:
         record[name] = value
-
-
-def _get(record: Record, name: str) -> str:
-    group, dot, key = name.partition(".")
-    return text_of(record, group, key) if dot else text_of(record, name)
