@@ -208,7 +208,9 @@ fn prepare(def: &SetupDef) -> Result<Stored, String> {
     };
     if after.len() as u64 > ENVIRONMENT_BYTES_MAX {
         // the last variable would be cut
-        return Err(format!("the set-up's environment has more than {ENVIRONMENT_BYTES_MAX} bytes"));
+        return Err(format!(
+            "the set-up's environment has more than {ENVIRONMENT_BYTES_MAX} bytes"
+        ));
     }
     let (variables, left_out) = difference(&parse(&before), &parse(&after));
     Ok(Stored {
