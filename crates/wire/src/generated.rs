@@ -33,7 +33,7 @@ pub const MOUNT_FIGURES: [&str; 7] = [
 ];
 
 /// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns` and
-/// `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, nobody the second.
+/// `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, no user the second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApprovedFile {
     pub path: String,

@@ -209,11 +209,17 @@ fn prepare(def: &SetupDef) -> Result<Stored, String> {
         return Err(format!("a set-up line failed{said}"));
     }
     let both = scratch
-        .read("before", ENVIRONMENT_BYTES_MAX)
-        .zip(scratch.read("after", ENVIRONMENT_BYTES_MAX));
+        .read("before", ENVIRONMENT_BYTES_MAX + 1)
+        .zip(scratch.read("after", ENVIRONMENT_BYTES_MAX + 1));
     let Some((before, after)) = both else {
         return Err(format!("the set-up's shell ended early{said}"));
     };
+    if after.len() as u64 > ENVIRONMENT_BYTES_MAX {
+        // the last variable would be cut
+        return Err(format!(
+            "the set-up's environment has more than {ENVIRONMENT_BYTES_MAX} bytes"
+        ));
+    }
     let (variables, left_out) = difference(&parse(&before), &parse(&after));
     Ok(Stored {
         format: FORMAT,

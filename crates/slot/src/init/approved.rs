@@ -3,7 +3,8 @@
 //!
 //! A file whose device, inode, size and times are those of the last check is not read again. A file of more than
 //! `READ_BYTES_MAX`, such as a container's image, is read by the agent only: here its size and times must be those that
-//! the agent saw; whoever may write to a file can set the time of its content, and not that of its last change. Files below an image's areas belong to the image, whose own digest is compared where it is brought.
+//! the agent saw; a user who may write to a file can set the time of its content, and not that of its last change. Files
+//! below an image's areas belong to the image, whose own digest is compared where it is brought.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};

@@ -31,7 +31,7 @@ ACCESSES_MAX = 10_000
 BLOCK_BYTES_MAX = 512 << 20
 FILE_BYTES_MAX = 1 << 60
 TIME_S_MAX = 1 << 37
-"""In the year 6325: a later time is none, and people cannot be shown it."""
+"""In the year 6325: later times are errors, and cannot be shown."""
 OPENS_MAX = 1 << 53
 _STORE = struct.Struct("<qqqqQIi")
 _ACCESS = struct.Struct("<qqiiiiqqq")

@@ -220,7 +220,7 @@ def _storage_lines(config: CacheConfig, places: CachePlaces) -> list[str]:
         f"pfc.diskusage {config.space.disk_low} {config.space.disk_high} "
         f"files {_kib(base)} {_kib(nominal)} {_kib(most)} purgeinterval {int(config.space.purge_interval_s)}",
         "pfc.trace warning",
-        # The plug-in takes each line of a file as a pattern; this file has them, and XRootD passes over such lines.
+        # The library takes each line of a file as a pattern; this file has them, and XRootD passes over such lines.
         f"pfc.decisionlib libXrdBlacklistDecision.so {places.run.parent / 'xrootd.cfg'}",
         *(f"/{'*/' * depth}*{SUFFIX}" for depth in range(DEPTH_MAX)),
     ]

@@ -34,7 +34,7 @@ def send(config: SiteConfig, subject: str, text: str) -> None:
         OSError,
         smtplib.SMTPException,
         ValueError,
-    ) as error:  # ValueError: of a contact that is no address
+    ) as error:  # ValueError: the contact is malformed
         raise SiteError(
             f"failed to mail `{config.contact}` through `{config.mail.server}`: {error}",
             hint="check `mail.server` and `contact` in site.toml; a relay without encryption is "
