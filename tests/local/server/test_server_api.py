@@ -198,11 +198,11 @@ def test_a_sync_of_5000_reports_and_5000_leases_is_quick(server: Server) -> None
 
 
 def test_the_feed_tells_changes_as_they_come_and_ends_with_the_server(server: Server) -> None:
+    server.call("POST", "/v1/jobs", jobs({"app": "sim"}))
     connection = server.connect()
     connection.request("GET", "/v1/changes?campaign=c")
     response = connection.getresponse()
     assert response.headers["content-type"].startswith("text/event-stream")
-    server.call("POST", "/v1/jobs", jobs({"app": "sim"}))
     server.call("POST", "/v1/sync", sync())
     data = next(line for line in iter(response.readline, b"") if line.startswith(b"data: "))
     change = json.loads(data[6:])
