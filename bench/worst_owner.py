@@ -40,10 +40,6 @@ STAGE_BYTES = 5 * LARGE_BYTES
 FAILING = ["503", "403", "hang", "cut"]
 KINDS = [*FAILING, "nosetup", "large"]
 HANG_S = 20.0
-ADA_S = 1
-"""What her payloads take. A node with other payloads at work gathers records for up to 0.1 s, an idle one sends them at
-once: that is of the node, with any owner's payloads."""
-
 SETTLE_S = 3.0
 """Eve's troubles have begun by then."""
 
@@ -69,8 +65,8 @@ tuning.transfer = {{ tries_max = 2, pause_s = 0.1, stall_s = 5, cache_bytes_max 
 class Hour:
     """The site, and jobs of both owners."""
 
-    def __init__(self, it: World, data: Origin, kinds: list[str]) -> None:
-        self.it, self.data, self.kinds = it, data, kinds
+    def __init__(self, it: World, data: Origin, kinds: list[str], payload_s: float) -> None:
+        self.it, self.data, self.kinds, self.payload_s = it, data, kinds, payload_s
         self._numbers = itertools.count()
 
     def submit(self, owner: str, *specs: JobSpec) -> list[int]:
@@ -109,7 +105,7 @@ class Hour:
         """Ada's jobs, one after the other."""
         found = []
         for _ in range(jobs):
-            (job,) = self.submit("ada", self.reading("good", f"sleep {ADA_S}; wc -c < in"))
+            (job,) = self.submit("ada", self.reading("good", f"sleep {self.payload_s}; wc -c < in"))
             found.append(self.ended(job))
             assert found[-1].state == "COMPLETED", found[-1]
         return found
@@ -155,7 +151,7 @@ def serve(data: Origin, hang: threading.Event) -> None:
     data.decide = decide
 
 
-def measure(rounds: int, jobs: int, kinds: list[str]) -> dict[str, object]:
+def measure(rounds: int, jobs: int, kinds: list[str], payload_s: float) -> dict[str, object]:
     """All rounds. The first jobs, which start the pilots, do not count."""
     hang, took = threading.Event(), {"quiet": list[JobRow](), "beside": list[JobRow]()}
     eves: Counter[str] = Counter()
@@ -165,7 +161,7 @@ def measure(rounds: int, jobs: int, kinds: list[str]) -> dict[str, object]:
         try:
             with world(nodes=2, cores=4, extra=extra) as it:
                 (it.home / "site" / "apps" / "nosetup.toml").write_text(NO_SETUP)
-                hour = Hour(it, data, kinds)
+                hour = Hour(it, data, kinds, payload_s)
                 hour.turn(3)
                 for number in range(rounds):
                     for kind in ("quiet", "beside") if number % 2 else ("beside", "quiet"):
@@ -213,9 +209,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object (always)")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=10, help="of ada's, in each turn")
+    parser.add_argument(
+        "--payload-s", type=float, default=1, help="of ada's; 0 shows best what is added to each of her jobs"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of eve's jobs")
     options = parser.parse_args()
-    print(json.dumps(measure(options.rounds, options.jobs, options.kinds)))
+    print(json.dumps(measure(options.rounds, options.jobs, options.kinds, options.payload_s)))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ say for whom a breaker is open:
 | it is closed for | when |
 |---|---|
 | jobs of one owner below one directory | three jobs of this owner failed there |
-| jobs of one owner at the whole data server or file system, or of the whole application | its jobs failed below three directories; three of its jobs of the application failed |
+| jobs of one owner at the whole data server or file system | its jobs failed below three directories |
+| jobs of one owner of the whole application | three jobs of this owner failed for it |
 | all owners | jobs of two owners failed, three in all; or the site asked by itself, and got no answer twice |
 
 Where jobs fail, the site asks by itself: a data server for the path of its `[[endpoints]]` entry with the site's own

@@ -165,10 +165,13 @@ def fill(path: Path) -> None:
                     file.write(b"\0" * size)
 
 
-def submit_by_hand(home: Path) -> tuple[int, bytes]:
-    """Status and answer of a submission, as any program would see them."""
-    body = b'{"key":"hand","campaign":"hand","jobs":[{"app":"pi","name":"%s"}]}' % (b"x" * 90)
-    head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+SUBMISSION = b'{"key":"hand","campaign":"hand","jobs":[{"app":"pi","name":"%s"}]}' % (b"x" * 90)
+CANCELLATION = b'{"campaign":"before","reason":"%s"}' % (b"x" * 90)
+
+
+def posted_by_hand(home: Path, path: str, body: bytes) -> tuple[int, bytes]:
+    """Status and answer of a request, as any program would see them."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(30)
         connection.connect(f"{home}/server/api.sock")
@@ -187,21 +190,23 @@ def test_a_full_disk_under_the_server_refuses_and_recovers(short_path: Path) -> 
         assert len(client.submit(few, campaign="before").jobs) == 50
         ballast = home / "server" / "ballast"
         fill(ballast)
-        status, text = submit_by_hand(home)
+        refused = posted_by_hand(home, "/v1/jobs", SUBMISSION)
+        failed = posted_by_hand(home, "/v1/cancel", CANCELLATION)
         many = home / "many.toml"
         many.write_text('campaign = "many"\n[[job]]\ncommand = ["/bin/true"]\nrepeat = 5000\n')
         answer = run(home, "submit", str(many), "--server", address)
         assert answer.returncode == 3, answer
         assert re.search(r"error: .*(full|space)", answer.stderr), answer.stderr
         assert "hint: " in answer.stderr
-        assert (status, b"full" in text) == (503, True), (status, text)
+        assert (refused[0], b"free space" in refused[1]) == (507, True), refused
+        assert (failed[0], b"full" in failed[1]) == (503, True), failed
         assert client.counts().jobs == 50, "who reads is served, and nothing is half there"
         assert [row.name for row in client.campaigns()] == ["before"]
         ballast.unlink()
         answer = run(home, "submit", str(many), "--server", address)
         assert answer.returncode == 0, answer.stderr
         assert client.counts().jobs == 5050
-        assert submit_by_hand(home)[0] == 200
+        assert posted_by_hand(home, "/v1/jobs", SUBMISSION)[0] == 200
     assert "Traceback" not in (home / "server.log").read_text()
 
 

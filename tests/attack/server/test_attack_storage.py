@@ -136,7 +136,7 @@ def test_jobs_are_refused_before_the_disk_is_full(world: World) -> None:
     limited(world, free_bytes_min=10**18)
     for identity in (submitter("ada"), LOCAL):
         with pytest.raises(
-            RoomError, match=r"disk has \d+ bytes free, and the server takes no more jobs below 10+;"
+            RoomError, match=r"disk has \d+ bytes of free space; below 10+ it takes no more jobs"
         ):
             world.dispatcher.handle_submit(SubmitRequest(key="k", campaign="c", jobs=[large(1)]), identity)
     found = health(world.reader, Watched(world.dispatcher))

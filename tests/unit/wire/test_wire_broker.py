@@ -81,7 +81,7 @@ def test_properties_that_are_no_text_become_text() -> None:
     properties = spec.BasicProperties(
         user_id=USER, type=wild, message_id=wild, correlation_id=wild, reply_to=wild, content_type=wild
     )
-    method = SimpleNamespace(delivery_tag=1, routing_key="cms")
+    method = SimpleNamespace(delivery_tag=1, exchange="tidemill.submit.cms", routing_key="cms")
     found = Delivery(cast("Link", None), None, (method, properties, b""))
     for text in (found.type, found.id, found.correlation, found.reply_to, found.content_type):
         assert not text.startswith("amq.")

@@ -36,8 +36,8 @@ class Storage:
         free_bytes = self.free_bytes()
         if free_bytes is not None and free_bytes < self.free_bytes_min:
             raise RoomError(
-                f"the server's disk has {free_bytes} bytes free, and the server takes no more jobs below "
-                f"{self.free_bytes_min}; the jobs that it has go on",
+                f"the server's disk has {free_bytes} bytes of free space; below "
+                f"{self.free_bytes_min} it takes no more jobs, and those that it has go on",
                 hint="the server's operator has to free space; then submit again",
             )
 
