@@ -199,8 +199,8 @@ def test_jobs_are_searched_filtered_sorted_and_paged_by_addresses_that_can_be_sh
     page.select_option("[name=state]", "FAILED")
     page.wait_for_url("**/jobs?state=FAILED*")
     assert set(page.locator("td .state").all_inner_texts()) == {"✗ FAILED"}
-    page.select_option("[name=campaign]", "reprocess-2025")
-    page.wait_for_url("**campaign=reprocess-2025*")
+    page.select_option("[name=campaign]", "bob/reprocess-2025")
+    page.wait_for_url("**campaign=bob%2Freprocess-2025*")
     shared = page.url
     shown = page.locator("td.name").all_inner_texts()
     page.goto(shared)
