@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from tidemill.server.database.rows import COMPLETED
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.site.link.transport import AmqpTransport
 from tidemill.wire.api import Change
+from tidemill.wire.link import CLOSE_S
 
 CUT_S = float(os.environ.get("TIDEMILL_CUT_S", "4"))
 JOBS, EVENTS = 30, 10
@@ -128,3 +129,32 @@ def test_a_broker_killed_and_started_again_loses_and_doubles_nothing(
         late.join(60)
         it.check(JOBS + 1)
         assert it.gateway.link.connects == 2
+
+
+@pytest.mark.timeout(180)
+def test_the_end_of_a_server_takes_no_longer_with_many_askers_when_the_broker_hangs(
+    rabbitmq: BrokerWorld, tmp_path: Path
+) -> None:
+    """A standby takes over only then. Each asker has a connection of its own, and each waits for the broker's word."""
+    rabbitmq.vhost()
+    server = Server(tmp_path)
+    cable = Relay(rabbitmq.port)
+    gateway = Gateway(rabbitmq.amqp(VHOST, port=cable.port, heartbeat_s=120.0), server.store, server.dispatcher)
+    gateway.start()
+    with ExitStack() as held:
+        held.callback(cable.close)
+        held.callback(server.close)
+        for name in ("cms", "atlas"):
+            messenger = Messenger(broker_at(rabbitmq, VHOST, user=name), name)
+            held.callback(messenger.close)
+            messenger.submit(JobSpec(app="sim"), campaign="c", key="k")
+        for name in ("lrz", "nersc"):
+            transport = AmqpTransport(broker_at(rabbitmq, VHOST, user=name), timeout_s=20.0)
+            held.callback(transport.close)
+            site = Site(transport, name)
+            until(site.step, "the site is answered")
+        cable.cut(reset=False)
+        began_s = time.monotonic()
+        gateway.close()
+        took_s = time.monotonic() - began_s
+    assert took_s < 2 * CLOSE_S, "one after the other: 2.5 s for each of five connections"
