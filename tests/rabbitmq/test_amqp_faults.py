@@ -139,7 +139,9 @@ def test_the_end_of_a_server_takes_no_longer_with_many_askers_when_the_broker_ha
     rabbitmq.vhost()
     server = Server(tmp_path)
     cable = Relay(rabbitmq.port)
-    gateway = Gateway(rabbitmq.amqp(VHOST, port=cable.port, heartbeat_s=120.0), server.store, server.dispatcher)
+    gateway = Gateway(
+        rabbitmq.amqp(VHOST, port=cable.port, heartbeat_s=120.0), server.store, server.dispatcher
+    )
     gateway.start()
     with ExitStack() as held:
         held.callback(cable.close)

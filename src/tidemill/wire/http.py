@@ -361,7 +361,7 @@ def error_of(status: int, reply: ErrorReply) -> TidemillError:
         return ConflictError(reply.error, hint=reply.hint)
     if status == 413:
         return TooLongError(reply.error, hint=reply.hint)
-    if status == 507:  # the server is full until its operator or the owners of jobs act: asking again stores nothing
+    if status == 507:  # no room for jobs until people make some: it does not help to ask again
         return SiteError(reply.error, hint=reply.hint, transient=False)
     if status in (408, 429) or status >= 500:
         return SiteError(reply.error, hint=reply.hint, transient=True)

@@ -161,9 +161,8 @@ def connect(url: str) -> psycopg.Connection[Any]:
     """
     told = conninfo_to_dict(url)
     more: dict[str, Any] = {key: value for key, value in _ALIVE.items() if key not in told}
-    more["application_name"] = (
-        SESSION_NAME + (told.get("application_name") or f"{socket.gethostname()[:40]}:{os.getpid()}")
-    )
+    name = told.get("application_name") or f"{socket.gethostname()[:40]}:{os.getpid()}"
+    more["application_name"] = f"{SESSION_NAME}{name}"
     return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, **more)
 
 
