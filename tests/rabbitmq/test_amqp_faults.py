@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tidemill.model.job import JobSpec
 from tidemill.server.database.rows import COMPLETED
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.site.link.transport import AmqpTransport
+from tidemill.wire import link
 from tidemill.wire.api import Change
 
 CUT_S = float(os.environ.get("TIDEMILL_CUT_S", "4"))
@@ -128,3 +129,39 @@ def test_a_broker_killed_and_started_again_loses_and_doubles_nothing(
         late.join(60)
         it.check(JOBS + 1)
         assert it.gateway.link.connects == 2
+
+
+@pytest.mark.timeout(180)
+def test_a_server_waits_for_a_broker_that_hangs_once_and_not_for_each_asker(
+    rabbitmq: BrokerWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby takes over only then. Each asker has a connection of its own, and each waits for the broker's word."""
+    monkeypatch.setattr(link, "CLOSE_S", 600.0)
+    rabbitmq.vhost()
+    server = Server(tmp_path)
+    cable = Relay(rabbitmq.port)
+    amqp = rabbitmq.amqp(VHOST, port=cable.port, heartbeat_s=120.0)
+    gateway = Gateway(amqp, server.store, server.dispatcher)
+    gateway.start()
+    with ExitStack() as held:
+        held.callback(server.close)
+        held.callback(cable.close)
+        for name in ("cms", "atlas"):
+            messenger = Messenger(broker_at(rabbitmq, VHOST, user=name), name)
+            held.callback(messenger.close)
+            messenger.submit(JobSpec(app="sim"), campaign="c", key="k")
+        for name in ("lrz", "nersc"):
+            transport = AmqpTransport(broker_at(rabbitmq, VHOST, user=name), timeout_s=20.0)
+            held.callback(transport.close)
+            until(Site(transport, name).step, "the site is answered")
+        links = [gateway.link, *(way.link for way in gateway.direct._ways.values())]
+        cable.cut(reset=False)
+        closing = threading.Thread(target=gateway.close, daemon=True)
+        closing.start()
+        try:
+            until(lambda: all(each._closing.is_set() for each in links), "all connections begin to end")
+            assert (len(links), closing.is_alive()) == (5, True)
+        finally:
+            cable.heal()
+            closing.join(30)
+    assert not closing.is_alive()

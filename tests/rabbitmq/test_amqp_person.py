@@ -18,8 +18,10 @@ from tests.worlds.services.amqp_world import SCRIPT, VHOST, BrokerWorld, Person,
 from tests.worlds.services.sync_ways import Server, broker_at
 
 from tidemill.client.messages import Messenger
+from tidemill.config.quotas import Quotas
 from tidemill.errors import JobError, SiteError
 from tidemill.model.job import JobSpec
+from tidemill.server.core.limits.storage import Storage
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.server.gateway.setup import CONNECTIONS_MAX
 from tidemill.wire.amqp import STATES, Type
@@ -137,6 +139,25 @@ def test_a_messenger_tells_what_the_server_says_and_that_it_is_away(
     with pytest.raises(SiteError, match="at the broker amqps://"):
         stranger.submit(JobSpec(app="sim"))
     stranger.close()
+
+
+def test_a_submission_for_which_there_is_no_room_is_sent_once(rabbitmq: BrokerWorld, server: Server) -> None:
+    """Sent again and again, each refusal would be another dead letter of up to 32 MB."""
+    quotas = Quotas(all_stored_bytes_max=1)
+    server.dispatcher.rules = server.dispatcher.rules._replace(quotas=quotas)
+    server.dispatcher.storage = Storage(server.store.path, quotas, free_bytes_min=None)
+    messenger = Messenger(broker_at(rabbitmq, VHOST, user="cms"), "cms", retry_s=10)
+    operator = Person(rabbitmq, "ops", VHOST)
+    try:
+        with pytest.raises(SiteError, match="all_stored_bytes_max") as caught:
+            messenger.submit(JobSpec(app="sim"), campaign="c", key="k")
+        assert (caught.value.transient, "cancel" in str(caught.value.hint)) == (False, True)
+        ((properties, _),) = operator.get("tidemill.dead")
+        assert (properties.message_id, properties.headers["status"]) == ("k", 507)
+        assert operator.is_empty("tidemill.dead")
+    finally:
+        operator.close()
+        messenger.close()
 
 
 def test_a_server_notes_who_sent_a_message_and_refuses_who_is_revoked_meanwhile(

@@ -22,7 +22,7 @@ from tidemill.client.ended import FINAL, EndedJobs, number_texts
 from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.campaign import parse_reference, reference
+from tidemill.model.campaign import parse_reference, reference, reference_or_name
 from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
@@ -88,7 +88,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reference(self) -> str:
         """The campaign as `OWNER/NAME`, which is unambiguous also for one who sees those of all owners."""
-        return reference(self.owner, self.campaign) if self.owner else self.campaign
+        return reference_or_name(self.owner, self.campaign)
 
 
 class Wishes(NamedTuple):

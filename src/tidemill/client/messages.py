@@ -23,7 +23,7 @@ from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
 from tidemill.wire.broker import Broker, broker_of, is_broker, library
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import error_of
-from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError
+from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError, close_all
 
 ANSWER_S = 30.0  #: then a submission is sent again, under the same key
 CONNECT_S = 30.0
@@ -172,9 +172,7 @@ class Messenger:
 
     def close(self) -> None:
         """End all connections."""
-        for link in (self._link, self._following):
-            if link is not None:
-                link.close()
+        close_all([link for link in (self._link, self._following) if link is not None])
         self._link = None
 
 

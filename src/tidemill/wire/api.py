@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidemill.model.application import Parameter
-from tidemill.model.campaign import reference
+from tidemill.model.campaign import reference, reference_or_name
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
@@ -119,15 +119,15 @@ class JobRow(msgspec.Struct, kw_only=True):
     started_us: int | None
     ended_us: int | None
     reason: str
-    owner: str = ""  #: of the campaign
+    owner: str = ""  #: of the campaign; empty = not known
     ends: str = (
         ""  #: the state that it gets once what is done of it is delivered; empty = it goes on, or has ended
     )
 
     @property
     def campaign_reference(self) -> str:
-        """Its campaign as `OWNER/NAME`."""
-        return reference(self.owner, self.campaign)
+        """Its campaign as `OWNER/NAME`, or as `NAME` if the server does not name the owner."""
+        return reference_or_name(self.owner, self.campaign)
 
 
 class JobPage(msgspec.Struct, kw_only=True):

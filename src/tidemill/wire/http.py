@@ -361,6 +361,8 @@ def error_of(status: int, reply: ErrorReply) -> TidemillError:
         return ConflictError(reply.error, hint=reply.hint)
     if status == 413:
         return TooLongError(reply.error, hint=reply.hint)
+    if status == 507:  # no room for jobs until people make some: it does not help to ask again
+        return SiteError(reply.error, hint=reply.hint, transient=False)
     if status in (408, 429) or status >= 500:
         return SiteError(reply.error, hint=reply.hint, transient=True)
     return RefusedRequestError(reply.error, hint=reply.hint)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
@@ -128,10 +128,17 @@ class Link:
 
     def close(self) -> None:
         """End; what is unconfirmed fails."""
+        close_all([self])
+
+    def begin_close(self) -> None:
+        """Begin to end, without waiting. `join` waits."""
         self._closing.set()
         self.call(self._leave)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end that `begin_close` began."""
         if self._thread is not None:
-            self._thread.join(CLOSE_S)
+            self._thread.join(timeout_s)
 
     @property
     def is_up(self) -> bool:
@@ -369,3 +376,12 @@ class Link:
         for future in lost:
             if not future.done():
                 future.set_exception(self._error("send a message", self.fault))
+
+
+def close_all(links: Sequence[Link]) -> None:
+    """End links together: where the broker does not answer, all of them take as long as one, at most `CLOSE_S`."""
+    for link in links:
+        link.begin_close()
+    deadline_s = clock.monotonic_s() + CLOSE_S
+    for link in links:
+        link.join(max(0.0, deadline_s - clock.monotonic_s()))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.contract.conftest import postgresql_url
 from tests.contract.server_world import SIM, Site, World, done, leases
+from tests.worlds.services.amqp_world import until
 
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
@@ -171,13 +172,32 @@ def test_a_session_that_keeps_the_lock_of_the_active_server_is_named(places: lis
             assert (one.holder, one.is_locked_out) == (name, True)
             with pytest.raises(ConfigError, match=re.escape(name)):
                 Dispatcher(Store(url=server))
-        assert one.take()
+        until(one.take, "PostgreSQL has ended the neighbour's session")
         two = PairedSession(server, load(Dialect.POSTGRESQL))
         assert not two.take()
         assert (two.holder.split()[0], two.is_locked_out) == ("tidemill", False)
         two.close()
     finally:
         one.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("name", ["prod-a", "psql", ""])
+def test_the_active_server_is_known_as_one_whatever_its_url_names_it(places: list[str], name: str) -> None:
+    """Else the standby calls it another program's session, and advises to end it."""
+    owner, server, _ = places
+    Store(url=owner).upgrade()
+    pair = [
+        PairedSession(f"{server}&application_name={name}", load(Dialect.POSTGRESQL)) for name in (name, "b")
+    ]
+    try:
+        until(pair[0].take, "PostgreSQL has ended the sessions of the test before")
+        assert not pair[1].take()
+        assert pair[1].holder.startswith(f"tidemill {name}")
+        assert not pair[1].is_locked_out
+    finally:
+        for each in pair:
+            each.close()
 
 
 def test_no_statement_of_the_server_needs_more_than_rows() -> None:

@@ -12,15 +12,18 @@ from tidemill.wire.api import JobPage, JobRow
 class Jobs:
     """The jobs of a server by number, with the feed of their ends, as `GET /v1/jobs` shows them."""
 
-    def __init__(self, number: int, campaigns: int = 1) -> None:
+    def __init__(self, number: int, campaigns: int = 1, owner: str = "ada") -> None:
         self.states = dict.fromkeys(range(1, number + 1), "RUNNING")
-        self.campaigns = campaigns
+        self.campaigns, self.owner = campaigns, owner
         self.feed: list[int] = []
         self.kept_from = 0
         self.asked = 0
 
     def campaign(self, job: int) -> str:
         return f"c{job % self.campaigns}"
+
+    def reference(self, job: int) -> str:
+        return f"{self.owner}/{self.campaign(job)}" if self.owner else self.campaign(job)
 
     def end(self, *jobs: int, state: str = "COMPLETED") -> None:
         for each in jobs:
@@ -39,7 +42,7 @@ class Jobs:
         found = [
             (place, each)
             for place, each in enumerate(self.feed, 1)
-            if place > ended_after and campaign == f"ada/{self.campaign(each)}"
+            if place > ended_after and campaign == self.reference(each)
         ]
         rows = [self.row(each) for _, each in found[:limit]]
         reached = found[limit - 1][0] if len(found) > limit else len(self.feed)
@@ -47,7 +50,7 @@ class Jobs:
 
     def row(self, job: int) -> JobRow:
         return JobRow(
-            id=job, campaign=self.campaign(job), owner="ada", name="", app="a", state=self.states[job], site=None,
+            id=job, campaign=self.campaign(job), owner=self.owner, name="", app="a", state=self.states[job], site=None,
             events=1, events_done=0, events_failed=0, events_leased=0, priority=0, created_us=0, started_us=None,
             ended_us=None, reason="",
         )  # fmt: skip
@@ -100,6 +103,16 @@ def test_few_jobs_of_many_campaigns_are_one_request() -> None:
     server.end(3, 400)
     assert ids(ended) == [3, 400]
     assert server.asked == 2
+
+
+def test_jobs_of_a_server_that_names_no_owners_are_waited_for_by_the_name_of_their_campaign() -> None:
+    """An older server knows no campaign `/NAME`."""
+    server = Jobs(2_500, owner="")
+    server.end(7)
+    ended = EndedJobs(server.ask, range(1, 2_501))
+    assert ids(ended) == [7]
+    server.end(8, 2_400)
+    assert ids(ended) == [8, 2_400]
 
 
 @pytest.mark.parametrize("step", [1, 2, 7_919])

@@ -1,16 +1,22 @@
 """A submitter at a message broker, as its client.toml describes it: who it is there, and what is refused."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tidemill.cli.main import main
 from tidemill.client.authority import Authority, Wanted
 from tidemill.client.home import ClientConfig
-from tidemill.client.messages import open_messenger
-from tidemill.errors import ConfigError
+from tidemill.client.messages import _submitted, open_messenger
+from tidemill.errors import ConfigError, SiteError
+from tidemill.wire.amqp import Header, Type
+from tidemill.wire.api import ErrorReply
+from tidemill.wire.broker import library
 from tidemill.wire.http import Connection
+from tidemill.wire.link import Delivery, Link
 
 
 @pytest.fixture
@@ -84,3 +90,21 @@ def test_a_file_of_an_earlier_version_is_named_with_what_to_do(
     assert "name it with `--messages`" in said
     assert main([*words, "--messages", str(old)]) == 2
     assert "`broker` is not a setting any more: `server` names the broker too" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("status", "again"), [(507, False), (500, True), (503, True)])
+def test_a_submission_is_not_sent_again_to_a_server_without_room(status: int, again: bool) -> None:
+    """Each refusal makes a dead letter of the whole message."""
+    spec = library().spec
+    delivery = Delivery(
+        cast("Link", None),
+        SimpleNamespace(is_open=True),
+        (
+            spec.Basic.Deliver(exchange="", delivery_tag=1),
+            spec.BasicProperties(type=Type.REFUSED.value, headers={Header.STATUS.value: status}),
+            msgspec.json.encode(ErrorReply(error="no room", hint="cancel")),
+        ),
+    )
+    with pytest.raises(SiteError, match="no room") as caught:
+        _submitted(delivery)
+    assert (caught.value.transient, caught.value.hint) == (again, "cancel")

@@ -27,6 +27,11 @@ def reference(owner: str, name: str) -> str:
     return f"{owner}/{name}"
 
 
+def reference_or_name(owner: str, name: str) -> str:
+    """The same of an answer whose `owner` is empty where an older server does not name it."""
+    return reference(owner, name) if owner else name
+
+
 def shown_names(campaigns: Sequence[tuple[str, str]]) -> list[str]:
     """How campaigns, as owner and name, are listed: by name, with the owner where they are of several owners."""
     several = len({owner for owner, _ in campaigns}) > 1

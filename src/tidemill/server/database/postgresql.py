@@ -154,10 +154,15 @@ class Postgresql:
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """A connection that commits each statement by itself, named after this process. Raises psycopg's errors."""
+    """A connection that commits each statement by itself. Raises psycopg's errors.
+
+    Its name begins with `SESSION_NAME` in any case, so that servers know each other's sessions; then comes the URL's
+    `application_name`, or this process.
+    """
     told = conninfo_to_dict(url)
-    named = {"application_name": f"{SESSION_NAME}{socket.gethostname()[:40]}:{os.getpid()}", **_ALIVE}
-    more: dict[str, Any] = {key: value for key, value in named.items() if key not in told}
+    more: dict[str, Any] = {key: value for key, value in _ALIVE.items() if key not in told}
+    name = told.get("application_name") or f"{socket.gethostname()[:40]}:{os.getpid()}"
+    more["application_name"] = f"{SESSION_NAME}{name}"
     return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, **more)
 
 

@@ -40,7 +40,7 @@ from tidemill.wire.amqp import DEAD, REPLIES, STATES, Header, Type, submit_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError
+from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError, close_all
 
 PREFETCH = 4  #: messages of one submitter in our memory, of REQUEST_BYTES_MAX each; one thread takes all
 SYNC_PREFETCH = 4
@@ -136,8 +136,7 @@ class Gateway:
         self._inbox.put(None)
         for _ in range(SYNC_THREADS):
             self._sync_inbox.put(None)
-        self.link.close()
-        self.direct.close()
+        close_all([self.link, *self.direct.retire()])
         for thread in self._threads:
             thread.join(JOIN_S)
 

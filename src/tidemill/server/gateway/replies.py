@@ -47,13 +47,11 @@ class DirectReplies:
                 way = self._ways[asker] = _Way(self._broker, asker)
         way.send(message)
 
-    def close(self) -> None:
-        """Close all connections."""
+    def retire(self) -> list[Link]:
+        """Send nothing more; the connections, which the caller closes."""
         with self._lock:
             self._is_closed = True
-            ways = list(self._ways.values())
-        for way in ways:
-            way.link.close()
+            return [way.link for way in self._ways.values()]
 
 
 class _Way:
