@@ -18,9 +18,12 @@ import pytest
 from tests.worlds.home.oracle import expected_hits, output_bytes
 from tests.worlds.home.world import TIDEMILL, World, namespace_command, world
 
+from tidemill.cli.jobs.named import known_campaign
 from tidemill.client import Client
+from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
-from tidemill.wire.http import Connection
+from tidemill.wire.api import SubmitReply, SubmitRequest
+from tidemill.wire.http import Connection, RefusedRequestError
 
 DARTS = 60_000  # about 10 ms an event
 GARBAGE = (b"", b"\0" * 700, b'deadbeef {"k":"done"}\n', b"\xff\xfe{", b"\n\n")
@@ -211,6 +214,28 @@ def test_a_full_disk_under_the_server_refuses_and_recovers(short_path: Path) -> 
 
 
 # ---- two of a kind -----------------------------------------------------------------------------------------------
+
+
+def test_of_two_owners_campaigns_of_one_name_a_bare_name_is_ones_own(short_path: Path) -> None:
+    spec = [JobSpec(command=["/bin/true"])]
+    with server(short_path):
+        client = Client(f"unix:{short_path}/server/api.sock", retry_s=30)
+
+        def submit_as(owner: str, campaign: str) -> None:
+            request = SubmitRequest(key=f"{owner} {campaign}", campaign=campaign, owner=owner, jobs=spec)
+            client.connection.call("POST", "/v1/jobs", SubmitReply, body=request)
+
+        client.submit(spec, campaign="run18")
+        submit_as("eve", "hers")
+        assert known_campaign(client, "hers") == "hers"
+        assert known_campaign(client, "run18") == "run18"
+        submit_as("eve", "run18")
+        assert known_campaign(client, "run18") == client.own("run18")
+        submit_as("mallory", "hers")
+        with pytest.raises(RefusedRequestError, match="several owners"):
+            known_campaign(client, "hers")
+        with pytest.raises(ConfigError, match="does not exist"):
+            known_campaign(client, "run19")
 
 
 def test_a_second_agent_and_a_second_server_are_refused_and_change_nothing() -> None:

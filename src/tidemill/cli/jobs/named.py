@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidemill.errors import ConfigError
@@ -47,18 +48,25 @@ def one_job(client: Client, word: str) -> int:
 
 
 def known_campaign(client: Client, name: str) -> str:
-    """The same name or `OWNER/NAME`, if the server knows the campaign. Raises ConfigError with the nearest one."""
+    """The same name or `OWNER/NAME`, if the server knows the campaign; of several owners' campaigns of one name, one's
+    own. Raises ConfigError with the nearest name."""
     from tidemill.errors import nearest
-    from tidemill.wire.http import NotFoundError
+    from tidemill.wire.http import NotFoundError, RefusedRequestError
 
     try:
         client.campaign(name)
+    except RefusedRequestError:  # several owners have one
+        own = client.own(name)
+        with suppress(NotFoundError):
+            client.campaign(own)
+            return own
+        raise
     except NotFoundError:
-        best = nearest(name, [each.name for each in client.campaigns()])
-        hint = (
-            f"did you mean `{best}`?"
-            if best
-            else "`tidemill top --once` lists campaigns, `tidemill jobs` jobs"
-        )
-        raise ConfigError(f"campaign `{name}` does not exist", hint=hint) from None
-    return name
+        pass
+    else:
+        return name
+    best = nearest(name, [each.name for each in client.campaigns()])
+    hint = (
+        f"did you mean `{best}`?" if best else "`tidemill top --once` lists campaigns, `tidemill jobs` jobs"
+    )
+    raise ConfigError(f"campaign `{name}` does not exist", hint=hint)

@@ -79,9 +79,10 @@ def is_needed(directory: Path, client: Client) -> bool:
     from tidemill.wire.http import NotFoundError
 
     names = {directory.name, directory.name.rpartition("-")[0] or directory.name}  # CAMPAIGN, CAMPAIGN-2
-    for name in names:
+    # one's own, and that of the only owner who has one: a person may have had another name then
+    for named in [*map(client.own, names), *names]:
         try:
-            if not has_ended(client.campaign(client.own(name))):
+            if not has_ended(client.campaign(named)):
                 return True
         except NotFoundError:
             continue
