@@ -22,7 +22,9 @@ HIDDEN_MIN = 8  #: characters; a shorter secret would also cut ordinary words
 HIDDEN_MAX = 10_000
 NAME_MAX = 64  #: characters of a name before the word that shows what it is
 VALUE_MAX = 4096  #: characters of a quoted value whose end is looked for
-CACHED_MAX = 64  #: characters of a value whose result is kept: names of sites, nodes and states come again and again
+CACHED_MAX = (
+    64  #: characters of a value whose result is kept: names of sites, nodes and states come again and again
+)
 _hidden: list[str] = []  #: the longest first: one may stand within another
 _hidden_numbers: list[str] = []
 
@@ -76,9 +78,8 @@ def cut_data(value: Any, strength: str = "") -> Any:
             return CUT
         return _cut_short(value) if len(value) <= CACHED_MAX else cut(value)
     if kind is int or kind is float:
-        text = str(value)
-        is_secret = strength == "pass" and len(text) >= 4
-        return CUT if is_secret or any(each in text for each in _hidden_numbers) else value
+        is_secret = strength == "pass" and len(str(value)) >= 4
+        return CUT if is_secret or any(each in str(value) for each in _hidden_numbers) else value
     if value is None or kind is bool:
         return value
     if kind is dict:

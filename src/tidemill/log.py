@@ -5,6 +5,7 @@ Never pass a secret, a token or a whole environment. The log still cuts out what
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -74,7 +75,7 @@ class _JsonFormatter(logging.Formatter):
             "component": record.name.removeprefix("tidemill."),
             **cut_data(fields),
         }
-        return printable_line(msgspec.json.encode(line).decode())
+        return printable_line(_encoded(line))
 
 
 class _TextFormatter(logging.Formatter):
@@ -91,7 +92,14 @@ class _TextFormatter(logging.Formatter):
 
 
 def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, int | float) else msgspec.json.encode(value).decode()
+    return str(value) if isinstance(value, int | float) else _encoded(value)
+
+
+def _encoded(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # names of files that are not UTF-8 have lone surrogates, see PEP 383
+        return json.dumps(value)
 
 
 def to_stderr(level: str = "INFO", form: Form = "json") -> None:
