@@ -2,7 +2,8 @@
 
 Knows no file, no log and no configuration. It cuts by form, not by product: all values in queries of URLs, each value
 behind a name such as `PGPASSWORD` or `apiKey`, however the text writes it (shell, TOML, JSON, YAML, Python, a command
-line, a header), and what nothing else looks like (private keys, tokens with a known beginning, hook URLs).
+line, a header), and what nothing else looks like (private keys, tokens with a known beginning, hook URLs). Data are
+cut value by value, before they are encoded: in the encoded text a quote within a value has another form.
 Texts come from others: matching takes time linear in their length.
 """
 
@@ -12,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +22,11 @@ HIDDEN_MIN = 8  #: characters; a shorter secret would also cut ordinary words
 HIDDEN_MAX = 10_000
 NAME_MAX = 64  #: characters of a name before the word that shows what it is
 VALUE_MAX = 4096  #: characters of a quoted value whose end is looked for
+CACHED_MAX = (
+    64  #: characters of a value whose result is kept: names of sites, nodes and states come again and again
+)
 _hidden: list[str] = []  #: the longest first: one may stand within another
+_hidden_numbers: list[str] = []
 
 
 def hide(secret: str) -> None:
@@ -29,6 +34,8 @@ def hide(secret: str) -> None:
     for form in (secret, msgspec.json.encode(secret).decode()[1:-1], json.dumps(secret)[1:-1]):
         if len(form) >= HIDDEN_MIN and len(_hidden) < HIDDEN_MAX and form not in _hidden:
             _hidden[:] = sorted([*_hidden, form], key=len, reverse=True)
+            _hidden_numbers[:] = [each for each in _hidden if _IS_NUMBER.match(each)]
+            _cut_short.cache_clear()
 
 
 def hidden() -> frozenset[str]:
@@ -39,7 +46,8 @@ def hidden() -> frozenset[str]:
 def cut(text: str) -> str:
     """The text without registered secrets and without what looks like a credential.
 
-    Cut text reads `[cut]`; names, paths, hosts, numbers of jobs and digests stay. A JSON text stays JSON.
+    Cut text reads `[cut]`; names, paths, hosts, numbers of jobs and digests stay. For data see `cut_data`, for a text
+    that may be JSON see `cut_lines`.
     """
     for secret in _hidden:
         if secret in text:
@@ -56,6 +64,106 @@ def cut(text: str) -> str:
         if trigger in lower:
             return _cut_named(text, lower)
     return text
+
+
+def cut_data(value: Any, strength: str = "") -> Any:
+    """The same value with every text in it cut, also those that are keys, and what stands behind the name of a secret.
+
+    Below the name of a password or another strong one, all texts are cut: `{"password": {"value": "..."}}`. What is no
+    type of JSON becomes one, if need be a text. `strength` says what the name of the value is.
+    """
+    kind = type(value)
+    if kind is str:
+        if strength and not _harmless(value, strength):
+            return CUT
+        return _cut_short(value) if len(value) <= CACHED_MAX else cut(value)
+    if kind is int or kind is float:
+        is_secret = strength == "pass" and len(str(value)) >= 4
+        return CUT if is_secret or any(each in str(value) for each in _hidden_numbers) else value
+    if value is None or kind is bool:
+        return value
+    if kind is dict:
+        return _cut_fields(value, strength)
+    if kind is list or kind is tuple:
+        return _cut_words([cut_data(each, strength) for each in value])
+    return cut_data(msgspec.json.decode(msgspec.json.encode(value, enc_hook=str)), strength)
+
+
+def _cut_words(words: list[Any]) -> list[Any]:
+    """The words of a command or a header, where one says what the next is: `["-u", "ada:[cut]"]`."""
+    is_spoken = all(type(each) is str for each in words)
+    if not is_spoken or not any(each[:1] == "-" or _HEADERS.match(each) for each in words):
+        return words
+    written = json.dumps(words)
+    clean = cut(written)
+    if clean == written:
+        return words
+    try:
+        found: list[Any] = json.loads(clean)
+    except ValueError:
+        return [CUT] * len(words)
+    return found
+
+
+def _cut_fields(fields: dict[Any, Any], above: str) -> dict[Any, Any]:
+    """Two keys that are cut stay two keys."""
+    inherited = above if above in ("pass", "strong") else ""
+    clean: dict[Any, Any] = {}
+    for name, value in fields.items():
+        is_text = isinstance(name, str)
+        key = cut_data(name) if is_text else name
+        if key in clean:
+            key = f"{key}{len(clean)}"
+        clean[key] = cut_data(value, (_strength(name) if is_text else "") or inherited)
+    return clean
+
+
+@lru_cache(maxsize=4096)
+def _cut_short(text: str) -> str:
+    return cut(text)
+
+
+def cut_lines(text: str) -> str:
+    """A text that may be JSON, or have lines that are: these are cut value by value and stay JSON, the rest is cut
+    as text."""
+    if text.lstrip()[:1] in _JSON_BEGINS and (whole := _cut_json(text)) is not None:
+        return whole
+    pieces: list[str] = []
+    others: list[str] = []  #: lines that are no JSON: a private key has several
+    for line in text.splitlines(keepends=True):
+        clean = _cut_json(line) if line[:1] in _JSON_BEGINS else None
+        if clean is None:
+            others.append(line)
+        else:
+            pieces += (cut("".join(others)), clean)
+            others.clear()
+    return "".join((*pieces, cut("".join(others))))
+
+
+_JSON_BEGINS = frozenset("{[")
+
+
+def _cut_json(text: str) -> str | None:
+    """The text, which is JSON, with its values cut, or None if it is something else or has a key twice: a value that
+    decoding loses would stay."""
+    try:
+        data = json.loads(text, object_pairs_hook=_object)
+        clean = cut_data(data)
+        if clean == data:
+            return text
+        indent = 1 if "\n" in text.strip() else None
+        separators = (", " if indent is None else ",", ": ") if '": ' in text else (",", ":")
+        written = json.dumps(clean, indent=indent, separators=separators, ensure_ascii=text.isascii())
+    except (ValueError, RecursionError):
+        return None
+    return written + text[len(text.rstrip()) :]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
 
 
 def cut_assignments(line: str) -> str:
@@ -134,14 +242,22 @@ _RULES = (
         re.ASCII,
     ),
     _rule("auth ", r"(?P<keep>(?<!\w)auth (?:plain|login|xoauth2|cram-md5) )[\w+/=]{4,}+"),
-    # words of command lines that follow others
+    # words of command lines that follow others; a quote may open before the name or before the value, or never close
     _rule(
         "-u --user --proxy-user",
-        r"(?P<keep>(?<![\w-])(?:-u|--user|--proxy-user)(?:[ =]|[\"'], ?[\"'])[\"']?[^\s:\"'/]{1,64}:)[^\s\"']+",
+        r"(?P<keep>(?<![\w-])(?:-u|--user|--proxy-user)(?:[ =]{0,2}|[\"'], ?)"
+        r"(?:(?P<quote>\\{0,8}[\"'])[^\s:\"'/\\]{1,64}:|[^\s:\"'/\\]{1,64}:(?P<inner>\\{0,8}[\"'])?))"
+        r"(?:(?(quote)(?:(?!(?P=quote))[^\n])+|(?!))|(?(inner)(?:(?!(?P=inner))[^\n])+|(?!))|[^\s\"'\\]+)",
     ),
     _rule(
         "mysql mariadb sshpass login",
-        r"(?P<keep>(?<!\w)(?:mysql\w{0,12}|mariadb|sshpass|login)\b[^\n|;]{0,200}?[\s\"']-p[\s\"',]{0,4})[^\s\"',]{3,}",
+        r"(?P<keep>(?<!\w)(?:mysql\w{0,12}|mariadb|sshpass|login)\b[^\n|;]{0,200}?[\s\"']-p"
+        r"(?:[ \t]?(?P<quote>\\{0,8}[\"'])|[\s\"',\\]{0,8}))(?(quote)(?:(?!(?P=quote))[^\n]){3,}|[^\s\"',\\]{3,})",
+    ),
+    # user/password@database
+    _rule(
+        "sqlplus oracle:thin",
+        r"(?P<keep>(?<!\w)(?:sqlplus\b[^\n|;]{0,200}?[\s\"']|jdbc:oracle:thin:)[\w.$#-]{1,64}/)[^\s@/]{1,128}(?=@)",
     ),
     _rule("ldap", r"(?P<keep>(?<!\w)ldap\w{1,20}\b[^\n|;]{0,200}?[\s\"']-w[\s\"',]{0,4})[^\s\"',]{3,}"),
     _rule("password for", r"(?P<keep>password for [^\s:]{1,128}: ?)\S{4,}"),

@@ -5,6 +5,7 @@ Never pass a secret, a token or a whole environment. The log still cuts out what
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill import clock
-from tidemill.confidential import cut
+from tidemill.confidential import cut, cut_data
 from tidemill.printable import printable_line, printable_lines
 
 Form = Literal["json", "text"]
@@ -65,17 +66,16 @@ class Log:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
+        fields = {"event": record.getMessage(), **_bound, **getattr(record, "tidemill_fields", {})}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
         line = {
             "at": clock.utc_text(int(record.created * 1e6)),
             "level": record.levelname.lower(),
             "component": record.name.removeprefix("tidemill."),
-            "event": record.getMessage(),
-            **_bound,
-            **getattr(record, "tidemill_fields", {}),
+            **cut_data(fields),
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return printable_line(cut(msgspec.json.encode(line, enc_hook=str).decode()))
+        return printable_line(_encoded(line))
 
 
 class _TextFormatter(logging.Formatter):
@@ -83,16 +83,23 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = clock.utc_text(int(record.created * 1e6))
-        fields: dict[str, Any] = {**_bound, **getattr(record, "tidemill_fields", {})}
+        fields: dict[str, Any] = cut_data({**_bound, **getattr(record, "tidemill_fields", {})})
         told = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
-        line = f"{at} {record.levelname} {record.name.removeprefix('tidemill.')} {record.getMessage()}{told}"
+        line = f"{at} {record.levelname} {record.name.removeprefix('tidemill.')} {cut(record.getMessage())}{told}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return printable_lines(cut(line))
+            line += "\n" + cut(self.formatException(record.exc_info))
+        return printable_lines(line)
 
 
 def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, int | float) else msgspec.json.encode(value, enc_hook=str).decode()
+    return str(value) if isinstance(value, int | float) else _encoded(value)
+
+
+def _encoded(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # names of files that are not UTF-8 have lone surrogates, see PEP 383
+        return json.dumps(value)
 
 
 def to_stderr(level: str = "INFO", form: Form = "json") -> None:

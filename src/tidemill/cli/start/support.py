@@ -65,7 +65,7 @@ class Bundle:
         """A member, cut clean and to size: of what is too long the end is kept."""
         whole = text.encode() if isinstance(text, str) else text
         kept = whole if len(whole) <= MEMBER_BYTES_MAX else _from_a_line(whole[-MEMBER_BYTES_MAX:])
-        clean = confidential.cut(kept.decode(errors="replace")).encode()
+        clean = confidential.cut_lines(kept.decode(errors="replace")).encode(errors="backslashreplace")
         room = TOTAL_BYTES_MAX - sum(map(len, self.members.values()))
         if len(clean) > room:
             self.problems.append(f"{name}: left out, the bundle has {TOTAL_BYTES_MAX} bytes at most")
