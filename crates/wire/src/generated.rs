@@ -34,13 +34,14 @@ pub const MOUNT_FIGURES: [&str; 7] = [
 
 /// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns` and
 /// `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, no user the second.
+/// None: it was not noted, and is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApprovedFile {
     pub path: String,
     pub sha256: String,
     pub bytes: u64,
     pub mtime_ns: u64,
-    pub ctime_ns: u64,
+    pub ctime_ns: Option<u64>,
 }
 
 /// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
