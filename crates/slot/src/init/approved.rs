@@ -239,7 +239,10 @@ mod tests {
     #[test]
     fn a_file_whose_last_change_was_not_noted_is_known_by_size_and_time_of_its_content() {
         let before = r#"{"path":"/sim","sha256":"","bytes":7,"mtime_ns":5}"#;
-        assert_eq!(serde_json::from_str::<ApprovedFile>(before).unwrap().ctime_ns, None);
+        assert_eq!(
+            serde_json::from_str::<ApprovedFile>(before).unwrap().ctime_ns,
+            None
+        );
         let folder = tempfile::tempdir().unwrap();
         let mut file = large(&folder.path().join("image.sif"));
         file.ctime_ns = None;
