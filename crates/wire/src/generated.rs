@@ -330,6 +330,8 @@ pub struct Program {
     pub inputs_apart: Option<bool>,
     /// rules for `{line}`, by `line`, and for `{column.K}`, by K; `*` = for all others; None = lines are not checked
     pub lines: Option<BTreeMap<String, LineRule>>,
+    /// directory that begins `PYTHONPATH`, before what lines of `setup` put there; None = as `env` and `setup` say
+    pub python_first: Option<String>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.

@@ -349,8 +349,19 @@ def test_a_refused_signature_sends_the_job_back_and_is_no_trouble_of_the_site(ho
 def test_breakers_of_a_file_of_before_are_kept_without_what_they_had_not_counted_by_owners(
     home: Path,
 ) -> None:
-    before = {"failure": "image", "scope": "image", "name": "sw", "message": "lost", "since_us": 3, "tries": 2}
-    written = {"at_us": 9, "breakers": [{**before, "is_open": True, "failing": ["7", "node-1"]}], "troubles": []}
+    before = {
+        "failure": "image",
+        "scope": "image",
+        "name": "sw",
+        "message": "lost",
+        "since_us": 3,
+        "tries": 2,
+    }
+    written = {
+        "at_us": 9,
+        "breakers": [{**before, "is_open": True, "failing": ["7", "node-1"]}],
+        "troubles": [],
+    }
     (home / NAME).write_bytes(msgspec.json.encode(written))
     [kept] = read_troubles(home).breakers
     assert (kept.name, kept.is_open, kept.failing) == ("sw", True, [])
