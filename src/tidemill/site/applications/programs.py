@@ -409,7 +409,7 @@ class Preparer:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
         needed = {} if app.container is None else environment_of(app.container, getpass.getuser, os.getuid())
         given = {**needed, **passed, **app.environment}
-        places = PythonPlaces() if adhoc else python_places(app, given)
+        places = PythonPlaces({}, None) if adhoc else python_places(app, given)
         return {**given, **places.environment}, places.first
 
     def _client_environment(self, spec: JobSpec, program: Program) -> dict[str, str]:

@@ -80,8 +80,8 @@ def line_rules(app: Application) -> dict[str, LineRule]:
 class PythonPlaces(NamedTuple):
     """What keeps Python away from the work directory. `first`: begins `PYTHONPATH`; None = nothing does."""
 
-    environment: dict[str, str] = {}
-    first: str | None = None
+    environment: dict[str, str]
+    first: str | None
 
 
 def python_places(app: Application, given: dict[str, str]) -> PythonPlaces:
@@ -93,9 +93,9 @@ def python_places(app: Application, given: dict[str, str]) -> PythonPlaces:
     script = app.script or app.executable
     is_script = _is_python_script(script, in_container=app.container is not None)
     if not is_script and not PYTHON.fullmatch(PurePath(app.executable).name):
-        return PythonPlaces()
+        return PythonPlaces({}, None)
     if not given.get(SAFE_PATH, "1"):
-        return PythonPlaces()  # the application's own choice, of which `app check` warns
+        return PythonPlaces({}, None)  # the application's own choice, of which `app check` warns
     return PythonPlaces({SAFE_PATH: "1"}, _beside(app, script if is_script else app.script))
 
 
