@@ -427,6 +427,17 @@ pub fn page_bytes() -> u64 {
     configured(libc::_SC_PAGESIZE).unwrap_or(4096)
 }
 
+/// kB of shared memory and files in memory of the whole node (sysinfo(2); Shmem of /proc/meminfo). 0 if it is not known.
+pub fn shared_kb() -> u64 {
+    let mut found = MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills the structure; all its zeros are a valid one.
+    let found = unsafe {
+        libc::sysinfo(found.as_mut_ptr());
+        found.assume_init()
+    };
+    found.sharedram * u64::from(found.mem_unit) / 1024
+}
+
 // rustix reads the auxiliary vector for these, from /proc/self/auxv, which a process that is not dumpable may not open
 fn configured(name: libc::c_int) -> Option<u64> {
     // SAFETY: plain call.

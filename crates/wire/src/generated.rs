@@ -34,13 +34,14 @@ pub const MOUNT_FIGURES: [&str; 7] = [
 
 /// A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns` and
 /// `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, no user the second.
+/// None: it was not noted, and is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApprovedFile {
     pub path: String,
     pub sha256: String,
     pub bytes: u64,
     pub mtime_ns: u64,
-    pub ctime_ns: u64,
+    pub ctime_ns: Option<u64>,
 }
 
 /// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
@@ -329,6 +330,8 @@ pub struct Program {
     pub inputs_apart: Option<bool>,
     /// rules for `{line}`, by `line`, and for `{column.K}`, by K; `*` = for all others; None = lines are not checked
     pub lines: Option<BTreeMap<String, LineRule>>,
+    /// directory that begins `PYTHONPATH`, before what lines of `setup` put there; None = as `env` and `setup` say
+    pub python_first: Option<String>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.

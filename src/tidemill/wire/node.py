@@ -226,6 +226,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     inputs_apart: bool | None = None
     #: rules for `{line}`, by `line`, and for `{column.K}`, by K; `*` = for all others; None = lines are not checked
     lines: dict[str, LineRule] | None = None
+    #: directory that begins `PYTHONPATH`, before what lines of `setup` put there; None = as `env` and `setup` say
+    python_first: str | None = None
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,13 +75,14 @@ class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
 
 class ApprovedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a program, as the site's staff approved it: the slot checks it before every start. `mtime_ns` and
-    `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, no user the second."""
+    `ctime_ns`: of a file that is too large for every slot to read; its owner can set the first, no user the second.
+    None: it was not noted, and is not compared."""
 
     path: str
     sha256: str
     bytes: int
     mtime_ns: int
-    ctime_ns: int
+    ctime_ns: int | None = None
 
 
 class NodeCacheDef(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,3 +116,9 @@ def test_a_remark_that_is_no_fields_is_refused(generator: ModuleType) -> None:
 
     with pytest.raises(LookupError, match="that was removed"):
         generator.rust_struct(WithStray)
+
+
+def test_approved_files_of_before_are_read_without_the_time_of_their_last_change() -> None:
+    before = {"path": "/sim", "sha256": "0" * 64, "bytes": 7, "mtime_ns": 5}
+    read = msgspec.json.decode(msgspec.json.encode(before), type=node.ApprovedFile)
+    assert read == node.ApprovedFile(**before, ctime_ns=None)  # type: ignore[arg-type]

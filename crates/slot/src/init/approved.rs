@@ -93,12 +93,12 @@ impl Approved {
         }
         if wanted.bytes > READ_BYTES_MAX {
             let at_ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
-            let times = (
+            let (mtime_ns, ctime_ns) = (
                 at_ns(status.mtime(), status.mtime_nsec()),
                 at_ns(status.ctime(), status.ctime_nsec()),
             );
-            let seen = (i128::from(wanted.mtime_ns), i128::from(wanted.ctime_ns));
-            if status.size() != wanted.bytes || times != seen {
+            let is_other = status.size() != wanted.bytes || mtime_ns != i128::from(wanted.mtime_ns);
+            if is_other || wanted.ctime_ns.is_some_and(|seen| i128::from(seen) != ctime_ns) {
                 let message = format!(
                     "`{}` is not the file that the site's staff approved: {} bytes, expected {}; \
                      or it was changed since",
@@ -154,7 +154,7 @@ mod tests {
             sha256: format!("{:x}", Sha256::digest(content)),
             bytes: content.len() as u64,
             mtime_ns: 0,
-            ctime_ns: 0,
+            ctime_ns: None,
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let mut found = approved(path, b"");
         found.bytes = READ_BYTES_MAX + 1;
         found.mtime_ns = at_ns(status.mtime(), status.mtime_nsec());
-        found.ctime_ns = at_ns(status.ctime(), status.ctime_nsec());
+        found.ctime_ns = Some(at_ns(status.ctime(), status.ctime_nsec()));
         found
     }
 
@@ -234,6 +234,21 @@ mod tests {
         file.sha256 = "0".repeat(64); // approved anew, so that it is checked
         let (_, told) = it.check(&[file]).unwrap_err();
         assert!(told.contains("not the file"), "{told}");
+    }
+
+    #[test]
+    fn a_file_whose_last_change_was_not_noted_is_known_by_size_and_time_of_its_content() {
+        let before = r#"{"path":"/sim","sha256":"","bytes":7,"mtime_ns":5}"#;
+        assert_eq!(
+            serde_json::from_str::<ApprovedFile>(before).unwrap().ctime_ns,
+            None
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = large(&folder.path().join("image.sif"));
+        file.ctime_ns = None;
+        assert_eq!(Approved::default().check(std::slice::from_ref(&file)), Ok(()));
+        file.mtime_ns += 1;
+        assert!(Approved::default().check(&[file]).is_err());
     }
 
     #[test]

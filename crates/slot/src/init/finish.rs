@@ -500,6 +500,7 @@ impl Init {
                 memory_mb: if limit > 0 { limit } else { self.spec.memory_mb },
                 tasks_max: self.tasks_max,
                 scratch: self.scratch.device(),
+                shared_kb: self.scratch.shared_kb_outside(),
             };
             let printed = self.streams.printed();
             let verdict = payload.judge(&job.program, limits, (self.reach, printed), now_us);

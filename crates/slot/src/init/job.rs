@@ -309,11 +309,12 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
     env.extend(program.env.clone());
     env.extend(def.env.clone());
     let library = format!("{}/lib", place.own_path);
-    let python = match env.get("PYTHONPATH").filter(|path| !path.is_empty()) {
-        Some(path) => format!("{path}:{library}"),
-        None => library,
-    };
-    env.insert("PYTHONPATH".to_owned(), python);
+    let given = env.get("PYTHONPATH").filter(|path| !path.is_empty()).cloned();
+    let python: Vec<String> = [program.python_first.clone(), given, Some(library)]
+        .into_iter()
+        .flatten()
+        .collect();
+    env.insert("PYTHONPATH".to_owned(), python.join(":"));
     let mut ours = vec![
         ("TIDEMILL_JOB", tidemill_wire::job_of(def.job).to_string()),
         ("TIDEMILL_CORES", program.cores.to_string()),

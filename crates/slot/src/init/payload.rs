@@ -47,6 +47,18 @@ pub(crate) struct Limits {
     pub tasks_max: u64,
     /// device of a scratch that is not in memory
     pub scratch: Option<u64>,
+    /// the node's shared memory outside of this slot's scratch
+    pub shared_kb: u64,
+}
+
+/// When a payload started, and what the node had then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Start {
+    /// monotonic, and wall clock
+    pub now_us: u64,
+    pub at_us: u64,
+    /// as in `Limits`
+    pub shared_kb: u64,
 }
 
 /// What is to be said of a payload with too many processes.
@@ -71,6 +83,7 @@ pub(crate) struct Payload {
     /// monotonic, and wall clock
     pub started_us: u64,
     pub started_at_us: u64,
+    shared_kb: u64,
     /// its program's files were checked once more after its start
     pub confirmed: bool,
     /// where its profile will be, if it is traced
@@ -112,13 +125,15 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    pub fn new(pid: i32, job: u64, kind: Kind, (now_us, at_us): (u64, u64)) -> Self {
+    pub fn new(pid: i32, job: u64, kind: Kind, start: Start) -> Self {
+        let now_us = start.now_us;
         Payload {
             pid,
             job,
             kind,
             started_us: now_us,
-            started_at_us: at_us,
+            started_at_us: start.at_us,
+            shared_kb: start.shared_kb,
             confirmed: false,
             traced: None,
             verdict: None,
@@ -218,7 +233,9 @@ impl Payload {
         self.look_at_files(limits, reach, now_us);
         let held_kb = self.held.memory_kb();
         let mut used_kb = sample.rss_kb + held_kb;
-        let over = memory_mb > 0 && used_kb + self.held.dropped_kb_max() > memory_mb * 1024;
+        let grown_kb = limits.shared_kb.saturating_sub(self.shared_kb);
+        let is_seen = used_kb > memory_mb * 1024;
+        let over = memory_mb > 0 && used_kb + self.held.dropped_kb_max(grown_kb) > memory_mb * 1024;
         let measures = self.measures_pss(over, now_us);
         if measures {
             let began_us = time::monotonic_us();
@@ -226,10 +243,10 @@ impl Payload {
             used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb) + held_kb;
             used_kb -= self.held.mapped_kb(reach).min(used_kb); // they are among both
             if over {
-                used_kb += self.held.dropped_kb(reach);
+                used_kb += self.held.dropped_kb(reach, grown_kb);
             }
             self.traffic = usage::traffic(self.pid).or(self.traffic);
-            self.measured_pss(now_us, time::monotonic_us() - began_us);
+            self.measured_pss(is_seen, now_us, time::monotonic_us() - began_us);
             self.rss_max_kb = self.rss_max_kb.max(used_kb);
         }
         let cpu_us = sample.user_us + sample.system_us;
@@ -278,13 +295,15 @@ impl Payload {
         self.next_sample_us = now_us + interval_us;
     }
 
-    /// Whether PSS is to be read now; `over`: RSS is over the limit.
+    /// Whether PSS is to be read now; `over`: the slot may be over the limit.
     fn measures_pss(&self, over: bool, now_us: u64) -> bool {
         now_us >= self.next_pss_us && (over || now_us >= self.next_costly_us)
     }
 
-    fn measured_pss(&mut self, now_us: u64, cost_us: u64) {
-        self.next_pss_us = now_us + PSS_COST_OVER * cost_us;
+    /// `is_seen`: RSS alone is over the limit. What only mappings suggest may be untouched for as long as it is mapped.
+    fn measured_pss(&mut self, is_seen: bool, now_us: u64, cost_us: u64) {
+        let factor = if is_seen { PSS_COST_OVER } else { PSS_COST };
+        self.next_pss_us = now_us + factor * cost_us;
         self.next_costly_us = now_us + COSTLY_AGAIN_US.max(PSS_COST * cost_us);
     }
 
@@ -367,21 +386,26 @@ mod tests {
             events,
             outputs: Vec::new(),
         };
-        Payload::new(1, 1, kind, (0, 0))
+        Payload::new(1, 1, kind, Start::default())
     }
 
     #[test]
     fn pss_that_takes_a_second_is_read_a_tenth_of_the_time_at_most_even_over_the_limit() {
-        for (over, cost_us, times) in [(true, 1_000_000, 6), (true, 100, 300), (false, 1_000_000, 2)] {
+        for (over, is_seen, cost_us, times) in [
+            (true, true, 1_000_000, 6),
+            (true, true, 100, 300),
+            (true, false, 1_000_000, 2), // untouched shared memory
+            (false, false, 1_000_000, 2),
+        ] {
             let mut payload = payload();
             let measured = in_a_minute(|now_us| {
                 let measures = payload.measures_pss(over, now_us);
                 if measures {
-                    payload.measured_pss(now_us, cost_us);
+                    payload.measured_pss(is_seen, now_us, cost_us);
                 }
                 measures
             });
-            assert_eq!(measured, times, "{over} {cost_us}");
+            assert_eq!(measured, times, "{over} {is_seen} {cost_us}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use tidemill_sys::file::{self, Space, Status};
-use tidemill_sys::{time, Result};
+use tidemill_sys::{process, time, Result};
 use tidemill_wire::log::cause;
 
 use super::payload::{Payload, Verdict};
@@ -187,9 +187,22 @@ impl Scratch {
         if !self.place.in_memory {
             return self.counted((FILES_MAX * BYTES_OF_A_FILE) >> 20).0;
         }
+        self.tmpfs_bytes().div_ceil(1 << 20)
+    }
+
+    fn tmpfs_bytes(&self) -> u64 {
         let space = file::space(self.place.root.as_fd()).unwrap_or_default();
-        let used = space.blocks.saturating_sub(space.blocks_free) * space.block_bytes;
-        used.div_ceil(1 << 20)
+        space.blocks.saturating_sub(space.blocks_free) * space.block_bytes
+    }
+
+    /// Shared memory of the node, which files in memory are a part of, without this scratch.
+    pub fn shared_kb_outside(&self) -> u64 {
+        let own_kb = if self.place.in_memory {
+            self.tmpfs_bytes() / 1024
+        } else {
+            0
+        };
+        process::shared_kb().saturating_sub(own_kb)
     }
 
     /// What is to be said where there was no room: the cap, what is in use, and what would change it.

@@ -14,7 +14,7 @@ use tidemill_wire::log::cause;
 use super::cover::NO_BATCH;
 use super::inputs::InputError;
 use super::job::Job;
-use super::payload::{Kind, Payload};
+use super::payload::{Kind, Payload, Start};
 use super::place::Place;
 use super::talk::Talk;
 use super::{Init, WAITING_MAX};
@@ -191,11 +191,11 @@ impl Init {
         let outputs = job.outputs(place, events).map_err(wrong)?;
         self.prepare(job, events)?;
         job.set_environment(&self.scratch.place, Some(events))?;
-        let clocks = (time::monotonic_us(), time::realtime_us());
+        let start = self.start_now();
         let (pid, traced) = self.spawn(job, argv, &[])?;
         let events = self.queue.take(job.def.job, count).unwrap_or(events);
         let kind = Kind::Command { events, outputs };
-        let mut payload = Payload::new(pid, job.def.job, kind, clocks);
+        let mut payload = Payload::new(pid, job.def.job, kind, start);
         payload.traced = traced;
         self.payload = Some(payload);
         Ok(())
@@ -225,13 +225,21 @@ impl Init {
             (payload_in.as_raw_fd(), PAYLOAD_IN),
             (payload_out.as_raw_fd(), PAYLOAD_OUT),
         ];
-        let clocks = (time::monotonic_us(), time::realtime_us());
+        let start = self.start_now();
         let (pid, traced) = self.spawn(job, argv, &descriptors)?;
-        let talk = Talk::new(to, from, job.program.cores <= 1, clocks.0);
-        let mut payload = Payload::new(pid, job.def.job, Kind::Range(Box::new(talk)), clocks);
+        let talk = Talk::new(to, from, job.program.cores <= 1, start.now_us);
+        let mut payload = Payload::new(pid, job.def.job, Kind::Range(Box::new(talk)), start);
         payload.traced = traced;
         self.payload = Some(payload);
         Ok(())
+    }
+
+    fn start_now(&self) -> Start {
+        Start {
+            now_us: time::monotonic_us(),
+            at_us: time::realtime_us(),
+            shared_kb: self.scratch.shared_kb_outside(),
+        }
     }
 
     /// Starts a payload, under trace if it is its turn: its pid, and the file for its profile.

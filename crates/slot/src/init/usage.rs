@@ -305,20 +305,21 @@ impl Held {
     }
 
     /// The most that pages of shared memory can be which are in no page table any more (madvise(2), MADV_DONTNEED): kB of
-    /// what is mapped and has no page there.
-    pub fn dropped_kb_max(&self) -> u64 {
-        self.mapped_only.values().sum()
+    /// what is mapped. `grown_kb`: what the node has more of shared memory than when the payload started; what is mapped
+    /// and was never written takes none.
+    pub fn dropped_kb_max(&self, grown_kb: u64) -> u64 {
+        let mapped_kb: u64 = self.mapped_only.values().sum();
+        mapped_kb.min(grown_kb.saturating_sub(self.files_kb()))
     }
 
-    /// As far as the node's own figure allows: it has no more shared memory than this (proc(5), /proc/meminfo, Shmem).
-    pub fn dropped_kb(&self, reach: Reach) -> u64 {
-        let most_kb = self.dropped_kb_max();
+    /// The same without what is in page tables, and so in PSS.
+    pub fn dropped_kb(&self, reach: Reach, grown_kb: u64) -> u64 {
+        let most_kb = self.dropped_kb_max(grown_kb);
         if most_kb == 0 {
             return 0;
         }
         let mapped_kb = mapped_kb(reach, &|mapping| self.mapped_only.contains_key(&mapping.number));
-        let node_kb = shared_memory_kb(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
-        most_kb.min(node_kb).saturating_sub(mapped_kb)
+        most_kb.saturating_sub(mapped_kb)
     }
 }
 
@@ -386,12 +387,6 @@ fn mapped_in(smaps: &str, wanted: &dyn Fn(&Mapping<'_>) -> bool) -> u64 {
         }
     }
     sum_kb
-}
-
-fn shared_memory_kb(meminfo: &str) -> u64 {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("Shmem:"));
-    let kb = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
-    kb.unwrap_or(u64::MAX)
 }
 
 fn is_in_memory(target: &str) -> bool {
@@ -493,7 +488,19 @@ mod tests {
         assert_eq!(found, HashMap::from([(77, 2048), (79, 1)]));
         join_largest(&mut found, HashMap::from([(77, 1), (79, 5)]));
         assert_eq!(found, HashMap::from([(77, 2048), (79, 5)]));
-        assert_eq!(shared_memory_kb("MemFree: 1 kB\nShmem:   33 kB\n"), 33);
+    }
+
+    #[test]
+    fn what_is_mapped_and_was_not_written_counts_nothing() {
+        let held = Held {
+            memory: HashMap::from([((1, 77), 400)]),
+            mapped_only: HashMap::from([(78, 8_000_000)]),
+            ..Held::default()
+        };
+        assert_eq!(held.dropped_kb_max(0), 0);
+        assert_eq!(held.dropped_kb_max(50_400), 50_000); // the file is counted as such
+        assert_eq!(held.dropped_kb_max(9_000_000), 8_000_000);
+        assert_eq!(held.dropped_kb(Reach::Namespace, 0), 0);
     }
 
     #[test]

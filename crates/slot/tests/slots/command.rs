@@ -184,7 +184,7 @@ fn replaced_at_start() {
             sha256: format!("{:x}", Sha256::digest(good)),
             bytes: good.len() as u64,
             mtime_ns: 0,
-            ctime_ns: 0,
+            ctime_ns: Some(0),
         }];
         in_time(|| {
             std::fs::write(&path, good).unwrap();

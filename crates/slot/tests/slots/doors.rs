@@ -36,6 +36,10 @@ pub const TESTS: &[Test] = &[
     ),
     ("descriptors and data on their way are allowed", passing_on),
     ("a mapped file in memory counts once", mapped_once),
+    (
+        "shared memory that is mapped and not written takes nothing",
+        untouched,
+    ),
     ("processes and threads have a limit", tasks),
     (
         "a slot is refused nothing because its user has many processes elsewhere",
@@ -402,6 +406,21 @@ fn mapped_once() {
         m = mmap.mmap(f, 100 << 20)\nfor at in range(0, 100 << 20, 4096): m[at] = 1\ntime.sleep(0.6)\nprint('kept')\n";
     let mut rig = Rig::new(&isolated());
     rig.learn(&limited(script, 150)).give(0, 1).all();
+    assert_eq!(rig.stdout(), "kept\n", "{:?}", rig.failed);
+}
+
+/// Most of it is never used, as of a database's buffers; the node has much shared memory of others.
+fn untouched() {
+    let others = tidemill_sys::fd::memory_file(c"others").unwrap();
+    let (mut file, block) = (std::fs::File::from(others), vec![1; 1 << 20]);
+    for _ in 0..700 {
+        std::io::Write::write_all(&mut file, &block).unwrap();
+    }
+    let script = "import mmap, time\n\
+        m = mmap.mmap(-1, 8 << 30, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 0x4000)\n\
+        for at in range(0, 20 << 20, 4096): m[at] = 1\ntime.sleep(1.5)\nprint('kept')\n";
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&limited(script, 600)).give(0, 1).all();
     assert_eq!(rig.stdout(), "kept\n", "{:?}", rig.failed);
 }
 

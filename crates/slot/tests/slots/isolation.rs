@@ -15,6 +15,10 @@ pub const TESTS: &[Test] = &[
     ("a payload cannot look into its init", init_closed),
     ("a payload that kills everything hurts no one else", kill_all),
     ("a payload has a tmp of its own", own_tmp),
+    (
+        "modules beside a script come before those of set-up lines",
+        python_path,
+    ),
     ("masked paths are empty and cannot be uncovered", masks),
     ("a masked file that is named stays hidden", named_mask),
     ("a home that nobody may read is hidden", closed_home),
@@ -132,6 +136,15 @@ fn own_tmp() {
     assert!(outside.path().exists());
     let library = prints(&isolated(), "ls /tmp/.tidemill/lib; echo $PYTHONPATH; touch /tmp/.tidemill/lib/x 2>/dev/null && echo writable; true");
     assert_eq!(library, "tidemill_payload.py\n/tmp/.tidemill/lib\n");
+}
+
+fn python_path() {
+    let mut what = shell("echo $PYTHONPATH");
+    what.0.env.insert("PYTHONPATH".into(), "/views/lib".into());
+    what.0.python_first = Some("/sw/lib".into());
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(0, 1).all();
+    assert_eq!(rig.stdout(), "/sw/lib:/views/lib:/tmp/.tidemill/lib\n");
 }
 
 /// A site's key lies outside of its directory, and an application's file names it.

@@ -26,6 +26,10 @@ const CONTROL_BYTES: usize = 1040;
 const PEEK_BYTES: usize = 64 << 10;
 /// Messages of one socket that are examined.
 const PEEKS_MAX: usize = 4096;
+/// The default of net.core.wmem_max (net/core/sock.c, SK_WMEM_MAX); a program can have twice that (socket(7), SO_SNDBUF).
+const SEND_BYTES: u64 = 212_992;
+/// The kernel's memory for a message of one byte: its head (struct sk_buff, struct skb_shared_info), and its data.
+const MESSAGE_BYTES: u64 = 1024;
 
 /// A process or thread whose descriptors can be copied (pidfd_getfd(2), Linux 5.6).
 pub struct Holder(OwnedFd);
@@ -66,8 +70,9 @@ fn checked(result: i64) -> io::Result<OwnedFd> {
 pub struct Kind {
     pub is_unix: bool,
     pub is_listening: bool,
-    /// Data waits whose sender may be gone, so that no socket accounts for it. Unix sockets charge data to the sender.
-    pub is_orphaned: bool,
+    /// Of Unix sockets, which charge data to its sender: bytes of memory that wait here, at most, and whose sender may be
+    /// gone, so that no socket accounts for them.
+    pub orphaned_bytes: u64,
 }
 
 /// None: it is not a socket.
@@ -87,12 +92,34 @@ pub fn kind(socket: BorrowedFd<'_>) -> Option<Kind> {
         look.revents & libc::POLLRDHUP != 0,
     );
     // a stream whose peer has gone is readable without data, too
-    let waits = has_data && waiting(socket) > 0 && (!is_stream || has_ended);
+    let is_orphaned = is_unix && !is_listening && has_data && (!is_stream || has_ended);
+    let bytes = if is_orphaned { waiting(socket) } else { 0 };
+    let orphaned_bytes = if bytes > 0 {
+        orphaned(bytes, is_stream, send_bytes_max())
+    } else {
+        0
+    };
     Some(Kind {
         is_unix,
         is_listening,
-        is_orphaned: is_unix && !is_listening && waits,
+        orphaned_bytes,
     })
+}
+
+/// The most that `bytes` which wait in a socket take, if its sender could have `send_bytes_max` on their way. Of
+/// datagrams `bytes` are those of the first: the others are not counted beyond what a sender may send by default.
+fn orphaned(bytes: u64, is_stream: bool, send_bytes_max: u64) -> u64 {
+    let most = if is_stream {
+        bytes.saturating_mul(MESSAGE_BYTES)
+    } else {
+        2 * SEND_BYTES
+    };
+    send_bytes_max.min(most)
+}
+
+fn send_bytes_max() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap_or_default();
+    2 * text.trim().parse().unwrap_or(SEND_BYTES)
 }
 
 /// Bytes that can be read from a socket or pipe: of datagrams, those of the first.
@@ -328,15 +355,32 @@ mod tests {
         assert_eq!(socket_bytes(left.as_fd()), 0);
         left.write_all(&[0; 50_000]).unwrap();
         assert!(socket_bytes(left.as_fd()) >= 50_000);
-        assert!(!kind(right.as_fd()).unwrap().is_orphaned);
+        assert_eq!(kind(right.as_fd()).unwrap().orphaned_bytes, 0);
         drop(left);
-        assert!(kind(right.as_fd()).unwrap().is_orphaned);
+        let kept = kind(right.as_fd()).unwrap().orphaned_bytes;
+        assert!(kept >= 50_000 && kept <= send_bytes_max(), "{kept}");
         let (from, to) = crate::fd::pipe().unwrap();
         assert_eq!((pipe_bytes(from.as_fd()), kind(from.as_fd())), (0, None));
         std::fs::File::from(to.try_clone().unwrap())
             .write_all(b"x")
             .unwrap();
         assert_eq!(pipe_bytes(to.as_fd()), 65_536);
+    }
+
+    #[test]
+    fn a_few_bytes_of_a_sender_that_has_gone_are_not_all_that_it_could_have_sent() {
+        let large = 512 << 20; // of a node with wmem_max of 256 MB
+        assert_eq!(orphaned(10, true, large), 10_240);
+        assert_eq!(orphaned(10, false, large), 425_984);
+        assert_eq!(orphaned(1 << 30, true, large), large);
+        assert_eq!(orphaned(10, false, 4096), 4096);
+        let (mut left, right) = UnixStream::pair().unwrap();
+        left.write_all(&[0; 10]).unwrap();
+        drop(left);
+        assert_eq!(
+            kind(right.as_fd()).unwrap().orphaned_bytes,
+            10_240.min(send_bytes_max())
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ from tidemill.site.applications.catalogue import Applications, Approved, adhoc
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
-from tidemill.site.applications.handed.intake import interpreter_environment, line_rules
+from tidemill.site.applications.handed.intake import PythonPlaces, line_rules, python_places
 from tidemill.site.applications.launching import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.applications.memory import has_room, images_mb, slot_memory
 from tidemill.site.applications.named import named_paths, places_of
@@ -284,13 +284,14 @@ class Preparer:
         self._check_fits(cores, devices)
         timeout_s = asked.timeout_s or app.resources.timeout_s
         event_s = _first(asked.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
+        env, python_first = self._environment(app, adhoc=spec.app is None)
         program = Program(
             program=self._next_program,
             app=spec.app or "command",
             version=app.version,
             executable=app.executable,
             mode=app.mode.value,
-            env=self._environment(app, adhoc=spec.app is None),
+            env=env,
             cores=cores,
             memory_mb=memory_mb,
             devices=devices,
@@ -323,6 +324,7 @@ class Preparer:
             # a command is its submitter's, lines and names of inputs are, too
             inputs_apart=spec.app is not None,
             lines=None if spec.app is None else line_rules(app),
+            python_first=python_first,
         )
         if self._profiles is not None and spec.app is not None:
             program = self._profiles.outfit(program, self._trace_every(app))
@@ -402,11 +404,13 @@ class Preparer:
         runtime = None if container is None else self._config.containers.get(container.runtime.value)
         return app.trace_every if may_trace(app, runtime, self._config.isolation) else 0
 
-    def _environment(self, app: Application, *, adhoc: bool) -> dict[str, str]:
+    def _environment(self, app: Application, *, adhoc: bool) -> tuple[dict[str, str], str | None]:
+        """Variables, and the directory that begins Python's search path."""
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
         needed = {} if app.container is None else environment_of(app.container, getpass.getuser, os.getuid())
         given = {**needed, **passed, **app.environment}
-        return given if adhoc else {**given, **interpreter_environment(app, given)}
+        places = PythonPlaces({}, None) if adhoc else python_places(app, given)
+        return {**given, **places.environment}, places.first
 
     def _client_environment(self, spec: JobSpec, program: Program) -> dict[str, str]:
         """What clients of far files need to give up in time; the application's own settings win."""

@@ -70,7 +70,8 @@ class Breaker(msgspec.Struct, kw_only=True):
     )
     closed_us: int = 0
     failed: int = 0  #: in a row, while it is closed
-    failing: list[Failing] = []  #: different ones among them
+    #: different ones among them; files of before had a list of texts as `failing`, which is not read
+    failing: list[Failing] = msgspec.field(default_factory=list, name="failures")
     owners: list[str] = []  #: whose jobs failed, the latest last
     trial: int = 0  #: the job that is tried now
     trial_us: int = 0

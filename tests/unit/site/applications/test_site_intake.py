@@ -15,7 +15,7 @@ from tidemill.model.job import Resources as Need
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.containers import wrap_words
 from tidemill.site.applications.handed.cautions import cautions
-from tidemill.site.applications.handed.intake import interpreter_environment
+from tidemill.site.applications.handed.intake import python_places
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import NodeShape, Preparer
 from tidemill.site.state import site_state as s
@@ -117,17 +117,28 @@ def test_what_cannot_be_used_is_named_with_its_key(folder: Path, lines: str, par
 def test_python_looks_neither_in_the_work_directory_nor_away_from_its_script(folder: Path) -> None:
     (folder / "run.py").write_text("import helper\n")
     script = f'script = "{folder}/run.py"\n'
-    env = program(folder, script + 'environment = { PYTHONPATH = "/opt/lib" }').env
-    assert env == {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{folder}:/opt/lib"}
-    assert program(folder, script).env["PYTHONPATH"] == str(folder)
-    assert program(folder, "").env == {"PYTHONSAFEPATH": "1"}
-    assert program(folder, script + 'environment = { PYTHONSAFEPATH = "" }').env == {"PYTHONSAFEPATH": ""}
+    made = program(folder, script + 'environment = { PYTHONPATH = "/opt/lib" }')
+    assert (made.env, made.python_first) == ({"PYTHONSAFEPATH": "1", "PYTHONPATH": "/opt/lib"}, str(folder))
+    (folder / "run").write_text("import helper\n")
+    (folder / "python3").symlink_to("/bin/sh")
+    made = program(folder, f'script = "{folder}/run"', executable="python3")
+    assert (made.env, made.python_first) == ({"PYTHONSAFEPATH": "1"}, str(folder))
+    made = program(folder, 'arguments = ["-m", "tool"]', executable="python3")
+    assert (made.env, made.python_first) == ({"PYTHONSAFEPATH": "1"}, None)
+    made = program(folder, script + 'environment = { PYTHONSAFEPATH = "" }')
+    assert (made.env, made.python_first) == ({"PYTHONSAFEPATH": ""}, None)
+
+
+def test_a_program_that_starts_python_itself_leaves_its_scripts_the_modules_beside_them(folder: Path) -> None:
+    (folder / "run.sh").write_text("exec python3 /sw/lib/main.py\n")
+    for made in (program(folder, ""), program(folder, f'script = "{folder}/run.sh"')):
+        assert (made.env, made.python_first) == ({}, None)
 
 
 def test_the_safe_path_of_python_holds_in_containers_that_list_their_variables() -> None:
     image = Container(image="x@sha256:" + 64 * "0", runtime=Runtime.PODMAN)
     app = Application(name="sim", executable="/opt/run.py", script="/opt/lib/main.py", container=image)
-    assert interpreter_environment(app, {}) == {"PYTHONSAFEPATH": "1", "PYTHONPATH": "/opt/lib"}
+    assert python_places(app, {}) == ({"PYTHONSAFEPATH": "1"}, "/opt/lib")
     words = wrap_words(app, ContainerRuntime(command=["/usr/bin/podman"]), namespaces=True)
     assert {"--env=PYTHONSAFEPATH", "--env=PYTHONPATH"} <= set(words)
 
@@ -135,7 +146,7 @@ def test_the_safe_path_of_python_holds_in_containers_that_list_their_variables()
 def test_a_python_program_that_is_its_own_script_finds_its_modules(folder: Path) -> None:
     (folder / "tool").write_text("#!/usr/bin/env python3\n")
     (folder / "tool").chmod(0o755)
-    assert program(folder, "", executable="tool").env["PYTHONPATH"] == str(folder)
+    assert program(folder, "", executable="tool").python_first == str(folder)
 
 
 @pytest.mark.parametrize("width", [None, Width(nodes=2, ranks=4)])

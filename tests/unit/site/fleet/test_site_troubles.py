@@ -25,9 +25,10 @@ from tidemill.site.applications.launching import Launching
 from tidemill.site.data.moves import LocalMoves
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
+from tidemill.site.fleet.breakers import Failing
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
-from tidemill.site.fleet.troubles import NAME, SiteTroubles, judge, read_troubles
+from tidemill.site.fleet.troubles import NAME, SiteTroubles, TroublesRecord, judge, read_troubles
 from tidemill.site.fleet.workload import Workload
 from tidemill.site.state import site_state as s
 from tidemill.transfer.contract import TransferError
@@ -343,3 +344,27 @@ def test_a_refused_signature_sends_the_job_back_and_is_no_trouble_of_the_site(ho
 
     assert evidence.failure == "stage_in"
     assert shown == []
+
+
+def test_breakers_of_a_file_of_before_are_kept_without_what_they_had_not_counted_by_owners(
+    home: Path,
+) -> None:
+    before = {
+        "failure": "image",
+        "scope": "image",
+        "name": "sw",
+        "message": "lost",
+        "since_us": 3,
+        "tries": 2,
+    }
+    written = {
+        "at_us": 9,
+        "breakers": [{**before, "is_open": True, "failing": ["7", "node-1"]}],
+        "troubles": [],
+    }
+    (home / NAME).write_bytes(msgspec.json.encode(written))
+    [kept] = read_troubles(home).breakers
+    assert (kept.name, kept.is_open, kept.failing) == ("sw", True, [])
+    kept.failing.append(Failing("ada", "7"))
+    (home / NAME).write_bytes(msgspec.json.encode(TroublesRecord(breakers=[kept])))
+    assert read_troubles(home).breakers == [kept]

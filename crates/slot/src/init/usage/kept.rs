@@ -19,8 +19,6 @@ pub(super) struct End {
 
 /// Sockets that wait to be examined once they have come out of others: each holds one of our descriptors.
 const WAITING_MAX: usize = 256;
-/// net.core.wmem_max of kernels that were not configured; a program can have twice that (socket(7), SO_SNDBUF).
-const SEND_BYTES: u64 = 212_992;
 
 /// Sums over sockets and pipes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +36,6 @@ pub(super) fn find(ends: &HashMap<u64, End>, is_in_memory: impl Fn(&str) -> bool
         kept: Kept::default(),
         known: ends.keys().copied().collect(),
         waiting: Vec::new(),
-        send_bytes_max: 2 * send_bytes(),
     };
     let mut holders: HashMap<(i32, Option<i32>), Option<Holder>> = HashMap::new();
     for (&number, end) in ends {
@@ -66,7 +63,6 @@ struct Look {
     /// sockets and pipes that were examined, or will be
     known: HashSet<u64>,
     waiting: Vec<OwnedFd>,
-    send_bytes_max: u64,
 }
 
 impl Look {
@@ -76,9 +72,7 @@ impl Look {
             return;
         };
         self.kept.bytes += foreign::socket_bytes(fd.as_fd());
-        if kind.is_orphaned {
-            self.kept.bytes += self.send_bytes_max; // at most
-        }
+        self.kept.bytes += kind.orphaned_bytes;
         if !kind.is_unix {
             return;
         }
@@ -122,11 +116,6 @@ pub(super) fn is_end(target: &str) -> Option<u64> {
 
 fn number_of(fd: &OwnedFd) -> Option<u64> {
     Some(File::from(fd.try_clone().ok()?).metadata().ok()?.ino())
-}
-
-fn send_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap_or_default();
-    text.trim().parse().unwrap_or(SEND_BYTES)
 }
 
 #[cfg(test)]

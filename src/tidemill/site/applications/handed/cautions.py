@@ -15,9 +15,8 @@ from tidemill.model.application import Application
 from tidemill.model.handed import takes
 from tidemill.model.legal import shown
 from tidemill.model.pattern import Verdict, check_pattern
-from tidemill.site.applications.handed.intake import SAFE_PATH
+from tidemill.site.applications.handed.intake import PYTHON, SAFE_PATH
 
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:-.*)?")
 _TAKES_CODE = re.compile(
     r"(?:ba|da|k|z|c|tc|fi)?sh|perl|ruby|node|lua[0-9.]*|tclsh|php|Rscript|R|julia|octave|root(?:\.exe)?"
 )
@@ -63,12 +62,12 @@ def _of_arguments(app: Application) -> Iterator[str]:
     program = PurePath(app.executable).name
     words = [] if app.script is not None else app.arguments  # options behind a script are the script's
     options = [each for each in words if each.startswith("-")]
-    if _PYTHON.fullmatch(program) and any(each.startswith("-m") for each in options):
+    if PYTHON.fullmatch(program) and any(each.startswith("-m") for each in options):
         yield (
             "`arguments` has `-m`: before version 3.11, Python looks for the module in the work directory first; "
             "name the file of the program as `script` instead"
         )
-    if _PYTHON.fullmatch(program) and any(each.startswith("-c") for each in options):
+    if PYTHON.fullmatch(program) and any(each.startswith("-c") for each in options):
         yield f"`arguments` has `-c`: {_CODE}"
     elif _TAKES_CODE.fullmatch(program) and _CODE_OPTIONS & set(options):
         option = min(_CODE_OPTIONS & set(options))

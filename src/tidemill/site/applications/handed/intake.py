@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import re
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application, LineText
@@ -17,6 +19,9 @@ PARTS = "part-*"
 
 OTHERS = "*"
 """The rule for the line and all columns without one of their own (crates/slot/src/line.rs)."""
+
+PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:-.*)?")
+"""Names of the interpreter."""
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """Python then looks for modules neither in the work directory nor beside the script (3.11 and later)."""
@@ -72,35 +77,44 @@ def line_rules(app: Application) -> dict[str, LineRule]:
     return {OTHERS: rule(None), **line, **{str(int(name)): rule(of) for name, of in app.columns.items()}}
 
 
-def interpreter_environment(app: Application, given: dict[str, str]) -> dict[str, str]:
-    """Variables that keep interpreters away from the work directory, beside those that application and site give.
+class PythonPlaces(NamedTuple):
+    """What keeps Python away from the work directory. `first`: begins `PYTHONPATH`; None = nothing does."""
 
-    Python's safe path leaves out the directory of the script, too, where its own modules are: `PYTHONPATH` names it.
+    environment: dict[str, str]
+    first: str | None
+
+
+def python_places(app: Application, given: dict[str, str]) -> PythonPlaces:
+    """For a program that is Python or a script of Python; `given`: what application and site set. Others start Python
+    as they need it: their scripts elsewhere find the modules beside them.
+
+    Python's safe path leaves out the directory of the script, too, where its own modules are: `first` names it.
     """
+    script = app.script or app.executable
+    is_script = _is_python_script(script, in_container=app.container is not None)
+    if not is_script and not PYTHON.fullmatch(PurePath(app.executable).name):
+        return PythonPlaces({}, None)
     if not given.get(SAFE_PATH, "1"):
-        return {}  # the application's own choice, of which `app check` warns
-    beside = _beside(app)
-    path = ":".join(filter(None, [beside, given.get("PYTHONPATH", "")]))
-    return {SAFE_PATH: "1", **({"PYTHONPATH": path} if beside else {})}
+        return PythonPlaces({}, None)  # the application's own choice, of which `app check` warns
+    return PythonPlaces({SAFE_PATH: "1"}, _beside(app, script if is_script else app.script))
 
 
-def _beside(app: Application) -> str:
-    """The directory in which Python would look for modules of the application's script; empty = there is none."""
-    script = app.script or (app.executable if _is_python_script(app) else "")
+def _beside(app: Application, script: str | None) -> str | None:
+    """The directory in which Python would look for modules of a script; None = there is none."""
     if not script:
-        return ""
+        return None
     real = script if app.container is not None else os.path.realpath(script)
     folder = str(Path(real).parent)
-    return "" if ":" in folder else folder
+    return None if ":" in folder else folder
 
 
-def _is_python_script(app: Application) -> bool:
-    if app.executable.endswith(".py"):
+def _is_python_script(path: str, *, in_container: bool) -> bool:
+    if path.endswith(".py"):
         return True
-    if app.container is not None:
+    if in_container:
         return False
     try:
-        with Path(app.executable).open("rb") as file:
+        with Path(path).open("rb") as file:
             first = file.read(_FIRST_BYTES).partition(b"\n")[0]
     except OSError:  # its digest is compared in any case, with a message
         return False
