@@ -169,6 +169,7 @@ class LocalMoves:
         self._orders: dict[str, tuple[MoveOrder, str, float]] = {}
         self._owners_s: dict[str, float] = {}  #: when each of them wanted something last
         self._yielded: set[str] = set()  #: running ones that make way for others
+        self._yields: dict[str, tuple[int, float]] = {}  #: how often an order made way, and when last
         self._next_yield_s = 0.0
         self._running: dict[str, Watch] = {}
         self._here: set[str] = set()  #: running ones whose bytes have come: only their digest is made
@@ -276,8 +277,11 @@ class LocalMoves:
         running = []
         for name in self._running.keys() - self._here - self._yielded:
             (order, place, _), watch = self._orders[name], self._running[name]
-            running.append(RunningMove(name, place, order.owner, watch.idle_s, watch.bytes))
-        return waiting, running, MoveLimits(self._limits, self._total_max, len(self._owners_s) > 1)
+            is_whole = 0 < watch.size_bytes <= watch.bytes
+            yields, _ = self._yields.get(name, (0, 0.0))
+            running.append(RunningMove(name, place, order.owner, watch.idle_s, watch.bytes, yields, is_whole))
+        stall_s = self._config.transfer.stall_s
+        return waiting, running, MoveLimits(self._limits, self._total_max, len(self._owners_s) > 1, stall_s)
 
     def _start(self) -> None:
         """Start what may start; the lock is held."""
@@ -297,8 +301,19 @@ class LocalMoves:
         if name is not None:
             _log.info("move.yields", url=self._orders[name][0].url.partition("?")[0])
             self._yielded.add(name)
+            self._note_yield(name, now_s)
             self._running[name].canceled.set()
             self._start()
+
+    def _note_yield(self, name: str, now_s: float) -> None:
+        """The next time it may be idle for longer. Orders that come no more are forgotten."""
+        times, _ = self._yields.pop(name, (0, 0.0))
+        self._yields = {
+            each: (count, at_s)
+            for each, (count, at_s) in self._yields.items()
+            if each in self._orders or now_s - at_s < KEEP_S
+        }
+        self._yields[name] = (times + 1, now_s)
 
     def _run(self, order: MoveOrder, watch: Watch) -> None:
         outcome = _failed(order, SiteError(f"moving `{order.id}` met a bug: see the log"))
@@ -327,7 +342,10 @@ class LocalMoves:
             self._orders.pop(order.id, None)
             was_canceled = self._running.pop(order.id).canceled.is_set()
             self._here.discard(order.id)
+            is_wanted = order.id in self._yielded
             self._yielded.discard(order.id)
+            if not (was_canceled and is_wanted):
+                self._yields.pop(order.id, None)
             if self._is_closed:
                 return
             if not was_canceled:  # else a caller that wants it again has it made again
