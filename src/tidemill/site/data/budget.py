@@ -148,7 +148,18 @@ class OwnerRooms:
                 jobs[key] += 1
                 if jobs[key] == 1:
                     self._held[owner] = self._held.get(owner, NO_ROOM).plus(room)
-            mine[key] = event
+            if mine.get(key, 0) is not None:
+                mine[key] = event
+
+    def knows(self, job: int) -> bool:
+        """Whether anything of it was counted since the agent's start."""
+        return job in self._of_job
+
+    def came(self, job: int, key: str, file: Mapping[str, tuple[StageRoom, int | None]]) -> None:
+        """A content of the job's is there now: it counts as this file, by which it is known after a restart, too."""
+        if key in self._of_job.get(job, ()):
+            self.hold(job, file)
+            self._drop(job, [key])
 
     def drop_events(self, job: int, is_needed: Callable[[int], bool]) -> None:
         """The files of events that are over are gone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import stat
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
@@ -76,12 +77,22 @@ class StageContent(NamedTuple):
 
 def rooms_of(contents: Iterable[StageContent]) -> dict[str, tuple[StageRoom, int | None]]:
     """The room of each content, and the event that it is for; None = for all of the job."""
+    return {each.key: (StageRoom(each.size_bytes, 1), _event_of(each.wanted.path)) for each in contents}
+
+
+def rooms_at(paths: Iterable[Path]) -> dict[str, tuple[StageRoom, int | None]]:
+    """As `rooms_of`, of files of a job that are there: each copy, which is linked there, once."""
     found: dict[str, tuple[StageRoom, int | None]] = {}
-    for each in contents:
-        path = each.wanted.path
-        event = int(path.name) if path.parent.suffix == ".d" and path.name.isdecimal() else None
-        found[each.key] = StageRoom(each.size_bytes, 1), event
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[f"file {status.st_ino}"] = StageRoom(status.st_size, 1), _event_of(path)
     return found
+
+
+def _event_of(path: Path) -> int | None:
+    return int(path.name) if path.parent.suffix == ".d" and path.name.isdecimal() else None
 
 
 class StageContents:

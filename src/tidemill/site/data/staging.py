@@ -49,6 +49,7 @@ from tidemill.site.data.fetching import (
     WantedFile,
     digest_file,
     digest_of,
+    rooms_at,
     rooms_of,
 )
 from tidemill.site.data.moves import Moves, MovesPendingError
@@ -194,6 +195,7 @@ class Stage:
         step = _Step(job, self._directory / str(job), is_begun, reader)
         with self._attempt(job, f"stage inputs of job {job} in `{step.directory}`", is_begun=is_begun):
             step.directory.mkdir(mode=0o700, exist_ok=True)
+            self._count_there(step)
             self.routes.begin(job, spec.inputs)
             self._have(step, self._all_wanted(step, spec), spec)
             each_files = self._event_files(step, spec, events)
@@ -356,6 +358,18 @@ class Stage:
                     self._make_room()
                 return
         self._refuse(step)
+
+    def _count_there(self, step: _Step) -> None:
+        """What an earlier agent staged for the job is its owner's, too."""
+        with self._lock:
+            if self.budget.rooms.knows(step.job):
+                return
+        there = rooms_at(step.directory.rglob("[!.]*"))
+        if not there:
+            return
+        with self._lock:
+            self.budget.rooms.asks(step.job, step.reader.owner, now_s=clock.monotonic_s())
+            self.budget.rooms.hold(step.job, there)
 
     def _make_room(self) -> None:
         """Delete what no job needs, so that what is reserved fits beside the copies. The lock is held."""
@@ -711,6 +725,7 @@ class Stage:
                 continue
             with self._lock:
                 self.cache.link(name, path, hit=self.cache.is_hit(name, step.job))
+                self.budget.rooms.came(step.job, content.key, rooms_at([path]))
             if with_digest:
                 _link(digest_file(self._files / name), digest_file(path))
         if awaits:

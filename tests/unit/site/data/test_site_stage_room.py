@@ -391,6 +391,25 @@ def test_one_job_may_have_more_than_its_owners_part_though_it_asks_twice(tmp_pat
     assert not any([ask_as(stage, "eve", 3, more) for _ in range(6)]), "another one of hers may not"
 
 
+def test_after_a_restart_what_an_owners_jobs_hold_is_that_owners_still_each_copy_once(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    held, other = spec_of(file_of(tmp_path, "held", 6 * MB)), spec_of(file_of(tmp_path, "other", 2 * MB))
+    small = spec_of(file_of(tmp_path, "small", MB // 10))
+    for job in (1, 2):
+        assert ask_as(stage, "eve", job, held)
+    again = stage_at(tmp_path)
+    for job in (1, 2):
+        assert ask_as(again, "eve", job, held)
+    assert ask_as(again, "ada", 4, small)
+    assert not any([ask_as(again, "eve", 5, other) for _ in range(6)]), "it is above three quarters"
+    assert ask_as(again, "eve", 3, held)
+    assert again.budget.rooms.shares(now_s=0).has("eve") == StageRoom(6 * MB, 1)
+    for job in (1, 2, 3):
+        again.clean(job)
+    assert again.budget.rooms.shares(now_s=0).has("eve") == StageRoom(0, 0)
+    assert ask_as(again, "eve", 5, other)
+
+
 def ask_as(stage: Stage, owner: str, job: int, spec: JobSpec) -> bool:
     """Whether this owner's job has its inputs now."""
     try:
