@@ -106,7 +106,7 @@ def makes_way(
     waiting: Sequence[WaitingMove], running: Sequence[RunningMove], limits: MoveLimits, now_s: float
 ) -> str | None:
     """The move that makes way for an owner of whom nothing moves at an endpoint although it has waited; None = none
-    does. What may start by itself is not among `waiting`."""
+    does. What may start by itself is not among `waiting`, and the oldest of each endpoint and owner is enough."""
     busy = Counter(each.endpoint for each in running)
     mine = Counter((each.endpoint, each.owner) for each in running)
     for one in waiting:

@@ -143,6 +143,29 @@ def test_a_move_that_made_way_may_be_idle_for_longer_and_one_whose_bytes_are_all
     assert makes_way(ada, [again._replace(is_whole=True, idle_s=500)], limits, 99) is None
 
 
+def test_of_thousands_of_orders_only_the_first_of_each_endpoint_and_owner_are_asked_about(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}/in/"
+        here = LocalMoves(config(Endpoint(url=url, transfers_max=2)))
+        try:
+            for n in range(300):
+                order = MoveOrder(
+                    id=f"o{n}", direction=Direction.IN, url=f"{url}{n}", path=str(tmp_path / f"{n}"),
+                    owner="ada" if n % 2 else "eve",
+                )  # fmt: skip
+                here.want(order)
+            assert here._running.keys() == {"o0", "o1"}, "one each: nothing else started"
+            assert [each.id for each in here._first(1)] == ["o2", "o3"]
+            for n in range(2, 300):
+                here.cancel(f"o{n}")
+            assert here._first(9) == []
+            assert here.known() == {"o0", "o1"}
+        finally:
+            here.close()
+
+
 def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: Path) -> None:
     here = LocalMoves(config(Endpoint(url="https://h.example.org/in/")))
     try:
