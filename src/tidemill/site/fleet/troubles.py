@@ -210,6 +210,10 @@ class SiteTroubles:
         """Events of the job were granted."""
         self._waits.granted(job)
 
+    def is_waiting(self, job: int) -> bool:
+        """Whether the job waits for a trouble to end."""
+        return self._waits.is_waiting(job)
+
     def is_trial(self, job: int) -> bool:
         """Whether one event of it suffices for now: its image is tried."""
         return self._waits.is_trial(job)
