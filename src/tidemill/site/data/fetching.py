@@ -22,9 +22,11 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
 from tidemill.files import write_durable
 from tidemill.log import Log
+from tidemill.model.job import JobSpec
 from tidemill.site.data.budget import StageBudget, StageRoom
 from tidemill.site.data.cache import DataCache
 from tidemill.site.data.moves import KEEP_S, MoveOrder, MoveOutcome, Moves, MovesPendingError, order_id
+from tidemill.site.data.owners import Reader
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.contract import Direction, SourceFile
@@ -93,6 +95,19 @@ def rooms_at(paths: Iterable[Path]) -> dict[str, tuple[StageRoom, int | None]]:
 
 def _event_of(path: Path) -> int | None:
     return int(path.name) if path.parent.suffix == ".d" and path.name.isdecimal() else None
+
+
+def named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:
+    """The error, with the name of an input that is another job's output: its URL is not what the user wrote."""
+    for one in spec.inputs:
+        job = reader.from_jobs.get(one.name)
+        if job is not None and one.url == wanted.url and not error.transient and not is_remote(one.url):
+            return SiteError(
+                f"input `{one.name}`, an output of job {job}, cannot be read here: {error.message}",
+                hint=f"run the job at the site that ran job {job}, or deliver to a place that both sites reach",
+                transient=False,
+            )
+    return error
 
 
 class StageContents:

@@ -49,6 +49,7 @@ from tidemill.site.data.fetching import (
     WantedFile,
     digest_file,
     digest_of,
+    named,
     rooms_at,
     rooms_of,
 )
@@ -708,7 +709,7 @@ class Stage:
             return self._contents.inspect(wanted, awaits)
         except SiteError as error:
             self._opened.pass_over(wanted, error)
-            raise _named(error, step.reader, spec, wanted) from error
+            raise named(error, step.reader, spec, wanted) from error
 
     def _bring(self, step: _Step, contents: list[StageContent]) -> None:
         """Have contents with room at their paths. Raises MovesPendingError while they come."""
@@ -741,19 +742,6 @@ class Stage:
 
 def _parts_key(job: int) -> str:
     return f"parts-{job}"
-
-
-def _named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:
-    """The error, with the name of an input that is another job's output: its URL is not what the user wrote."""
-    for one in spec.inputs:
-        job = reader.from_jobs.get(one.name)
-        if job is not None and one.url == wanted.url and not error.transient and not is_remote(one.url):
-            return SiteError(
-                f"input `{one.name}`, an output of job {job}, cannot be read here: {error.message}",
-                hint=f"run the job at the site that ran job {job}, or deliver to a place that both sites reach",
-                transient=False,
-            )
-    return error
 
 
 def _check_lines(one: Input, lines: NumberedLines, events: list[tuple[int, int]]) -> None:
