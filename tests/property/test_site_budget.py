@@ -229,3 +229,4 @@ def test_what_owners_hold_is_what_their_jobs_have_each_content_once(
     for owner, odd in (("ada", 1), ("eve", 0)):
         held = set[str]().union(*(each for job, each in model.items() if job % 2 == odd))
         assert shares.has(owner) == StageRoom(sum(map(ord, held)), len(held))
+    assert shares.of_jobs == {job: StageRoom(sum(map(ord, it)), len(it)) for job, it in model.items() if it}

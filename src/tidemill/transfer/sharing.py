@@ -19,6 +19,13 @@ YIELD_S = 10.0
 HANG_S = 10.0
 """A move without a byte for this time hangs: it makes way first."""
 
+HANG_GROWTH = 4
+"""Each time that a move made way it may be idle for this multiple of the time before: servers that bring a file from
+tape are silent for a minute, and a move that always had to make way would never end."""
+
+YIELDS_MAX = 8
+"""More are counted as this many: the limit is that of a stalled try by then."""
+
 
 class WaitingMove(NamedTuple):
     """A move that may start. `since_s`: when it was wanted."""
@@ -30,22 +37,31 @@ class WaitingMove(NamedTuple):
 
 
 class RunningMove(NamedTuple):
-    """A move that has a slot. `idle_s`: for how long no byte has come; `bytes`: that have."""
+    """A move that has a slot. `idle_s`: for how long no byte has come; `bytes`: that have. `yields`: how often it made
+    way before; `is_whole`: all its bytes are moved, and the other side works on them."""
 
     id: str
     endpoint: str
     owner: str = ""
     idle_s: float = 0.0
     bytes: int = 0
+    yields: int = 0
+    is_whole: bool = False
+
+    def hangs(self, stall_s: float) -> bool:
+        """Whether it makes way first. `stall_s`: after this time without a byte a try ends by itself."""
+        limit_s = min(HANG_S * HANG_GROWTH ** min(self.yields, YIELDS_MAX), stall_s)
+        return not self.is_whole and self.idle_s >= limit_s
 
 
 class MoveLimits(NamedTuple):
     """How many may run. `endpoints`: at each, 1 where nothing is said; `total`: in all; `is_shared`: several owners
-    have moved files lately."""
+    have moved files lately; `stall_s`: after this time without a byte a try ends by itself."""
 
     endpoints: Mapping[str, int]
     total: int
     is_shared: bool = False
+    stall_s: float = 120.0
 
     def at(self, endpoint: str) -> int:
         """At an endpoint."""
@@ -90,7 +106,7 @@ def makes_way(
     waiting: Sequence[WaitingMove], running: Sequence[RunningMove], limits: MoveLimits, now_s: float
 ) -> str | None:
     """The move that makes way for an owner of whom nothing moves at an endpoint although it has waited; None = none
-    does. What may start by itself is not among `waiting`."""
+    does. What may start by itself is not among `waiting`, and the oldest of each endpoint and owner is enough."""
     busy = Counter(each.endpoint for each in running)
     mine = Counter((each.endpoint, each.owner) for each in running)
     for one in waiting:
@@ -102,7 +118,7 @@ def makes_way(
             among = [each for each in among if each.endpoint == one.endpoint]
         elif len(running) < limits.total:
             continue  # it is bounded by what it has elsewhere
-        hanging = [each for each in among if each.idle_s >= HANG_S]
+        hanging = [each for each in among if each.hangs(limits.stall_s)]
         more = [each for each in among if mine[each.endpoint, each.owner] > 1]
         if hanging:
             return max(hanging, key=lambda each: each.idle_s).id

@@ -129,8 +129,8 @@ def blamed(end: AllocationEnd) -> str:
 
 
 def counts_for(of: Collection[str], owners: Collection[str] | None) -> bool:
-    """Whether failures `of` these owners' payloads (empty name = not of one alone) count, where `owners` have work:
-    by two of them, or if no other is there. None = who has work is not known."""
+    """Whether failures `of` these owners' payloads (empty name = not of one alone) count, where the work of
+    `owners` runs or could run: by two of them, or if no other is there. None = who has work is not known."""
     return owners is None or len(of) != 1 or "" in of or set(owners) <= set(of)
 
 

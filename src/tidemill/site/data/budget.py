@@ -86,10 +86,12 @@ class SpaceNeed(NamedTuple):
 
 
 class OwnerShares(NamedTuple):
-    """How the stage stands between owners. `held`: by each of them; `owners`: how many are there."""
+    """How the stage stands between owners. `held`: by each of them; `owners`: how many are there; `of_jobs`: held by
+    each job that holds something."""
 
     held: Mapping[str, StageRoom] = {}
     owners: int = 1
+    of_jobs: Mapping[int, StageRoom] = {}
 
     def has(self, owner: str) -> StageRoom:
         """What an owner holds."""
@@ -100,9 +102,11 @@ class OwnerShares(NamedTuple):
         return _part(limit, 1 / max(1, self.owners)).holds(self.has(owner))
 
     def may_have(self, need: SpaceNeed, limit: StageRoom) -> bool:
-        """Whether that leaves something for others."""
+        """Whether that leaves something for others. A job whose owner holds nothing else may need more: it asks twice,
+        for what all its events read and for what each does."""
         has = self.has(need.owner)
-        return self.owners < 2 or has == NO_ROOM or _part(limit, OWN_SHARE).holds(has.plus(need.room))
+        is_all = self.of_jobs.get(need.job, NO_ROOM).holds(has)
+        return self.owners < 2 or is_all or _part(limit, OWN_SHARE).holds(has.plus(need.room))
 
     def with_more(self, need: SpaceNeed) -> OwnerShares:
         """With a need that is met."""
@@ -121,6 +125,7 @@ class OwnerRooms:
         self._of_job: dict[int, dict[str, int | None]] = {}  #: contents, with the event of an `each` input
         self._jobs: dict[str, Counter[str]] = {}  #: by owner and content
         self._held: dict[str, StageRoom] = {}
+        self._of_jobs: dict[int, StageRoom] = {}
         self._rooms: dict[str, StageRoom] = {}
 
     def owner_of(self, job: int) -> str:
@@ -136,13 +141,25 @@ class OwnerRooms:
         """The job has these contents, each with its room and event, besides those that it had."""
         mine, owner = self._of_job.setdefault(job, {}), self.owner_of(job)
         jobs = self._jobs.setdefault(owner, Counter())
-        for key, (room, event) in contents.items():
+        for key, (wanted, event) in contents.items():
             if key not in mine:
+                room = self._rooms.setdefault(key, wanted)  # the same for all, so that it adds up
+                self._of_jobs[job] = self._of_jobs.get(job, NO_ROOM).plus(room)
                 jobs[key] += 1
                 if jobs[key] == 1:
-                    self._rooms[key] = room
                     self._held[owner] = self._held.get(owner, NO_ROOM).plus(room)
-            mine[key] = event
+            if mine.get(key, 0) is not None:
+                mine[key] = event
+
+    def knows(self, job: int) -> bool:
+        """Whether anything of it was counted since the agent's start."""
+        return job in self._of_job
+
+    def came(self, job: int, key: str, file: Mapping[str, tuple[StageRoom, int | None]]) -> None:
+        """A content of the job's is there now: it counts as this file, by which it is known after a restart, too."""
+        if key in self._of_job.get(job, ()):
+            self.hold(job, file)
+            self._drop(job, [key])
 
     def drop_events(self, job: int, is_needed: Callable[[int], bool]) -> None:
         """The files of events that are over are gone."""
@@ -158,13 +175,15 @@ class OwnerRooms:
     def shares(self, *, now_s: float) -> OwnerShares:
         """How owners stand now."""
         self._asked_s = {each: at_s for each, at_s in self._asked_s.items() if now_s - at_s < OWNERS_S}
-        return OwnerShares(dict(self._held), len(self._asked_s.keys() | self._held.keys()))
+        owners = len(self._asked_s.keys() | self._held.keys())
+        return OwnerShares(dict(self._held), owners, self._of_jobs)
 
     def _drop(self, job: int, keys: list[str]) -> None:
         mine, owner = self._of_job.get(job, {}), self.owner_of(job)
         jobs = self._jobs.get(owner, Counter())
         for key in keys:
             del mine[key]
+            self._of_jobs[job] = self._of_jobs[job].less(self._rooms[key])
             jobs[key] -= 1
             if not jobs[key]:
                 del jobs[key]
@@ -172,6 +191,8 @@ class OwnerRooms:
                 self._held[owner] = left
                 if not any(key in each for each in self._jobs.values()):
                     del self._rooms[key]
+        if not mine:
+            self._of_jobs.pop(job, None)
         if not jobs:
             self._jobs.pop(owner, None)
             self._held.pop(owner, None)

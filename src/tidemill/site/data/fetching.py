@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import stat
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
@@ -21,9 +22,11 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
 from tidemill.files import write_durable
 from tidemill.log import Log
+from tidemill.model.job import JobSpec
 from tidemill.site.data.budget import StageBudget, StageRoom
 from tidemill.site.data.cache import DataCache
 from tidemill.site.data.moves import KEEP_S, MoveOrder, MoveOutcome, Moves, MovesPendingError, order_id
+from tidemill.site.data.owners import Reader
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.contract import Direction, SourceFile
@@ -76,12 +79,35 @@ class StageContent(NamedTuple):
 
 def rooms_of(contents: Iterable[StageContent]) -> dict[str, tuple[StageRoom, int | None]]:
     """The room of each content, and the event that it is for; None = for all of the job."""
+    return {each.key: (StageRoom(each.size_bytes, 1), _event_of(each.wanted.path)) for each in contents}
+
+
+def rooms_at(paths: Iterable[Path]) -> dict[str, tuple[StageRoom, int | None]]:
+    """As `rooms_of`, of files of a job that are there: each copy, which is linked there, once."""
     found: dict[str, tuple[StageRoom, int | None]] = {}
-    for each in contents:
-        path = each.wanted.path
-        event = int(path.name) if path.parent.suffix == ".d" and path.name.isdecimal() else None
-        found[each.key] = StageRoom(each.size_bytes, 1), event
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[f"file {status.st_ino}"] = StageRoom(status.st_size, 1), _event_of(path)
     return found
+
+
+def _event_of(path: Path) -> int | None:
+    return int(path.name) if path.parent.suffix == ".d" and path.name.isdecimal() else None
+
+
+def named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:
+    """The error, with the name of an input that is another job's output: its URL is not what the user wrote."""
+    for one in spec.inputs:
+        job = reader.from_jobs.get(one.name)
+        if job is not None and one.url == wanted.url and not error.transient and not is_remote(one.url):
+            return SiteError(
+                f"input `{one.name}`, an output of job {job}, cannot be read here: {error.message}",
+                hint=f"run the job at the site that ran job {job}, or deliver to a place that both sites reach",
+                transient=False,
+            )
+    return error
 
 
 class StageContents:

@@ -10,6 +10,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -167,8 +168,11 @@ class LocalMoves:
         self._lock = threading.Lock()
         #: waiting or running, with their endpoints and when they were wanted
         self._orders: dict[str, tuple[MoveOrder, str, float]] = {}
+        #: those that wait, by endpoint and owner, the oldest first: no question is for each of ten thousand
+        self._queues: dict[tuple[str, str], dict[str, None]] = {}
         self._owners_s: dict[str, float] = {}  #: when each of them wanted something last
         self._yielded: set[str] = set()  #: running ones that make way for others
+        self._yields: dict[str, tuple[int, float]] = {}  #: how often an order made way, and when last
         self._next_yield_s = 0.0
         self._running: dict[str, Watch] = {}
         self._here: set[str] = set()  #: running ones whose bytes have come: only their digest is made
@@ -191,8 +195,9 @@ class LocalMoves:
             if order.id not in self._orders and order.id not in self._outcomes and not self._is_closed:
                 now_s = clock.monotonic_s()
                 self._orders[order.id] = (order, place.endpoint.url, now_s)
+                self._queues.setdefault((place.endpoint.url, order.owner), {})[order.id] = None
                 self._owners_s[order.owner] = now_s
-                self._start()
+                self._start([self._waiting_move(order.id)])  # no other may start for it
 
     def take(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none."""
@@ -223,7 +228,10 @@ class LocalMoves:
             if order_id in self._running:
                 self._running[order_id].canceled.set()
             else:
-                self._orders.pop(order_id, None)
+                if order_id in self._orders:
+                    self._unqueue(order_id)
+                    del self._orders[order_id]
+                    self._yields.pop(order_id, None)
                 self._outcomes.pop(order_id, None)
 
     def close(self) -> None:
@@ -232,6 +240,7 @@ class LocalMoves:
             self._is_closed = True
             for order_id in [each for each in self._orders if each not in self._running]:
                 del self._orders[order_id]
+            self._queues.clear()
             for watch in self._running.values():
                 watch.canceled.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -264,24 +273,41 @@ class LocalMoves:
         except (OSError, SiteError) as error:
             _log.debug("progress.unwritten", reason=str(error))
 
-    def _standing(self) -> tuple[list[WaitingMove], list[RunningMove], MoveLimits]:
-        """What waits, what has a slot, and what may. The lock is held."""
+    def _waiting_move(self, name: str) -> WaitingMove:
+        order, place, since_s = self._orders[name]
+        return WaitingMove(name, place, order.owner, since_s)
+
+    def _first(self, count: int) -> list[WaitingMove]:
+        """So many of those that wait for each endpoint and owner, the oldest first. The lock is held."""
+        names = (name for queue in self._queues.values() for name in islice(queue, count))
+        return sorted(map(self._waiting_move, names), key=lambda each: each.since_s)
+
+    def _unqueue(self, name: str) -> None:
+        """It does not wait any more, if it did."""
+        order, place, _ = self._orders[name]
+        queue = self._queues.get((place, order.owner), {})
+        queue.pop(name, None)
+        if not queue:
+            self._queues.pop((place, order.owner), None)
+
+    def _standing(self) -> tuple[list[RunningMove], MoveLimits]:
+        """What has a slot, and what may. The lock is held."""
         now_s = clock.monotonic_s()
         self._owners_s = {each: at_s for each, at_s in self._owners_s.items() if now_s - at_s < OWNERS_S}
-        waiting = [
-            WaitingMove(name, place, order.owner, since_s)
-            for name, (order, place, since_s) in self._orders.items()
-            if name not in self._running
-        ]
         running = []
         for name in self._running.keys() - self._here - self._yielded:
             (order, place, _), watch = self._orders[name], self._running[name]
-            running.append(RunningMove(name, place, order.owner, watch.idle_s, watch.bytes))
-        return waiting, running, MoveLimits(self._limits, self._total_max, len(self._owners_s) > 1)
+            is_whole = 0 < watch.size_bytes <= watch.bytes
+            yields, _ = self._yields.get(name, (0, 0.0))
+            running.append(RunningMove(name, place, order.owner, watch.idle_s, watch.bytes, yields, is_whole))
+        stall_s = self._config.transfer.stall_s
+        return running, MoveLimits(self._limits, self._total_max, len(self._owners_s) > 1, stall_s)
 
-    def _start(self) -> None:
-        """Start what may start; the lock is held."""
-        for name in due(*self._standing()):
+    def _start(self, among: list[WaitingMove] | None = None) -> None:
+        """Start what may start, of these or of all; the lock is held."""
+        waiting = self._first(self._total_max) if among is None else among
+        for name in due(waiting, *self._standing()):
+            self._unqueue(name)
             watch = self._running[name] = self._mover.watch()
             self._threads.submit(self._run, self._orders[name][0], watch)
 
@@ -293,12 +319,23 @@ class LocalMoves:
         self._next_yield_s = now_s + YIELD_STEP_S
         if len(self._owners_s) < 2 or len(self._orders) == len(self._running):
             return
-        name = makes_way(*self._standing(), now_s)
+        name = makes_way(self._first(1), *self._standing(), now_s)
         if name is not None:
             _log.info("move.yields", url=self._orders[name][0].url.partition("?")[0])
             self._yielded.add(name)
+            self._note_yield(name, now_s)
             self._running[name].canceled.set()
             self._start()
+
+    def _note_yield(self, name: str, now_s: float) -> None:
+        """The next time it may be idle for longer. Orders that come no more are forgotten."""
+        times, _ = self._yields.pop(name, (0, 0.0))
+        self._yields = {
+            each: (count, at_s)
+            for each, (count, at_s) in self._yields.items()
+            if each in self._orders or now_s - at_s < KEEP_S
+        }
+        self._yields[name] = (times + 1, now_s)
 
     def _run(self, order: MoveOrder, watch: Watch) -> None:
         outcome = _failed(order, SiteError(f"moving `{order.id}` met a bug: see the log"))
@@ -327,7 +364,10 @@ class LocalMoves:
             self._orders.pop(order.id, None)
             was_canceled = self._running.pop(order.id).canceled.is_set()
             self._here.discard(order.id)
+            is_wanted = order.id in self._yielded
             self._yielded.discard(order.id)
+            if not (was_canceled and is_wanted):
+                self._yields.pop(order.id, None)
             if self._is_closed:
                 return
             if not was_canceled:  # else a caller that wants it again has it made again

@@ -49,6 +49,8 @@ from tidemill.site.data.fetching import (
     WantedFile,
     digest_file,
     digest_of,
+    named,
+    rooms_at,
     rooms_of,
 )
 from tidemill.site.data.moves import Moves, MovesPendingError
@@ -194,6 +196,7 @@ class Stage:
         step = _Step(job, self._directory / str(job), is_begun, reader)
         with self._attempt(job, f"stage inputs of job {job} in `{step.directory}`", is_begun=is_begun):
             step.directory.mkdir(mode=0o700, exist_ok=True)
+            self._count_there(step)
             self.routes.begin(job, spec.inputs)
             self._have(step, self._all_wanted(step, spec), spec)
             each_files = self._event_files(step, spec, events)
@@ -356,6 +359,18 @@ class Stage:
                     self._make_room()
                 return
         self._refuse(step)
+
+    def _count_there(self, step: _Step) -> None:
+        """What an earlier agent staged for the job is its owner's, too."""
+        with self._lock:
+            if self.budget.rooms.knows(step.job):
+                return
+        there = rooms_at(step.directory.rglob("[!.]*"))
+        if not there:
+            return
+        with self._lock:
+            self.budget.rooms.asks(step.job, step.reader.owner, now_s=clock.monotonic_s())
+            self.budget.rooms.hold(step.job, there)
 
     def _make_room(self) -> None:
         """Delete what no job needs, so that what is reserved fits beside the copies. The lock is held."""
@@ -694,7 +709,7 @@ class Stage:
             return self._contents.inspect(wanted, awaits)
         except SiteError as error:
             self._opened.pass_over(wanted, error)
-            raise _named(error, step.reader, spec, wanted) from error
+            raise named(error, step.reader, spec, wanted) from error
 
     def _bring(self, step: _Step, contents: list[StageContent]) -> None:
         """Have contents with room at their paths. Raises MovesPendingError while they come."""
@@ -711,6 +726,7 @@ class Stage:
                 continue
             with self._lock:
                 self.cache.link(name, path, hit=self.cache.is_hit(name, step.job))
+                self.budget.rooms.came(step.job, content.key, rooms_at([path]))
             if with_digest:
                 _link(digest_file(self._files / name), digest_file(path))
         if awaits:
@@ -726,19 +742,6 @@ class Stage:
 
 def _parts_key(job: int) -> str:
     return f"parts-{job}"
-
-
-def _named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:
-    """The error, with the name of an input that is another job's output: its URL is not what the user wrote."""
-    for one in spec.inputs:
-        job = reader.from_jobs.get(one.name)
-        if job is not None and one.url == wanted.url and not error.transient and not is_remote(one.url):
-            return SiteError(
-                f"input `{one.name}`, an output of job {job}, cannot be read here: {error.message}",
-                hint=f"run the job at the site that ran job {job}, or deliver to a place that both sites reach",
-                transient=False,
-            )
-    return error
 
 
 def _check_lines(one: Input, lines: NumberedLines, events: list[tuple[int, int]]) -> None:

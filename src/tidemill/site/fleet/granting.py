@@ -63,6 +63,10 @@ class Granting:
         and `wide_load`."""
         return self.troubles.load, self.inputs.waiting_load.total
 
+    def is_waiting(self, job: int) -> bool:
+        """Whether a job waits for a trouble of the site's or for room in its stage."""
+        return self.troubles.is_waiting(job) or job in self.inputs.waiting_load
+
     def plan(self, fleet: OpenFleet, launching: Launching) -> bool:
         """Note grants of what is ready in the log; `write` hands them out. Whether there was anything. A fleet for
         payloads that span nodes gets those of its width, started as `launching` says, another one all others."""

@@ -135,14 +135,43 @@ class OwnProbes:
         else:
             return
         was_well = not it.missed
-        it.missed = 0 if error is None else it.missed + 1
+        counts = _counts(target, it, error)
         is_same = was_well is (error is None) and it.missed != 1
         it.pause_s = min(2 * it.pause_s, PROBE_MAX_S) if is_same else PROBE_S
         it.next_s = now_s + (AGAIN_S if 0 < it.missed < TIMES else it.pause_s)
-        if error is not None:
-            _log.info("probe.failed", place=target.name, reason=error.message, times=it.missed)
-        if error is None or it.missed >= TIMES:
+        if counts:
             yield ProbeFinding(target, error)
+
+
+class AppProbes:
+    """Questions about this site's applications: read from files in moments, so in the caller's thread and more often,
+    and counted as those of `OwnProbes`. `ask`: what is wrong with an application; None = nothing is."""
+
+    def __init__(self, ask: Callable[[str], SiteError | None]) -> None:
+        self._ask = ask
+        self._places: dict[str, _Place] = {}
+
+    def step(self, apps: Iterable[str], now_s: float) -> list[ProbeFinding]:
+        """Ask of those that are due; what was found. `apps`: all that are of interest now."""
+        wanted = sorted(set(apps))
+        self._places = {app: self._places.get(app) or _Place() for app in wanted}
+        findings = []
+        for app, it in self._places.items():
+            if now_s < it.next_s:
+                continue
+            it.next_s = now_s + AGAIN_S
+            target, error = ProbeTarget(Scope.APP, app), self._ask(app)
+            if _counts(target, it, error):
+                findings.append(ProbeFinding(target, error))
+        return findings
+
+
+def _counts(target: ProbeTarget, it: _Place, error: SiteError | None) -> bool:
+    """Note an answer (None) or that there was none; whether that is a finding: one that is missed once is none."""
+    it.missed = 0 if error is None else it.missed + 1
+    if error is not None:
+        _log.info("probe.failed", place=target.name, reason=error.message, times=it.missed)
+    return error is None or it.missed >= TIMES
 
 
 def asker(config: SiteConfig, stage: Path) -> Callable[[ProbeTarget], None]:

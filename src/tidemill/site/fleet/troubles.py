@@ -25,7 +25,7 @@ from tidemill.model.failure import POLICY, Evidence, FailureClass, FaultKind
 from tidemill.model.quantities import duration_text
 from tidemill.model.trouble import Scope, Trouble, concerns, meets, place_of, prefix_of
 from tidemill.site.fleet.breakers import Breaker, Reason, TroubleCause
-from tidemill.site.fleet.own_probe import OwnProbes, ProbeFinding, ProbeTarget, asker
+from tidemill.site.fleet.own_probe import AppProbes, OwnProbes, ProbeTarget, asker
 from tidemill.site.fleet.waits import Meets, Waits
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
@@ -148,7 +148,7 @@ class SiteTroubles:
         self._open = {each.cause for each in self._waits.breakers if each.is_open}
         self._written: list[Trouble] = []
         self._next_tend_s = 0.0
-        self._app_error = app_error
+        self._app_probes = AppProbes(app_error)
         self._probes = OwnProbes(asker(config, site_dir / "stage"))
         self._next_probe_s = 0.0
 
@@ -210,6 +210,10 @@ class SiteTroubles:
         """Events of the job were granted."""
         self._waits.granted(job)
 
+    def is_waiting(self, job: int) -> bool:
+        """Whether the job waits for a trouble to end."""
+        return self._waits.is_waiting(job)
+
     def is_trial(self, job: int) -> bool:
         """Whether one event of it suffices for now: its image is tried."""
         return self._waits.is_trial(job)
@@ -251,7 +255,7 @@ class SiteTroubles:
             each.cause for each in self._waits.breakers if each.is_open or each.failed >= PROBE_FAILED
         ]
         apps = {each.name for each in in_doubt if each.scope == Scope.APP and each.failure in _OF_DEFINING}
-        findings = [ProbeFinding(ProbeTarget(Scope.APP, app), self._app_error(app)) for app in sorted(apps)]
+        findings = self._app_probes.step(apps, now_s)
         places = {ProbeTarget(each.scope, _place(each)) for each in in_doubt if each.scope in _PROBED}
         findings += self._probes.step(places, now_s)
         for found in findings:

@@ -99,6 +99,10 @@ class Waits:
         known = [self._breakers.get(cause) for cause in ladder(reason)]
         return any(each is not None and (each.is_open or each.failed > 0) for each in known)
 
+    def is_waiting(self, job: int) -> bool:
+        """Whether a job waits for a trouble to end."""
+        return job in self._jobs
+
     def breaker_of(self, job: int) -> Breaker:
         """What a waiting job waits for."""
         return self._breakers[self._jobs[job].cause]

@@ -39,6 +39,10 @@ class WaitingLoad:
         self.total: dict[Hashable, int] = {}
         self._jobs: dict[int, tuple[Hashable, int]] = {}
 
+    def __contains__(self, job: int) -> bool:
+        """Whether events of the job wait."""
+        return job in self._jobs
+
     def note(self, job: int, key: Hashable, events: int) -> None:
         """So many events of the job wait now."""
         if self._jobs.get(job) == (key, events):

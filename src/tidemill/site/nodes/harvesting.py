@@ -46,6 +46,7 @@ from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
+from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
@@ -646,8 +647,9 @@ class Harvesting:
         return planning.with_hour(starts, self._asked, self._config, nodes=self.machine.nodes)
 
     def _owners(self) -> set[str]:
-        """Who has work here."""
-        return {job.owner for job in self._log.pool.state.jobs.values()}
+        """Who has work that runs here, or could."""
+        jobs, nodes = self._log.pool.state.jobs.values(), self._config.nodes_max
+        return owners_at_work(jobs, self.machine.shape, nodes, self.fleets.granting.is_waiting)
 
     def _failed_starts(self, verdict: QuarantineVerdict, now_us: int) -> Starts:
         """What failed starts allow."""

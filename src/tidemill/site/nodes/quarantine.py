@@ -5,7 +5,7 @@ SITE/quarantine.json      quarantine.State, written when something is worth reme
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -23,8 +23,10 @@ from tidemill.harvest.machine.quarantine import (
     State,
 )
 from tidemill.log import Log
+from tidemill.model.job import Resources
+from tidemill.site.applications.programs import NodeShape
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.state.site_state import Allocation
+from tidemill.site.state.site_state import Allocation, SiteJob
 
 STATE_BYTES_MAX = 64 << 20
 
@@ -35,6 +37,29 @@ FAST_FAILURE_S = 120.0
 """A start that fails within this time is a fast failure; slow file systems need a minute."""
 
 _log = Log("quarantine")
+
+
+def owners_at_work(
+    jobs: Iterable[SiteJob], shape: NodeShape, nodes_max: int, is_waiting: Callable[[int], bool]
+) -> set[str]:
+    """Whose work runs at the site, or could on its nodes: a job that only lies here would keep a bad node in use."""
+    found: set[str] = set()
+    for job in jobs:
+        if job.owner not in found and (job.grants or (job.ready and not job.stopping)):
+            could_run = _fits(job.spec.resources, shape, nodes_max) and not is_waiting(job.id)
+            if job.grants or could_run:
+                found.add(job.owner)
+    return found
+
+
+def _fits(asked: Resources, shape: NodeShape, nodes_max: int) -> bool:
+    """Whether the widest node of the site is enough, as far as the job itself says what it needs."""
+    return (
+        (asked.cores or 1) <= shape.cores
+        and (not shape.memory_mb or (asked.memory_mb or 0) <= shape.memory_mb)
+        and all(count <= shape.devices.get(kind, 0) for kind, count in (asked.devices or {}).items())
+        and (asked.width is None or asked.width.nodes <= nodes_max)
+    )
 
 
 class NodeQuarantine:

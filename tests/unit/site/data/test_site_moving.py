@@ -89,6 +89,83 @@ def test_a_move_that_hangs_makes_way_for_an_owner_who_waits_in_vain() -> None:
     assert makes_way([WaitingMove("more", "a", "eve", since_s=0)], [hangs, moves], limits, 111) is None
 
 
+@pytest.mark.parametrize("first_byte_s", [0, 30, 60, 110])
+def test_moves_from_slow_servers_all_end_though_more_owners_wait_than_there_are_slots(
+    first_byte_s: int,
+) -> None:
+    limits = MoveLimits({"a": 4}, 8, is_shared=True)
+    waiting = [WaitingMove(f"{owner}{n}", "a", owner) for n in range(6) for owner in "abcde"]
+    started: dict[str, tuple[WaitingMove, int]] = {}
+    yields: Counter[str] = Counter()
+    done = 0
+    for now_s in range(6 * 3600):
+        for name, (_, since_s) in list(started.items()):
+            if now_s - since_s >= first_byte_s + 20:
+                del started[name]
+                done += 1
+        running = [
+            RunningMove(
+                name,
+                "a",
+                each.owner,
+                now_s - since_s if now_s - since_s < first_byte_s else 0.0,
+                max(0, now_s - since_s - first_byte_s),
+                yields[name],
+            )
+            for name, (each, since_s) in started.items()
+        ]
+        gone = makes_way(waiting, running, limits, now_s)
+        if gone is not None:
+            yields[gone] += 1
+            waiting.append(started.pop(gone)[0]._replace(since_s=now_s))
+            running = [each for each in running if each.id != gone]
+        for name in due(waiting, running, limits):
+            (each,) = (one for one in waiting if one.id == name)
+            waiting.remove(each)
+            started[name] = each, now_s
+        if not waiting and not started:
+            break
+    assert done == 30, f"{done} ended, {yields.total()} were broken off"
+    assert max(yields.values(), default=0) <= 2
+
+
+def test_a_move_that_made_way_may_be_idle_for_longer_and_one_whose_bytes_are_all_moved_does_not_hang() -> (
+    None
+):
+    limits = MoveLimits({"a": 1}, 8, is_shared=True, stall_s=60)
+    ada = [WaitingMove("ada", "a", "ada", since_s=0)]
+    again = RunningMove("again", "a", "eve", idle_s=30)
+    assert makes_way(ada, [again], limits, 99) == "again"
+    assert makes_way(ada, [again._replace(yields=1)], limits, 99) is None
+    assert makes_way(ada, [again._replace(yields=1, idle_s=40)], limits, 99) == "again"
+    assert makes_way(ada, [again._replace(yields=2000, idle_s=59)], limits, 99) is None
+    assert makes_way(ada, [again._replace(yields=2000, idle_s=60)], limits, 99) == "again", "it has stalled"
+    assert makes_way(ada, [again._replace(is_whole=True, idle_s=500)], limits, 99) is None
+
+
+def test_of_thousands_of_orders_only_the_first_of_each_endpoint_and_owner_are_asked_about(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}/in/"
+        here = LocalMoves(config(Endpoint(url=url, transfers_max=2)))
+        try:
+            for n in range(300):
+                order = MoveOrder(
+                    id=f"o{n}", direction=Direction.IN, url=f"{url}{n}", path=str(tmp_path / f"{n}"),
+                    owner="ada" if n % 2 else "eve",
+                )  # fmt: skip
+                here.want(order)
+            assert here._running.keys() == {"o0", "o1"}, "one each: nothing else started"
+            assert [each.id for each in here._first(1)] == ["o2", "o3"]
+            for n in range(2, 300):
+                here.cancel(f"o{n}")
+            assert here._first(9) == []
+            assert here.known() == {"o0", "o1"}
+        finally:
+            here.close()
+
+
 def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: Path) -> None:
     here = LocalMoves(config(Endpoint(url="https://h.example.org/in/")))
     try:

@@ -23,7 +23,7 @@ from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.site.data.budget import StageRoom
 from tidemill.site.data.fetching import INLINE_BYTES_MAX
 from tidemill.site.data.moves import MoveCounts, MoveOrder, MoveOutcome, MovesPendingError
-from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.owners import OwnedPlaces, Reader
 from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.transfer.contract import Direction
@@ -377,6 +377,45 @@ def test_events_are_staged_in_steps_that_fit_and_those_that_are_over_make_room(t
     assert sorted(path.name for path in folder.iterdir()) == ["5", "6"]
     stage.look_for_room()
     stage.stage(1, spec, [(7, 8)])
+
+
+def test_one_job_may_have_more_than_its_owners_part_though_it_asks_twice(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    assert ask_as(stage, "ada", 1, spec_of(file_of(tmp_path, "small", MB // 10))), "another owner is there"
+    shared = Input(name="in", url=str(file_of(tmp_path, "shared", 7 * MB)))
+    (tmp_path / "list").write_text(f"{file_of(tmp_path, 'event', MB)}\n")
+    each = Input(name="each", url=str(tmp_path / "list"), kind=InputKind.EACH)
+    spec = JobSpec(app="a", events=1, inputs=[shared, each])
+    assert any([ask_as(stage, "eve", 2, spec) for _ in range(6)])
+    more = spec_of(file_of(tmp_path, "more", MB))
+    assert not any([ask_as(stage, "eve", 3, more) for _ in range(6)]), "another one of hers may not"
+
+
+def test_after_a_restart_what_an_owners_jobs_hold_is_that_owners_still_each_copy_once(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    held, other = spec_of(file_of(tmp_path, "held", 6 * MB)), spec_of(file_of(tmp_path, "other", 2 * MB))
+    small = spec_of(file_of(tmp_path, "small", MB // 10))
+    for job in (1, 2):
+        assert ask_as(stage, "eve", job, held)
+    again = stage_at(tmp_path)
+    for job in (1, 2):
+        assert ask_as(again, "eve", job, held)
+    assert ask_as(again, "ada", 4, small)
+    assert not any([ask_as(again, "eve", 5, other) for _ in range(6)]), "it is above three quarters"
+    assert ask_as(again, "eve", 3, held)
+    assert again.budget.rooms.shares(now_s=0).has("eve") == StageRoom(6 * MB, 1)
+    for job in (1, 2, 3):
+        again.clean(job)
+    assert again.budget.rooms.shares(now_s=0).has("eve") == StageRoom(0, 0)
+    assert ask_as(again, "eve", 5, other)
+
+
+def ask_as(stage: Stage, owner: str, job: int, spec: JobSpec) -> bool:
+    """Whether this owner's job has its inputs now."""
+    try:
+        return bool(stage.stage(job, spec, [(0, 1)], Reader(owner), is_begun=False))
+    except MovesPendingError:
+        return False
 
 
 def test_a_file_that_has_grown_since_room_was_reserved_is_asked_for_again(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tidemill.site.fleet.own_probe import (
     PROBE_MAX_S,
     PROBE_S,
     RUNNING_MAX,
+    AppProbes,
     OwnProbes,
     ProbeFinding,
     ProbeTarget,
@@ -73,6 +74,15 @@ def test_one_missed_answer_is_no_trouble_two_are() -> None:
     assert len(it.times_s) == 2
     assert found[0].error is not None
     assert "the site asked by itself: no answer" in found[0].reason(FailureClass.STAGE_IN).message
+
+
+def test_an_application_too_is_in_trouble_only_after_two_errors_in_a_row() -> None:
+    errors: list[SiteError | None] = [SiteError("no"), None, SiteError("no"), SiteError("no"), None]
+    apps = AppProbes(lambda _: errors.pop(0))
+    found = [[each.error for each in apps.step({"app"}, n * AGAIN_S)] for n in range(5)]
+    assert [bool(each) for each in found] == [False, True, False, True, True]
+    assert found[3][0] is not None
+    assert apps.step({"app"}, 4 * AGAIN_S + 1) == [], "it is not asked at each step"
 
 
 def test_what_hangs_has_not_answered_and_threads_are_few() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tidemill.config.site import Harvest, SiteConfig
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Resources
 from tidemill.model.state import AllocationState
+from tidemill.site.applications.programs import NodeShape
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, hopeless, late, suspended
-from tidemill.site.nodes.quarantine import NodeQuarantine
-from tidemill.site.state.site_state import Allocation
+from tidemill.site.nodes.quarantine import NodeQuarantine, owners_at_work
+from tidemill.site.state.site_state import Allocation, GrantState, SiteJob, UndonePiece
 from tidemill.wire.node import Done, Started
 
 SECOND = 1_000_000
@@ -91,6 +95,32 @@ def costs() -> Costs:
 @pytest.fixture
 def nodes(tmp_path: Path, costs: Costs) -> NodeQuarantine:
     return NodeQuarantine(tmp_path / "quarantine.json", CONFIG, costs)
+
+
+def test_an_owner_counts_whose_work_runs_or_could_run_and_not_one_whose_job_only_lies_here() -> None:
+    shape = NodeShape(8, 16_000, {"gpu": 1})
+
+    def job(
+        number: int, owner: str, *, granted: bool = False, stopping: bool = False, **asked: Any
+    ) -> SiteJob:
+        return SiteJob(
+            id=number, campaign="c", owner=owner, seed_base=0, open=IntervalSet(), done=IntervalSet(),
+            spec=JobSpec(app="a", events=1, resources=Resources(**asked)), stopping=stopping,
+            ready=[] if granted else [UndonePiece(0, 1)],
+            grants={1: GrantState("f", IntervalSet([(0, 1)]))} if granted else {},
+        )  # fmt: skip
+
+    jobs = [
+        job(1, "runs", granted=True, cores=8),
+        job(2, "could", cores=8, memory_mb=16_000, devices={"gpu": 1}),
+        job(3, "wide", cores=9),
+        job(4, "large", memory_mb=16_001),
+        job(5, "percent", devices={"gpu": 2}),
+        job(6, "nodes", nodes=5),
+        job(7, "stops", stopping=True),
+        job(8, "waits"),
+    ]
+    assert owners_at_work(jobs, shape, 4, {8}.__contains__) == {"runs", "could"}
 
 
 def test_only_what_was_asked_for_before_the_sentence_may_get_the_node_and_goes(nodes: NodeQuarantine) -> None:
