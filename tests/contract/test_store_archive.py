@@ -28,6 +28,7 @@ from tidemill.server.api.routes import (
 from tidemill.server.archive import lookup
 from tidemill.server.archive.archiver import Archiver, OpenBatch
 from tidemill.server.archive.parquet import Archive
+from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
 from tidemill.server.read import api_pages, archived, feed, numbered
 from tidemill.server.read.listing import Filter
@@ -416,6 +417,26 @@ def test_an_archive_whose_file_system_hangs_does_not_keep_a_server_from_ending(k
     hangs = ending.is_alive()
     over.set()
     assert not hangs
+
+
+def test_an_error_in_making_room_does_not_keep_campaigns_from_the_archive(
+    kept: Kept, capfd: pytest.CaptureFixture[str]
+) -> None:
+    every = kept.finish("a")
+    write = kept.world.dispatcher.writer.write
+
+    def fail(session: Session, now_us: int) -> bool:
+        raise SiteError("no room is made")
+
+    def until_written(act: Any) -> Any:
+        if not kept.live():
+            made._stopped.set()
+        return write(act)
+
+    made = Archiver(kept.world.store, until_written, kept.archive, keep_s=0, shorten=fail)
+    made._run()
+    assert (kept.live(), kept.archived(), kept.archive.trouble) == ([], every, "")
+    assert "room.failed" in capfd.readouterr().err
 
 
 def gone(kept: Kept) -> list[int]:

@@ -55,7 +55,8 @@ def hash_of(key: str) -> int:
 
 
 def shorten(world: World, *, keep_s: float = 0.0) -> None:
-    shortening = Shortening(world.dispatcher.writer.write, keep_s=keep_s)
+    write = world.dispatcher.writer.write
+    shortening = Shortening(write, lambda: world.dispatcher.storage, keep_s=keep_s, keep_short_s=keep_s)
     while shortening.step(world.reader, clock.now_us() + 1):
         pass
 
