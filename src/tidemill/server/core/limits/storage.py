@@ -15,9 +15,9 @@ FREE_SHARE = 0.01  #: of the file system stays free, at most FREE_BYTES
 FREE_BYTES = 1_000_000_000
 SHORT_SHARE = 0.5  #: room is short from this part of what may be stored on
 _HINT = (
-    "wait and submit again later, cancel what is not needed, or ask the server's operator: a day after a job was "
-    "canceled before it ran, its specification is freed if that has more than 2 kB; all else when it has been ended "
-    "for `archive.keep_days`"
+    "cancel or wait for jobs that are not needed and try again later, or ask the server's operator: specifications of "
+    "more than 2 kB are freed a day after their jobs were canceled, if these never ran; all else leaves "
+    "`archive.keep_days` after its end"
 )
 
 
