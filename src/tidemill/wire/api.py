@@ -424,9 +424,7 @@ class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     changed: int
     unchanged: int
-    #: those of the unchanged that no retry can run again: they were canceled before they ran, and their specifications
-    #: have been removed since. A repeated answer does not count them
-    gone: int = 0
+    gone: int = 0  #: of the unchanged, jobs whose specifications were removed; 0 if `repeated`
     repeated: bool = False  #: this was done before, under this key; nothing changed now
 
 
