@@ -25,7 +25,7 @@ from tidemill.server.api.routes import (
     OwnerQuery,
     PageQuery,
 )
-from tidemill.server.archive import archiver, lookup
+from tidemill.server.archive import lookup
 from tidemill.server.archive.archiver import Archiver, OpenBatch
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.database.store import Session
@@ -420,10 +420,9 @@ def test_an_archive_whose_file_system_hangs_does_not_keep_a_server_from_ending(k
 
 
 def test_an_error_in_making_room_does_not_keep_campaigns_from_the_archive(
-    kept: Kept, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     every, passes = kept.finish("a"), []
-    monkeypatch.setattr(archiver, "PAUSE_S", 0.01)
 
     def fail(session: Session, now_us: int) -> bool:
         passes.append(now_us)
@@ -433,6 +432,7 @@ def test_an_error_in_making_room_does_not_keep_campaigns_from_the_archive(
 
     write = kept.world.dispatcher.writer.write
     made = Archiver(kept.world.store, write, kept.archive, keep_s=0, shorten=fail)
+    made.pause_s = 0.01
     made._run()
     assert (kept.live(), kept.archived(), kept.archive.trouble) == ([], every, "")
     assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == ["room.failed"] * 2

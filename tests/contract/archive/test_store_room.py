@@ -18,7 +18,6 @@ from tidemill.model.job import Input, JobSpec
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.core.limits.storage import Storage
-from tidemill.server.core.specifications import shortening
 from tidemill.server.core.specifications.shortening import PIECE, PIECE_BYTES, Shortening, _Due, _piece
 from tidemill.server.database.rows import JOB_BYTES
 from tidemill.wire.api import ActionRequest, SubmitRequest
@@ -141,26 +140,24 @@ def test_room_that_is_short_for_all_is_made_by_all(world: World, counting: Count
     assert whole(world, hers + his) == []
 
 
-def test_a_specification_of_many_jobs_stays_and_is_judged_once(
-    world: World, counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_specification_of_many_jobs_stays_and_is_judged_once(world: World, counting: Counting) -> None:
     few, many = canceled(world, "eve", of_each=PIECE), canceled(world, "eve", of_each=PIECE + 1)
-    monkeypatch.setattr(shortening, "LOOK", 100)
-    assert counting.run(days=31) == 1
+    made = counting.made()
+    made.look = 100
+    assert counting.run(made, days=31) == 1
     assert (whole(world, few[:1] + few[-1:]), whole(world, many[-1:])) == ([], many[-1:])
     assert max(counting.judged.values()) == 1
 
 
-def test_a_specification_of_which_one_job_ran_is_judged_once(
-    world: World, counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_specification_of_which_one_job_ran_is_judged_once(world: World, counting: Counting) -> None:
     site = Site(world)
     jobs = world.submit(*[large("shared")] * 5)
     (lease,) = leases(site.sync(want=1))
     site.sync(done(lease), want=0)
     world.dispatcher.handle_cancel(ActionRequest(jobs=jobs))
-    monkeypatch.setattr(shortening, "LOOK", 1)
-    assert counting.run(days=31) == 0
+    made = counting.made()
+    made.look = 1
+    assert counting.run(made, days=31) == 0
     assert (whole(world, jobs), list(counting.judged.values())) == (jobs, [1])
 
 
@@ -192,12 +189,10 @@ def test_a_piece_has_at_most_so_many_jobs_and_bytes() -> None:
     assert [len(part) for part in _piece([_Due(1, jobs=1, bytes=1)] * PIECE)] == [PIECE, 0]
 
 
-def test_a_server_that_ends_begins_no_further_piece(
-    world: World, counting: Counting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_server_that_ends_begins_no_further_piece(world: World, counting: Counting, tmp_path: Path) -> None:
     jobs = canceled(world, "ada", jobs=5)
-    monkeypatch.setattr(shortening, "PIECE", 1)
     made = Shortening(counting.write, lambda: world.dispatcher.storage, keep_s=-1.0)
+    made.piece = 1
     archiver = Archiver(
         world.store, counting.write, Archive(tmp_path / "archive"), keep_s=1e9, shorten=made.step
     )
@@ -206,12 +201,10 @@ def test_a_server_that_ends_begins_no_further_piece(
     assert (counting.writes, len(whole(world, jobs))) == (1, 4)
 
 
-def test_a_piece_that_fails_holds_up_no_other(
-    world: World, counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_piece_that_fails_holds_up_no_other(world: World, counting: Counting) -> None:
     jobs = canceled(world, "ada", jobs=3)
-    monkeypatch.setattr(shortening, "PIECE", 1)
     made = counting.made()
+    made.piece = 1
 
     def fail_once() -> None:
         if counting.writes == 1:

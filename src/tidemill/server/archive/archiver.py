@@ -95,7 +95,7 @@ class Archiver:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_installed = is_installed
-        self.piece = PIECE
+        self.piece, self.pause_s = PIECE, PAUSE_S
         #: pause as long as each piece took, so that others have the database half of the time
         self.rests = True
 
@@ -138,7 +138,7 @@ class Archiver:
                 if not self._stopped.is_set():
                     self._archive.trouble = str(error)[:200] or repr(error)
                     _LOG.error("archive.failed", error=repr(error))
-            self._stopped.wait(PAUSE_S)
+            self._stopped.wait(self.pause_s)
 
     def _make_room(self) -> None:
         """Shorten what is due. What goes wrong with it is logged, and holds up no archiving. Raises _Stopped."""

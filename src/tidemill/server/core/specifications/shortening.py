@@ -82,13 +82,14 @@ class Shortening:
         self._short: dict[str | None, _Walk] = {}  #: by the owner whose room is short; None = the room of all
         self._due: list[_Due] = []
         self._before = 0
+        self.look, self.piece = LOOK, PIECE
 
     def step(self, session: Session, now_us: int) -> bool:
         """Examine some jobs, or shorten some specifications in one transaction; False if nothing is left to do now.
         Bounded: at most LOOK jobs are read, or PIECE jobs and about PIECE_BYTES changed."""
         if self._due:
             # What fails is not tried again in the life of the process: it must not hold up the rest.
-            piece, self._due = _piece(self._due)
+            piece, self._due = _piece(self._due, self.piece)
             self._write(partial(_shorten, specs=[each.spec for each in piece], before=self._before))
             return True
         if self._examine(session, self._all, now_us - self._keep_us, None):
@@ -111,7 +112,7 @@ class Shortening:
         """Find what is due among the next jobs of a walk; False if there are none."""
         after_us, after = walk.place
         before = walk.before = before if walk.before is None else walk.before
-        rows = session.rows("jobs_ended_from", after_us=after_us, after=after, before=before, limit=LOOK)
+        rows = session.rows("jobs_ended_from", after_us=after_us, after=after, before=before, limit=self.look)
         if not rows:
             walk.end()
             return False
@@ -123,12 +124,12 @@ class Shortening:
         return True
 
 
-def _piece(due: list[_Due]) -> tuple[list[_Due], list[_Due]]:
+def _piece(due: list[_Due], most: int = PIECE) -> tuple[list[_Due], list[_Due]]:
     """The first of these that fit into one transaction, at least one, and the rest."""
     jobs = size_bytes = 0
     for number, each in enumerate(due):
         jobs += each.jobs
-        if number and (jobs > PIECE or size_bytes > PIECE_BYTES):
+        if number and (jobs > most or size_bytes > PIECE_BYTES):
             return due[:number], due[number:]
         size_bytes += each.bytes
     return due, []
