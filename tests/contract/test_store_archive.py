@@ -28,6 +28,7 @@ from tidemill.server.api.routes import (
 from tidemill.server.archive import lookup
 from tidemill.server.archive.archiver import Archiver, OpenBatch
 from tidemill.server.archive.parquet import Archive
+from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
 from tidemill.server.read import api_pages, archived, feed, numbered
 from tidemill.server.read.listing import Filter
@@ -416,6 +417,25 @@ def test_an_archive_whose_file_system_hangs_does_not_keep_a_server_from_ending(k
     hangs = ending.is_alive()
     over.set()
     assert not hangs
+
+
+def test_an_error_in_making_room_does_not_keep_campaigns_from_the_archive(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    every, passes = kept.finish("a"), []
+
+    def fail(session: Session, now_us: int) -> bool:
+        passes.append(now_us)
+        if len(passes) == 3:
+            made._stopped.set()
+        raise SiteError("no room is made")
+
+    write = kept.world.dispatcher.writer.write
+    made = Archiver(kept.world.store, write, kept.archive, keep_s=0, shorten=fail)
+    made.pause_s = 0.01
+    made._run()
+    assert (kept.live(), kept.archived(), kept.archive.trouble) == ([], every, "")
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == ["room.failed"] * 2
 
 
 def gone(kept: Kept) -> list[int]:

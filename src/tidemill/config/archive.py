@@ -15,5 +15,9 @@ class Archiving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     keep_days: Annotated[
         float,
         msgspec.Meta(gt=0, le=36_500),
-        doc("Keep ended campaigns in the database, where they can be retried, for N days; then archive them"),
+        doc(
+            "Keep ended campaigns in the database, where their jobs can be retried, for N days; then archive them. "
+            "Jobs that were canceled before they ran may lose large specifications earlier (docs/operations.md, Room "
+            "for jobs)"
+        ),
     ] = 90.0

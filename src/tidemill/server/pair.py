@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # it needs PostgreSQL's package, which a server on SQLite doe
 BEAT_S = 1.0
 AGAIN_S = 5.0  #: after a take-over that failed: the other server may try
 JOIN_S = 10.0
-KEEP_CANCELED_S = 86_400.0  #: a cancellation by mistake is noticed within a day
 _LOG = log.Log("pair")
 
 
@@ -64,9 +63,7 @@ class ActiveParts:
                 Archiver(
                     self._store, self._dispatcher.writer.write, self._dispatcher.rules.archive,
                     keep_s=self._config.archive.keep_days * 86_400,
-                    shorten=Shortening(
-                        self._dispatcher.writer.write, keep_s=KEEP_CANCELED_S
-                    ).step,
+                    shorten=Shortening(self._dispatcher.writer.write, lambda: self._dispatcher.storage).step,
                 )
             )  # fmt: skip
             gateway = self._gateway = running.enter_context(

@@ -424,6 +424,7 @@ class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     changed: int
     unchanged: int
+    gone: int = 0  #: of the unchanged, jobs whose specifications were removed; 0 if `repeated`
     repeated: bool = False  #: this was done before, under this key; nothing changed now
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.contract.server_world import Site, World, done, leases
 
 from tidemill import clock
+from tidemill.cli.start.quickstart import FREE_BYTES_MIN, _check_free
 from tidemill.config.quotas import Quotas
+from tidemill.errors import SiteError
 from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.model.job import Input, JobSpec
-from tidemill.server.core.limits.storage import Storage, stored_bytes
+from tidemill.server.core.limits.storage import FREE_BYTES, Storage, stored_bytes
 from tidemill.server.core.specifications.shortening import LARGE_BYTES, Shortening
 from tidemill.server.database.store import Store
 from tidemill.server.errors import RequestError, RoomError
@@ -55,7 +59,8 @@ def hash_of(key: str) -> int:
 
 
 def shorten(world: World, *, keep_s: float = 0.0) -> None:
-    shortening = Shortening(world.dispatcher.writer.write, keep_s=keep_s)
+    write = world.dispatcher.writer.write
+    shortening = Shortening(write, lambda: world.dispatcher.storage, keep_s=keep_s, keep_short_s=keep_s)
     while shortening.step(world.reader, clock.now_us() + 1):
         pass
 
@@ -185,3 +190,28 @@ def test_a_submission_with_the_text_of_a_short_specification_runs(world: World) 
     request = SubmitRequest(key="k", campaign="short", jobs=[world.job(job).spec])
     fresh = world.dispatcher.handle_submit(request, ada).first_job
     assert fresh in {each.job for each in leases(Site(world).sync())}
+
+
+@pytest.mark.parametrize("total_gb", [10, 250, 4000])
+def test_a_quickstart_that_begins_has_the_room_that_its_server_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total_gb: int
+) -> None:
+    free = [0]
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: SimpleNamespace(total=total_gb * 1000 * MB, free=free[0])
+    )
+    storage = Storage(tmp_path / "t.db", Quotas())
+    assert storage.free_bytes_min <= FREE_BYTES <= 1000 * MB
+
+    free[0] = storage.free_bytes_min + FREE_BYTES_MIN - 1
+    with pytest.raises(SiteError, match="are free at"):
+        _check_free(tmp_path / "new" / "place", hint="", serves=True)
+    free[0] += 1
+    _check_free(tmp_path / "new" / "place", hint="", serves=True)
+    free[0] -= FREE_BYTES_MIN  # a run takes less
+    storage.check_free()
+    free[0] -= 1
+    with pytest.raises(RoomError):
+        storage.check_free()
+    free[0] = FREE_BYTES_MIN
+    _check_free(tmp_path, hint="", serves=False)

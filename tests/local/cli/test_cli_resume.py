@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worlds.home.homes import TIDEMILL, Home, started_home
+from tests.worlds.home.homes import TIDEMILL, Home, started_home, wait_for
 
 from tidemill.cli.verbs import VERBS, load, parser_of
 from tidemill.client import Client
+from tidemill.model.job import Input, JobSpec
 
 #: allocates and touches 300 MB, then stays long enough to be measured
 HUNGRY = ["python3", "-c", "x = bytearray(300 << 20); import time; time.sleep(3)"]
@@ -337,3 +339,28 @@ def test_a_dry_run_refuses_a_directory_of_the_kernel_as_a_run_does(home: Home) -
             assert done.returncode == 2, done.stderr
             assert "outputs cannot be written to `/proc/x/" in done.stderr
             assert "belongs to the kernel (`proc`)" in done.stderr
+
+
+def test_a_campaign_canceled_long_ago_says_which_jobs_cannot_run_again_and_why() -> None:
+    with started_home() as home:
+        inputs = [
+            Input(name=f"i{number}", url=f"file:///data/{number:03}" + "x" * 900) for number in range(5)
+        ]
+        spec = JobSpec(command=["true"], inputs=inputs, site="nowhere")
+        client = Client(home=home.path)
+        jobs = client.submit(spec, campaign="old", repeat=[2]).jobs
+        assert home.run("job", "cancel", "--campaign", "old").returncode == 0
+        home.stop()
+        with sqlite3.connect(home.path / "server" / "tidemill.db") as database:
+            database.execute("UPDATE jobs SET ended_us = ended_us - 31 * 86400000000")
+        database.close()
+        home.start()
+        client = Client(home=home.path)
+        wait_for(lambda: not client.job(jobs[0]).spec.inputs, home.logs)
+
+        why = "2 jobs cannot run again: canceled before anything ran, and the specification has been removed since"
+        for words in (["job", "retry", "--campaign", "old"], ["run", "--resume", "old"]):
+            done = home.run(*words)
+            assert why in done.stderr, done.stderr
+            assert "nothing to run again" not in done.stderr
+        assert home.data("job", "retry", "--campaign", "old")["gone"] == 2

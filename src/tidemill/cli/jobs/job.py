@@ -12,9 +12,17 @@ from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
 from tidemill.cli.jobs.named import one_job
-from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
-from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio, times_text
+from tidemill.model.quantities import (
+    bytes_text,
+    count_text,
+    counted_text,
+    duration_text,
+    percent_text,
+    ratio,
+    times_text,
+)
 
 if TYPE_CHECKING:
     from tidemill.model.job import Resources
@@ -254,8 +262,19 @@ def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> i
         show_json(reply)
     else:
         say(f"{count_text(reply.changed)} {'job' if reply.changed == 1 else 'jobs'} {done}"
-            + (f", {count_text(reply.unchanged)} {not_done}" if reply.unchanged else ""))  # fmt: skip
+            + (f", {count_text(left)} {not_done}" if (left := reply.unchanged - reply.gone) else ""))  # fmt: skip
+        tell_gone(reply)
     return 0
+
+
+def tell_gone(reply: ActionReply) -> None:
+    """Say how many jobs no retry can run again, and why; nothing if there are none."""
+    if reply.gone:
+        say(
+            f"{counted_text(reply.gone, 'job')} cannot run again: canceled before anything ran, and the specification "
+            "has been removed since to make room"
+        )
+        hint("submit them again")
 
 
 COMMANDS = {

@@ -30,6 +30,7 @@ JOBS = 3  #: generation jobs; each is followed by an analysis of its events
 CAMPAIGN = "quickstart"
 NEEDED = ("pythia8mc", "pyhepmc", "uproot", "hist", "numpy")
 READY_S = 30.0
+FREE_BYTES_MIN = 500_000_000  #: a run takes far less
 
 
 def define(parser: Parser) -> None:
@@ -86,16 +87,26 @@ def run(args: Namespace) -> int:
     return 1 if failed else 0
 
 
+def _check_free(place: Path, *, hint: str, serves: bool) -> None:
+    """Raises SiteError if a directory, or the one that it will be in, has too little free space. `serves`: a server has
+    its database there, which takes no jobs below a floor of its own."""
+    from tidemill.server.core.limits.storage import floor_bytes
+
+    there = next(each for each in (place, *place.parents) if each.exists())
+    least = FREE_BYTES_MIN + (floor_bytes(there) if serves else 0)
+    if shutil.disk_usage(there).free < least:
+        raise SiteError(f"less than {bytes_text(least)} are free at `{place}`", hint=hint, transient=False)
+
+
 @contextmanager
 def _home(place: Path, *, keep: bool) -> Iterator[Path]:
     """A home of this run alone; what was started there has ended when the block ends, whatever happened."""
     from tidemill.cli.start.up import stop_up
     from tidemill.client.home import make_home
 
-    if shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free < 500_000_000:
-        raise SiteError(
-            f"less than 500 MB are free at `{place}`", hint="name another place with --dir", transient=False
-        )
+    _check_free(place, hint="name another place with --dir", serves=keep)
+    if not keep:
+        _check_free(Path(tempfile.gettempdir()), hint="set TMPDIR to another directory", serves=True)
     try:
         make_readable(place)
     except OSError as error:

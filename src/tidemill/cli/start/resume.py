@@ -13,6 +13,7 @@ from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.attach import attach
 from tidemill.cli.jobs.changes import CHANGING, changes_of, option_of
 from tidemill.cli.jobs.dry_run import check_places
+from tidemill.cli.jobs.job import tell_gone
 from tidemill.cli.jobs.named import known_campaign
 from tidemill.cli.jobs.outcome import PLACES_SHOWN, Telling, tell_outcome, tell_places
 from tidemill.cli.terminal import say, show, show_json
@@ -67,6 +68,7 @@ def resume(args: Namespace, client: Client, how: Telling) -> int:
             say(f"running failed and unfinished events of {counted_text(again, 'job')} again")
         if changes is not None:
             say(f"from now on, for {counted_text(reply.changed, 'job')}: {changes.text}")
+        tell_gone(reply)
     return attach(client, name, [], how, cancels=True)
 
 

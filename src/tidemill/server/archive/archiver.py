@@ -95,7 +95,7 @@ class Archiver:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_installed = is_installed
-        self.piece = PIECE
+        self.piece, self.pause_s = PIECE, PAUSE_S
         #: pause as long as each piece took, so that others have the database half of the time
         self.rests = True
 
@@ -125,9 +125,9 @@ class Archiver:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
+                self._make_room()
                 session = self._store.reader()
                 try:
-                    self._make_room(session)
                     while not self._stopped.is_set() and self.step(session):
                         pass
                     if self.is_installed():
@@ -138,13 +138,25 @@ class Archiver:
                 if not self._stopped.is_set():
                     self._archive.trouble = str(error)[:200] or repr(error)
                     _LOG.error("archive.failed", error=repr(error))
-            self._stopped.wait(PAUSE_S)
+            self._stopped.wait(self.pause_s)
 
-    def _make_room(self, session: Session) -> None:
-        began_s = clock.monotonic_s()
-        while self._shorten is not None and self._shorten(session, clock.now_us()):
-            self._rest(began_s)
-            began_s = clock.monotonic_s()
+    def _make_room(self) -> None:
+        """Shorten what is due. What goes wrong with it is logged, and holds up no archiving. Raises _Stopped."""
+        if self._shorten is None:
+            return
+        try:
+            session = self._store.reader()
+            try:
+                began_s = clock.monotonic_s()
+                while self._shorten(session, clock.now_us()):
+                    self._rest(began_s)
+                    began_s = clock.monotonic_s()
+            finally:
+                session.close()
+        except Exception as error:
+            if self._stopped.is_set():
+                raise
+            _LOG.error("room.failed", error=repr(error))
 
     def step(self, session: Session) -> bool:
         """Do what is next; False if nothing is to be done, or not now."""

@@ -107,7 +107,12 @@ def act_in_pieces(
                 on = f"campaign {campaign.reference}"
             facts: dict[str, Any] = {} if request.changes is None else {"changes": request.changes.names}
             audit_log.note(work, *by, on, changed=done, reason=request.reason, **facts)
-        reply = ActionReply(changed=so_far.changed + done, unchanged=so_far.unchanged + len(jobs) - done)
+        gone = len(shortened(work.session, jobs)) if by[1] is Act.RETRY else 0
+        reply = ActionReply(
+            changed=so_far.changed + done,
+            unchanged=so_far.unchanged + len(jobs) - done,
+            gone=so_far.gone + gone,
+        )
         if jobs and jobs[-1:] != named[-1:]:
             return reply, jobs[-1]
         _keep_answer(work, key, reply)
@@ -249,7 +254,8 @@ def retry(
 def _shortened(job: int) -> RequestError:
     return RequestError(
         f"job {job} was canceled before it ran, and its specification has been removed since: it cannot be retried",
-        hint="submit it again: large specifications are kept for a day after a cancellation",
+        hint="submit it again: a large specification is kept for 30 days after a cancellation, for one day where room "
+        "is short",
     )
 
 

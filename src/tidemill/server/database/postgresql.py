@@ -42,6 +42,8 @@ class Postgresql:
             # Statements read few rows through indexes. The default, 4, is for spinning disks: with it, pages of a
             # database with some thousand campaigns read whole tables, and only those of a larger one use the indexes
             connection.execute("SET random_page_cost = 1.1")
+            # Compiling a statement of milliseconds costs up to a second where a table has grown since its statistics
+            connection.execute("SET jit = off")
             if self._reads:
                 connection.execute("SET default_transaction_read_only = on")
             else:

@@ -16,6 +16,10 @@ SELECT bytes FROM stored WHERE owner = :owner;
 -- Bytes of the jobs of all owners.
 SELECT COALESCE(SUM(bytes), 0) FROM stored;
 
+-- name: owners_storing
+-- Owners whose jobs have more bytes than a number. What has no owner has no quota.
+SELECT owner FROM stored WHERE bytes > :bytes AND owner <> '' ORDER BY owner;
+
 -- name: add_stored
 -- Jobs of an owner were added.
 INSERT INTO stored (owner, bytes) VALUES (:owner, :bytes) ON CONFLICT (owner) DO UPDATE SET bytes = stored.bytes + excluded.bytes;

@@ -78,7 +78,7 @@ def problems(session: Session, watched: Watched) -> list[str]:
         found.append("writer_ended")
     if writer.full:
         found.append("database_full")
-    if watched.dispatcher.storage.is_short(session):
+    if watched.dispatcher.storage.is_over(session):
         found.append("storage")
     if writer.waiting > BUSY:
         found.append("busy")

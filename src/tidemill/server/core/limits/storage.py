@@ -11,11 +11,13 @@ from tidemill.server.errors import RoomError
 
 SHARE_MAX = 0.5  #: of the file system that holds the database
 POSTGRESQL_BYTES_MAX = 100_000_000_000  #: its file system may be another machine's
-FREE_SHARE = 0.02  #: of the file system stays free, at most FREE_BYTES
-FREE_BYTES = 5_000_000_000
+FREE_SHARE = 0.01  #: of the file system stays free, at most FREE_BYTES
+FREE_BYTES = 1_000_000_000
+SHORT_SHARE = 0.5  #: room is short from this part of what may be stored on
 _HINT = (
-    "cancel or wait for jobs that are not needed and try again later, or ask the server's operator: what was canceled "
-    "before it ran is freed after a day, what ended after `archive.keep_days`"
+    "cancel or wait for jobs that are not needed and try again later, or ask the server's operator: specifications of "
+    "more than 2 kB are freed a day after their jobs were canceled, if these never ran; all else leaves "
+    "`archive.keep_days` after its end"
 )
 
 
@@ -27,7 +29,8 @@ class Storage:
         total_bytes = None if self._folder is None else shutil.disk_usage(self._folder).total
         default = POSTGRESQL_BYTES_MAX if total_bytes is None else int(SHARE_MAX * total_bytes)
         self.bytes_max = quotas.all_stored_bytes_max or default
-        least = 0 if total_bytes is None else int(min(FREE_BYTES, FREE_SHARE * total_bytes))
+        self._owner_bytes_max = quotas.stored_bytes_max
+        least = 0 if self._folder is None else floor_bytes(self._folder)
         self.free_bytes_min = least if free_bytes_min is None else free_bytes_min
 
     def check_free(self) -> None:
@@ -55,11 +58,26 @@ class Storage:
         """Free space of the database's file system; None = it is not known."""
         return None if self._folder is None else shutil.disk_usage(self._folder).free
 
-    def is_short(self, session: Session) -> bool:
+    def is_over(self, session: Session) -> bool:
         """Whether submissions are refused now."""
+        return self._is_low() or stored_bytes(session) >= self.bytes_max
+
+    def short_of(self, session: Session) -> list[str] | None:
+        """The owners whose canceled jobs are to make room now: those with over half of their quota. None = those of all
+        owners, as all together have over half, or the disk is nearly full."""
+        if self._is_low() or stored_bytes(session) > SHORT_SHARE * self.bytes_max:
+            return None
+        least = int(SHORT_SHARE * self._owner_bytes_max)
+        return [owner for (owner,) in session.rows("owners_storing", bytes=least)]
+
+    def _is_low(self) -> bool:
         free_bytes = self.free_bytes()
-        is_low = free_bytes is not None and free_bytes < self.free_bytes_min
-        return is_low or stored_bytes(session) >= self.bytes_max
+        return free_bytes is not None and free_bytes < self.free_bytes_min
+
+
+def floor_bytes(folder: Path) -> int:
+    """Free space on the file system of a directory below which a server with its database there takes no jobs."""
+    return int(min(FREE_BYTES, FREE_SHARE * shutil.disk_usage(folder).total))
 
 
 def stored_bytes(session: Session) -> int:

@@ -1,76 +1,172 @@
 """Gives back the room of jobs that were canceled before anything of them ran.
 
-A large specification of such a job stays for a while, in which the job can be retried. Then the job gets a short one
-that says what it was, and the large one is deleted; the database uses its pages again.
+A large specification of such a job stays for a while, in which the job can be retried: for a month, or for a day where
+room is short. Then the job gets a short one that says what it was, and the large one is deleted; the database uses its
+pages again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tidemill.model.job import JobSpec
 from tidemill.server.core import rights
+from tidemill.server.core.limits.storage import Storage
 from tidemill.server.database.rows import CANCELED
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
 
 LARGE_BYTES = 2_000  #: a specification of fewer stays: its job can be retried until it is archived
-LOOK = 5_000  #: ended jobs that are examined in one step
-PIECE = 1_000  #: jobs that get a short specification in one transaction
+KEEP_S = 30 * 86_400.0  #: a large one stays for this time after the cancellation
+KEEP_SHORT_S = 86_400.0  #: the same where room is short: a cancellation by mistake is noticed within a day
+LOOK = 1_000  #: ended jobs that are examined in one step
+PIECE = 1_000  #: jobs that get a short specification in one transaction; a specification of more jobs stays
+PIECE_BYTES = 16_000_000  #: of specifications that are deleted in one transaction, but for the last of them
+JUDGED = 100_000  #: specifications that are remembered so that their other jobs do not lead to them again
 WORD_MAX = 200  #: characters of a command's program that are kept
 _ENCODER = msgspec.json.Encoder()
 Write = Callable[[Callable[[UnitOfWork], Any]], Any]
 
 
-class Shortening:
-    """Examines ended jobs in the order of their ends, each once in the life of the process."""
+class _Due(NamedTuple):
+    """A specification that may be shortened."""
 
-    def __init__(self, write: Write, *, keep_s: float) -> None:
-        self._write, self._keep_us = write, int(keep_s * 1e6)
-        self._place = (0, 0)
+    spec: int
+    jobs: int
+    bytes: int
+
+
+class _Walk:
+    """A way through the ended jobs, in the order of their ends. `place`: the last one that was examined; `before`: when
+    those ended that it examines until it comes to its end, so that all jobs of a specification get the same answer."""
+
+    def __init__(self, place: tuple[int, int]) -> None:
+        self.place = place
+        self.before: int | None = None
+        self.judged: set[int] = set()
+
+    def end(self) -> None:
+        """Nothing is left to examine. By the next time, more jobs are old enough."""
+        self.before = None
+        self.judged.clear()
+
+    def fresh(self, specs: Iterable[int]) -> list[int]:
+        """Those that have not been judged since the walk last came to its end."""
+        found = sorted(set(specs) - self.judged)
+        if len(self.judged) + len(found) > JUDGED:
+            self.judged.clear()
+        self.judged.update(found)
+        return found
+
+
+class Shortening:
+    """Examines ended jobs: each once in the life of the process when its month is over, and once, or once for its
+    owner, a day after its end if room is short then or later."""
+
+    def __init__(
+        self,
+        write: Write,
+        storage: Callable[[], Storage],
+        *,
+        keep_s: float = KEEP_S,
+        keep_short_s: float = KEEP_SHORT_S,
+    ) -> None:
+        self._write, self._storage = write, storage
+        self._keep_us, self._keep_short_us = int(keep_s * 1e6), int(keep_short_s * 1e6)
+        self._all = _Walk((0, 0))  #: the month is over
+        self._short: dict[str | None, _Walk] = {}  #: by the owner whose room is short; None = the room of all
+        self._due: list[_Due] = []
+        self._before = 0
+        self.look, self.piece = LOOK, PIECE
 
     def step(self, session: Session, now_us: int) -> bool:
-        """Shorten what is due among the next jobs; False if there are none. Bounded, but for the jobs of one
-        specification."""
-        before = now_us - self._keep_us
-        rows = session.rows(
-            "jobs_ended_from", after_us=self._place[0], after=self._place[1], before=before, limit=LOOK
+        """Examine some jobs, or shorten some specifications in one transaction; False if nothing is left to do now.
+        Bounded: at most LOOK jobs are read, or PIECE jobs and about PIECE_BYTES changed."""
+        if self._due:
+            # What fails is not tried again in the life of the process: it must not hold up the rest.
+            piece, self._due = _piece(self._due, self.piece)
+            self._write(partial(_shorten, specs=[each.spec for each in piece], before=self._before))
+            return True
+        if self._examine(session, self._all, now_us - self._keep_us, None):
+            return True
+        owners = self._storage().short_of(session)
+        return any(
+            self._examine(session, self._walk(owner), now_us - self._keep_short_us, owner)
+            for owner in ([None] if owners is None else owners)
         )
+
+    def _walk(self, owner: str | None) -> _Walk:
+        """What the walks for everybody have passed is not examined again for one owner."""
+        known = [self._all, *(self._short[each] for each in (None, owner) if each in self._short)]
+        place = max(each.place for each in known)
+        walk = self._short.setdefault(owner, _Walk(place))
+        walk.place = place
+        return walk
+
+    def _examine(self, session: Session, walk: _Walk, before: int, owner: str | None) -> bool:
+        """Find what is due among the next jobs of a walk; False if there are none."""
+        after_us, after = walk.place
+        before = walk.before = before if walk.before is None else walk.before
+        rows = session.rows("jobs_ended_from", after_us=after_us, after=after, before=before, limit=self.look)
         if not rows:
+            walk.end()
             return False
-        specs = sorted({spec for _, spec, state, _ in rows if state == CANCELED})
-        for number in _never_run(session, specs, before):
-            while self._write(partial(_shorten, spec=number, before=before)):
-                pass
-        self._place = (rows[-1][3], rows[-1][0])
+        of = {spec: job for job, spec, state, _ in rows if state == CANCELED}
+        due, self._before = _never_run(session, walk.fresh(of), before), before
+        owners = {} if owner is None else rights.owners_of(session, [of[each.spec] for each in due])
+        self._due = [each for each in due if owner is None or owners.get(of[each.spec]) == owner]
+        walk.place = (rows[-1][3], rows[-1][0])
         return True
 
 
-def _never_run(session: Session, specs: list[int], before: int) -> list[int]:
-    """Which of these are large, and only of jobs that were canceled before a time and of which nothing ran."""
-    rows = session.rows("specs_never_run", ids=specs, least=LARGE_BYTES, before=before) if specs else []
-    return [number for (number,) in rows]
+def _piece(due: list[_Due], most: int = PIECE) -> tuple[list[_Due], list[_Due]]:
+    """The first of these that fit into one transaction, at least one, and the rest."""
+    jobs = size_bytes = 0
+    for number, each in enumerate(due):
+        jobs += each.jobs
+        if number and (jobs > most or size_bytes > PIECE_BYTES):
+            return due[:number], due[number:]
+        size_bytes += each.bytes
+    return due, []
 
 
-def _shorten(work: UnitOfWork, *, spec: int, before: int) -> bool:
-    """Some jobs of a specification get the short one; whether there may be more."""
+def _never_run(session: Session, specs: list[int], before: int) -> list[_Due]:
+    """Which of these are large, and of few jobs that were all canceled before a time and of which nothing ran."""
+    if not specs:
+        return []
+    rows = session.rows("specs_never_run", ids=specs, least=LARGE_BYTES, most=PIECE, before=before)
+    return [_Due(*each) for each in rows]
+
+
+def _shorten(work: UnitOfWork, *, specs: list[int], before: int) -> None:
+    """The jobs of these specifications get short ones, but for those of which one was retried meanwhile."""
     session = work.session
-    if not _never_run(session, [spec], before):
-        return False  # one of its jobs was retried
-    jobs = session.rows("jobs_with_spec", spec=spec, limit=PIECE)
-    owner = rights.owners_of(session, [jobs[0][0]])[jobs[0][0]]
-    ((_, text),) = session.rows("specs_by_id", ids=[spec])
-    short = _short_number(work, owner, short_of(bytes(text)))
-    session.many("respecify_jobs", [(job, kind, short) for job, kind in jobs])
-    for number, digest, length in session.rows("delete_specs", ids=[spec]):
-        work.memory.forget_spec(number, bytes(digest))
-        session.run("credit_stored", owner=owner, bytes=int(length))
-    return len(jobs) == PIECE
+    due = [each.spec for each in _never_run(session, specs, before)]
+    if not due:
+        return
+    jobs = session.rows("jobs_with_specs", ids=due)
+    of = {spec: job for job, _, spec in jobs}
+    whose = rights.owners_of(session, sorted(of.values()))
+    short: dict[tuple[str, bytes], int] = {}
+    numbers: dict[int, int] = {}  #: of the short specifications, by the long ones'
+    for spec, text in session.rows("specs_by_id", ids=due):
+        key = whose[of[spec]], short_of(bytes(text))
+        if key not in short:
+            short[key] = _short_number(work, *key)
+        numbers[spec] = short[key]
+    session.many("respecify_jobs", [(job, kind, numbers[spec]) for job, kind, spec in jobs])
+    gone: dict[str, int] = {}
+    for spec, digest, length in session.rows("delete_specs", ids=due):
+        work.memory.forget_spec(spec, bytes(digest))
+        owner = whose[of[spec]]
+        gone[owner] = gone.get(owner, 0) + int(length)
+    for owner in sorted(gone):
+        session.run("credit_stored", owner=owner, bytes=gone[owner])
 
 
 def short_of(text: bytes) -> bytes:
