@@ -101,7 +101,7 @@ class Shortening:
         )
 
     def _walk(self, owner: str | None) -> _Walk:
-        """What the walks for everybody have passed is not examined again for one owner."""
+        """What the walks for all owners have passed is not examined again for one owner."""
         known = [self._all, *(self._short[each] for each in (None, owner) if each in self._short)]
         place = max(each.place for each in known)
         walk = self._short.setdefault(owner, _Walk(place))
