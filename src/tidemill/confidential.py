@@ -69,8 +69,8 @@ def cut(text: str) -> str:
 def cut_data(value: Any, strength: str = "") -> Any:
     """The same value with every text in it cut, also those that are keys, and what stands behind the name of a secret.
 
-    Below the name of a password or another strong one, all texts are cut: `{"password": {"value": "..."}}`. What is no
-    type of JSON becomes one, if need be a text. `strength` says what the name of the value is.
+    Below the name of a password or another strong one, all texts are cut: `{"password": {"value": "..."}}`. What
+    JSON has no type for becomes one that it has, if need be a text. `strength` says what the name of the value is.
     """
     kind = type(value)
     if kind is str:
@@ -129,7 +129,7 @@ def cut_lines(text: str) -> str:
     if text.lstrip()[:1] in _JSON_BEGINS and (whole := _cut_json(text)) is not None:
         return whole
     pieces: list[str] = []
-    others: list[str] = []  #: lines that are no JSON: a private key has several
+    others: list[str] = []  #: lines that cannot be read as JSON: a private key has several
     for line in text.splitlines(keepends=True):
         clean = _cut_json(line) if line[:1] in _JSON_BEGINS else None
         if clean is None:

@@ -39,7 +39,7 @@ def test_notes_of_a_killed_server_come_once(tmp_path: Path) -> None:
 
     def all_there() -> bool:
         return [each["on"] for each in logged(folder) if each["act"] == "submit"] == [
-            f"campaign {key}" for key in keys
+            f"campaign /{key}" for key in keys
         ]
 
     until(all_there)
@@ -59,7 +59,7 @@ def test_changes_are_told_after_an_older_copy_of_the_database_was_put_back(tmp_p
         for path in folder.glob("tidemill.db*"):
             path.unlink()  # as if the copy had been made before the first job
     told = [each["on"] for each in logged(folder) if each["act"] == "submit"]
-    assert told == [f"campaign {key}" for key in "abcde"]
+    assert told == [f"campaign /{key}" for key in "abcde"]
     assert [each["facts"]["numbers"] for each in logged(folder) if each["act"] == "database"] == [3]
     verify(folder)
 

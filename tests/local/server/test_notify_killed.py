@@ -18,8 +18,8 @@ from tidemill.wire.notification import Digest, JobsNews
 
 JOBS = 60
 JOB = JobSpec(command=["/bin/sh", "-c", "sleep 0.1"], events=2)
-ENDED = re.compile(r"^([\d,]+) jobs? of campaign `long` ended", re.MULTILINE)
-DONE = "Campaign `long` is done."
+ENDED = re.compile(r"^([\d,]+) jobs? of campaign `[^`]*/long` ended", re.MULTILINE)
+DONE = "/long` is done."
 
 
 @pytest.fixture(scope="module")

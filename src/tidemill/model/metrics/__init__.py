@@ -315,6 +315,7 @@ SERVER: dict[str, Metric] = {
                 (
                     "database_away",
                     "database_full",
+                    "storage",
                     "writer_ended",
                     "busy",
                     "archive",

@@ -167,7 +167,7 @@ class AppProbes:
 
 
 def _counts(target: ProbeTarget, it: _Place, error: SiteError | None) -> bool:
-    """Note an answer (None) or that there was none; whether that is a finding: one that is missed once is none."""
+    """Note an answer (None) or that there was none; whether that is a finding: the first missed one does not count."""
     it.missed = 0 if error is None else it.missed + 1
     if error is not None:
         _log.info("probe.failed", place=target.name, reason=error.message, times=it.missed)
