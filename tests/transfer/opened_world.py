@@ -44,7 +44,7 @@ wait $agent || true
 """
 READ = """set -e
 xrdcp --silent --nopbar "$1" got
-{ cat got; echo "url $1"; env | grep -E '^(TIDEMILL_INPUT|XRD_)' | sort; } >out.txt
+{ cat got; echo "url $1"; env | grep -E '^(TIDEMILL_INPUT_|XRD_)' | sort; } >out.txt
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import tempfile
 from collections.abc import Iterator
@@ -121,7 +122,7 @@ def test_a_site_that_learned_before_its_restart_takes_the_quicker_way_says_so_an
     command = ["/bin/sh", "-c", READ + "sleep 0.3", "read", "{input.data}"]
     name = learner(JobSpec(command=command, events=1))
     direct, cached = way_key("", place_of_url(url)), way_key("dtn", place_of_url(url))
-    slow = [ReadSample(clock.now_us(), 100.0)] * SAMPLES_MIN
+    slow = [ReadSample(clock.now_us(), 100.0, owner=getpass.getuser())] * SAMPLES_MIN
     before = LinksRecord(apps={name: AppReads(waits={direct: slow})})
     (short_path / "links.json").write_bytes(msgspec.json.encode(before))
     config = endpoint(origin) + f'\n[[caches]]\nname = "dtn"\nurl = "{cache.url}"\n'
