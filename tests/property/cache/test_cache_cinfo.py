@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.cache.contents.cinfo import (
+    OPENS_MAX,
     TIME_S_MAX,
     CacheAccess,
     CachedInfo,
@@ -22,6 +23,7 @@ from tidemill.errors import ProtocolError
 INT32 = st.integers(0, 2**31 - 1)
 INT63 = st.integers(0, 2**62)
 TIMES = st.integers(0, TIME_S_MAX)
+OPENS = st.integers(0, OPENS_MAX)
 ACCESSES = st.lists(
     st.builds(CacheAccess, TIMES, TIMES, INT32, INT32, INT32, INT63, INT63, INT63), max_size=20
 ).map(tuple)
@@ -33,7 +35,7 @@ def records(draw: st.DrawFn) -> CachedInfo:
     size = draw(st.integers(0, block * 200))
     count = (max(1, block_count(size, block)) + 7) // 8
     bits = draw(st.binary(min_size=count, max_size=count))
-    return CachedInfo(block, size, draw(TIMES), draw(INT63), bits, draw(ACCESSES))
+    return CachedInfo(block, size, draw(TIMES), draw(OPENS), bits, draw(ACCESSES))
 
 
 @given(records())
