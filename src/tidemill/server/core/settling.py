@@ -30,6 +30,7 @@ from tidemill.server.database.rows import (
     StoredLease,
     add_usage,
     clean,
+    usage_of,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.server.hospital import records
@@ -119,15 +120,21 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
     return report.count >= 1 and lease.first <= report.first and report.first + report.count <= lease.end
 
 
-def _believable(work: UnitOfWork, report: DoneReport, site: Site, lease: StoredLease) -> PayloadUsage:
-    """The usage of a report, without figures that no machine can have used: an event was at work for no longer than
-    it was leased. Wall time is charged to its owner, so a site could keep her from all others for years."""
+def _believable(
+    work: UnitOfWork, report: DoneReport, site: Site, job: StoredJob, lease: StoredLease
+) -> PayloadUsage:
+    """The usage of a report, without figures that no machine can have used: all events of a job together were at work
+    for no longer than since it began. Wall time is charged to its owner, so a site could keep her from all others for
+    years. Sites send the usage of many pieces with the first of them, so the bound is of the job."""
     usage = report.usage
     figures = msgspec.structs.astuple(usage)
     if min(figures) < 0:  # else a site could give an owner's share of the machines back
         work.complain("usage.negative", site=site.name, job=report.job, lease=report.lease)
         return PayloadUsage()
-    wall_us_max = report.count * (max(0, work.now_us - lease.leased_us) + CLOCK_STEP_US)
+    events = max(report.count, job.n_done + job.n_failed + job.n_leased)
+    began_us = min(job.started_us or lease.leased_us, lease.leased_us)
+    since_us = max(0, work.now_us - began_us) + CLOCK_STEP_US
+    wall_us_max = max(0, events * since_us - usage_of(job.usage).wall_us)
     if max(figures) <= USAGE_MAX and usage.wall_us <= wall_us_max:
         return usage
     work.complain(
@@ -178,7 +185,7 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     """Book what a result has cost. One that does not count is not booked: it is the same once more, or another won."""
-    sums, usage = work.sums[work.campaign_of(job)], _believable(work, report, site, lease)
+    sums, usage = work.sums[work.campaign_of(job)], _believable(work, report, site, job, lease)
     add(sums.usage, usage)
     job.usage = add_usage(job.usage, usage)
     sums.core_s += usage.wall_us / 1e6 * lease.cores
