@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from tidemill.model.job import JobSpec
 from tidemill.server.api.followers import Interest
 from tidemill.server.core import rights
 from tidemill.server.core.campaign_names import CampaignKey
-from tidemill.server.database.store import Store
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import feed, web_pages
 from tidemill.wire.api import ActionRequest, SubmitRequest
@@ -118,16 +116,6 @@ def test_a_name_that_another_uses_is_free_and_each_sees_her_own(world: World) ->
 
 
 # ---- below the routes -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store_world(tmp_path: Path) -> Iterator[StoreWorld]:
-    store = Store(path=tmp_path / "t.db")
-    store.init()
-    made = StoreWorld(store)
-    yield made
-    made.reader.close()
-    made.dispatcher.close()
 
 
 def submitter(name: str) -> Identity:

@@ -148,16 +148,6 @@ def steady(text: str) -> list[str]:
 # ---- fair share ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def store_world(tmp_path: Path) -> Iterator[StoreWorld]:
-    store = Store(path=tmp_path / "t.db")
-    store.init()
-    made = StoreWorld(store)
-    yield made
-    made.reader.close()
-    made.dispatcher.close()
-
-
 def submitter(name: str) -> Identity:
     return Identity(role=Role.SUBMITTER, name=name, via=Via.CERTIFICATE)
 
