@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, key_of, leases
 
 from tidemill.model.job import JobSpec
 from tidemill.server.core.settling import CLOCK_STEP_US, USAGE_MAX
 from tidemill.server.database.rows import USAGE_SUM_MAX
+from tidemill.server.database.store import Session
 from tidemill.server.read import api_pages
 from tidemill.wire.api import PayloadUsage
 
@@ -65,3 +69,32 @@ def test_the_usage_of_many_pieces_may_come_with_the_first(world: World) -> None:
     first.usage, later.usage = PayloadUsage(wall_us=300 * CLOCK_STEP_US), PayloadUsage()
     site.sync(first, later, want=0)
     assert world.job(1).usage.wall_us == 300 * CLOCK_STEP_US
+
+
+class Between:
+    """A reader at whose side the last report arrives between the queries of one answer."""
+
+    def __init__(self, session: Session, act: Callable[[], object]) -> None:
+        self._session, self._act = session, act
+        self.left = 0
+
+    def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Those of the session. The act runs before the query in question."""
+        if self.left == 0:
+            self._act()
+        self.left -= 1
+        return self._session.rows(name, **parameters)
+
+
+@pytest.mark.parametrize("queries", range(4))
+def test_a_campaign_whose_jobs_have_all_ended_has_all_its_events(world: World, queries: int) -> None:
+    world.submit(JobSpec(app="sim", events=10))
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    key = key_of(world.reader, "c")
+    reader = Between(world.reader, lambda: site.sync(done(lease), want=0))
+    reader.left = queries
+    found = api_pages.campaign(cast(Session, reader), key)
+    assert found.states in ({"COMPLETED": 1}, {"RUNNING": 1})
+    if "COMPLETED" in found.states:
+        assert found.events_done == 10

@@ -71,6 +71,7 @@ from tidemill.wire.api import (
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
 PATTERNS_READ = 200
+_OfCampaign = dict[int, dict[str, int]]
 
 
 def limit_of(limit: int | None, default: int = 100) -> int:
@@ -274,25 +275,38 @@ def campaigns(
 
 
 def campaign(session: Session, key: CampaignKey) -> CampaignRow:
-    """One campaign, also from the archive. Raises MissingError if it does not exist any more."""
+    """One campaign, also from the archive. Raises MissingError if it does not exist any more.
+
+    Its sums are at least as new as its states, for the writer may commit between two queries: who waits for the last
+    job to end finds all events in the same answer.
+    """
+    counts = _counts_of(session, [key.number])
     rows = session.rows("campaign_whole", id=key.number)
     kept = None if rows else archived.campaign(session, key.number)
     if kept is not None:
         return kept
     if not rows:
         raise campaign_names.missing(session, key.reference, key.owner)
-    return campaigns_of(session, rows)[0]
+    return _with_counts(rows, *counts)[0]
 
 
 def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:
     """Rows of `campaigns` with their jobs by state and failures by class."""
-    ids = [row[0] for row in rows]
-    states: dict[int, dict[str, int]] = defaultdict(dict)
+    return _with_counts(rows, *_counts_of(session, [row[0] for row in rows]))
+
+
+def _counts_of(session: Session, ids: list[int]) -> tuple[_OfCampaign, _OfCampaign]:
+    """Of each campaign: jobs by state, and failures by class."""
+    states: _OfCampaign = defaultdict(dict)
     for number, state, jobs in session.rows("counts_of_campaigns", ids=ids):
         states[number][JOB_STATES[state]] = int(jobs)
-    classes: dict[int, dict[str, int]] = defaultdict(dict)
+    classes: _OfCampaign = defaultdict(dict)
     for number, failure, count in session.rows("failure_counts", ids=ids):
         classes[number][failure] = count
+    return states, classes
+
+
+def _with_counts(rows: list[tuple[Any, ...]], states: _OfCampaign, classes: _OfCampaign) -> list[CampaignRow]:
     return [
         CampaignRow(
             name=row[1], owner=row[2], shares=row[3], created_us=row[4], jobs=row[5],
