@@ -25,7 +25,7 @@ from tidemill import __version__, clock, confidential
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.files import replaced
+from tidemill.files import read_bounded, replaced
 
 MEMBER_BYTES_MAX = 2_000_000  #: of a log or record: its end
 TOTAL_BYTES_MAX = 20_000_000
@@ -281,13 +281,7 @@ def _site(bundle: Bundle, site: Path) -> None:
 
 def _application(path: Path) -> str:
     """An application file without its secrets. Raises SiteError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(APP_BYTES_MAX + 1)
-    except OSError as error:
-        raise SiteError(f"`{path}`: {error.strerror}") from error
-    if len(content) > APP_BYTES_MAX:
-        raise SiteError(f"`{path}` is larger than {APP_BYTES_MAX:,} bytes")
+    content = read_bounded(path, APP_BYTES_MAX) or b""  # removed since it was listed
     return application_text(content.decode(errors="replace"))
 
 
