@@ -378,11 +378,11 @@ _SEPARATOR = re.compile(
 _QUOTED = re.compile(
     r"b?(?:(?P<triple>\"\"\"|''')(?P<lines>(?s:.){0,4096}?)(?P=triple)"
     r"|\"(?P<double>(?:[^\"\\\n]|\\.){0,4096}+)(?:\"|$)|'(?P<single>(?:[^'\\\n]|\\.){0,4096}+)(?:'|$)"
-    r"|(?P<inner>\\{1,8}[\"'])(?P<nested>[^\n]{0,4096}?)(?:(?<!\\)(?P=inner)|$)"
-    r"|\[[ \t]*(?P<listed>\\{0,8}[\"'])(?P<list>[^\n\]]{1,4096})(?P=listed)[ \t]*,?[ \t]*\])",
+    r"|(?P<inner>\\{1,8}[\"'])(?P<nested>[^\n]{0,4096}?)(?:(?<!\\)(?P=inner)|$))",
     re.MULTILINE,
 )
-"""A value in quotes, in those that another text escapes, or a list of such."""
+"""A value in quotes, also in those that another text escapes."""
+_LIST_BEGINS = re.compile(r"\[[ \t]*(\\{0,8}[\"'])")
 _BARE = re.compile(
     r"(?:[^\s\"'`,;&|<>()\[\]{}\\]|,(?![\s\"']|[\w.-]{1,64}[=:])|[)\]}](?=[^\s,;)\]}\"'\\]))++", re.ASCII
 )
@@ -450,12 +450,9 @@ def _value_of(text: str, name: str, end: int, strength: str) -> tuple[int, int] 
     is_option = name.startswith("-")
     if separator["sign"] is None and is_option is is_header is False:
         return _spaced(text, at, strength) if separator["space"] and not separator["quote"] else None
-    quoted = _QUOTED.match(text, at)
+    quoted = _quoted(text, at)
     if quoted is not None:
-        form = next(
-            each for each in ("lines", "double", "single", "nested", "list") if quoted[each] is not None
-        )
-        return None if _harmless(quoted[form], strength) else quoted.span(form)
+        return None if _harmless(text[slice(*quoted)], strength) else quoted
     if separator["comma"] is not None or (separator["space"] is not None and separator["quote"]):
         return None
     if is_header and ":" in (separator["sign"] or ""):
@@ -467,6 +464,23 @@ def _value_of(text: str, name: str, end: int, strength: str) -> tuple[int, int] 
     if bare is None or _harmless(bare[0], strength) or (separator["space"] is not None and bare[0][0] == "-"):
         return None
     return bare.span()
+
+
+def _quoted(text: str, at: int) -> tuple[int, int] | None:
+    """What stands here in quotes, or in a list of texts in quotes, without the outer ones."""
+    found = _QUOTED.match(text, at)
+    if found is not None:
+        form = next(each for each in ("lines", "double", "single", "nested") if found[each] is not None)
+        return found.span(form)
+    begin = _LIST_BEGINS.match(text, at)
+    end = -1 if begin is None else text.find("]", begin.end(), begin.end() + VALUE_MAX)
+    if begin is None or end < 0:
+        return None
+    inside = text[begin.end() : end].rstrip(" \t").removesuffix(",").rstrip(" \t")
+    value = inside.removesuffix(begin[1])
+    if "\n" in value or not value or value == inside:
+        return None
+    return begin.end(), begin.end() + len(value)
 
 
 _LINKING = re.compile(r"(?:is|was)[ \t]+", re.IGNORECASE)
