@@ -153,11 +153,14 @@ def test_algorithms_are_those_of_the_key_in_the_set(attacked: Attacked) -> None:
     refused(attacked, tokens)
 
 
+SOON = "in a minute, as a text"
+
+
 @pytest.mark.parametrize(
     "claims",
     [
         {"exp": "9999999999"}, {"exp": True}, {"exp": 1e300}, {"exp": float("inf")}, {"exp": [9999999999]},
-        {"exp": None}, {"exp": 10**400}, {"exp": -(10**400)}, {"exp": str(int(time.time()) + 60)}, {"iat": -(10**400)},
+        {"exp": None}, {"exp": 10**400}, {"exp": -(10**400)}, {"exp": SOON}, {"iat": -(10**400)},
         {"iat": "0"}, {"exp": float("nan")}, {"iat": float("nan")}, {"nbf": float("-inf")}, {"jti": ["x"]},
         {"aud": [AUDIENCE, 5]}, {"sub": "\ud800"}, {"sub": "a\u202eb"},
         {"nbf": "0x"}, {"iat": {"a": 1}}, {"iat": 9_999_999_999}, {"iss": ISSUER.rstrip("/")},
@@ -169,6 +172,8 @@ def test_algorithms_are_those_of_the_key_in_the_set(attacked: Attacked) -> None:
 def test_claims_of_odd_types_are_refused_although_the_issuer_signed_them(
     attacked: Attacked, claims: dict[str, Any]
 ) -> None:
+    if claims == {"exp": SOON}:  # now, not in the name of the test, which two workers have to call alike
+        claims = {"exp": str(int(time.time()) + 60)}
     refused(attacked, {str(claims): attacked.issuer.token(**claims)})
 
 
