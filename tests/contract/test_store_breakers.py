@@ -154,7 +154,7 @@ def test_a_breaker_of_one_owner_holds_back_its_jobs_alone(world: World) -> None:
     below = trouble(Scope.INPUT, "https://dav.example.org/", owner="eve")
     assert [each.job for each in with_troubles(site, below)] == [adas]
     hint = world.job(eves).waits_hint or ""
-    assert "closed for jobs of eve below `https://dav.example.org/` only" in hint
+    assert "blocked for jobs of eve below `https://dav.example.org/` only" in hint
     (row,) = api_pages.site_rows(world.reader, silent=set(), owner="ada")
     assert row.capacity["troubles"] == [], "it is no matter of ada's"
     (row,) = api_pages.site_rows(world.reader, silent=set())

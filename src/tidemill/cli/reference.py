@@ -18,6 +18,9 @@ This reference lists every command and option.
 data is JSON, and so is an error: `{"error": {"kind", "message", "hint", "exit_code"}}`. An error names what was
 attempted, on what and what came back; a line `hint:` says what to do.
 
+Where a command takes the NAME of a campaign, `OWNER/NAME` names that of one owner: operators need it if several owners
+use the same name ([names of campaigns](operations.md#names-of-campaigns)).
+
 | exit code | meaning |
 |---|---|
 | 0 | done |

@@ -12,7 +12,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("start.run", "run one command many times; starts what is needed"),
         "up": ("start.up", "keep a server and a site running on this machine, for yourself"),
         "doctor": ("start.doctor", "check this machine, and say what is wrong"),
-        "support": ("start.support", "collect what support staff need in one file, without secrets"),
+        "support": ("start.support", "collect what support staff need in one file, with secrets cut out"),
         "clean": ("start.clean", "remove what ended jobs and old starts have left"),
         "completion": ("start.completion", "print the completion script of a shell: bash, zsh or fish"),
         "man": ("start.man", "show the manual page of a verb, or write all pages into a directory"),

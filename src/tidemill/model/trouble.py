@@ -104,7 +104,7 @@ def meets(scope: str, name: str, *, app: str | None, urls: Iterable[str]) -> boo
 
 
 def whose_text(owner: str, scope: str, name: str) -> str:
-    """For whom an open breaker is closed to work, for people."""
+    """For whom an open breaker blocks the way, for people."""
     if not owner:
         return "for all owners"
     below = f" below `{name}`" if scope == Scope.INPUT and name.endswith("/") else ""

@@ -98,7 +98,7 @@ def test_jobs_whose_inputs_fail_hold_up_no_other_owners_jobs(site: Site, way: st
     site.explained(jobs[0], "tried again at")  # its breaker is open
     for _ in range(3):
         site.seconds("ada")
-    site.explained(jobs[0], "closed for jobs of eve below `" + site.data.base + f"/exp/{way}/` only")
+    site.explained(jobs[0], "blocked for jobs of eve below `" + site.data.base + f"/exp/{way}/` only")
     assert {site.state(job) for job in jobs} <= {"WAITING", "RUNNING"}
     assert "for jobs of eve below" in " ".join(site.it.run("site", "status").stdout.split())
 
@@ -107,7 +107,7 @@ def test_paths_without_number_that_fail_are_one_trouble_of_their_owner(site: Sit
     """A server is not asked again by each of a hundred directories, and others use it."""
     site.seconds("ada")
     jobs = [site.submit("eve", f"503/{number}")[0] for number in range(20)]
-    site.explained(jobs[-1], "closed for jobs of eve only")
+    site.explained(jobs[-1], "blocked for jobs of eve only")
     more = [site.submit("eve", f"503/more{number}")[0] for number in range(40)]
     site.seconds("ada", count=5)
     asked = {each for each in site.data.targets("HEAD") if each.startswith("/exp/503/more")}
@@ -120,9 +120,9 @@ def test_a_server_that_is_down_closes_for_all_by_the_sites_own_question(site: Si
     decide = site.data.decide
     site.data.decide = lambda method, target, headers: answer("503 Down", is_head=method == "HEAD")
     jobs = site.submit("eve", "good", 6)
-    site.explained(jobs[0], "the site asked by itself", "closed for all owners")
+    site.explained(jobs[0], "the site asked by itself", "blocked for all owners")
     (late,) = site.submit("ada", "good")
-    site.explained(late, "closed for all owners")
+    site.explained(late, "blocked for all owners")
     site.data.decide = decide
     for job in (late, *jobs):
         site.it.wait_for(lambda job=job: site.state(job) == "COMPLETED", f"job {job} ends", 180)

@@ -277,7 +277,7 @@ def _probe(
     try:
         return probe_node(read, directory, binary=Path(login.binary), wait_s=args.probe_wait), None
     except KeyboardInterrupt:
-        return None, Finding("probe", "warn", "interrupted and cancelled; the site works without it",
+        return None, Finding("probe", "warn", "interrupted and canceled; the site works without it",
                              "`tidemill doctor --compute` tries again")  # fmt: skip
     except TidemillError as error:
         return None, Finding("probe", "fail", error.message, error.hint or "")
@@ -314,7 +314,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
         raise SiteError(
             f"no compute node within {wait_s:.0f} s"
             + (f": {reason}" if reason else "")
-            + "; the probe was cancelled",
+            + "; the probe was canceled",
             hint=advise(reason) or "`tidemill doctor --compute --probe-wait 1h` waits longer",
         )
     return facts

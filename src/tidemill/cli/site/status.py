@@ -154,7 +154,7 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
             text += f"; to end it: {each.hint}"
         if each.is_open:
             whose = whose_text(each.owner, each.scope, each.name)
-            text += f"; closed {whose}: nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
+            text += f"; blocked {whose}: nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
         lines.append(("breaker" if each.is_open else "waits", text))
     return lines
 

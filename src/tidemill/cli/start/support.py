@@ -1,4 +1,4 @@
-"""`tidemill support`: collects diagnostics in one file, without secrets and of bounded size."""
+"""`tidemill support`: collects diagnostics in one file, with secrets cut out and of bounded size."""
 
 from __future__ import annotations
 

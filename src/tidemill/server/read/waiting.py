@@ -217,7 +217,7 @@ def _trouble(site: Site, trouble: Trouble) -> str:
     if trouble.hint:
         text += f"; to end it: {trouble.hint}"
     if trouble.is_open:
-        text += f"; closed {whose_text(trouble.owner, trouble.scope, trouble.name)}"
+        text += f"; blocked {whose_text(trouble.owner, trouble.scope, trouble.name)}"
     return text + (f"; tried again at {clock.utc_text(trouble.next_us)}" if trouble.next_us else "")
 
 

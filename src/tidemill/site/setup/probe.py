@@ -305,7 +305,7 @@ class Probe:
 def run_probe(probe: Probe, *, wait_s: float, tell: Callable[[str], None]) -> NodeFacts | None:
     """Submit a probe and wait for its report; None if it did not start in time. `tell` gets news, one line each.
 
-    The probe never stays behind: it is cancelled whatever happens. Raises SiteError.
+    The probe never stays behind: it is canceled whatever happens. Raises SiteError.
     """
     said = ""
     deadline = clock.monotonic_s() + wait_s
