@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 import msgspec
 
+from tidemill.confidential import cut
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.transfer.contract import Direction, NotPermittedError, RemoteFile, TransferError
@@ -174,7 +175,8 @@ def _covers(prefix: str, parts: _Parts) -> bool:
 
 def _read(url: str, direction: Direction) -> _Parts:
     def refuse(why: str, hint: str | None = None) -> TransferError:
-        shown = url.partition("?")[0][:200].encode("unicode_escape").decode()
+        # who submitted it reads this, and so do all who see the job
+        shown = cut(url.partition("?")[0][:URL_BYTES_MAX])[:200].encode("unicode_escape").decode()
         return TransferError(f"`{shown}`: {why}", hint=hint, transient=False, failure=direction.failure)
 
     if len(url.encode(errors="replace")) > URL_BYTES_MAX:

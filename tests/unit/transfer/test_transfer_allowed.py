@@ -174,3 +174,10 @@ def test_whatever_comes_is_permitted_or_refused_and_never_leaves_its_endpoint(te
         assert unquote(place.written) == place.path
         assert place.written.isascii()
         assert not set(place.written) & set(" #?")
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(TransferError, match="no user name or password") as refused:
+        permit("https://ada:Tr0ub4dor&3@dav.example.org/f", [], Direction.IN)
+    assert "`https://ada:" in refused.value.message
+    assert "Tr0ub4dor" not in f"{refused.value.message} {refused.value.hint}"
