@@ -48,13 +48,13 @@ directory of a file system, or all inputs.
 | state | when | what happens |
 |---|---|---|
 | closed | at first | each job that fails for the cause waits on its own |
-| open | three jobs in a row failed for it, with no success between | no job that would meet it is tried or sent |
+| open | three jobs in a row failed for it, with no success between | jobs that would meet it wait; the server sends at most one that can be tried |
 | trying | its pause is over | one job is tried; if it succeeds, the breaker closes, else the pause doubles |
 
-What one owner's jobs do closes nothing for others. `tidemill job explain`, `tidemill site status` and the site's page
-say for whom a breaker is open:
+What one owner's jobs do blocks nothing for others. `tidemill job explain`, `tidemill site status` and the site's page
+say for whom an open breaker blocks the way:
 
-| it is closed for | when |
+| it blocks | when |
 |---|---|
 | jobs of one owner below one directory | three jobs of this owner failed there |
 | jobs of one owner at the whole data server or file system | its jobs failed below three directories |
@@ -64,9 +64,9 @@ say for whom a breaker is open:
 Where jobs fail, the site asks by itself: a data server for the path of its `[[endpoints]]` entry with the site's own
 credential, a file system for its first directory, the stage for room for a small file, an application for the files
 that were approved. Jobs decide only which of these places is asked. The site asks a place once a minute at most, and
-again after 5 s if there was no answer. A refusal such as 403 or 404 is an answer. A breaker that was opened so closes
-with the next answer. A job that succeeds closes it, too; after that a missing answer counts for nothing until there was
-one, because some servers refuse the path of an endpoint and serve the files below it.
+again after 5 s if there was no answer. A refusal such as 403 or 404 is an answer. The next answer closes a breaker
+that was opened in this way. So does a job that succeeds: some servers do not answer for the path of an endpoint and serve
+the files below it. After such a success, missing answers do not count until there was an answer.
 
 The site tries a job of the owner who has not failed for the longest time, and of these the one that was tried least. If
 no such job waits there untried, the server sends one, so that a few jobs that can never succeed do not keep a breaker

@@ -41,6 +41,9 @@ KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
 PLACES_NAMED_MAX = 3  #: `ca` is a key of a dozen tables: naming them says nothing
 PROBLEMS_SHOWN = 20  #: of one file: a screen of them
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
+BACKSLASHES = (
+    "write texts with `\\`, such as patterns, in single quotes: TOML then leaves `\\` alone"  #: a hint
+)
 _KEY_START = re.compile(r"[{,\[]")
 _NAME_PATTERN = re.compile(
     r"matching regex '\^\[(?P<capitals>A-Z)?a-z0-9\]\[(?:A-Z)?a-z0-9(?P<signs>[^\]]+)\]\{0,(?P<more>\d+)\}\$'"
@@ -90,7 +93,9 @@ def loads(text: str, record: type[T], *, source: Path) -> T:
 
 def not_toml(error: Exception, text: str, source: Path) -> ConfigError:
     """The error for a text that `parse_toml` refused; where a table or key is there twice, a hint names the first."""
-    return ConfigError(f"{source}: is not TOML: {error}", hint=_first_of_two(str(error), text.splitlines()))
+    is_escape = str(error).startswith("Unescaped '\\'")
+    hint = BACKSLASHES if is_escape else _first_of_two(str(error), text.splitlines())
+    return ConfigError(f"{source}: is not TOML: {error}", hint=hint)
 
 
 def _first_of_two(said: str, lines: list[str]) -> str | None:
@@ -295,6 +300,10 @@ class _Checker:
         return ",".join(value)
 
     def _check_struct(self, value: Any, info: inspect.StructType, key: str) -> dict[str, Any]:
+        only = info.fields[0] if len(info.fields) == 1 else None
+        if only is not None and key and _scalar_matches(value, only.type):
+            table = f"{{ {only.encode_name} = {_quoted(value)} }}"
+            raise self._wrong(value, "a table", key, f"write `{key.rpartition('.')[2]} = {table}`")
         self._expect_table(value, key)
         known = _constants(info.cls) if self._tuning else _settings(info.cls)
         dot = f"{key}." if key else ""
@@ -478,6 +487,12 @@ def _scalar_matches(value: Any, info: inspect.Type) -> bool:
     if isinstance(value, float):
         return isinstance(info, inspect.FloatType)
     return isinstance(value, str) and isinstance(info, inspect.StrType)
+
+
+def _quoted(value: Any) -> str:
+    """A scalar as in TOML, a text in single quotes if that can be."""
+    is_plain = isinstance(value, str) and value.isprintable() and "'" not in value
+    return f"'{value}'" if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def _found(value: Any) -> str:

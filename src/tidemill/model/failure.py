@@ -256,6 +256,11 @@ FOUND = "; the work directory has "
 
 _NUMBER = re.compile(r"(?P<digest>sha256:[0-9a-f]+)|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _APPROVAL = re.compile(r"`tidemill app approve [^`]+`")  #: what a site that refuses a changed program says
+_NOT_FILLED = re.compile(
+    r"(?:line|column \d+) of event \d+ cannot become an argument: "
+    r"|the line of event \d+ has no column \d+|no input line for event \d+|no input named `"
+)
+"""Begins the message of a payload that was not started: a template had no value (crates/slot/src/template.rs)."""
 _ENDING = re.compile(r"(?:status|signal) $")  #: what stands before an exit status or a signal
 
 
@@ -311,7 +316,16 @@ def step_after(evidence: Evidence, *, job: int | None = None, event: int | None 
         return "nothing: the event runs again with more memory or time"
     if evidence.message.startswith(ILLEGAL):
         return "submit the job again, changed as the message says"
+    if _is_not_filled(evidence):
+        return "correct the line or input that the reason names, and submit again"
     approval = _APPROVAL.search(evidence.message) if evidence.failure is FailureClass.DISPATCH else None
     if approval is not None:
         return f"at the site, the owner of its application files runs {approval[0]}"
     return next_step(evidence.failure, job=job, event=event, stderr=bool(evidence.stderr_tail.strip()))
+
+
+def _is_not_filled(evidence: Evidence) -> bool:
+    """Whether no program was started, because no argument could be made of a line or input."""
+    never_ran = evidence.exit_status is None and evidence.signal is None
+    is_setup = evidence.failure is FailureClass.PAYLOAD_SETUP
+    return is_setup and never_ran and _NOT_FILLED.match(evidence.message) is not None

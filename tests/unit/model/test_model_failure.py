@@ -24,6 +24,7 @@ from tidemill.model.failure import (
     fault_of,
     is_jobs_own,
     next_step,
+    step_after,
 )
 from tidemill.model.job import Resources
 from tidemill.site.state.failures import decide
@@ -167,3 +168,24 @@ def test_an_image_that_cannot_be_shown_counts_against_the_node_and_its_events_ru
     assert (policy.against, policy.counts, policy.against_job) == (Against.NODE, False, False)
     verdict = decide(FailureClass.IMAGE, [(0, 5)], culprit=2, failures={2: 1}, retries=0)
     assert (verdict.again, verdict.failed, verdict.counted) == ([UndonePiece(0, 5)], [], [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "line of event 0 cannot become an argument: it is `-c`: letters are allowed",
+        "column 1 of event 12 cannot become an argument: it has 300 bytes, and this application takes at most 255",
+        "the line of event 3 has no column 1",
+        "no input line for event 7",
+        "no input named `cards`",
+    ],
+)
+def test_where_no_argument_could_be_made_the_next_step_is_to_correct_the_line(message: str) -> None:
+    evidence = Evidence(failure=FailureClass.PAYLOAD_SETUP, message=message)
+    assert step_after(evidence, job=1, event=0) == (
+        "correct the line or input that the reason names, and submit again"
+    )
+    ran = msgspec.structs.replace(evidence, exit_status=1)
+    assert "its stderr is empty" in step_after(ran, job=1, event=0)
+    printed = Evidence(failure=FailureClass.PAYLOAD_SETUP, message=f"the payload said: {message}")
+    assert "its stderr is empty" in step_after(printed, job=1, event=0)

@@ -85,6 +85,24 @@ def test_an_input_that_is_not_taken_is_refused_with_those_that_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("taken", "hint"),
+    [
+        (["part-*"], "it takes `part-*`"),
+        (["data"], "it takes `data`"),
+        (["geometry", "part-*"], "it takes `geometry`, `part-*`"),
+        (["paths", "part-*"], "did you mean `paths`? It takes `paths`, `part-*`"),
+        ([f"x{k}" for k in range(22)], f"it takes {', '.join(f'`x{k}`' for k in range(20))}, 2 more"),
+    ],
+)
+def test_a_refusal_says_what_is_taken_and_what_was_meant_only_if_a_name_is_near(
+    taken: list[str], hint: str
+) -> None:
+    fault = inputs_fault("sim", taken, ["parts"])
+    assert fault is not None
+    assert fault.hint == hint
+
+
+@pytest.mark.parametrize(
     "glob", [".rootrc", ".*", "a/b", "", "a b", "x" * 101, "a*b*c*d*e*f", "a?", "[a]", "\u0430da"]
 )
 def test_what_is_not_a_name_of_inputs_is_refused(glob: str) -> None:

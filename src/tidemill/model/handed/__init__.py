@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tidemill.errors import did_you_mean
+from tidemill.errors import nearest
 from tidemill.model.legal import Fault, shown
 from tidemill.model.parameter import PATTERN_LENGTH_MAX, STRING_LENGTH_MAX
 from tidemill.model.pattern import length_max, pattern_fault
 
 TAKEN_MAX = 1_000
 """Names and globs of one application."""
+
+TAKEN_SHOWN = 20
+"""Of these, in a message."""
 
 STARS_MAX = 4
 """In one glob: each more may multiply the time that a name takes."""
@@ -65,10 +68,18 @@ def inputs_fault(app: str, taken: Sequence[str] | None, names: Iterable[str]) ->
         return Fault(
             text, "it takes no inputs: its site's staff may name some in the application file (`inputs`)"
         )
-    nearest = did_you_mean(wrong, [each for each in taken if "*" not in each])
-    return Fault(
-        text, nearest if len(taken) == 1 else f"it takes {', '.join(f'`{each}`' for each in taken[:20])}"
-    )
+    return Fault(text, _taken_text(wrong, taken))
+
+
+def _taken_text(wrong: str, taken: Sequence[str]) -> str:
+    """What an application takes instead, and which of it was probably meant."""
+    best = nearest(wrong, [each for each in taken if "*" not in each])
+    meant = "" if best is None else f"did you mean `{best}`?"
+    if meant and len(taken) == 1:
+        return meant
+    others = [f"{len(taken) - TAKEN_SHOWN:,} more"] if len(taken) > TAKEN_SHOWN else []
+    listed = ", ".join([f"`{each}`" for each in taken[:TAKEN_SHOWN]] + others)
+    return f"{meant} It takes {listed}" if meant else f"it takes {listed}"
 
 
 def line_pattern_fault(pattern: str) -> Fault | None:

@@ -114,6 +114,36 @@ def test_what_cannot_be_used_is_named_with_its_key(folder: Path, lines: str, par
     assert part in refused.value.message
 
 
+def test_a_pattern_in_double_quotes_gets_the_hint_to_use_single_ones(folder: Path) -> None:
+    hint = "write texts with `\\`, such as patterns, in single quotes: TOML then leaves `\\` alone"
+    with pytest.raises(ConfigError, match="is not TOML: Unescaped") as refused:
+        load_application(written(folder, r'line = { pattern = "run\d+" }'))
+    assert refused.value.hint == hint
+    for pattern, visible in ((r"run\t[0-9]+", r"`run\t[0-9]+`"), (r"\brun", r"`\brun`")):
+        with pytest.raises(ConfigError) as refused:
+            load_application(written(folder, f'line = {{ pattern = "{pattern}" }}'))
+        assert visible in refused.value.message
+        assert refused.value.hint == hint
+        load_application(written(folder, f"line = {{ pattern = '{pattern}' }}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "hint"),
+    [
+        ('line = "run"', "line", "write `line = { pattern = 'run' }`"),
+        (r"line = 'run\d+'", "line", r"write `line = { pattern = 'run\d+' }`"),
+        ('columns = { 1 = "it\'s" }', "columns.1", 'write `1 = { pattern = "it\'s" }`'),
+        ("line = 3", "line", None),
+    ],
+)
+def test_a_pattern_that_stands_for_its_table_is_written_as_one_in_the_hint(
+    folder: Path, line: str, key: str, hint: str | None
+) -> None:
+    with pytest.raises(ConfigError, match=f"`{key}` is .*, expected a table") as refused:
+        load_application(written(folder, line))
+    assert refused.value.hint == hint
+
+
 def test_python_looks_neither_in_the_work_directory_nor_away_from_its_script(folder: Path) -> None:
     (folder / "run.py").write_text("import helper\n")
     script = f'script = "{folder}/run.py"\n'
@@ -176,6 +206,7 @@ def test_a_program_of_a_launcher_takes_no_other_inputs(folder: Path) -> None:
         preparer(folder, "nodes_max = 4\nranks_max = 64").program(spec, None)
 
 
+ANY = '[parameters.x]\npattern = ".*"'
 SOUND = 'script = "{script}"\narguments = ["{{input.data}}"]\nenvironment = {{ PATH = "/usr/bin:/bin" }}'
 
 
@@ -206,6 +237,57 @@ SOUND = 'script = "{script}"\narguments = ["{{input.data}}"]\nenvironment = {{ P
             "`columns.0.pattern` permits `-1`",
         ),
         ("/bin/sh", 'arguments = ["{line}"]', "`inputs` names no input"),
+        (
+            "/bin/sh",
+            'arguments = ["/x", "{input.b}"]\ninputs = ["a"]',
+            "`inputs` lacks `b`: every job would fail",
+        ),
+        ("/bin/sh", 'inputs = ["a"]\nline = { pattern = "a" }', "`line` has no effect"),
+        (
+            "/bin/sh",
+            'inputs = ["a"]\narguments = ["/x", "{{line}}"]\nline = { pattern = "a" }',
+            "`line` has no effect: `arguments` has no `{line}`",
+        ),
+        (
+            "/bin/sh",
+            'inputs = ["a"]\narguments = ["/x", "{column.0}"]\ncolumns = { 1 = { pattern = "a" } }',
+            "`columns.1` has no effect: `arguments` has no `{column.1}`",
+        ),
+        (
+            "/usr/bin/env",
+            f'arguments = ["-i", "A=b", "python3", "-c", "{{x}}"]\n{ANY}',
+            "`arguments` has `-c`",
+        ),
+        ("/usr/bin/env", 'arguments = ["-u", "A", "nice", "-n", "5", "bash", "-lc", "x"]', "has `-lc`"),
+        ("/usr/bin/timeout", 'arguments = ["-k", "5", "60", "/usr/bin/perl", "-we", "x"]', "has `-we`"),
+        ("/usr/bin/nice", 'arguments = ["make", "all"]', "`make` reads"),
+        ("/usr/bin/python3", 'arguments = ["-Ic", "x"]', "`arguments` has `-Ic`"),
+        ("/usr/bin/python3", 'arguments = ["-W", "ignore", "-uc", "x"]', "`arguments` has `-uc`"),
+        ("/bin/bash", 'arguments = ["-euo", "pipefail", "-c", "x"]', "`arguments` has `-c`"),
+        ("/usr/bin/python3", 'arguments = ["-u", "{input.code}"]', "`python3` runs the input `code`"),
+        ("/bin/bash", 'arguments = ["{input.code}"]', "`bash` runs the input `code`"),
+        ("/usr/bin/make", 'arguments = ["-f", "{input.x}"]', "`make` runs the input `x`"),
+        ("/usr/bin/make", 'arguments = ["--file={input.x}"]', "`make` runs the input `x`"),
+        (
+            "/usr/bin/python3",
+            f'arguments = ["-m", "{{x}}"]\n{ANY}',
+            "has `-m {x}`, so that jobs choose the module",
+        ),
+        ("/usr/bin/python3", f'arguments = ["-m{{x}}"]\n{ANY}', "so that jobs choose the module"),
+        ("/bin/sh", f'arguments = ["/x", "{{x}}"]\n{ANY}', "`parameters.x.pattern` permits `-c`"),
+        ("/bin/sh", 'setup = ["export PYTHONPATH=/opt/x:"]', "`setup`: `PYTHONPATH` has an empty element"),
+        (
+            "/bin/sh",
+            "setup = ['LD_LIBRARY_PATH=\"lib:$X\"']",
+            "`LD_LIBRARY_PATH` has the relative element `lib`",
+        ),
+        ("/bin/sh", 'environment = { PYTHONPATH = "/opt/a::rel" }', "an empty element"),
+        ("/bin/sh", 'environment = { PYTHONPATH = "/opt/a::rel" }', "the relative element `rel`"),
+        (
+            "/bin/sh",
+            'inputs = ["Makefile"]',
+            "`inputs` has `Makefile`: programs run or load a file of this name",
+        ),
     ],
 )
 def test_app_check_warns_of_what_lets_a_submitter_choose_code(
@@ -227,6 +309,30 @@ def test_app_check_warns_of_what_lets_a_submitter_choose_code(
         ("root", 'arguments = ["-n", "-q", "/x.C"]'),
         ("make", 'arguments = ["-f", "/x.mk"]'),
         ("sh", 'arguments = ["{{line}}"]\ninputs = ["list"]\nline = {{ pattern = "[a-z]+" }}'),
+        (
+            "sh",
+            'arguments = ["/x", "{{column.1}}"]\ninputs = ["a"]\ncolumns = {{ 01 = {{ pattern = "a" }} }}',
+        ),
+        ("sh", 'arguments = ["/x", "{{{{line}}}}", "{{{{input.b}}}}"]'),
+        ("python3", 'arguments = ["/opt/x.py", "-c", "{{x}}", "-m", "{{input.data}}"]\n[parameters.x]'),
+        ("python3", 'arguments = ["-I", "-m", "tool"]'),
+        ("python3", 'arguments = ["-X", "importtime", "-Wc", "/opt/x.py"]'),
+        ("python3", 'arguments = ["-B{{x}}", "/opt/x.py"]\n[parameters.x]\npattern = "m"'),
+        ("perl", 'arguments = ["-w", "/opt/x.pl", "-e", "1"]'),
+        ("bash", 'arguments = ["--norc", "-o", "pipefail", "/opt/x.sh", "-c"]'),
+        ("env", 'arguments = ["python3", "/opt/x.py", "{{input.data}}"]'),
+        ("timeout", 'arguments = ["60", "/opt/sim", "-c", "{{input.cards}}"]'),
+        ("prog", 'arguments = ["-c", "--name={{x}}", "--", "{{x}}"]\n[parameters.x]\npattern = ".*"'),
+        ("prog", 'arguments = ["{{x}}"]\n[parameters.x]\npattern = "-?[0-9]+"'),
+        ("prog", 'environment = {{ LD_PRELOAD = "libx.so", PYTHONPATH = "" }}'),
+        (
+            "prog",
+            "setup = ['export PYTHONPATH=/opt/x${{PYTHONPATH:+:$PYTHONPATH}}', 'PYTHONPATH=', 'PATH=~/bin:$PATH']",
+        ),
+        (
+            "prog",
+            "setup = ['export PYTHONPATH=$(pwd):', 'LD_LIBRARY_PATH=lib; cd /', 'module load x', 'X=a:']",
+        ),
     ],
 )
 def test_a_careful_file_gets_no_warning(folder: Path, name: str, lines: str) -> None:

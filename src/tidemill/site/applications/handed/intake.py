@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from tidemill.config import BACKSLASHES
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application, LineText
 from tidemill.model.handed import TAKEN_MAX, glob_fault, line_bytes_max, line_pattern_fault
@@ -62,8 +64,14 @@ def check_lines(path: Path, app: Application) -> None:
     for key, rule in {"line": app.line, **rules}.items():
         fault = None if rule is None else line_pattern_fault(rule.pattern)
         if rule is not None and fault is not None:
-            quoted = f"`{key}.pattern` is `{shown(rule.pattern)}`"
-            raise ConfigError(f"{path}: {quoted}, which cannot be used: {fault.text}", hint=fault.hint)
+            quoted = f"`{key}.pattern` is `{shown(_visible(rule.pattern))}`"
+            hint = fault.hint if rule.pattern.isprintable() else BACKSLASHES
+            raise ConfigError(f"{path}: {quoted}, which cannot be used: {fault.text}", hint=hint)
+
+
+def _visible(pattern: str) -> str:
+    """The pattern with escapes for what TOML made of escapes in double quotes, such as a tab."""
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in pattern)
 
 
 def line_rules(app: Application) -> dict[str, LineRule]:
