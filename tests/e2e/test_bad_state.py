@@ -234,7 +234,7 @@ def test_of_two_owners_campaigns_of_one_name_a_bare_name_is_ones_own(short_path:
         submit_as("mallory", "hers")
         with pytest.raises(RefusedRequestError, match="several owners"):
             known_campaign(client, "hers")
-        with pytest.raises(ConfigError, match="does not exist"):
+        with pytest.raises(ConfigError, match="there is no campaign"):
             known_campaign(client, "run19")
 
 

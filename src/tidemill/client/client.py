@@ -22,7 +22,7 @@ from tidemill.client.ended import FINAL, EndedJobs, number_texts
 from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, OutputFile, members, output_files
 from tidemill.errors import ConfigError, SiteError
-from tidemill.model.campaign import parse_reference, reference, reference_or_name
+from tidemill.model.campaign import FORM_HINT, parse_reference, reference, reference_or_name
 from tidemill.model.figures.activity import Activity
 from tidemill.model.job import NAME_PATTERN, JobSpec
 from tidemill.model.notification import Subscription
@@ -223,8 +223,7 @@ class Client:
 
     def campaign(self, name: str) -> CampaignRow:
         """One campaign, by `NAME` or `OWNER/NAME`: its jobs by state, events, usage and failures."""
-        of = parse_reference(name)
-        return self.get(f"/v1/campaigns/{of.name}", CampaignRow, owner=of.owner)
+        return self.get(_campaign_path(name), CampaignRow, owner=parse_reference(name).owner)
 
     def own(self, name: str) -> str:
         """How a campaign is named that this client submits: the server's own user submits for the user of this process,
@@ -235,8 +234,9 @@ class Client:
 
     def activity(self, campaign: str) -> Activity:
         """What the payloads of a campaign did over time, in intervals of whole seconds."""
-        of = parse_reference(campaign)
-        return self.get(f"/v1/campaigns/{of.name}/activity", Activity, owner=of.owner)
+        return self.get(
+            f"{_campaign_path(campaign)}/activity", Activity, owner=parse_reference(campaign).owner
+        )
 
     def job_activity(self, job: int) -> Activity:
         """The same of a job of 200 events or more; without intervals for a smaller one."""
@@ -609,6 +609,14 @@ def check_name(name: str, what: str) -> str:
             hint="letters, digits, `.`, `_`, `+` and `-`, at most 100, first a letter or digit",
         )
     return name
+
+
+def _campaign_path(text: str) -> str:
+    """The path of a campaign's row. Raises NotFoundError for a reference without a name, whose path is the list's."""
+    name = parse_reference(text).name
+    if not name:
+        raise NotFoundError(f"there is no campaign `{shown(text)}`", hint=FORM_HINT)
+    return f"/v1/campaigns/{quote(name, safe='', errors='replace')}"
 
 
 def _ids(what: Submission | Iterable[int]) -> list[int]:

@@ -119,7 +119,7 @@ def test_kinds_campaigns_and_unknown_sites_are_bounded_and_a_bound_says_which(wo
     many = [{"app": "sim", "resources": {"memory_mb": each}} for each in range(1, 10_001)]
     status, told = world.call("eve", "POST", "/v1/jobs", {"key": "kinds", "campaign": "kinds", "jobs": many})
     assert status == 403
-    assert "`quotas.open_kinds_max` is 50" in told["error"]
+    assert "there may be 50 (`quotas.open_kinds_max`)" in told["error"]
     assert "round cores and memory" in told["hint"]
     refused = 0
     for each in range(60):
@@ -132,11 +132,11 @@ def test_kinds_campaigns_and_unknown_sites_are_bounded_and_a_bound_says_which(wo
     status, told = world.call(
         "eve", "POST", "/v1/jobs", {"key": "sites", "campaign": "many-1", "jobs": named}
     )
-    assert (status, "`quotas.sites_named_max` is 3" in told["error"]) == (403, True)
+    assert (status, "there may be 3 (`quotas.sites_named_max`)" in told["error"]) == (403, True)
     status, told = world.call("eve", "POST", "/v1/jobs", submission("many-1", "jobs") | {"repeat": [10_000]})
     status, told = world.call("eve", "POST", "/v1/jobs", submission("many-1", "jobs2") | {"repeat": [10_000]})
     status, told = world.call("eve", "POST", "/v1/jobs", submission("many-1", "jobs3") | {"repeat": [10_000]})
-    assert (status, "`quotas.open_jobs_max` is 30000" in told["error"]) == (403, True)
+    assert (status, "there may be 30,000 (`quotas.open_jobs_max`)" in told["error"]) == (403, True)
     assert world.call("bob", "POST", "/v1/jobs", submission("bob", "bob"))[0] == 200  # the others have theirs
     assert world.events("quota.refused")
 
@@ -245,6 +245,22 @@ def test_a_large_body_that_is_not_wanted_is_not_sent(world: World) -> None:
         connection.sendall(head("/v1/sync", 20 * MB, "Expect: 100-continue"))
         answer = until_end(connection)
     assert answer.startswith(b"HTTP/1.1 403")
+
+
+def test_a_refusal_for_want_of_room_is_logged_with_who_asked_and_both_figures(tmp_path: Path) -> None:
+    """As those by the submitter's own quotas are."""
+    world = World(
+        tmp_path, Certs(tmp_path / "certs"), Issuer(tmp_path), quotas={"all_stored_bytes_max": 20_000}
+    )
+    try:
+        status, told = world.call("eve", "POST", "/v1/jobs", submission("k", "c") | {"repeat": [100]})
+        assert status == 507
+        assert "30.4 kB of jobs would be stored" in told["error"]
+        assert "may store 20 kB" in told["error"]
+    finally:
+        assert world.stop() == 0
+    (line,) = world.events("quota.refused")
+    assert (line["who"], line["path"], line["why"]) == ("eve", "/v1/jobs", told["error"])
 
 
 # ---- floods -------------------------------------------------------------------------------------------------------

@@ -186,3 +186,24 @@ def test_a_bare_name_is_refused_to_one_who_sees_several(store_world: StoreWorld)
     with pytest.raises(RequestError, match=r"`ada/run18`, .*`o08/run18`, and more"):
         find("run18")
     assert find("o11/run18").owner == "o11"
+
+
+def test_hints_name_the_owner_where_it_matters_and_never_anothers_campaign(store_world: StoreWorld) -> None:
+    operator = Identity(role=Role.OPERATOR, name="olga", via=Via.CERTIFICATE)
+
+    def hint(identity: Identity, name: str) -> str:
+        with pytest.raises(MissingError) as caught:
+            rights.check_campaign(store_world.reader, identity, Act.READ, name)
+        return caught.value.hint or ""
+
+    for owner in ("ada", "bob"):
+        submitted(store_world, owner, "same")
+    submitted(store_world, "eve", "quux")
+    assert hint(operator, "eve/same") == hint(operator, "sane") == "did you mean `ada/same` or `bob/same`?"
+    eve = submitter("eve")
+    assert hint(eve, "same") == "known: `quux`"
+    for name in ("ada/same", "ada/other", "nowhere/same"):
+        assert hint(eve, name) == "known: `eve/quux`"
+    assert hint(eve, "ada/quu") == "did you mean `eve/quux`?"
+    for name in ("ada/", "nowhere/"):
+        assert hint(eve, name) == hint(operator, name) == "write NAME or OWNER/NAME"

@@ -17,7 +17,7 @@ from tidemill.config.quotas import Quotas
 from tidemill.errors import SiteError
 from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.model.job import Input, JobSpec
-from tidemill.server.core.limits.storage import FREE_BYTES, Storage, stored_bytes
+from tidemill.server.core.limits.storage import FREE_BYTES, Storage, sizes_text, stored_bytes
 from tidemill.server.core.specifications.shortening import LARGE_BYTES, Shortening
 from tidemill.server.database.store import Store
 from tidemill.server.errors import RequestError, RoomError
@@ -106,10 +106,12 @@ def test_five_submitters_do_not_pass_the_bound_of_all_and_other_work_goes_on(wor
         submitted(world, name, f"of-{name}")
     for name in ("o3", "eve"):
         with pytest.raises(
-            RoomError, match=r"all submitters; the quota `quotas\.all_stored_bytes_max` is 5000000"
+            RoomError,
+            match=r"^nothing of this request was submitted: 5\.\d+ MB of jobs would be stored, and all submitters "
+            r"together may store 5 MB \(`quotas\.all_stored_bytes_max`\)",
         ) as caught:
             submitted(world, name, "more")
-        assert "cancel" in str(caught.value.hint)
+        assert "canceling jobs frees room only a day later" in str(caught.value.hint)
     assert stored_bytes(world.reader) <= 5 * MB
 
     site = Site(world)
@@ -141,11 +143,16 @@ def test_jobs_are_refused_before_the_disk_is_full(world: World) -> None:
     limited(world, free_bytes_min=10**18)
     for identity in (submitter("ada"), LOCAL):
         with pytest.raises(
-            RoomError, match=r"disk has \d+ bytes of free space; below 10+ it takes no more jobs"
+            RoomError, match=r"disk has \S+ .B of free space; below 1,000.0 PB the server takes no more jobs"
         ):
             world.dispatcher.handle_submit(SubmitRequest(key="k", campaign="c", jobs=[large(1)]), identity)
     found = health(world.reader, Watched(world.dispatcher))
     assert (found.status, "storage" in [each.name for each in found.problems]) == ("degraded", True)
+
+
+def test_two_sizes_that_differ_are_not_written_as_the_same() -> None:
+    assert sizes_text(110_980, 20_000) == ("111 kB", "20 kB")
+    assert sizes_text(20_000_000_300, 20_000_000_000) == ("20,000,000,300 B", "20,000,000,000 B")
 
 
 def test_a_canceled_job_can_be_retried_for_a_while_then_says_why_not(world: World) -> None:

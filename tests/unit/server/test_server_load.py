@@ -183,12 +183,12 @@ def refusal(dispatcher: Dispatcher, asked: SubmitRequest) -> str:
 
 
 def test_each_quota_names_itself_and_its_value(dispatcher: Dispatcher) -> None:
-    assert "`quotas.open_jobs_max` is 50" in refusal(dispatcher, request("a", repeat=[51]))
-    assert "`quotas.open_kinds_max` is 5" in refusal(dispatcher, request("a", *kinds(1, 6)))
+    assert "there may be 50 (`quotas.open_jobs_max`)" in refusal(dispatcher, request("a", repeat=[51]))
+    assert "there may be 5 (`quotas.open_kinds_max`)" in refusal(dispatcher, request("a", *kinds(1, 6)))
     named = [JobSpec(app="sim", site=f"s{each}") for each in range(3)]
-    assert "`quotas.sites_named_max` is 2" in refusal(dispatcher, request("a", *named))
+    assert "there may be 2 (`quotas.sites_named_max`)" in refusal(dispatcher, request("a", *named))
     long = [JobSpec(app="sim", params={"a": str(each) + "x" * 30_000}) for each in range(40)]
-    assert "`quotas.stored_bytes_max` is 1000000" in refusal(dispatcher, request("a", *long))
+    assert "may store 1 MB (`quotas.stored_bytes_max`)" in refusal(dispatcher, request("a", *long))
     assert dispatcher.handle_submit(request("a", repeat=[50]), EVE).count == 50
 
 
@@ -197,7 +197,7 @@ def test_what_has_ended_counts_no_more_but_the_kinds_of_a_campaign_do(dispatcher
         dispatcher.handle_submit(request(key, *kinds(first, 4)), EVE)
         assert "open_kinds_max" in refusal(dispatcher, request(f"{key}2", *kinds(100, 2)))
         dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
-    assert "`quotas.campaign_kinds_max` is 8" in refusal(dispatcher, request("c", *kinds(50, 1)))
+    assert "there may be 8 (`quotas.campaign_kinds_max`)" in refusal(dispatcher, request("c", *kinds(50, 1)))
     dispatcher.handle_submit(request("d", *kinds(1, 4)), EVE)  # known ones
 
 
@@ -223,7 +223,7 @@ def test_a_retry_counts_as_a_submission(dispatcher: Dispatcher) -> None:
     dispatcher.handle_submit(request("a", repeat=[50]), EVE)
     dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
     dispatcher.handle_submit(request("b", repeat=[10]), EVE)
-    with pytest.raises(QuotaError, match=r"quotas\.open_jobs_max. is 50"):
+    with pytest.raises(QuotaError, match=r"^there would be 51 jobs .* may be 50 \(.quotas\.open_jobs_max"):
         dispatcher.handle_retry(ActionRequest(jobs=list(range(1, 42))), EVE)
     assert dispatcher.handle_retry(ActionRequest(jobs=list(range(1, 41))), EVE).changed == 40
     assert dispatcher.handle_retry(ActionRequest(campaign="c"), LOCAL).changed == 10

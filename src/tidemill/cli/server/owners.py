@@ -37,7 +37,7 @@ def list_owners(args: Namespace) -> int:
     for row in rows:
         at = clock.utc_text(row.at_us) if row.at_us else "never"
         show(
-            f"{row.owner or '(none)'}: {row.shares:g} shares, had {row.used_core_s / 3600:.1f} core-hours ({at}), "
+            f"{row.owner or '(none)'}: {_shares_text(row.shares)}, had {row.used_core_s / 3600:.1f} core-hours ({at}), "
             f"stores {bytes_text(row.stored_bytes)}"
         )
     if not rows:
@@ -51,8 +51,12 @@ def set_shares(args: Namespace) -> int:
     if args.json:
         show_json(reply)
         return 0
-    say(f"`{args.owner}` has {args.shares:g} shares{'' if reply.changed else ' already'}")
+    say(f"`{args.owner}` has {_shares_text(args.shares)}{'' if reply.changed else ' already'}")
     return 0
+
+
+def _shares_text(shares: float) -> str:
+    return f"{shares:g} share{'' if shares == 1 else 's'}"
 
 
 def _weight(text: str) -> float:

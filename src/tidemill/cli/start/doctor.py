@@ -184,8 +184,12 @@ def _server(args: Namespace) -> Finding:
         return Finding("server", "fail", error.message, error.hint or "")
     listed = ", ".join(f"{site.name} {site.state}" for site in sites) or "no site"
     state = "ok" if health.status == "ok" and any(site.state == "UP" for site in sites) else "warn"
+    status = "; ".join([health.status, *(each.text for each in health.problems)])
     return Finding(
-        "server", state, f"{place.address} ({health.database}, {health.version}): {health.status}; {listed}"
+        "server",
+        state,
+        f"{place.address} ({health.database}, {health.version}): {status}; {listed}",
+        "; ".join(each.hint for each in health.problems if each.hint),
     )
 
 

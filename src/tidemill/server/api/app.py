@@ -36,7 +36,7 @@ from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
-from tidemill.server.errors import PaceError, QuotaError, RequestError
+from tidemill.server.errors import PaceError, QuotaError, RequestError, RoomError
 from tidemill.server.identity.access import IDENTITY, Authenticator
 from tidemill.server.read.listing import TOP
 from tidemill.server.watch.health import Watched
@@ -283,7 +283,7 @@ def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response
         _LOG.error("request.failed", method=request.method, path=request.scope["path"], error=repr(error))
     if isinstance(error, PaceError):
         headers = {"Retry-After": str(math.ceil(error.wait_s))}
-    if isinstance(error, QuotaError):
+    if isinstance(error, QuotaError | RoomError):
         asked = request.scope.get(IDENTITY)
         who = asked.name if isinstance(asked, Identity) else ""
         _LOG.warning("quota.refused", who=who, path=request.scope["path"], why=reply.error)

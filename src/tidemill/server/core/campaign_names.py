@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemill.errors import did_you_mean
-from tidemill.model.campaign import parse_reference, reference
+from tidemill.model.campaign import NAMED_MAX, parse_reference, reference, unknown_hint
 from tidemill.server.database.store import Session
 from tidemill.server.errors import MissingError, RequestError
 
 HINTED_MAX = 1_000  #: newest campaigns that a hint chooses from
-SHOWN_MAX = 10  #: campaigns that a hint names
 
 
 class CampaignKey(NamedTuple):
@@ -46,7 +44,7 @@ def look_up(session: Session, text: str, own: str | None) -> CampaignKey | None:
     """The same; None if there is no such campaign."""
     owner, name = parse_reference(text)
     if own is None and owner is None:
-        rows = session.rows("campaigns_named", name=name, limit=SHOWN_MAX + 1)
+        rows = session.rows("campaigns_named", name=name, limit=NAMED_MAX + 1)
     else:  # a submitter's query is the same, whomever the reference names
         rows = session.rows("campaign_of_owner", name=name, owner=owner if own is None else own)
     if not rows or (own is not None and owner not in (None, own)):
@@ -58,8 +56,8 @@ def look_up(session: Session, text: str, own: str | None) -> CampaignKey | None:
 
 
 def _ambiguous(name: str, keys: list[CampaignKey]) -> RequestError:
-    shown = ", ".join(f"`{each.reference}`" for each in keys[:SHOWN_MAX])
-    more = ", and more" if len(keys) > SHOWN_MAX else ""
+    shown = ", ".join(f"`{each.reference}`" for each in keys[:NAMED_MAX])
+    more = ", and more" if len(keys) > NAMED_MAX else ""
     return RequestError(
         f"several owners have a campaign `{name}`: {shown}{more}", hint="name one of them as OWNER/NAME"
     )
@@ -72,7 +70,5 @@ def missing(session: Session, text: str, owner: str | None, *, of_another: bool 
         if owner is None
         else session.rows("campaigns_owned", owner=owner, limit=HINTED_MAX)
     )
-    with_owner = owner is None and parse_reference(text).owner is not None
-    known = {reference(of, name) if with_owner else name for name, of in rows}
-    hint = did_you_mean(text, sorted(known), most=SHOWN_MAX)
+    hint = unknown_hint(text, [(of, name) for name, of in rows])
     return MissingError(f"there is no campaign `{text}`", hint=hint, of_another=of_another)

@@ -38,7 +38,7 @@ from tidemill.server.database.rows import (
     clean,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.errors import ConflictError, QuotaError, RequestError, RoomError
 from tidemill.server.hospital.datasets import datasets_of, origin_of
 from tidemill.server.notices import tables
 from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
@@ -229,9 +229,7 @@ def submit(
         return SubmitReply(campaign=campaign, owner=owner, first_job=first, count=count, repeated=True)
     _check_offered(work, submission.shared)
     if limits is not None:
-        limits.storage.check_free()
-    if limits is not None and limits.quotas is not None:
-        _check_quotas(work, submission, limits.quotas, limits.storage)
+        _check_limits(work, submission, limits)
     count = submission.jobs
     plan = _Plan(work, submission, _campaign(work, request, half_life_s), own=own)
     first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
@@ -251,6 +249,18 @@ def submit(
     work.flush()
     site_records.keep_sites(work)
     return SubmitReply(campaign=request.campaign, owner=owner, first_job=first, count=count, repeated=False)
+
+
+def _check_limits(work: UnitOfWork, submission: PreparedSubmit, limits: SubmitLimits) -> None:
+    """Raises QuotaError, RoomError. A submission may be of several requests, so an error speaks of this one."""
+    try:
+        limits.storage.check_free()
+        if limits.quotas is not None:
+            _check_quotas(work, submission, limits.quotas, limits.storage)
+    except (QuotaError, RoomError) as error:
+        raise type(error)(
+            f"nothing of this request was submitted: {error.message}", hint=error.hint
+        ) from error
 
 
 def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas, storage: Storage) -> None:

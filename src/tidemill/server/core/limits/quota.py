@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemill.config.quotas import Quotas
-from tidemill.server.core.limits.storage import Storage
+from tidemill.server.core.limits.storage import Storage, sizes_text
 from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import alike
@@ -54,7 +54,10 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas, storage: Storag
     stored = [int(row[0]) for row in work.session.rows("stored_of", owner=owner)]
     more_bytes = stored_bytes(wanted.jobs, wanted.spec_bytes)
     size_bytes = sum(stored) + more_bytes
-    _within(quotas.stored_bytes_max, "stored_bytes_max", size_bytes, f"bytes of jobs of `{owner}`")
+    if size_bytes > quotas.stored_bytes_max:
+        size, most = sizes_text(size_bytes, quotas.stored_bytes_max)
+        text = f"{size} of jobs of `{owner}` would be stored, and each submitter may store {most}"
+        raise _refusal("stored_bytes_max", text)
     if storage is not None:
         storage.check_stored(work.session, more_bytes)
     _check_sites(work, wanted, quotas)
@@ -99,7 +102,8 @@ def _check_sites(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
 
 def _within(most: int, key: str, number: int, what: str) -> None:
     if number > most:
-        raise QuotaError(
-            f"there would be {number} {what}; the quota `quotas.{key}` is {most}",
-            hint=HINTS[key],
-        )
+        raise _refusal(key, f"there would be {number:,} {what}, and there may be {most:,}")
+
+
+def _refusal(key: str, text: str) -> QuotaError:
+    return QuotaError(f"{text} (`quotas.{key}`)", hint=HINTS[key])

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from tidemill.config.quotas import Quotas
+from tidemill.model.quantities import bytes_text
 from tidemill.server.database.store import Session, row
 from tidemill.server.errors import RoomError
 
@@ -15,9 +16,9 @@ FREE_SHARE = 0.01  #: of the file system stays free, at most FREE_BYTES
 FREE_BYTES = 1_000_000_000
 SHORT_SHARE = 0.5  #: room is short from this part of what may be stored on
 _HINT = (
-    "cancel or wait for jobs that are not needed and try again later, or ask the server's operator: specifications of "
-    "more than 2 kB are freed a day after their jobs were canceled, if these never ran; all else leaves "
-    "`archive.keep_days` after its end"
+    "try again later, or ask the server's operator to raise the quota or to archive earlier: ended campaigns leave "
+    "after `archive.keep_days` days; canceling jobs frees room only a day later, and only that of specifications "
+    "of more than 2 kB whose jobs never ran"
 )
 
 
@@ -38,9 +39,10 @@ class Storage:
         call."""
         free_bytes = self.free_bytes()
         if free_bytes is not None and free_bytes < self.free_bytes_min:
+            has, least = sizes_text(free_bytes, self.free_bytes_min)
             raise RoomError(
-                f"the server's disk has {free_bytes} bytes of free space; below "
-                f"{self.free_bytes_min} it takes no more jobs, and those that it has go on",
+                f"the server's disk has {has} of free space; below {least} the server takes no more jobs, and those "
+                "that it has go on",
                 hint="the server's operator has to free space; then submit again",
             )
 
@@ -48,9 +50,10 @@ class Storage:
         """Raises RoomError if all submitters together would store too much."""
         would_be = stored_bytes(session) + more_bytes
         if would_be > self.bytes_max:
+            size, most = sizes_text(would_be, self.bytes_max)
             raise RoomError(
-                f"there would be {would_be} bytes of jobs of all submitters; the quota "
-                f"`quotas.all_stored_bytes_max` is {self.bytes_max}",
+                f"{size} of jobs would be stored, and all submitters together may store {most} "
+                "(`quotas.all_stored_bytes_max`)",
                 hint=_HINT,
             )
 
@@ -73,6 +76,12 @@ class Storage:
     def _is_low(self) -> bool:
         free_bytes = self.free_bytes()
         return free_bytes is not None and free_bytes < self.free_bytes_min
+
+
+def sizes_text(one: int, other: int) -> tuple[str, str]:
+    """Two sizes for a sentence that compares them: in bytes where rounded ones would be the same."""
+    short = bytes_text(one), bytes_text(other)
+    return short if short[0] != short[1] else (f"{one:,} B", f"{other:,} B")
 
 
 def floor_bytes(folder: Path) -> int:

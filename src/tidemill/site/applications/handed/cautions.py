@@ -15,7 +15,7 @@ from tidemill.model.application import Application, ParameterType
 from tidemill.model.handed import takes
 from tidemill.model.legal import shown
 from tidemill.model.pattern import Verdict, check_pattern
-from tidemill.site.applications.handed.command import Started, started
+from tidemill.site.applications.handed.command import ApprovedCommand, started
 from tidemill.site.applications.handed.intake import SAFE_PATH
 from tidemill.site.applications.templates import COLUMN, INPUT, Template
 
@@ -104,7 +104,7 @@ def _of_arguments(app: Application) -> Iterator[str]:
         yield f"`{it.program}` reads {read} of the work directory: {advice}"
 
 
-def _of_code(app: Application, it: Started) -> Iterator[str]:
+def _of_code(app: Application, it: ApprovedCommand) -> Iterator[str]:
     if it.module is not None and any(_is_free(app, name) for name in _names(it.module)):
         yield (
             f"`arguments` has `-m {it.module}`, so that jobs choose the module: each that Python finds is code; name "

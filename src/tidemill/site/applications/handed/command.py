@@ -39,8 +39,8 @@ _SCRIPTED = (
     (re.compile(r"Rscript"), re.compile(r"-e"), _NO_VALUE),
     (re.compile(r"tclsh[0-9.]*"), _NO_VALUE, _NO_VALUE),
 )
-"""Interpreters whose script is the first word that is no option: names, options with code, options whose value is the
-next word."""
+"""Interpreters whose script is the first word that does not begin an option: names, options with code, options whose
+value is the next word."""
 _ANYWHERE = (
     (re.compile(r"R"), re.compile(r"-e")),
     (re.compile(r"octave"), re.compile(r"--eval(?:=.*)?", re.DOTALL)),
@@ -51,7 +51,7 @@ _MAKEFILE = re.compile(r"-f|--file|--makefile")
 _MAKEFILE_IN_WORD = re.compile(r"(?:-f|--file=|--makefile=)(.+)", re.DOTALL)
 
 
-class Started(NamedTuple):
+class ApprovedCommand(NamedTuple):
     """`code`: the option behind which code stands; `module`: what Python runs by `-m`, `isolated`: from elsewhere than
     the work directory; `runs`: the file that is run, as an argument template."""
 
@@ -62,23 +62,23 @@ class Started(NamedTuple):
     isolated: bool = False
 
 
-def started(app: Application) -> Started:
+def started(app: Application) -> ApprovedCommand:
     """What an application's command line starts."""
     script = [] if app.script is None else [app.script.replace("{", "{{").replace("}", "}}")]
     program, words = _unwrapped(PurePath(app.executable).name, [*script, *app.arguments])
     if PYTHON.fullmatch(program):
         return _python(program, words)
     if program in ("make", "gmake"):
-        return Started(program, runs=_makefile(words))
+        return ApprovedCommand(program, runs=_makefile(words))
     for names, code, with_value in _SCRIPTED:
         if names.fullmatch(program):
             options, rest = _leading(words, with_value)
             found = next((each for each in options if code.fullmatch(each)), None)
-            return Started(program, code=found, runs=rest[0] if rest and found is None else None)
+            return ApprovedCommand(program, code=found, runs=rest[0] if rest and found is None else None)
     for names, code in _ANYWHERE:
         if names.fullmatch(program) and app.script is None:  # options behind a script are the script's
-            return Started(program, code=next((each for each in words if code.fullmatch(each)), None))
-    return Started(program)
+            return ApprovedCommand(program, code=next((each for each in words if code.fullmatch(each)), None))
+    return ApprovedCommand(program)
 
 
 def _unwrapped(program: str, words: list[str]) -> tuple[str, list[str]]:
@@ -110,7 +110,7 @@ def _leading(words: list[str], with_value: re.Pattern[str]) -> tuple[list[str], 
     return options, words[at:]
 
 
-def _python(program: str, words: list[str]) -> Started:
+def _python(program: str, words: list[str]) -> ApprovedCommand:
     """Python's one-letter options may be joined, and `-c` and `-m` end them."""
     at, isolated = 0, False
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
@@ -124,12 +124,12 @@ def _python(program: str, words: list[str]) -> Started:
         if found is None:
             continue
         if found[0] == "c":
-            return Started(program, code=word[: found.end()])
+            return ApprovedCommand(program, code=word[: found.end()])
         value = word[found.end() :] or (words[at] if at < len(words) else "")
         if found[0] == "m":
-            return Started(program, module=value, isolated=isolated)
+            return ApprovedCommand(program, module=value, isolated=isolated)
         at += not word[found.end() :]
-    return Started(program, runs=words[at] if at < len(words) else None)
+    return ApprovedCommand(program, runs=words[at] if at < len(words) else None)
 
 
 def _makefile(words: list[str]) -> str | None:
