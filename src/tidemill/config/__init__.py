@@ -41,9 +41,7 @@ KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
 PLACES_NAMED_MAX = 3  #: `ca` is a key of a dozen tables: naming them says nothing
 PROBLEMS_SHOWN = 20  #: of one file: a screen of them
 TUNING = "tuning"  #: the table in which tests and development set constants of the records
-BACKSLASHES = (
-    "write texts with `\\`, such as patterns, in single quotes: TOML then leaves `\\` alone"  #: a hint
-)
+BACKSLASHES = "write texts with `\\`, such as patterns, in single quotes: TOML then leaves `\\` alone"
 _KEY_START = re.compile(r"[{,\[]")
 _NAME_PATTERN = re.compile(
     r"matching regex '\^\[(?P<capitals>A-Z)?a-z0-9\]\[(?:A-Z)?a-z0-9(?P<signs>[^\]]+)\]\{0,(?P<more>\d+)\}\$'"

@@ -371,13 +371,13 @@ class StageBudget:
         self._asked_s.pop(job, None)
         self._recounts.pop(job, None)
 
-    def release(self, job: int, *, but: str = "") -> list[str]:
-        """Drop what is reserved for this job alone, except for the content `but`; those that no job wants any more."""
+    def release(self, *jobs: int, but: str = "") -> list[str]:
+        """Drop what is reserved for these jobs alone, except for the content `but`; what no job wants any more."""
         gone: list[str] = []
         for key, each in list(self.reserved.items()):
             if key == but:
                 continue
-            each.jobs.discard(job)
+            each.jobs.difference_update(jobs)
             if not each.jobs:
                 del self.reserved[key]
                 gone.append(key)

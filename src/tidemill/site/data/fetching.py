@@ -110,6 +110,36 @@ def named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -
     return error
 
 
+class _Askers:
+    """Which jobs wait for which queries: nothing is reserved yet for what these ask about, so that alone says whether
+    anyone still wants the answer. Not thread-safe by itself."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, set[int]] = {}
+        self._asked: dict[int, set[str]] = {}  #: the same by job, which may ask about each of its events
+
+    def wait(self, key: str, job: int) -> None:
+        """The job waits for this answer."""
+        self._jobs.setdefault(key, set()).add(job)
+        self._asked.setdefault(job, set()).add(key)
+
+    def drop(self, key: str) -> None:
+        """There is an answer, or none will come: who wants one asks again."""
+        for job in self._jobs.pop(key, ()):
+            self._asked[job].discard(key)
+            if not self._asked[job]:
+                del self._asked[job]
+
+    def let_go(self, job: int) -> list[str]:
+        """The job waits for nothing any more; what it alone waited for."""
+        alone = [key for key in self._asked.get(job, ()) if self._jobs[key] == {job}]
+        for key in self._asked.pop(job, ()):
+            self._jobs[key].discard(job)
+        for key in alone:
+            del self._jobs[key]
+        return alone
+
+
 class StageContents:
     """The contents of one stage. Thread-safe; `lock` is that of `cache` and `budget`, and is held for moments only."""
 
@@ -133,6 +163,7 @@ class StageContents:
         self._busy: set[str] = set()  #: copies and digests being made
         self._failed: dict[str, TidemillError] = {}
         self._ordered: dict[str, float] = {}  #: moves whose outcome was not taken yet, and since when
+        self._askers = _Askers()
         self._sizes: dict[str, int] = {}  #: of remote contents
         self._fresh_s: dict[str, float] = {}
 
@@ -142,8 +173,8 @@ class StageContents:
             return False
         return self._moving is None or self._moving.is_done(awaits)
 
-    def inspect(self, wanted: WantedFile, awaits: list[str]) -> StageContent | None:
-        """Size and copy of a wanted file; None = that is known when what was added to `awaits` is done.
+    def inspect(self, wanted: WantedFile, job: int, awaits: list[str]) -> StageContent | None:
+        """Size and copy of a file that a job wants; None = that is known when what was added to `awaits` is done.
 
         Raises SiteError for a file that cannot be had."""
         url, sha256 = wanted.url, wanted.sha256
@@ -158,7 +189,7 @@ class StageContents:
         permit(url, self._config.endpoints, Direction.IN)
         if not self._is_compared(url, sha256, awaits):
             return None
-        return self._inspect_remote(wanted, awaits)
+        return self._inspect_remote(wanted, job, awaits)
 
     def bring(self, content: StageContent, awaits: list[str]) -> str | None:
         """The copy of a content for which room is reserved; None = it is on its way, by what was added to `awaits`."""
@@ -182,15 +213,26 @@ class StageContents:
             return True
         return self._run(f"digest-{name}", copy.stat().st_size, lambda: digest_of(copy), awaits)
 
+    def let_go(self, jobs: Iterable[int], keys: Iterable[str]) -> None:
+        """These jobs want nothing any more: `keys`, which were reserved for them alone, and the queries that they alone
+        wait for are broken off. Those that have not begun would still be made, and hold up other jobs' moves."""
+        with self.lock:
+            alone = [key for job in jobs for key in self._askers.let_go(job)]
+        self.unwanted([*keys, *alone])
+
     def unwanted(self, keys: Iterable[str]) -> None:
-        """No job wants these any more, and nothing is reserved for them."""
+        """No job wants these any more, and nothing is reserved for them. A job that comes to want one meanwhile finds
+        it done without an outcome, and asks again."""
+        ordered: list[str] = []
         for key in keys:
             with self.lock:
-                is_ordered = key in self._ordered and key not in self._budget.reserved
+                if key in self._ordered and key not in self._budget.reserved:
+                    ordered.append(key)
                 self._ordered.pop(key, None)
+                self._askers.drop(key)
                 self._failed.pop(key, None)
-            if is_ordered and self._moving is not None:
-                self._moving.cancel(key)
+        if ordered and self._moving is not None:
+            self._moving.cancel(*ordered)
 
     def tidy(self) -> None:
         """Forget contents that no job took within KEEP_S: their jobs are gone."""
@@ -299,7 +341,7 @@ class StageContents:
 
     # ---- remote files ----
 
-    def _inspect_remote(self, wanted: WantedFile, awaits: list[str]) -> StageContent | None:
+    def _inspect_remote(self, wanted: WantedFile, job: int, awaits: list[str]) -> StageContent | None:
         url, sha256 = wanted.url, wanted.sha256
         key = order_id(Direction.IN, url, sha256)
         look = self._order(f"{key}-look", wanted, look=True)
@@ -312,8 +354,10 @@ class StageContents:
                 return StageContent(key, wanted, self._sizes[key])
             outcome, is_new = self._outcome(look)
             if outcome is not None:
+                self._askers.drop(look.id)
                 outcome.check()
                 return self._inspected(key, wanted, outcome)
+            self._askers.wait(look.id, job)
         if is_new:
             self._want(look)
         awaits.append(look.id)

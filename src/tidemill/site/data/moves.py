@@ -133,8 +133,8 @@ class Moves(Protocol):
     def is_done(self, order_ids: Iterable[str]) -> bool:
         """Whether none of these is still on its way."""
 
-    def cancel(self, order_id: str) -> None:
-        """Break off a move that is not wanted any more, and forget what came of it."""
+    def cancel(self, *order_ids: str) -> None:
+        """Break off moves that are not wanted any more, and forget what came of them."""
 
     @property
     def is_busy(self) -> bool:
@@ -222,12 +222,13 @@ class LocalMoves:
         with self._lock:
             return {*self._orders, *self._outcomes}
 
-    def cancel(self, order_id: str) -> None:
-        """Drop an order that is not wanted any more."""
-        with self._lock:
-            if order_id in self._running:
-                self._running[order_id].canceled.set()
-            else:
+    def cancel(self, *order_ids: str) -> None:
+        """Drop orders that are not wanted any more."""
+        with self._lock:  # for all: no slot that one leaves goes to another of them
+            for order_id in order_ids:
+                if order_id in self._running:
+                    self._running[order_id].canceled.set()
+                    continue
                 if order_id in self._orders:
                     self._unqueue(order_id)
                     del self._orders[order_id]

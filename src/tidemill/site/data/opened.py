@@ -116,7 +116,7 @@ class OpenedInputs:
         origin = origin_of(found.route.url)
         wanted = WantedFile(origin, None, of.roots, Path("-"), adler32=found.adler32, owner=of.reader.owner)
         try:
-            content = self._contents.inspect(wanted, awaits)
+            content = self._contents.inspect(wanted, of.job, awaits)
         except SiteError as error:
             self.pass_over(wanted, error)
             raise

@@ -60,6 +60,8 @@ class SiteData:
     def clean(self) -> list[int]:
         """Remove the files of jobs that are over, of some in each tick, and copies that nothing needs; these jobs."""
         jobs = self._site.state.forgotten[:JOBS_CLEANED_PER_TICK]
+        if jobs:  # all at once: no place that a move of one leaves goes to another of them
+            self.stage.release(*jobs)
         for job in jobs:
             self.stage.clean(job)
             self._departures.forget(job)

@@ -167,9 +167,8 @@ class Stage:
         self._config = config
         self._places = places
         self._disk = self._look_at_disk()
-        self._shown: tuple[StageRoom, int] | None = (
-            None  #: capacity, and bytes that are used; None = to be worked out
-        )
+        #: capacity, and bytes that are used; None = to be worked out
+        self._shown: tuple[StageRoom, int] | None = None
         self.jobs_before = frozenset(
             int(each.name) for each in directory.iterdir() if each.name.isdecimal()
         )  #: that an earlier agent staged inputs of
@@ -294,17 +293,19 @@ class Stage:
             self.cache.unlinked()
             self.budget.rooms.drop_events(job, needed.__contains__)
 
-    def release(self, job: int) -> None:
-        """The job wants nothing more: what is reserved for it alone is given to others, what comes for it alone is
-        broken off."""
-        self.routes.forget(job)
+    def release(self, *jobs: int, is_over: bool = True) -> None:
+        """What is reserved for these jobs alone is given to others, what comes for them alone is broken off. `is_over`:
+        they want nothing more; else queries go on, and a job takes their answers when it tries again."""
+        for job in jobs:
+            self.routes.forget(job)
         with self._lock:
-            self.budget.withdraw(job)
-            self.cache.let_go(job)
-            gone = self.budget.release(job)
+            for job in jobs:
+                self.budget.withdraw(job)
+                self.cache.let_go(job)
+            gone = self.budget.release(*jobs)
             self._may_be_leftovers |= bool(gone)
             self._shown = None
-        self._contents.unwanted(gone)
+        self._contents.let_go(jobs if is_over else (), gone)
 
     def _refresh(self) -> None:
         """Learn which copies lost their links. They may be hundreds of thousands on a slow file system: the agent's
@@ -440,7 +441,7 @@ class Stage:
             self.cache.unlinked()
             with self._lock:
                 self.budget.rooms.forget(job)
-        self.release(job)
+        self.release(job, is_over=False)
 
     def _found_full(self, job: int, error: SiteError, *, is_begun: bool) -> None:
         """A write failed although there seemed to be room: nothing begins for a while."""
@@ -668,9 +669,8 @@ class Stage:
         contents = {each.wanted.path: each for each in self._inspect(step, missing, spec)}
         named = (path for path in step.directory.iterdir() if not path.name.startswith("."))
         taken = distinct(path for path in named if path.is_file())
-        share = StageRoom(
-            self.budget.limit.bytes // STEP_SHARE, max(1, self.budget.limit.files // STEP_SHARE)
-        )
+        limit = self.budget.limit
+        share = StageRoom(limit.bytes // STEP_SHARE, max(1, limit.files // STEP_SHARE))
         seen: set[str] = set()
         for number, files in enumerate(events):
             for each in (contents[one.path] for one in files if one.path in contents):
@@ -706,7 +706,7 @@ class Stage:
         self, step: _Step, wanted: WantedFile, spec: JobSpec, awaits: list[str]
     ) -> StageContent | None:
         try:
-            return self._contents.inspect(wanted, awaits)
+            return self._contents.inspect(wanted, step.job, awaits)
         except SiteError as error:
             self._opened.pass_over(wanted, error)
             raise named(error, step.reader, spec, wanted) from error

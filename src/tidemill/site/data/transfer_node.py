@@ -109,13 +109,15 @@ class TransferNodeMoves:
                 self._seen = {name.removesuffix(".json") for name in names_in(self._done) or []}
             return all(each in self._seen or each not in self._wanted for each in order_ids)
 
-    def cancel(self, order_id: str) -> None:
-        """Break off a move that is not wanted any more: the mover ends what has no order."""
+    def cancel(self, *order_ids: str) -> None:
+        """Break off moves that are not wanted any more: the mover ends what has no order."""
         with self._lock:
-            self._wanted.pop(order_id, None)
-            self._seen.discard(order_id)
-        for folder in (self._orders, self._done):
-            (folder / f"{order_id}.json").unlink(missing_ok=True)
+            for order_id in order_ids:
+                self._wanted.pop(order_id, None)
+                self._seen.discard(order_id)
+        for order_id in order_ids:
+            for folder in (self._orders, self._done):
+                (folder / f"{order_id}.json").unlink(missing_ok=True)
 
     @property
     def is_busy(self) -> bool:
@@ -167,8 +169,7 @@ def _step(directory: Path, stage: Path, here: LocalMoves, epoch: Epoch) -> bool:
     orders = {name.removesuffix(".json") for name in names_in(directory / "orders") or [] if name[0] != "."}
     done = {name.removesuffix(".json") for name in names_in(directory / "done") or [] if name[0] != "."}
     known = here.known()
-    for order_id in known - orders:
-        here.cancel(order_id)
+    here.cancel(*(known - orders))
     for order_id in orders - known - done:
         try:
             order = _read(directory / "orders" / f"{order_id}.json", stage)

@@ -184,11 +184,12 @@ class Granting:
             )
             self._refuse(job, evidence)
 
-    def forget(self, job: int) -> None:
-        """Drop what was prepared of a job."""
-        self.troubles.forget(job)
-        self._defined.pop(job, None)
-        self.inputs.forget(job)
+    def forget(self, *jobs: int) -> None:
+        """Drop what was prepared of jobs."""
+        for job in jobs:
+            self.troubles.forget(job)
+            self._defined.pop(job, None)
+        self.inputs.forget(*jobs)
 
     def _note(
         self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]

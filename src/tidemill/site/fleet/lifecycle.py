@@ -124,8 +124,7 @@ class Lifecycle:
     def forget(self, jobs: Iterable[int]) -> bool:
         """Drop what was prepared for jobs that are over; whether there were any."""
         known = list(jobs)
-        for job in known:
-            self.granting.forget(job)
+        self.granting.forget(*known)
         self.granting.inputs.tend()
         if known:
             self.granting.troubles.freed()

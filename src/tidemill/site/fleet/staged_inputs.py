@@ -44,6 +44,9 @@ LATE_S = 5.0
 TRIMMED_MAX = 20_000
 """Jobs that are inspected at a time for inputs of events that are over."""
 
+IDLE_S = 1.0
+"""Whether jobs whose inputs are on their way have nothing left to run is inspected this often."""
+
 ROOM_S = 2.0
 """While jobs wait for room, what is over is removed and disks are inspected this often."""
 
@@ -76,6 +79,8 @@ class StagedInputs:
         self._executor = executor
         self._jobs: dict[int, _JobInputs] = {}
         self._begun: set[int] = set()
+        self._asking: set[int] = set()  #: jobs whose inputs a thread was asked for, and did not all come yet
+        self._next_idle_s = 0.0
         self._waiting: set[int] = set()
         self._waiting_max = WAITING_MAX
         self._ending: dict[int, Future[Any]] = {}  #: before these have ended, nothing begins for their jobs
@@ -86,16 +91,21 @@ class StagedInputs:
         self._next_late_s = 0.0
         self.waiting_load = WaitingLoad()  #: what waits for room: nodes would be idle
 
-    def forget(self, job: int) -> None:
-        """Drop what was staged of a job, and what is reserved for it."""
-        known = self._jobs.pop(job, None)
-        self._begun.discard(job)
-        self._waiting.discard(job)
-        self.waiting_load.drop(job)
-        if known is not None and known.under_way is not None and not known.under_way.done():
-            self._ending[job] = known.under_way
-        elif known is not None:
-            self._stage.release(job)
+    def forget(self, *jobs: int) -> None:
+        """Drop what was staged of jobs, and what is reserved for them."""
+        idle: list[int] = []
+        for job in jobs:
+            known = self._jobs.pop(job, None)
+            self._begun.discard(job)
+            self._asking.discard(job)
+            self._waiting.discard(job)
+            self.waiting_load.drop(job)
+            if known is not None and known.under_way is not None and not known.under_way.done():
+                self._ending[job] = known.under_way
+            elif known is not None:
+                idle.append(job)
+        if idle:
+            self._stage.release(*idle)
 
     def tend(self) -> None:
         """Free what ended jobs hold; while jobs wait for room, look for some now and then."""
@@ -107,10 +117,20 @@ class StagedInputs:
                 elif job not in self._jobs:
                     self._stage.release(job)
         now_s = clock.monotonic_s()
+        if self._asking and now_s >= self._next_idle_s:
+            self._next_idle_s = now_s + IDLE_S
+            self._let_go()
         if self._waiting and now_s >= self._next_room_s:
             self._next_room_s = now_s + ROOM_S
             self._trim()
             self._executor.submit(self._stage.look_for_room)
+
+    def _let_go(self) -> None:
+        """Break off what comes for jobs that have nothing left to run: one that is stopped, or that went back to the
+        server, stays in our state for what it keeps, and is never asked for again. Merge steps move nothing."""
+        jobs = self._log.pool.state.jobs
+        moving = [each for each in self._asking if each < s.STEP_BASE]
+        self.forget(*(each for each in moving if each not in jobs or not jobs[each].ready))
 
     def late(self, wait_max_s: float) -> list[tuple[s.SiteJob, str]]:
         """Jobs that have waited for room for too long, and for what."""
@@ -209,7 +229,7 @@ class StagedInputs:
                 return False
             self._begun.discard(job.id)
             if not self._has_no_room(job, known):
-                self._take(known)
+                self._take(job.id, known)
         if known.began != job.began:  # its owner may have repaired them since
             self.forget(job.id)
             self._ending[job.id] = self._executor.submit(self._stage.clean, job.id)
@@ -223,6 +243,7 @@ class StagedInputs:
             known.waits_for_room = False
             self._waiting.discard(job.id)
             self._begun.add(job.id)
+            self._asking.add(job.id)
             known.is_begun = bool(job.grants)
             known.events = self._next_events(job, known.step_max)
             known.under_way = self._start(job, known.events)
@@ -302,7 +323,7 @@ class StagedInputs:
                     known.staged = _common(known.staged, job.open)
                 self._ending[job.id] = self._executor.submit(self._stage.drop_events, job.id, job.open.copy())
 
-    def _take(self, known: _JobInputs) -> None:
+    def _take(self, job: int, known: _JobInputs) -> None:
         done, known.under_way = known.under_way, None
         assert done is not None
         try:
@@ -315,6 +336,7 @@ class StagedInputs:
             if not known.is_begun:  # it holds nothing while its trouble lasts
                 known.staged = IntervalSet()
             raise
+        self._asking.discard(job)
         for first, end in known.events:
             known.staged.add(first, end)
 

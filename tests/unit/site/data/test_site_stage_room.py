@@ -92,10 +92,11 @@ class FarFiles:
     def is_done(self, order_ids: Iterable[str]) -> bool:
         return not any(each in self.gets for each in order_ids)
 
-    def cancel(self, order_id: str) -> None:
-        self.canceled.append(order_id)
-        self.gets.pop(order_id, None)
-        self.outcomes.pop(order_id, None)
+    def cancel(self, *order_ids: str) -> None:
+        self.canceled += order_ids
+        for order_id in order_ids:
+            self.gets.pop(order_id, None)
+            self.outcomes.pop(order_id, None)
 
     @property
     def is_busy(self) -> bool:
