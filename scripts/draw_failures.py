@@ -48,7 +48,7 @@ directory of a file system, or all inputs.
 | state | when | what happens |
 |---|---|---|
 | closed | at first | each job that fails for the cause waits on its own |
-| open | three jobs in a row failed for it, with no success between | jobs that would meet it wait; the server sends at most one that can be tried |
+| open | three jobs in a row failed for it, with no success between | all jobs but one that would meet it wait |
 | trying | its pause is over | one job is tried; if it succeeds, the breaker closes, else the pause doubles |
 
 What one owner's jobs do blocks nothing for others. `tidemill job explain`, `tidemill site status` and the site's page
@@ -65,8 +65,8 @@ Where jobs fail, the site asks by itself: a data server for the path of its `[[e
 credential, a file system for its first directory, the stage for room for a small file, an application for the files
 that were approved. Jobs decide only which of these places is asked. The site asks a place once a minute at most, and
 again after 5 s if there was no answer. A refusal such as 403 or 404 is an answer. The next answer closes a breaker
-that was opened in this way. So does a job that succeeds: some servers do not answer for the path of an endpoint and serve
-the files below it. After such a success, missing answers do not count until there was an answer.
+that was opened in this way. So does a job that succeeds: some servers do not answer for the path of an endpoint and
+serve the files below it. After such a success, missing answers do not count until there was an answer.
 
 The site tries a job of the owner who has not failed for the longest time, and of these the one that was tried least. If
 no such job waits there untried, the server sends one, so that a few jobs that can never succeed do not keep a breaker
