@@ -19,7 +19,7 @@ from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.planning import without_dying
+from tidemill.site.nodes.planning import just_ended, without_dying
 
 PILOTS = "tm-a-e1-1"
 BACKLOG = Backlog(node_s=1e6, nodes_max=NODES, event_s=1)
@@ -33,6 +33,7 @@ class Broker:
     def __init__(self, slurm: SlurmWorld) -> None:
         self._batch = slurm.open()
         self._tracker = Tracker(1.0)
+        self._before: Snapshot | None = None
         self.canceled: list[str] = []
         self.yielded_to: set[str] = set()
         self.started: list[RegularStarted] = []
@@ -60,7 +61,8 @@ class Broker:
 
     def look(self) -> Situation:
         snapshot = self.snapshot()
-        left, ending = without_dying(snapshot, self.canceled)
+        left, ending = without_dying(snapshot, self.canceled, just_ended(self._before, snapshot))
+        self._before = snapshot
         held = [Held(name=job.name, width=1, is_waiting=False) for job in left.running if job.ours]
         terms = msgspec.structs.replace(TERMS, ending=ending)
         (pool,) = cut(left, held, terms, backlog=BACKLOG, limits=LIMITS)

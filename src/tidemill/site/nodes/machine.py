@@ -64,6 +64,7 @@ class SiteMachine:
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
         self.snapshot: Snapshot | None = None
+        self._ended: dict[str, tuple[str, ...]] = {}  #: since the snapshot before
         self.patience = Patience()
         self.headrooms = Headrooms()
         self.headroom = 0  #: nodes left idle by the last plans, at most
@@ -93,7 +94,7 @@ class SiteMachine:
         return min(self._config.nodes_max, nodes) * self.shape.cores
 
     def _read(self, snapshot: Snapshot) -> NodeShape:
-        self.snapshot = snapshot
+        self._ended, self.snapshot = planning.just_ended(self.snapshot, snapshot), snapshot
         cluster = self._config.cluster
         ours = {each.name for each in partitions(snapshot, cluster.partition)}
         usable = [
@@ -144,7 +145,7 @@ class SiteMachine:
         work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
-        snapshot, ending = planning.without_dying(as_regular(self.snapshot, apart), dying)
+        snapshot, ending = planning.without_dying(as_regular(self.snapshot, apart), dying, self._ended)
         pools = cut(snapshot, held, self._terms(policy, ending), backlog=work, limits=limits)
         plans = []
         ready: list[str] = []

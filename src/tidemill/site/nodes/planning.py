@@ -7,7 +7,7 @@ allocations.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -54,6 +54,7 @@ KillWait is 30 s by default (slurm.conf(5)), an epilog of a centre takes a minut
 LIMIT_STEP_US = 60_000_000
 """A new limit may be set to the next full minute (scontrol(1), TimeLimit)."""
 
+NO_NODES: Mapping[str, tuple[str, ...]] = {}
 HOLDING_STATES = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING, NodeState.IDLE)
 """What a node can be shown as while an allocation is on it; from another state it does not come back by itself."""
 
@@ -309,13 +310,28 @@ def on_their_way(allocations: Iterable[Allocation], now_us: int, *, death_s: flo
     return found
 
 
-def without_dying(snapshot: Snapshot, names: Container[str]) -> tuple[Snapshot, frozenset[str]]:
-    """The machine as it will be without these allocations, and which of its idle nodes they still hold now."""
+def just_ended(before: Snapshot | None, now: Snapshot) -> dict[str, tuple[str, ...]]:
+    """Our allocations that the last snapshot showed and this one does not, with their nodes then."""
+    if before is None:
+        return {}
+    here = {job.name for job in now.running if job.ours}
+    return {job.name: job.nodes for job in before.running if job.ours and job.name not in here}
+
+
+def without_dying(
+    snapshot: Snapshot, names: Container[str], ended: Mapping[str, tuple[str, ...]] = NO_NODES
+) -> tuple[Snapshot, frozenset[str]]:
+    """The machine as it will be without these allocations, and which of its idle nodes they still hold now.
+
+    `ended`: see `just_ended`. Batch systems are asked for nodes first and for jobs after that: of what ends in between,
+    the nodes are shown in use by no job. Taken for others', each would cost one more of our allocations.
+    """
     stays = [job for job in snapshot.running if not (job.ours and job.name in names)]
-    if len(stays) == len(snapshot.running):
+    if len(stays) == len(snapshot.running) and not ended:
         return snapshot, frozenset()
     kept = {name for job in stays for name in job.nodes}
-    left = {name for job in snapshot.running for name in job.nodes if name not in kept}
+    held = [*(job.nodes for job in snapshot.running), *ended.values()]
+    left = {name for nodes in held for name in nodes if name not in kept}
     replace = msgspec.structs.replace
     ending: set[str] = set()
     nodes = list(snapshot.nodes)

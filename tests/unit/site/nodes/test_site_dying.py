@@ -13,7 +13,14 @@ from tidemill.harvest.plan.situation import Backlog, CancelHolding, Decision, Li
 from tidemill.model.machine import Node, NodeState, Queued, Reservation, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.evictions import Recancels
-from tidemill.site.nodes.planning import DYING_DEATHS, DYING_S_MIN, dying_us, on_their_way, without_dying
+from tidemill.site.nodes.planning import (
+    DYING_DEATHS,
+    DYING_S_MIN,
+    dying_us,
+    just_ended,
+    on_their_way,
+    without_dying,
+)
 from tidemill.site.nodes.selection import HoldingGroup, PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation
 
@@ -55,14 +62,16 @@ def machine(
     )
 
 
-def canceled_next(snapshot: Snapshot, gone: set[str]) -> tuple[list[str], Situation, Decision]:
-    """What is canceled for the jobs that wait, after `gone` was."""
+def canceled_next(
+    snapshot: Snapshot, gone: set[str], before: Snapshot | None = None
+) -> tuple[list[str], Situation, Decision]:
+    """What is canceled for the jobs that wait, after `gone` was. `before`: the snapshot before this one."""
     held = [
         Held(name=job.name, width=1, is_waiting=False, loss_s=30.0)
         for job in snapshot.running
         if job.name not in gone
     ]
-    snapshot, ending = without_dying(snapshot, gone)
+    snapshot, ending = without_dying(snapshot, gone, just_ended(before, snapshot))
     work = Backlog(node_s=1e9, nodes_max=9, event_s=60.0)
     (pool,) = cut(snapshot, held, Terms(ending=ending), backlog=work, limits=LIMITS)
     situation = pool.situation
@@ -84,6 +93,23 @@ def test_no_other_allocation_ends_for_a_job_whose_nodes_are_about_to_be_free(
     assert (cancel, decision.submit) == ([], [])
     assert (situation.idle, situation.ending, situation.nodes) == (0, 1, 3)
     assert decision.yields_to == ["j0"], "it waits for the node that Tidemill still has"
+
+
+@pytest.mark.parametrize("state", [NodeState.BUSY, NodeState.ENDING, NodeState.SHARED])
+@pytest.mark.parametrize("gone", [{"a", "b"}, {"b"}])
+def test_a_node_whose_allocation_ended_between_two_queries_costs_no_other_one(
+    state: NodeState, gone: set[str]
+) -> None:
+    """The reply with nodes, the older one, still shows it in use; the one with jobs shows no job there."""
+    before = machine(ours=["a", "b", "c"], state=state)
+    seen = msgspec.structs.replace(before, running=before.running[1:])
+    cancel, situation, _ = canceled_next(seen, gone, before)
+    assert (cancel, situation.ending, situation.nodes) == ([], len({"a", *gone}), 3)
+    if gone == {"a", "b"}:
+        jobs = [msgspec.structs.replace(job, width=2) for job in seen.queued]
+        wide = msgspec.structs.replace(seen, queued=jobs)
+        assert canceled_next(wide, gone, before)[0] == []
+        assert canceled_next(wide, gone)[0] == ["c"], "as it would be without the snapshot before"
 
 
 def pool_after(seen: Snapshot, gone: set[str], *, windows_only: bool = False) -> Situation:
