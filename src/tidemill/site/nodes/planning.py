@@ -324,7 +324,7 @@ def without_dying(
     """The machine as it will be without these allocations, and which of its idle nodes they still hold now.
 
     `ended`: see `just_ended`. Batch systems are asked for nodes first and for jobs after that: of what ends in between,
-    the nodes are shown in use by no job. If they counted as other users' nodes, each would cost one more of our allocations.
+    the nodes are shown in use by no job. Counted as other users' nodes, each would cost an allocation more.
     """
     stays = [job for job in snapshot.running if not (job.ours and job.name in names)]
     if len(stays) == len(snapshot.running) and not ended:
