@@ -53,7 +53,7 @@ carry() { # configuration of this machine, at the same path in the root
 }
 
 configure() {
-  local path cargo=${CARGO_HOME:-$HOME/.cargo}
+  local path cargo=${CARGO_HOME:-$HOME/.cargo} home=$ROOT/root
   rm -f "$ROOT/etc/apt/sources.list"
   carry /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/auth.conf.d /etc/apt/keyrings /etc/apt/trusted.gpg.d \
     /etc/resolv.conf /etc/hosts /etc/hostname /etc/pip.conf /etc/ssl/certs/ca-certificates.crt /usr/local/share/ca-certificates
@@ -61,10 +61,10 @@ configure() {
     dpkg -S "$path" >/dev/null 2>&1 || carry "$path"
   done
   for path in config.toml config; do
-    [ ! -e "$cargo/$path" ] || install -D -m 644 "$cargo/$path" "$ROOT/root/.cargo/$path"
+    [ ! -e "$cargo/$path" ] || install -D -m 644 "$cargo/$path" "$home/.cargo/$path"
   done
   for path in .config/pip/pip.conf .config/uv/uv.toml; do
-    [ ! -e "$HOME/$path" ] || install -D -m 644 "$HOME/$path" "$ROOT/root/$path"
+    [ ! -e "$HOME/$path" ] || install -D -m 644 "$HOME/$path" "$home/$path"
   done
 }
 

@@ -615,7 +615,7 @@ def _campaign_path(text: str) -> str:
     """The path of a campaign's row. Raises NotFoundError for a reference without a name, whose path is the list's."""
     name = parse_reference(text).name
     if not name:
-        raise NotFoundError(f"there is no campaign `{shown(text)}`", hint=FORM_HINT)
+        raise NotFoundError(f"`{shown(text)}` names no campaign", hint=FORM_HINT)
     return f"/v1/campaigns/{quote(name, safe='', errors='replace')}"
 
 

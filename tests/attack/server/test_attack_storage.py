@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.core.limits.storage import FREE_BYTES, Storage, sizes_text, stored_bytes
 from tidemill.server.core.specifications.shortening import LARGE_BYTES, Shortening
-from tidemill.server.database.store import Store
 from tidemill.server.errors import RequestError, RoomError
 from tidemill.server.watch.health import Watched, health
 from tidemill.wire.api import ActionRequest, SubmitRequest
@@ -28,13 +26,8 @@ MB = 1_000_000
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    store = Store(path=tmp_path / "t.db")
-    store.init()
-    made = World(store)
-    yield made
-    made.reader.close()
-    made.dispatcher.close()
+def world(store_world: World) -> World:
+    return store_world
 
 
 def submitter(name: str) -> Identity:

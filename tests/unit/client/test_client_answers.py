@@ -66,7 +66,7 @@ def test_a_reference_without_a_name_is_refused_before_the_server_is_asked(tmp_pa
     for ask in (client.campaign, client.activity, lambda text: known_campaign(client, text)):
         with pytest.raises(NotFoundError) as caught:
             ask(name)
-        assert caught.value.message == f"there is no campaign `{name}`"
+        assert caught.value.message == f"`{name}` names no campaign"
         assert caught.value.hint == "write NAME or OWNER/NAME"
 
 

@@ -324,19 +324,21 @@ def without_dying(
     """The machine as it will be without these allocations, and which of its idle nodes they still hold now.
 
     `ended`: see `just_ended`. Batch systems are asked for nodes first and for jobs after that: of what ends in between,
-    the nodes are shown in use by no job. Counted as other users' nodes, each would cost an allocation more.
+    the nodes are shown in use by no job. Counted as other users' nodes, each would cost an allocation more. Those that
+    are shown idle can be filled at once.
     """
     stays = [job for job in snapshot.running if not (job.ours and job.name in names)]
     if len(stays) == len(snapshot.running) and not ended:
         return snapshot, frozenset()
     kept = {name for job in stays for name in job.nodes}
-    held = [*(job.nodes for job in snapshot.running), *ended.values()]
-    left = {name for nodes in held for name in nodes if name not in kept}
+    left = {name for job in snapshot.running for name in job.nodes if name not in kept}
+    late = {name for nodes in ended.values() for name in nodes if name not in kept}
     replace = msgspec.structs.replace
     ending: set[str] = set()
     nodes = list(snapshot.nodes)
     for k, node in enumerate(nodes):
-        if node.name in left and node.state in HOLDING_STATES:
+        is_late = node.name in late and node.state is not NodeState.IDLE
+        if (node.name in left or is_late) and node.state in HOLDING_STATES:
             nodes[k] = replace(node, state=NodeState.IDLE, cores_free=node.cores)
             ending.add(node.name)
     return replace(snapshot, running=stays, nodes=nodes), frozenset(ending)

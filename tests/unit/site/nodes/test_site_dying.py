@@ -112,6 +112,15 @@ def test_a_node_whose_allocation_ended_between_two_queries_costs_no_other_one(
         assert canceled_next(wide, gone)[0] == ["c"], "as it would be without the snapshot before"
 
 
+def test_an_idle_node_whose_allocation_has_ended_is_filled_at_once() -> None:
+    before = machine(ours=["a", "b"], queued=0)
+    idle = msgspec.structs.replace(before.nodes[0], state=NodeState.IDLE, cores_free=4)
+    seen = msgspec.structs.replace(before, nodes=[idle, before.nodes[1]], running=before.running[1:])
+    _, situation, decision = canceled_next(seen, set(), before)
+    assert (situation.idle, situation.ending) == (1, 0)
+    assert sum(each.count for each in decision.submit) == 1
+
+
 def pool_after(seen: Snapshot, gone: set[str], *, windows_only: bool = False) -> Situation:
     snapshot, ending = without_dying(seen, gone)
     terms = Terms(ending=ending, windows_only=windows_only)
