@@ -34,8 +34,6 @@ sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" -e 's/^# *all
 "$PYTHON" -m tidemill.cli.main server run --upgrade --config srv/server.toml 2>server.log &
 server=$!
 until [ -S srv/api.sock ]; do kill -0 $!; sleep 0.05; done
-"$PYTHON" -m tidemill.cli.main site run "$TIDEMILL_HOME/site" 2>site.log &
-agent=$!
 export TIDEMILL_HOME="$PWD/mine" TIDEMILL_SERVER="https://127.0.0.1:$PORT" TIDEMILL_CA="$PWD/ca/ca.pem"
 as() { export TIDEMILL_CERTIFICATE="$PWD/ca/$1.pem" TIDEMILL_KEY="$PWD/ca/$1.key"; }
 as ada
@@ -50,11 +48,15 @@ interrupted() {
   "$PYTHON" -c 'import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])' \
     "$PYTHON" -m tidemill.cli.main run --name "$name" "$@" >"$name.out" 2>"$name.err" &
   local it=$!
-  until tidemill jobs --campaign "$name" 2>/dev/null | grep -q "$STATE"; do sleep 0.2; done
+  until tidemill jobs --campaign "$name" 2>/dev/null | grep -q "$STATE"; do kill -0 $it; sleep 0.2; done
   for _ in $(seq 300); do grep -q "$WORDS" "$name.err" && break; sleep 0.1; done
   kill -INT $it; wait $it || s=$?; echo $s >"$name.status"
 }
 STATE=WAITING WORDS=waiting: interrupted nowhere --site elsewhere -- /bin/echo x & all=$!
+# Once a site is known, the name of an unknown one is refused
+until tidemill jobs --campaign nowhere 2>/dev/null | grep -q WAITING; do kill -0 $all; sleep 0.2; done
+"$PYTHON" -m tidemill.cli.main site run "$PWD/h/site" 2>site.log &
+agent=$!
 runs slow -- /bin/sleep 11 & all="$all $!"
 runs good --events 3 -- /bin/echo here {event} & all="$all $!"
 wait $all
