@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.worlds.home.processes import snapshot
+from tests.worlds.home.processes import said_of, snapshot
 from tests.worlds.home.world import World, world
 
 from tidemill.client import Client, Executor
@@ -242,7 +242,11 @@ def _open_of(numbers: set[int]) -> tuple[list[int], list[str], list[str]]:
     """TCP ports and Unix sockets on which processes listen, and files that they hold open."""
     inodes, paths = set(), set()
     for number in numbers:
-        for link in Path(f"/proc/{number}/fd").iterdir():
+        try:
+            links = [*Path(f"/proc/{number}/fd").iterdir()]
+        except FileNotFoundError:
+            continue  # the process has ended
+        for link in links:
             try:
                 target = str(link.readlink())
             except FileNotFoundError:
@@ -297,8 +301,7 @@ def test_no_port_socket_or_file_of_a_person_who_works_answers_another_user() -> 
                 )
             assert pool.submit(os.getpid).result(60), "it works on"
             for number in own:
-                argv = Path(f"/proc/{number}/cmdline")
-                assert not argv.exists() or pool._board.key.hex().encode() not in argv.read_bytes()
+                assert pool._board.key.hex() not in said_of(number, "cmdline")
 
 
 def lead_port(it: World) -> int:

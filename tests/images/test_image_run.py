@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tests.worlds.home.processes import said_of, tree
 from tests.worlds.node.image_node import AREA, USER, World, image_node, image_words, wait_until
 
 USERS = pytest.mark.parametrize("uid", [USER, 0], ids=["user", "root"])
@@ -196,14 +196,7 @@ def test_nothing_is_left_when_a_watcher_is_killed(world: World, way: str, victim
 
 def watchers(pid: int) -> list[int]:
     """The process outside and the one inside, below what `start` started."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        at = waiting.pop()
-        if Path(f"/proc/{at}/cmdline").read_bytes().startswith(b"/mnt/tidemill-node\0"):
-            found.append(at)
-        waiting += [int(child) for child in Path(f"/proc/{at}/task/{at}/children").read_text().split()]
-    return found
+    return [each for each in tree(pid) if said_of(each, "cmdline").startswith("/mnt/tidemill-node\0")]
 
 
 @WAYS

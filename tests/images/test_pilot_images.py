@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.worlds.home.processes import children_of
 from tests.worlds.node.node_images import Software, software, staged
 from tests.worlds.node.pilot_fleet import Field, field, grants, job, program
 
@@ -219,11 +220,14 @@ def test_an_image_that_cannot_be_had_fails_its_payloads_with_the_cause(what: str
 
 def processes(shell: int) -> dict[int, str]:
     """Everything in the PID namespace of a pilot that was started as `shell`."""
-    children = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
+    children = children_of(shell)
     if not children:
         return {}
     found = {}
-    space = (Path("/proc") / children[0] / "ns/pid").readlink()
+    try:
+        space = Path(f"/proc/{children[0]}/ns/pid").readlink()
+    except FileNotFoundError:
+        return {}  # it has just ended, and all in its namespace with it
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and (entry / "ns/pid").readlink() == space:

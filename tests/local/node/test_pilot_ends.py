@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.worlds.home.processes import children_of, said_of
 from tests.worlds.node.pilot_fleet import Field, field, grants, job, output, program
 
 from tidemill.model.intervals import IntervalSet
@@ -43,13 +44,7 @@ def busy(it: Field) -> bool:
 
 def children(pid: int) -> list[int]:
     """Child processes, but for those that write files."""
-    try:
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [
-            int(child) for child in found if Path(f"/proc/{child}/comm").read_text() != "tidemill-files\n"
-        ]
-    except FileNotFoundError:
-        return []
+    return [child for child in children_of(pid) if said_of(child, "comm") not in ("tidemill-files\n", "")]
 
 
 SLEEP_S = f"3{os.getpid() % 1000:03}.5"

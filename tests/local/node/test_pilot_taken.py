@@ -9,23 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.worlds.home.processes import tree
 from tests.worlds.node.pilot_fleet import field, grants, job, program
 
 from tidemill.wire.node import Done, Failed, Returned
 
 WALL_S = 0.4
 EVENTS = 48
-
-
-def tree(pid: int) -> list[int]:
-    """A process and those below it, a parent before its children."""
-    found = [pid]
-    for each in found:
-        try:
-            found += map(int, Path(f"/proc/{each}/task/{each}/children").read_text().split())
-        except FileNotFoundError:
-            continue
-    return found
 
 
 def take_away(pilot: int, order: str) -> None:

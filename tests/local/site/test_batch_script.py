@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from tests.worlds.home.processes import said_of, tree
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, Ending
@@ -34,13 +35,9 @@ def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[bytes]:
 
 def descendants(pid: int, command: str) -> list[int]:
     """Processes below this one with these words."""
-    found: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-            found += [int(child)] if b" ".join(words).decode() == command else []
-            found += descendants(int(child), command)
-    return found
+    return [
+        each for each in tree(pid)[1:] if said_of(each, "cmdline").rstrip("\0").replace("\0", " ") == command
+    ]
 
 
 def wait_for(what: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.worlds.home.processes import children_of
 
 from tidemill.examples import try_ranges
 from tidemill.examples.try_ranges import Trial, TrialOutcome
@@ -153,9 +154,9 @@ tidemill.forked(work)
 
     def kill(parent: int, line: str) -> None:
         if line.startswith("done ") and chance.random() < 0.05:
-            copies = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+            copies = children_of(parent)
             if copies:
-                killed.append(int(chance.choice(copies)))
+                killed.append(chance.choice(copies))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(killed[-1], signal.SIGKILL)
 

@@ -68,6 +68,27 @@ ROLES: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
+def said_of(pid: int, name: str) -> str:
+    """What `/proc/PID/NAME` says; empty once the process has ended, be it between `open` and `read`."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and not waited for yet."""
+    return [int(child) for child in said_of(pid, f"task/{pid}/children").split()]
+
+
+def tree(pid: int) -> list[int]:
+    """A process and those below it, a parent before its children."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found
+
+
 def by_role(home: Path) -> dict[str, list[Process]]:
     """The home's living processes by role."""
     everything = snapshot()
@@ -86,11 +107,11 @@ def send(process: Process, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     try:
-        stat = Path(f"/proc/{process.pid}/stat").read_text()
-        if int(stat[stat.rindex(")") + 2 :].split()[19]) != process.start:
+        stat = said_of(process.pid, "stat")
+        if not stat or int(stat[stat.rindex(")") + 2 :].split()[19]) != process.start:
             return False
         signal.pidfd_send_signal(descriptor, number)
-    except (ProcessLookupError, FileNotFoundError):
+    except ProcessLookupError:
         return False
     finally:
         os.close(descriptor)
