@@ -7,8 +7,8 @@
 #   scripts/ordinary.sh stop DIR              ends every process in it at once; the state stays
 #   scripts/ordinary.sh enter DIR USER [COMMAND...]   a command of ada, bob or root there, in DIR/home/USER; default: a shell
 #   scripts/ordinary.sh regular DIR [--seconds S] [NODE|NUMBER...]
-#       from now on bob keeps one job of 5 cores and 6 GB on each NODE, and NUMBER of them wherever Slurm starts them; his other jobs
-#       end. A job takes S seconds (3600), then the next one comes.
+#       from now on bob keeps one job of 5 cores and 6 GB on each NODE, and NUMBER of them wherever Slurm starts them; his other
+#       jobs of this kind end. A job takes S seconds (3600), then the next one comes.
 #
 # Six nodes of 8 cores and 16 GB: n1-n4, and g1-g2 with two GPUs each (empty files as devices). A job of 5 cores leaves 3 free: no two fit
 # on a node. Partitions `short` (2 h, default) and `long` (7 days). DIR should be short: a socket path has at most 107 bytes. Others have
@@ -130,14 +130,14 @@ daemons() { # the first process inside
 
 bob() (as bob "$@")
 
-round() { # inside: those of bob's jobs that are wanted run or wait, and no others
+round() { # inside: of bob's jobs called r-NAME those that are wanted run or wait, and no others
     [ -s "$dir/load/wanted" ] || return 0
     exec 8>"$dir/load/lock"
     flock 8
     bob squeue -h -u bob -t PD,CF,R,S,ST -o %j >"$dir/load/have" || return 0
-    while read -r job; do
+    grep '^r-' "$dir/load/have" | while read -r job; do
         grep -q "^$job " "$dir/load/wanted" || bob scancel -n "$job" 8>&-
-    done <"$dir/load/have"
+    done
     partition=short
     grep '^r-' "$dir/load/wanted" | while read -r job seconds; do
         if [ $partition = short ] && [ "$seconds" -lt 6000 ]; then partition=long; else partition=short; fi

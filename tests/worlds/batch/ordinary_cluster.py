@@ -22,6 +22,7 @@ ADA, BOB = 20001, 20002
 CPU_NODES, GPU_NODES = ("n1", "n2", "n3", "n4"), ("g1", "g2")
 NODES = CPU_NODES + GPU_NODES
 CORES, REGULAR_CORES = 8, 5
+LICENSE, LICENSES = "idl", 8
 LIMITS = {"short": "02:00:00", "long": "7-00:00:00"}
 SACCT = (
     "JobID,JobName,User,Account,Partition,State,Submit,Start,End,ElapsedRaw,NNodes,NCPUS,NodeList,AllocTRES"
@@ -66,9 +67,8 @@ class OrdinaryCluster(SlurmCluster):
         names |= {f"r-{i + 1}" for each in where if each.isdecimal() for i in range(int(each))}
 
         def settled() -> bool:
-            rows = [
-                line.split() for line in self.run("squeue", "-h", "-u", "bob", "-o", "%j %T").splitlines()
-            ]
+            lines = self.run("squeue", "-h", "-u", "bob", "-o", "%j %T").splitlines()
+            rows = [line.split() for line in lines if line.startswith("r-")]
             return {row[0] for row in rows if row[1] == "RUNNING"} == names and len(rows) == len(names)
 
         self.wait(settled, f"bob's jobs are {sorted(names)}")
@@ -94,6 +94,23 @@ class OrdinaryCluster(SlurmCluster):
         """What sacct says of all jobs of a user."""
         words = ("sacct", "-a", "-D", "-X", "-P", "--noconvert", "-S", "now-1day", "-o", SACCT, "-u", user)
         return list(csv.DictReader(io.StringIO(self.run(*words)), delimiter="|"))
+
+    def take_licenses(self) -> None:
+        """bob takes all licenses for a job of one core on n1: allocations that ask for one wait, idle nodes or not."""
+        words = (
+            "-L",
+            f"{LICENSE}:{LICENSES}",
+            "-c1",
+            "-w",
+            "n1",
+            "-J",
+            "licensed",
+            "-o/dev/null",
+            "--chdir=/",
+        )
+        self.run_as_user("sbatch", *words, "--wrap=sleep 1000", user="bob")
+        rows = ("squeue", "-h", "-u", "bob", "-n", "licensed", "-t", "R", "-o", "%i")
+        self.wait(lambda: self.run(*rows) != "", "bob has all licenses")
 
     def limit(self, partition: str, limit: str) -> None:
         """What staff do: another limit of a partition, at once."""
@@ -126,7 +143,7 @@ class OrdinaryCluster(SlurmCluster):
 @pytest.fixture(scope="session")
 def ordinary_session() -> Iterator[OrdinaryCluster]:
     """The session's cluster: take `ordinary_cluster`."""
-    cluster = OrdinaryCluster(*REACH)
+    cluster = OrdinaryCluster(*REACH, "--line", f"Licenses={LICENSE}:{LICENSES}")
     yield cluster
     cluster.stop()
 
