@@ -12,7 +12,7 @@ import pytest
 from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
-from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
+from tidemill.batch.slurm.hostlist import compress, expand, expand_elements, fold
 from tidemill.batch.slurm.script import Asked, script_text, submit_words
 from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
@@ -45,6 +45,14 @@ def test_host_lists() -> None:
     for bad in ("n[1-", "n[a-b]", "n[1-99999999]", "n]1["):
         with pytest.raises(ProtocolError):
             expand(bad)
+
+
+def test_hosts_are_folded_by_their_last_number_and_unfold_again() -> None:
+    assert compress(["n3", "n1", "n2", "login", "g1"]) == "g1,login,n[1-3]"
+    assert compress(["n09", "n10", "n11", "n8", "r1n1", "r2n1"]) == "n8,n[09-11],r1n1,r2n1"
+    names = [f"n{k:04}" for k in range(8000) if k % 7] + [f"c{k}-{j}x" for k in range(3) for j in range(20)]
+    assert sorted(expand(compress(names))) == sorted(names)
+    assert compress([]) == ""
 
 
 def test_elements_of_arrays() -> None:
@@ -239,6 +247,26 @@ def test_a_site_that_wants_gpus_asks_for_them_on_each_node() -> None:
     assert not [word for word in submit_words(submission(), Cluster(), ASKED) if "gpu" in word]
 
 
+def test_what_leaves_the_gpus_of_a_node_asks_for_its_cores_and_not_for_all_of_it() -> None:
+    """With `--exclusive`, also beside `--gres=none`, sacct says `AllocTRES=...gres/gpu=2`; with `--mincpus` alone all
+    cores are allocated and no GPU (22.05.8, tried on select/cons_tres)."""
+    words = submit_words(submission(leaves_gpus=True), Cluster(), ASKED)
+    assert "--exclusive" not in words
+    assert f"--mincpus={submission().cores}" in words
+
+
+def test_nodes_of_other_pools_are_excluded_while_that_is_short_and_else_by_features() -> None:
+    def placed(**changes: object) -> set[str]:
+        words = submit_words(submission(**changes), Cluster(exclude=["n9"]), ASKED)
+        return {word for word in words if word.startswith(("--exclude", "--constraint"))}
+
+    assert placed(avoid=("g2", "g1")) == {"--exclude=g[1-2],n9"}
+    rows = tuple(f"n{k:04}" for k in range(1, 8001))
+    assert placed(avoid=rows) == {"--exclude=n9,n[0001-8000]"}
+    apart = tuple(f"rack{k}-{word}" for k, word in enumerate(["x", "y", "z"] * 2000))
+    assert placed(avoid=apart, avoid_by=("cpu",)) == {"--exclude=n9", "--constraint=cpu"}
+
+
 def test_words_of_a_submission() -> None:
     config = Cluster(
         partition="batch", qos="low", features=["amd"], exclude=["n1"], directives=["--gres=gpu:4"]
@@ -249,7 +277,7 @@ def test_words_of_a_submission() -> None:
     assert words[-1] == "--gres=gpu:4", "the operator's words come last, and so win"
     for word in (
         "--nodes=2-4", "--time=11", "--time-min=1", "--array=0-4", "--no-requeue",
-        "--constraint=amd&hdr", "--exclude=n1,n2", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
+        "--constraint=amd&hdr", "--exclude=n[1-2]", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
         "--output=/s p/50%%/output/tm-a-e1-1.%a",
     ):  # fmt: skip
         assert word in words
