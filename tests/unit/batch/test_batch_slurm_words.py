@@ -199,6 +199,45 @@ def test_elements_to_cancel_are_folded() -> None:
     assert own.ids_to_cancel(pairs) == ["6", "5_[0-1,9]"]
 
 
+def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_of_them() -> None:
+    """Rows of squeue and sacct of 22.05.8: after `scancel 13`, `scancel 15_[1-2]`, `scancel -u USER`."""
+    names = [f"tm-a-e1-1.{k}" for k in range(4)]
+    folded = job("13", "tm-a-e1-1", "CANCELLED", folded=(range(0, 4),))
+    emptied = job("13", "tm-a-e1-1", "CANCELLED")
+    for row in (folded, emptied):
+        found = own.match(names, [row], key=KEY, numbers={})
+        assert [own.tell(found[name][0]).ending for name in names] == [Ending.CANCELED] * 4
+    runs = own.match(names, [emptied, job("13", "tm-a-e1-1", element=0)], key=KEY, numbers={})
+    assert own.tell(runs[names[0]][0]).state is S.ACTIVE
+
+    rest = [job("13", "tm-a-e1-1", "PENDING", folded=(range(0, 1), range(3, 4)))]
+    missing, waited_s = names[1:3], dict.fromkeys(names, 100.0)
+
+    def gone(jobs: list[OwnJob], now_s: float, waited_s: dict[str, float] = waited_s) -> list[str]:
+        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, now_s=now_s, kept_s=300)]
+
+    assert gone(rest, 160.0) == missing
+    assert gone([], 160.0) == [], "nothing of the array is shown: the controller may have lost it"
+    assert gone(rest, 401.0) == [], "they may have started, ended, and been forgotten"
+    assert gone(rest, 160.0, {}) == [], "they were not seen waiting: they may yet appear"
+    assert gone([job("13", "tm-a-e1-1", comment="")], 160.0) == []
+
+
+def test_accounting_names_the_elements_that_never_started_together() -> None:
+    def line(number: str, state: str, end: str = "2026-11-29T15:47:35") -> str:
+        return FIELD.join([number, state, "0:0", "None", end, "None assigned", "", "tm-a-e1-1"]) + "\n"
+
+    names = [f"tm-a-e1-1.{k}" for k in range(5)]
+    rows = line("16_0", "COMPLETED") + line("16_[0-3]", "CANCELLED by 1") + line("17_[4]", "CANCELLED by 1")
+    found = own.accounted(rows.encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"})
+    assert {name[-1]: each.ending for name, each in found.items()} == {
+        "0": Ending.DONE, "1": Ending.CANCELED, "2": Ending.CANCELED, "3": Ending.CANCELED,
+    }  # fmt: skip
+    assert (
+        own.accounted(line("16_[0-3]", "PENDING").encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"}) == {}
+    )
+
+
 def test_accounting_is_believed_with_the_key_or_the_number() -> None:
     def line(number: str, state: str, comment: str, name: str = "tm-a-e1-1") -> str:
         return (
