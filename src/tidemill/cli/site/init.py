@@ -106,14 +106,15 @@ def init(args: Namespace) -> int:
         write_durable(path, text.encode(), failure=ConfigError)
     else:
         write_new(path, text)
-    node, problem = None, None
+    node, problem, fit = None, None, []
     if facts is not None:
+        fit = examine_fit(facts, read)
         node, problem = _probe(args, read, directory, login=login)
     if node is not None:
         suggestion = suggest(wishes, login, facts, node)
         write_durable(path, draw(suggestion).encode(), failure=ConfigError)
     told = taken_findings(wishes.shell, os.environ, kind=wishes.batch) if facts is not None else ()
-    findings = [*suggestion.findings, *told, *([problem] if problem else [])]
+    findings = [*suggestion.findings, *told, *([problem] if problem else []), *fit]
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
 
 
@@ -257,6 +258,18 @@ def draw(suggestion: Suggestion) -> str:
         origins={each.key: each.origin for each in suggestion.choices},
         tail=suggestion.tail,
     )
+
+
+def examine_fit(facts: Facts, read: SiteConfig) -> list[Finding]:
+    """What to expect of the site's partition: none where it is unknown, or where the site asks for parts of nodes."""
+    from tidemill.site.setup.detection import choose_partition
+    from tidemill.site.setup.fit import fit_findings
+    from tidemill.site.setup.past import last_day
+
+    partition, _ = choose_partition(facts, read.cluster.partition or None)
+    if partition is None or any("oversubscribe" in each for each in read.cluster.directives):
+        return []
+    return fit_findings(facts, partition, *last_day(facts, partition))
 
 
 def _checked(text: str, path: Path) -> SiteConfig:
