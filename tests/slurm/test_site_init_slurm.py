@@ -153,7 +153,7 @@ def test_a_partition_that_cannot_be_used_says_why(
 
 def test_ctrl_c_cancels_the_probe_and_leaves_a_site_that_works(person: SlurmPerson) -> None:
     person.cluster.run("sbatch", "-N", str(NODES), "-t", "10", "-o", "/dev/null", "--wrap", "sleep 600")
-    code, said = person.interrupted("site", "init", until="probe queued")
+    code, said = person.interrupted("site", "init", until="the probe waits for")
     assert "the site works without it" in " ".join(said.split()), said
     assert code == 0
     assert read(person).harvest.tcp == "nodes"

@@ -30,6 +30,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]  #: may contain `ELEMENT`, a placeholder for the allocation's name
     nodes: int
     cores: int  #: of each node
+    whole: bool = True  #: False: these cores and this memory of a node, whose others other jobs may use
     memory_mb: int  #: of each node; 0 = do not ask for memory
     walltime_s: float
     gpus: int = 0  #: of each node, where the batch system has one word for them; 0 = do not ask for any

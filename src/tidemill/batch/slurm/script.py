@@ -46,7 +46,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
     words += [f"--chdir={asked.directory}", f"--output={output}", "--open-mode=append", "--export=ALL"]
     words += [f"--nodes={s.nodes}" if nodes_min == s.nodes else f"--nodes={nodes_min}-{s.nodes}"]
     # `--ntasks-per-node` would make one node of a range (22.05.8, tried)
-    words += [f"--mincpus={s.cores}", "--exclusive", f"--time={limit}", "--no-requeue"]
+    words += [f"--mincpus={s.cores}", "--exclusive"] if s.whole else [f"--cpus-per-task={s.cores}"]
+    words += [f"--time={limit}", "--no-requeue"]
     if least < limit:
         words.append(f"--time-min={least}")
     if s.count > 1:

@@ -300,7 +300,7 @@ def _may_submit(args: Namespace, read: SiteConfig) -> bool:
     if args.yes or args.json or not sys.stdin.isatty():
         return True
     where = f"partition `{read.cluster.partition}`" if read.cluster.partition else "the default partition"
-    say(f"One small job (1 node, 2 minutes at most) in {where} can inspect a compute node.")
+    say(f"One small job (1 core, 2 minutes at most) in {where} can inspect a compute node.")
     return ask("Submit it? [Y/n]").lower() in ("", "y", "yes")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from tidemill.accounting.node_time import NodeTime
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.model.machine import Node, NodeState
-from tidemill.model.quantities import counted_text
+from tidemill.model.quantities import counted_text, percent_text
 from tidemill.site.setup.finding import Finding
 
 CHECK = "fit"
@@ -123,7 +123,7 @@ def _rest(now: NodesNow, past: NodeTime | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.01 or not share else "less than 1 %"
+    return percent_text(share) if share >= 0.01 or not share else "less than 1 %"
 
 
 def _gpus(now: NodesNow) -> list[Finding]:
