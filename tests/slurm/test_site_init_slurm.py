@@ -52,7 +52,7 @@ def test_init_writes_what_it_found_and_where_from(person: SlurmPerson) -> None:
     assert (site.nodes_max, site.harvest.node_hours_max, site.contact) == (4, 100, "me@example.org")
     assert site.lead_listen == "127.0.0.1:0"  # the emulated nodes are this host
     text = (person.site / "site.toml").read_text()
-    assert "# -> `sbatch` is on PATH: Slurm" in text
+    assert "-> `sbatch` is on PATH: Slurm" in text
     assert "reached this host there" in text
     findings = by_check(told["findings"])
     assert findings["partition"]["found"].startswith(f"batch: {NODES} nodes of {CORES} cores")

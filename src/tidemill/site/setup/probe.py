@@ -22,6 +22,7 @@ from tidemill.batch.contract import Answer, BatchSubmission, BatchSystem, Ending
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.number import whole
+from tidemill.model.quantities import duration_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
@@ -314,7 +315,9 @@ def run_probe(probe: Probe, *, wait_s: float, tell: Callable[[str], None]) -> No
     try:
         number = probe.start(wait_s)
         named = f"{probe.name}, number {number}" if number != probe.name else probe.name
-        tell(f"probe job submitted: {named}; it asks for one core of a node, and waits {duration_text(wait_s)} at most")
+        tell(
+            f"probe job submitted: {named}; it asks for one core of a node, and waits {duration_text(wait_s)} at most"
+        )
         while (now_s := clock.monotonic_s()) < began_s + wait_s:
             facts = probe.look()
             if facts is not None:
@@ -357,7 +360,9 @@ def probe_news(status: Status | None, trouble: str) -> str:
     if status.state is not AllocationState.QUEUED:
         return "the probe has ended; its report is awaited"
     known = next((what for word, what in _WAITS if status.reason.startswith(word)), "a compute node")
-    return f"the probe waits for {known}" + (f" (the batch system says: {status.reason})" if status.reason else "")
+    return f"the probe waits for {known}" + (
+        f" (the batch system says: {status.reason})" if status.reason else ""
+    )
 
 
 def _silent(status: Status | None, text: str) -> SiteError:
