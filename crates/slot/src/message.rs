@@ -8,6 +8,8 @@ use tidemill_wire::{JobDef, Program, View};
 #[derive(Clone, Debug)]
 pub struct SlotSpec {
     pub index: u32,
+    /// name of the node, as payloads see it in `TIDEMILL_NODE`; empty = they do not see it
+    pub node: String,
     /// empty = do not pin
     pub cpus: Vec<usize>,
     /// GPUs that payloads may use
@@ -109,6 +111,7 @@ impl Default for SlotSpec {
     fn default() -> Self {
         SlotSpec {
             index: 0,
+            node: String::new(),
             cpus: Vec::new(),
             devices: Vec::new(),
             other_devices: Vec::new(),

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidemill.model.machine import JobCounts, Snapshot
+from tidemill.model.machine import JobCounts, Node, Snapshot
 from tidemill.model.state import AllocationState
 
 ELEMENT = "{allocation}"
@@ -30,6 +30,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]  #: may contain `ELEMENT`, a placeholder for the allocation's name
     nodes: int
     cores: int  #: of each node
+    whole: bool = True  #: False: these cores and this memory of a node, whose others other jobs may use
     memory_mb: int  #: of each node; 0 = do not ask for memory
     walltime_s: float
     gpus: int = 0  #: of each node, where the batch system has one word for them; 0 = do not ask for any
@@ -141,6 +142,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     system: str  #: `Slurm 22.05.8`
     partitions: list[PartitionFacts] = []
+    nodes: list[Node] = []  #: as they are now
     accounts: list[str] = []  #: the user's, the default first
     qos: list[str] = []
     array_max: int = 0  #: elements in one array at most; 0 = no arrays
@@ -151,6 +153,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     preempts: str = ""  #: how the scheduler preempts
     architectures: list[str] = []
     launchers: list[str] = []  #: `srun`, `mpiexec (Open MPI 4.1.4)`
+    limits: list[str] = []  #: others of the user's accounts and QOS, in the batch system's words
+    is_accounted: bool = False  #: sacct can be asked for past jobs
+    refused: str = ""  #: why a job of one whole node would be refused now; empty = it would not be, or unknown
     scheduler: dict[str, str] = {}  #: settings that matter to a guest: cycle, resolution, kill wait
     notes: list[str] = []
 
@@ -165,7 +170,9 @@ class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb_per_node: int = 0
     features: list[str] = []
     walltime_max_s: float | None = None
+    width_max: int | None = None  #: nodes of a job
     is_shared: bool = False
+    sharing: str = ""  #: how nodes are shared, in the batch system's words
     tier: int = 1
     preempted: str = ""
     usable: bool = True

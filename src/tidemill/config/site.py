@@ -228,7 +228,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     poll_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
-        doc("Pause between two polls of the machine: 2-3 % of a typical run; none = 1 s locally, else 30 s"),
+        doc("Pause between two polls of the machine; none = 1 s locally, else 30 s"),
     ] = None
     cycle_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,

@@ -41,6 +41,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_free_mb: int = 0  #: 0 unless IDLE or SHARED, and where it is not known
     stock_free: tuple[tuple[str, int], ...] = ()  #: of `stock`; none of what is missing, as far as is known
     devices: tuple[tuple[str, int], ...] = ()
+    sharing: str = ""  #: whether jobs share it, in the batch system's word (PBS)
     word: str = ""  #: state as the batch system prints it
 
 
@@ -121,6 +122,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_default: bool = False
     is_shared: bool = False  #: several jobs on one node
     gives_all: bool = False  #: a job holds all devices of its nodes, whatever it asks for
+    sharing: str = ""  #: the same in the batch system's own words
     tier: int = 1  #: a higher one goes first, and may preempt
     preempted: str = ""  #: `cancel`, `requeue`, `suspend` where its jobs may be preempted
     grace_s: float = 0.0

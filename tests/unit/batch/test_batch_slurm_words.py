@@ -332,6 +332,12 @@ def test_words_of_a_submission() -> None:
     ]
 
 
+def test_a_part_of_a_node_is_asked_for_by_its_cores_and_keeps_no_other_job_away() -> None:
+    words = submit_words(submission(cores=1, memory_mb=500, whole=False), Cluster(), ASKED)
+    assert {"--nodes=1", "--cpus-per-task=1", "--mem=500M"} <= set(words)
+    assert not [word for word in words if word.startswith(("--exclusive", "--mincpus", "--gpus"))]
+
+
 def test_script_of_one_node_becomes_the_command_and_quotes_every_word() -> None:
     odd = 'it\'s $(id) `id` "x" \\ * \n end'
     words = ["printf", "%s|", odd, "{allocation}", "a{allocation}b", "", "-"]

@@ -109,6 +109,7 @@ def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
     return Facts(
         system=f"Grid Engine ({version[0].strip()})" if version else "Grid Engine",
         partitions=partitions,
+        nodes=seen.nodes,
         accounts=_lines(budget, ["qconf", "-sprjl"]),
         array_max=whole(settings.get("max_aj_tasks", "")) or 0,
         submits_max=jobs_max or None,

@@ -196,7 +196,9 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
             cores_per_node=min((nodes[name].cores for name in each.nodes), default=0),
             memory_mb_per_node=min((nodes[name].memory_mb for name in each.nodes), default=0),
             walltime_max_s=each.walltime_max_s,
+            width_max=each.width_max,
             is_shared=each.is_shared,
+            sharing=each.sharing,
             usable=each.is_up,
             why_not="" if each.is_up else "not enabled, or not started",
         )
@@ -214,6 +216,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
     return Facts(
         system=f"PBS {text_of(server, 'pbs_version')}".strip(),
         partitions=partitions,
+        nodes=seen.nodes,
         array_max=read_number(text_of(server, "max_array_size") or "10000"),
         jobs_max=_generic(text_of(server, "max_run")),
         submits_max=_generic(text_of(server, "max_queued")),

@@ -50,8 +50,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
     words += [f"--chdir={asked.directory}", f"--output={output}", "--open-mode=append", "--export=ALL"]
     words += [f"--nodes={s.nodes}" if nodes_min == s.nodes else f"--nodes={nodes_min}-{s.nodes}"]
     # `--ntasks-per-node` would make one node of a range (22.05.8, tried)
-    words.append(f"--mincpus={s.cores}")
-    if not s.leaves_gpus:
+    words.append(f"--mincpus={s.cores}" if s.whole else f"--cpus-per-task={s.cores}")
+    if s.whole and not s.leaves_gpus:
         words.append("--exclusive")  # gives all GPUs of the node, whatever `--gres` says (22.05.8, tried)
     words += [f"--time={limit}", "--no-requeue"]
     if least < limit:

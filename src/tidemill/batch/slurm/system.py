@@ -33,7 +33,7 @@ from tidemill.batch.polite import Budget
 from tidemill.batch.records import remove
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import own, text
-from tidemill.batch.slurm.facts import find_facts
+from tidemill.batch.slurm.facts import find_facts, find_refusal
 from tidemill.batch.slurm.script import Asked, output_path, script_text, submit_words
 from tidemill.batch.slurm.survey import Survey, can_account, job_age_s
 from tidemill.batch.slurm.times import minutes_up, time_text
@@ -50,6 +50,9 @@ ENDED_MAX = 100_000
 
 ACCOUNTED_NAMES_MAX = 500
 ACCOUNTED_DAYS = 14
+TRIAL_S = 60.0
+"""Limit of a job that is never submitted: within every limit of a partition."""
+
 USED_MARGIN_S = 60.0
 """A limit is never set below the time used and this: a limit in the past kills at once, one in minutes rounds."""
 
@@ -87,14 +90,7 @@ class SlurmBatchSystem:
         """Submit with `sbatch` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
         script = script_text(submission, self._launcher, head=self._config.script_head)
-        asked = Asked(
-            directory=self._directory,
-            comment=compose_comment(self._key, submission.comment),
-            account=self._account,
-            launcher=self._launcher,
-            now_s=clock.now_us() / 1e6,
-        )
-        words = submit_words(submission, self._config, asked)
+        words = submit_words(submission, self._config, self._asked(submission))
         if self._is_submitted(name):
             known = self._number(name) or self._find_number(name)
             if known:
@@ -223,7 +219,15 @@ class SlurmBatchSystem:
 
     def facts(self) -> Facts:
         """Gather what a newcomer needs to know about the machine."""
-        return find_facts(self._budget, self._survey, self._user)
+        facts = find_facts(self._budget, self._survey, self._user)
+        if not self._config.partition and not any(each.is_default for each in facts.partitions):
+            return facts  # `sbatch` needs the name of one
+        trial = BatchSubmission(
+            name="tm-trial", command=["/bin/true"], nodes=1, cores=1, memory_mb=0, walltime_s=TRIAL_S
+        )
+        words = submit_words(trial, self._config, self._asked(trial))
+        refused = find_refusal(self._budget, words, script_text(trial, self._launcher))
+        return msgspec.structs.replace(facts, refused=refused)
 
     def output(self, name: str) -> Path:
         """Return the file that holds what the allocation printed."""
@@ -238,6 +242,15 @@ class SlurmBatchSystem:
             self._numbers.pop(name, None)
         scripts = [self._script(name) for name in submissions]
         remove([*map(self.output, names), *scripts, *(each.with_suffix(".id") for each in scripts)])
+
+    def _asked(self, submission: BatchSubmission) -> Asked:
+        return Asked(
+            directory=self._directory,
+            comment=compose_comment(self._key, submission.comment),
+            account=self._account,
+            launcher=self._launcher,
+            now_s=clock.now_us() / 1e6,
+        )
 
     def _own_jobs(self) -> list[text.OwnJob]:
         """All jobs of our user, by one query."""

@@ -425,6 +425,7 @@ def _mail(read: SiteConfig) -> Finding:
 
 def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.batch.open import asked_cluster
+    from tidemill.cli.site.init import examine_fit
     from tidemill.site.setup.advice import advise
     from tidemill.site.setup.detection import SiteWishes, choose_partition, of_facts
 
@@ -444,6 +445,7 @@ def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
         node_hours=read.accounts[0].node_hours if read.accounts else None,
     )
     yield from of_facts(facts, partition, wishes)
+    yield from examine_fit(facts, read)
     limit = partition.walltime_max_s if partition else None
     if limit and partition and read.walltime_s > limit:
         yield Finding(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, duration
-from tidemill.cli.configfile import commented, write_new
+from tidemill.cli.configfile import brief, write_new
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.site.directory import nodes_text
 from tidemill.cli.terminal import ask, say, say_lines, show, show_json
@@ -28,7 +28,19 @@ if TYPE_CHECKING:
     from tidemill.site.setup.probe import NodeFacts
 
 PROBE_WAIT_S = 300
-TITLE = "A Tidemill site, written by `tidemill site init`. Lines with `->` say where a value comes from"
+HEAD = (
+    "A Tidemill site, written by `tidemill site init`; `->` says where a value comes from. Lines that begin with",
+    "`# NAME =` show defaults. `tidemill site check --effective` prints all settings, docs/configuration.md has each.",
+)
+OFFERED = ("allow_adhoc", "output_dir")
+"""Keys that people change, and that a new file shows with their defaults."""
+
+OFFERED_ON_CLUSTERS = (
+    *OFFERED,
+    *("contact", "stop_file", "walltime_s", "node.gpus", "harvest.policy"),
+    *("cluster.qos", "cluster.exclude", "cluster.directives"),
+)
+OFFERED_HERE = (*OFFERED, "batch", "node.cores", "node.memory_mb")
 SYSTEMS = ("slurm", "pbs", "gridengine", "local")
 #: the commands that identify a batch system: Grid Engine and PBS share the name `qsub`
 COMMANDS_OF = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "pbsnodes"), "gridengine": ("qsub", "qconf")}
@@ -106,14 +118,15 @@ def init(args: Namespace) -> int:
         write_durable(path, text.encode(), failure=ConfigError)
     else:
         write_new(path, text)
-    node, problem = None, None
+    node, problem, fit = None, None, []
     if facts is not None:
+        fit = examine_fit(facts, read)
         node, problem = _probe(args, read, directory, login=login)
     if node is not None:
         suggestion = suggest(wishes, login, facts, node)
         write_durable(path, draw(suggestion).encode(), failure=ConfigError)
     told = taken_findings(wishes.shell, os.environ, kind=wishes.batch) if facts is not None else ()
-    findings = [*suggestion.findings, *told, *([problem] if problem else [])]
+    findings = [*suggestion.findings, *told, *([problem] if problem else []), *fit]
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
 
 
@@ -250,13 +263,27 @@ def draw(suggestion: Suggestion) -> str:
     """The site.toml of a suggestion."""
     from tidemill.config.site import SiteConfig
 
-    return commented(
+    values = {each.key: each.value for each in suggestion.choices if each.value}
+    return brief(
         SiteConfig,
-        title=TITLE,
-        values={each.key: each.value for each in suggestion.choices if each.value},
+        head=HEAD,
+        values=values,
         origins={each.key: each.origin for each in suggestion.choices},
+        offered=OFFERED_ON_CLUSTERS if "batch" in values else OFFERED_HERE,
         tail=suggestion.tail,
     )
+
+
+def examine_fit(facts: Facts, read: SiteConfig) -> list[Finding]:
+    """What to expect of the site's partition: none where it is unknown, or where the site asks for parts of nodes."""
+    from tidemill.site.setup.detection import choose_partition
+    from tidemill.site.setup.fit import fit_findings
+    from tidemill.site.setup.past import last_day
+
+    partition, _ = choose_partition(facts, read.cluster.partition or None)
+    if partition is None or any("oversubscribe" in each for each in read.cluster.directives):
+        return []
+    return fit_findings(facts, partition, *last_day(facts, partition))
 
 
 def _checked(text: str, path: Path) -> SiteConfig:
@@ -287,7 +314,7 @@ def _may_submit(args: Namespace, read: SiteConfig) -> bool:
     if args.yes or args.json or not sys.stdin.isatty():
         return True
     where = f"partition `{read.cluster.partition}`" if read.cluster.partition else "the default partition"
-    say(f"One small job (1 node, 2 minutes at most) in {where} can inspect a compute node.")
+    say(f"One small job (1 core, 2 minutes at most) in {where} can inspect a compute node.")
     return ask("Submit it? [Y/n]").lower() in ("", "y", "yes")
 
 
@@ -304,7 +331,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     comment = f"tidemill {site_key(directory)} site={config.name} contact={config.contact}"
     try:
         probe = Probe(open_batch(hasty, directory), directory, config=config, binary=binary, comment=comment)
-        facts = run_probe(probe, wait_s=wait_s, tell=say)
+        facts = run_probe(probe, wait_s=wait_s, tell=lambda news: say_lines(wrapped("", news)))
     except SiteError as error:
         raise SiteError(
             error.message, hint=error.hint or advise(error.message), transient=error.transient

@@ -93,6 +93,7 @@ def _site(args: Namespace, home: Path) -> Iterator[Finding]:
 def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.cli.site.init import login_facts, probe_node
     from tidemill.cli.site.node import site_images
+    from tidemill.site.setup.capabilities import without_limit
     from tidemill.site.setup.detection import of_node
     from tidemill.site.setup.limitations import of_abilities
 
@@ -108,7 +109,7 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
         return
     # the binary's own doctor has tried what the shell probe only read
     yield from (each for each in told if each.check != "isolation")
-    yield from of_abilities(node.abilities, site_images(directory))
+    yield from of_abilities(without_limit(node.abilities), site_images(directory))
 
 
 def _machine() -> Iterator[Finding]:

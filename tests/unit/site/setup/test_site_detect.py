@@ -206,3 +206,20 @@ def test_a_doctor_that_cannot_be_understood_on_the_node_is_told_with_what_to_do(
         assert finding.state == "warn"
         assert "is it of the same version" in finding.hint
     assert not [each for each in of_node(parse(ran, heard=[]), LOGIN) if each.check == "abilities"]
+
+
+def test_the_file_of_a_new_site_fits_on_a_screen_and_names_where_the_rest_is() -> None:
+    wishes = msgspec.structs.replace(
+        WISHES, contact="me@x.org", stop_file="/proj/STOP", account="sci", enable=True, personal=True
+    )
+    facts = msgspec.structs.replace(FACTS, others_hidden=True, qos=["normal", "high"])
+    suggestion = suggest(wishes, LOGIN, facts, msgspec.structs.replace(NODE, reached=[]))
+    lines = draw(suggestion).splitlines()
+    assert len(lines) <= 60
+    assert "`tidemill site check --effective`" in "\n".join(lines[:3])
+    assert max(map(len, lines)) <= 120
+    for key in ("walltime_s", "qos", "directives", "gpus"):
+        assert any(line.startswith(f"# {key} =") for line in lines), key
+    here = draw(suggest(SiteWishes(server="unix:/s", batch="local"), LOGIN)).splitlines()
+    assert len(here) < 30
+    assert not [line for line in here if "cluster" in line or "partition" in line]
