@@ -157,6 +157,7 @@ def _running(row: list[str], is_ours: Callable[[str, str, str], bool]) -> Runnin
         ends_s=parse_time(end) or FAR_FUTURE_S,
         submitted_s=parse_time(submitted),
         partition=sys.intern(partition),
+        cores=count(row[15]),
         whole=row[17] in ("NO", "EXCLUSIVE"),
         ours=is_ours(user, name, comment),
     )
