@@ -18,9 +18,9 @@ from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
 DAY_S = 86400.0
 CANNOT_KNOW = (
     "An estimate: there is no run without Tidemill to compare with. It counts how long jobs waited for nodes that "
-    "Tidemill held. A part lies between its bounds: the lower one is what polls saw, the upper one what happened between "
-    "two polls at most; submission and start are the batch system's own times, so no part is more than the wait. It does "
-    "not count jobs that moved back in the queue because of that, nor jobs that started earlier."
+    "Tidemill held. A part lies between its bounds: the lower one is what polls saw, the upper one adds what may have "
+    "happened between two polls; submission and start are the batch system's own times, so no part is more than the "
+    "wait. It does not count jobs that moved back in the queue because of that, nor jobs that started earlier."
 )
 
 
@@ -56,10 +56,10 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
 class ClassHarm(msgspec.Struct, frozen=True, kw_only=True):
     """Regular jobs of a class of size, of length (by the walltime that they asked for), or of both.
 
-    Means of what they waited (`wait_s`) and of Tidemill's part of it (`share_s`), which is `share_of_wait` of all that they
-    waited; `..low` and `..high` are 95 % bounds over the jobs, None with a single one. `uncertainty_s`: mean of what
-    single estimates may be wrong by. `verdict`: against the promise (`harvest.simulation.promise`), as if the estimate
-    were the truth.
+    Means of what they waited (`wait_s`) and of Tidemill's part of it (`share_s`), which is `share_of_wait` of all that
+    they waited; `..low` and `..high` are 95 % bounds over the jobs, None with a single one. `uncertainty_s`: mean of
+    what single estimates may be wrong by. `verdict`: against the promise (`harvest.simulation.promise`), as if the
+    estimate were the truth.
     """
 
     size: str

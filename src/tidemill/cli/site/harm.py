@@ -38,7 +38,8 @@ def define(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Print regular jobs that started, the part of their wait that Tidemill caused, and the totals. Raises SiteError for an unknown job."""
+    """Print regular jobs that started, the part of their wait that Tidemill caused, and the totals. Raises SiteError
+    for an unknown job."""
     from tidemill.report.harm import harm, read_records
 
     since_s = None if args.since is None else args.since / 1e6
@@ -111,8 +112,8 @@ def _tell_act(act: YieldAct) -> None:
 def _tell_totals(found: Harm) -> None:
     totals = found.totals
     show(
-        f"{count_text(totals.jobs)} regular jobs started, {count_text(totals.delayed)} of them later because of Tidemill: "
-        f"{duration_text(totals.share_s)} in all ({duration_text(totals.share_low_s)} to "
+        f"{count_text(totals.jobs)} regular jobs started, {count_text(totals.delayed)} of them later because of "
+        f"Tidemill: {duration_text(totals.share_s)} in all ({duration_text(totals.share_low_s)} to "
         f"{duration_text(totals.share_high_s)}) of {duration_text(totals.wait_s)} that they waited"
         + (f", job {totals.worst_id} the most: {duration_text(totals.worst_s)}" if totals.delayed else "")
     )

@@ -1,7 +1,8 @@
 """Classes of regular jobs by size and by length: the same names in simulations, metrics, pages and reports. Pure.
 
 Size is the job's share of the machine, because a machine's own queues and a guest's harm follow shares: 64 nodes are
-small on one machine and half of another. It is a share of nodes, or of cores for jobs that share nodes. Length is in absolute time, because the person who waits has a clock.
+small on one machine and half of another. It is a share of nodes, or of cores for jobs that share nodes. Length is in
+absolute time, because the person who waits has a clock.
 """
 
 from __future__ import annotations

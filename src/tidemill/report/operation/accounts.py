@@ -304,7 +304,8 @@ def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
     )
     columns = (
         text("site"), count("jobs"), count("delayed"), share("share_delayed"), Column("delay", "h"),
-        Column("delay_low", "h"), Column("delay_high", "h"), Column("wait", "h"), Column("median_delay", "s"), Column("worst_delay", "s"), text("worst_job"),
+        Column("delay_low", "h"), Column("delay_high", "h"), Column("wait", "h"), Column("median_delay", "s"),
+        Column("worst_delay", "s"), text("worst_job"),
     )  # fmt: skip
     return Sheet("waits", "Waits of others", about, columns, rows)
 
