@@ -98,7 +98,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     hopeless: str = ""  #: why it can never start, in the batch system's word; empty = it may
     nodes: tuple[str, ...] = ()
     started_s: float | None = None
-    ends_s: float | None = None
+    ends_s: float | None = None  #: by its limit while it runs
+    ended_s: float | None = None  #: the batch system's own time of its end; None = it has none
+    cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = it does not say
+    gpus: int | None = None  #: the same; None = it does not say: whole nodes have theirs
     requeued: int = 0  #: times that it was started again
     suspended: bool = False  #: its processes are stopped, and its nodes may run another job
     output_tail: str = ""  #: the last lines that a failed command printed

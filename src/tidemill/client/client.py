@@ -36,9 +36,11 @@ from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
     AllocationRow,
+    AllocationUse,
     AuditRow,
     CampaignRow,
     Change,
+    CoreHoursPage,
     Counts,
     FailurePage,
     FailureRow,
@@ -397,6 +399,24 @@ class Client:
             if len(rows) < PAGE_MAX:
                 return
             after = rows[-1].name
+
+    def core_hours(self, *, since_us: int = 0, until_us: int = 1 << 62) -> Iterator[AllocationUse]:
+        """What allocations that held nodes between two times (microseconds since 1970) held and what payloads used of
+        it, by site and name; for a submitter the own parts. Each allocation is whole, also before and after."""
+        after = ""
+        while True:
+            page = self.get(
+                "/v1/core-hours",
+                CoreHoursPage,
+                since_us=since_us,
+                until_us=until_us,
+                after=after,
+                limit=PAGE_MAX,
+            )
+            yield from page.allocations
+            if page.next is None:
+                return
+            after = page.next
 
     def health(self) -> Health:
         """Whether the server is well, its version and database. Asked once, not repeated."""

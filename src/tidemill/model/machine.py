@@ -57,6 +57,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ends_s: float  #: by its limit; far in the future where it has none
     submitted_s: float | None = None
     partition: str = ""
+    cores: int = 0  #: in all, 0 = unknown
     whole: bool = True  #: it has its nodes for itself
     ours: bool = False  #: an allocation of this site directory, recognised by name and comment
 

@@ -86,7 +86,7 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     assert stopped["why no more"] == "the site is stopped", "the metrics are older"
     assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
-    assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
+    assert lines["today"].startswith("2 regular jobs waited 42 s because of Tidemill")
     assert read_metrics(tmp_path / "none") == {}
     assert metrics_lines({}) == []
 

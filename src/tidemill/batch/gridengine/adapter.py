@@ -308,6 +308,7 @@ class GridEngineBatchSystem:
             nodes=row.hosts,
             started_s=row.started_s if row.runs else None,
             ends_s=ends_s if row.runs else None,
+            cores=row.slots,
             requeued=int("R" in row.state),
         )
 

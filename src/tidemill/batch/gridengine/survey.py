@@ -182,6 +182,7 @@ def _running(row: Row, limits: dict[tuple[str, str], float | None], *, whole: bo
         ends_s=FAR_FUTURE_S if limit is None else started_s + limit,
         submitted_s=row.submitted_s,
         partition=row.queue,
+        cores=row.slots,
         whole=whole,
         ours=ours,
     )

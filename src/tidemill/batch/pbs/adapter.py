@@ -460,6 +460,8 @@ class PbsBatchSystem:
             nodes=self._hosts(job) if active else (),
             started_s=started_s,
             ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
+            cores=read_number(text_of(job, "Resource_List", "ncpus")),
+            gpus=read_number(text_of(job, "Resource_List", "ngpus")),
             requeued=max(0, read_number(text_of(job, "run_count")) - 1),
             suspended=state in _SUSPENDED,
         )
@@ -493,7 +495,10 @@ class PbsBatchSystem:
         tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
         reason = f"Exit_status {status or 'none'}: {comment[:300]}"
         told = ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
-        return msgspec.structs.replace(told, nodes=self._hosts(job))
+        ended_s = read_time(text_of(job, "obittime"), clock.now_s()) if text_of(job, "obittime") else None
+        return msgspec.structs.replace(
+            told, nodes=self._hosts(job), ended_s=None if ended_s is None else float(ended_s)
+        )
 
     def _hosts(self, job: Record) -> tuple[str, ...]:
         """The nodes of a job by the names that they have in a snapshot."""

@@ -267,6 +267,7 @@ def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) 
         ends_s=FAR_FUTURE_S if limit_s is None else started_s + limit_s,
         submitted_s=read_time(text_of(job, "qtime"), now_s),
         partition=text_of(job, "queue"),
+        cores=read_number(text_of(job, "Resource_List", "ncpus")),
         whole="excl" in text_of(job, "Resource_List", "place"),
         ours=ours,
     )

@@ -15,7 +15,7 @@ from tidemill.errors import ProtocolError
 from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
-RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,Comment,JobName"
+RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,AllocCPUS,AllocTRES,Comment,JobName"
 """sacct(1), with FIELD between."""
 
 _RANK = {AllocationState.ACTIVE: 0, AllocationState.QUEUED: 1}
@@ -148,6 +148,9 @@ def tell(match: Match) -> Status:
         nodes=expand(job.nodes),
         started_s=job.started_s,
         ends_s=job.ends_s,
+        ended_s=job.ends_s if state in ALLOCATION_FINAL else None,
+        cores=job.cores,
+        gpus=job.gpus,
         suspended=job.word.startswith("SUSPENDED"),
     )
 
@@ -198,9 +201,9 @@ def accounted(
     folded: list[tuple[str, str, str, str]] = []
     for line in output.decode(errors="replace").split("\n"):
         row = line.split(FIELD)
-        if len(row) != 8:
+        if len(row) != 10:
             continue  # a comment or a name with a line break
-        number, word, code, start, end, nodes, comment, base = row
+        number, word, code, start, end, nodes, cores, resources, comment, base = row
         number, _, index = number.partition("_")
         if index.startswith("["):
             if carries_key(comment, key) or (not comment and numbers.get(base) == number):
@@ -227,6 +230,9 @@ def accounted(
             nodes=where,
             started_s=parse_time(start),
             ends_s=parse_time(end),
+            ended_s=parse_time(end),
+            cores=whole(cores) or 0,
+            gpus=_gpus(resources),
         )
     return _unfolded(folded, wanted) | found
 
@@ -247,3 +253,9 @@ def _unfolded(rows: Collection[tuple[str, str, str, str]], wanted: Collection[st
             if name_base == base and index is not None and any(index in each for each in elements):
                 found[name] = canceled_while_waiting(f"{number}_{index}")
     return found
+
+
+def _gpus(resources: str) -> int:
+    """GPUs of sacct's AllocTRES, of all nodes: `billing=8,cpu=8,gres/gpu=2,node=1`."""
+    found = dict(each.split("=", 1) for each in resources.split(",") if "=" in each)
+    return whole(found.get("gres/gpu", "")) or 0

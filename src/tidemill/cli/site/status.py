@@ -346,13 +346,19 @@ def metrics_lines(
         lines.append(("why no more", "; ".join(_cause_text(cause, plans) for cause in causes)))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
-        text = (
-            f"{jobs or 0:.0f} regular jobs waited {harm:.0f} s because of us"
-            if jobs
-            else "no regular job waited because of Tidemill"
-        )
+        text = _harm_text(samples, harm, jobs) if jobs else "no regular job waited because of Tidemill"
         lines.append(("today", text + (", `tidemill site harm` gives details" if jobs else "")))
     return lines
+
+
+def _harm_text(samples: Samples, harm_s: float, jobs: float) -> str:
+    low, high = (_one(samples, f"tidemill_harm_today_{bound}_seconds") for bound in ("low", "high"))
+    bounds = "" if low is None or high is None else f" ({low:.0f} to {high:.0f} s)"
+    waits = sum(value for _, value in samples.get("tidemill_regular_today_wait_seconds", []))
+    return (
+        f"{counted_text(round(jobs), 'regular job')} waited {harm_s:.0f} s{bounds} because of Tidemill"
+        f"; all regular jobs that started waited {waits:.0f} s"
+    )
 
 
 def _held_text(pinned: float, idle: float) -> str:

@@ -16,6 +16,7 @@ from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import payload_times, traces
 from tidemill.server.audit.activities import Reported
+from tidemill.server.audit.core_use import Used
 from tidemill.server.core import ending, matching
 from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database import refusals
@@ -68,7 +69,7 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
     work.load(of_jobs)
     work.load_leases(of_jobs)
     open_jobs: dict[int, None] = {}
-    activities = Reported()
+    activities, used = Reported(), Used()
     for report in reports:
         match report:
             case DoneReport() | FailureReport() | ReleaseReport():
@@ -81,7 +82,7 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
                 _allocation(work, site, bounded)
                 traces.keep_allocation(work, site, bounded)
             case RanReport():
-                traces.keep_ran(work, site, report)
+                used.take(work, site, report)
             case TimesReport():
                 payload_times.keep(work, site, report)
             case ActivityReport():
@@ -92,6 +93,7 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
                     stdout=report.stdout.encode(), stderr=report.stderr.encode(),
                 )  # fmt: skip
     activities.keep(work)
+    used.keep(work, site)
     for job in [work.jobs[number] for number in open_jobs if number in work.jobs]:
         ending.settle(work, job)
 
@@ -409,7 +411,8 @@ def _bounded(report: AllocationReport, now_us: int) -> AllocationReport:
         report, nodes=between(report.nodes, NODES_MAX), cores=between(report.cores, NODES_MAX),
         at_us=between(report.at_us, now_us), busy_us=between(report.busy_us, USAGE_MAX),
         slot_us=between(report.slot_us, USAGE_MAX), started_us=between(report.started_us, TIME_US_MAX),
-        ended_us=between(report.ended_us, TIME_US_MAX),
+        ended_us=between(report.ended_us, TIME_US_MAX), held_cores=between(report.held_cores, NODES_MAX),
+        held_gpus=between(report.held_gpus, NODES_MAX),
     )  # fmt: skip
 
 

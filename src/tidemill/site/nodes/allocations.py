@@ -25,6 +25,7 @@ from tidemill.batch.contract import (
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
+from tidemill.model.machine import Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site.nodes.batch_calls import ActionsDone
 from tidemill.site.nodes.quarantine import NodeQuarantine
@@ -94,6 +95,7 @@ class Allocations:
         self._held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last poll
         self.suspended: list[str] = []  #: at the last poll
         self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last poll
+        self.gpus_of_node: dict[str, int] = {}  #: by name, at the last poll that showed the nodes
         self.nodes = nodes
         self.leftovers = Leftovers(log.pool.state.allocations.values())
 
@@ -318,6 +320,9 @@ class Allocations:
                 started_us=_us(status.started_s),
                 ends_us=_us(status.ends_s),
                 requeued=status.requeued,
+                ended_us=_us(status.ended_s),
+                cores=status.cores,
+                gpus=self._gpus_of(status),
             )
         )
         if before is AllocationState.LOST:
@@ -340,6 +345,12 @@ class Allocations:
             )
             self.nodes.started(allocation)
         return True
+
+    def _gpus_of(self, status: Status) -> int:
+        """GPUs that an allocation holds: as the batch system says, else those of its nodes."""
+        if status.gpus is not None:
+            return status.gpus
+        return sum(self.gpus_of_node.get(each, 0) for each in status.nodes)
 
     def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
         _log.info(
@@ -421,6 +432,12 @@ class Allocations:
         _log.warning("allocation.start_failed", allocation=name, times=self.starts_failed, reason=reason)
 
 
+def gpus_of_node(snapshot: Snapshot) -> dict[str, int]:
+    """GPUs by node, of nodes that have any."""
+    found = {node.name: dict(node.devices).get("gpu", 0) for node in snapshot.nodes if node.devices}
+    return {name: gpus for name, gpus in found.items() if gpus}
+
+
 def _is_news(allocation: s.Allocation, status: Status) -> bool:
     """Whether the status has more than the log."""
     return (
@@ -429,6 +446,7 @@ def _is_news(allocation: s.Allocation, status: Status) -> bool:
         or (bool(status.nodes) and list(status.nodes) != allocation.hosts)
         or _differs(status.started_s, allocation.started_us)
         or _differs(status.ends_s, allocation.ends_us)
+        or (status.state is AllocationState.ACTIVE and status.cores not in (0, allocation.held_cores))
     )
 
 

@@ -28,7 +28,7 @@ from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes import planning
-from tidemill.site.nodes.allocations import AllocationRequest, Allocations
+from tidemill.site.nodes.allocations import AllocationRequest, Allocations, gpus_of_node
 from tidemill.site.nodes.batch_calls import (
     Actions,
     ActionsDone,
@@ -351,6 +351,8 @@ class Harvesting:
         self._unreachable = ""
         self._polled = True
         foreign = len(self._log.pool.state.foreign_us)
+        if answer.snapshot is not None:
+            self.book.gpus_of_node = gpus_of_node(answer.snapshot)
         changed = self.book.take(statuses)
         self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)

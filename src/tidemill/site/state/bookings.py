@@ -16,6 +16,9 @@ from tidemill.wire.api import AllocationReport
 FOREIGN_KEPT = 100
 """Cancellations that we did not order are remembered up to this number."""
 
+CLOCKS_US_MAX = 60_000_000
+"""By which the batch system's clock may be ahead of ours; an end that is later than that is not believed."""
+
 
 class Bookings:
     """Applies such entries to a state."""
@@ -75,8 +78,11 @@ class Bookings:
         allocation.ends_us = entry.ends_us or allocation.ends_us
         if entry.state is AllocationState.QUEUED:
             allocation.started_us = allocation.ends_us = 0
+        allocation.held_cores = entry.cores or allocation.held_cores
+        allocation.held_gpus = entry.gpus or allocation.held_gpus
         if entry.state in ALLOCATION_FINAL:
-            allocation.ended_us = entry.at_us
+            is_told = allocation.started_us <= entry.ended_us <= entry.at_us + CLOCKS_US_MAX
+            allocation.ended_us = entry.ended_us if entry.ended_us and is_told else entry.at_us
             self._charge(allocation)
             if entry.ending == Ending.CANCELED and not allocation.canceled_us and not was_final:
                 self._state.foreign_us = [*self._state.foreign_us, entry.at_us][-FOREIGN_KEPT:]
@@ -136,6 +142,8 @@ class Bookings:
                 hosts=allocation.hosts,
                 started_us=allocation.started_us,
                 ended_us=allocation.ended_us,
+                held_cores=allocation.held_cores or allocation.nodes * allocation.cores,
+                held_gpus=allocation.held_gpus,
             )
         )
 

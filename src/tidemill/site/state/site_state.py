@@ -154,6 +154,8 @@ class Allocation(msgspec.Struct, kw_only=True):
     hosts: list[str] = []  #: the nodes that it has or had
     started_us: int = 0  #: as the batch system says; 0 while it waits
     ends_us: int = 0  #: by its limit, 0 = not known
+    held_cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = it does not say
+    held_gpus: int = 0
     requeued: int = 0
     canceled_us: int = 0  #: when the agent last ordered its end; 0 = never
     shortened_us: int = 0  #: the end that the agent ordered last, 0 = none
@@ -324,6 +326,9 @@ class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
     started_us: int = 0
     ends_us: int = 0
     requeued: int = 0
+    ended_us: int = 0  #: as the batch system says; 0 = it does not
+    cores: int = 0
+    gpus: int = 0
 
 
 class Stopped(msgspec.Struct, tag_field="e", tag="stopped", kw_only=True):
