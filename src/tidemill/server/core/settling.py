@@ -401,7 +401,7 @@ def _rows(
 def _arrived(work: UnitOfWork, site: Site, report: ArrivedReport) -> None:
     """Show what has arrived of a job that goes on. It changes nothing else: the job's delivery is still to come."""
     job = work.jobs.get(report.job)
-    if job is None or job.state > RUNNING or job.place != site.id or not job.home or job.delivering:
+    if job is None or job.state > RUNNING or job.place != site.id or not job.kept or job.delivering:
         return  # it has its delivery, or another home
     outputs = [msgspec.structs.replace(each, sha256="") for each in report.outputs[:ARRIVED_MAX]]
     for row in _rows(work, job, outputs, ending.arrived_from(job), ARRIVED_TEXT_MAX):

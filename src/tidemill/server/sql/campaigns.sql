@@ -91,9 +91,13 @@ INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, event
 INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v WHERE true
 ON CONFLICT (job, number) DO UPDATE SET name = excluded.name, url = excluded.url, size_bytes = excluded.size_bytes, events = excluded.events;
 
--- name: delete_arrived many(job bigint, first bigint)
+-- name: delete_arrived [sqlite] many(job bigint, first bigint)
 -- The same, when their job is delivered.
-DELETE FROM outputs WHERE (job, number) IN (SELECT o.job, o.number FROM v CROSS JOIN outputs o WHERE o.job = v.job AND o.number >= v.first);
+DELETE FROM outputs WHERE job = v.job AND number >= v.first;
+
+-- name: delete_arrived [postgresql] many(job bigint, first bigint)
+-- The same, when their job is delivered.
+DELETE FROM outputs USING (SELECT v.job, v.first FROM v) ended WHERE outputs.job = ended.job AND outputs.number >= ended.first;
 
 -- name: outputs_of_jobs
 -- Delivered files of jobs.

@@ -38,6 +38,9 @@ BATCH_SHARE = 10
 """A batch is larger where more files are there: by this part of them. So the list of files is written anew a bounded
 number of times."""
 
+FIRST = 3
+"""Part of the interval after which the first files of a job come. One that ends sooner has no work twice."""
+
 REST = 4
 """Times as long as a batch took: how long its job then has no other one. A file system that takes seconds for a batch
 gets four times as long for other work."""
@@ -169,7 +172,9 @@ class Arrivals:
         if not self._every_s or job_id in self._waiting or job_id in self._late or job is None:
             return
         if job.spec.events > 1 and job_id < s.STEP_BASE and self._outputs(job) != []:
-            self._wait(job, Waiting(0.0), pause_s(self._every_s, len(job.arrived)))
+            first_s = self._every_s / FIRST  # nodes keep results for half a minute before they are known here
+            pause = pause_s(self._every_s, len(job.arrived)) if job.arrived else first_s
+            self._wait(job, Waiting(0.0), pause)
             return
         if len(self._late) >= LATE_MAX:
             self._late.clear()
