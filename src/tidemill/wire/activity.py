@@ -26,3 +26,20 @@ class ActivityReport(msgspec.Struct, kw_only=True, tag_field="t", tag="activity"
     job: int
     of_job: bool
     lines: list[ActivityLine]
+
+
+class RanRange(msgspec.Struct, array_like=True):
+    """Events of a job that ran, as interval text; or a merge step of it."""
+
+    job: int
+    events: str
+    step: int = -1
+
+
+class RanReport(msgspec.Struct, kw_only=True, tag_field="t", tag="ran"):
+    """What the pilots of an allocation have recorded since the last report on it: done or failed. For the audit; counts
+    for nothing else."""
+
+    n: int
+    allocation: str
+    ran: list[RanRange]

@@ -19,7 +19,7 @@ from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.retry.changes import JobChanges
 from tidemill.model.trouble import RefusedApplication, Trouble
-from tidemill.wire.activity import ActivityReport
+from tidemill.wire.activity import ActivityReport, RanReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import (
@@ -156,7 +156,8 @@ class FailureRow(msgspec.Struct, kw_only=True):
 
 class OutputRow(msgspec.Struct, kw_only=True):
     """One delivered file of a job; or a directory of files, whose URL ends with `/`: `sha256` is then that of the lines
-    `SHA256  NAME` of its files in event order, and the manifest in the directory lists them."""
+    `SHA256  NAME` of its files in event order, and the manifest in the directory lists them. A directory without
+    `sha256` has the files that have arrived so far, while the job runs."""
 
     name: str
     url: str
@@ -684,17 +685,18 @@ class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):
     stderr: str
 
 
+class ArrivedReport(msgspec.Struct, kw_only=True, tag_field="t", tag="arrived"):
+    """What stands of a job's outputs while it goes on: all so far, as directories of files without `sha256`."""
+
+    n: int
+    job: int
+    outputs: list[OutputRow]
+
+
 Report = (
-    DoneReport
-    | FailureReport
-    | ReleaseReport
-    | DeliveredReport
-    | AllocationReport
-    | RanReport
-    | TimesReport
-    | ActivityReport
-    | LogReport
-)
+    DoneReport | FailureReport | ReleaseReport | DeliveredReport | ArrivedReport | AllocationReport | RanReport
+    | TimesReport | ActivityReport | LogReport
+)  # fmt: skip
 
 
 class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
@@ -814,14 +816,15 @@ class SyncRequest(msgspec.Struct, kw_only=True):
 
 
 class SyncReply(msgspec.Struct, kw_only=True):
-    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`: the
-    server takes an ActivityReport; an older one would refuse the whole request."""
+    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`,
+    `arrivals`: the server takes an ActivityReport, an ArrivedReport; an older one would refuse the whole request."""
 
     acked: int
     orders: list[Order]
     more: bool
     now_us: int
     activity: bool = False
+    arrivals: bool = False
 
 
 class SiteRow(msgspec.Struct, kw_only=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, client_of
+from tidemill.cli.jobs.arriving import outputs_lines
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import show, show_json
@@ -121,6 +122,7 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
         lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
     else:
         lines.append(_limit_text(detail.spec.resources))
+    lines += [f"output {each}" for each in outputs_lines(detail)]
     lines.append(f"`tidemill attach {row.campaign}` follows it, `tidemill job cancel {row.id}` ends it")
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from tidemill.cli.jobs.arriving import ArrivalNotice
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import TidemillError
 from tidemill.model.quantities import count_text, counted_text
@@ -33,10 +34,13 @@ def follow(
         what = jobs_text(sent.jobs) if sent.jobs else "all jobs"
         say(f"following {what} of campaign `{sent.campaign}`")
     patience = WaitingNotice(WaitingCause(client, set(sent.jobs)))
+    arrival = ArrivalNotice(client, sent.jobs)
 
     def look(row: CampaignRow) -> None:
         progress(row)
         patience(row)
+        if not quiet:
+            arrival(row)
 
     with Progress(what=sent.campaign, quiet=quiet) as progress:
         while True:

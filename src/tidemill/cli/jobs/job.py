@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.command.places import check_output_dir
+from tidemill.cli.jobs.arriving import outputs_lines, still_kept
 from tidemill.cli.jobs.changes import changes_of, define_changes
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
@@ -88,7 +89,10 @@ def show_job(args: Namespace) -> int:
         show(f"ward         {stay_text(stay)}")
     _show_failures(detail.failures)
     for output in detail.outputs:
-        show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
+        if output.sha256:
+            show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
+    for line in outputs_lines(detail):
+        show(f"output       {line}")
     return 0
 
 
@@ -106,6 +110,7 @@ def stay_text(stay: StayRow) -> str:
 def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     from tidemill import clock
     from tidemill.model.seed import seed
+    from tidemill.wire.api import JobOutput
 
     row, usage = detail.row, detail.usage
     what = row.app if detail.spec.command is None else " ".join(detail.spec.command)
@@ -133,7 +138,8 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         facts.append(("failed", detail.failed))
     if detail.kept is not None:
         where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
-        facts.append(("undelivered", f"{detail.kept.events} ({where})"))
+        found = [JobOutput(job=row.id, output=each) for each in detail.outputs]
+        facts += [("undelivered", f"{each.events} ({where})") for each in still_kept([detail.kept], found)]
         if is_acceptable(detail):
             facts.append(("", f"`tidemill job accept {row.id}` delivers them as they are"))
     if detail.waits_for:

@@ -13,7 +13,8 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import AllocationReport, AppOffer, AuditRow, RanRange, RanReport
+from tidemill.wire.activity import RanRange, RanReport
+from tidemill.wire.api import AllocationReport, AppOffer, AuditRow
 
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 50  #: in one answer

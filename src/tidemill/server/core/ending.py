@@ -34,6 +34,9 @@ from tidemill.server.hospital import records
 from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
 
 EVIDENCE_JOB_MAX = 1_000  #: failures kept per job; more are only counted
+OUTPUTS_PER_DELIVERY = 1 << 20
+"""More than a request may hold: files of a job are numbered in order of delivery. In the upper half of the numbers of
+the delivery that is to come: what arrived before it."""
 
 
 def settle(work: UnitOfWork, job: StoredJob) -> None:
@@ -141,6 +144,17 @@ def without(events: IntervalSet, taken: str) -> IntervalSet:
     left = events.copy()
     left.remove_all(IntervalSet.parse(taken))
     return left
+
+
+def arrived_from(job: StoredJob) -> int:
+    """Number of the first output of which files have arrived while the job goes on."""
+    return job.deliveries * OUTPUTS_PER_DELIVERY + OUTPUTS_PER_DELIVERY // 2
+
+
+def drop_arrived(work: UnitOfWork, job: StoredJob) -> None:
+    """What has arrived is delivered now, or lost with the job's home."""
+    if job.events > 1:
+        work.change_rows["delete_arrived"].append((job.id, arrived_from(job)))
 
 
 def is_kept_well(work: UnitOfWork, job: StoredJob) -> bool:

@@ -476,7 +476,8 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
         return found
     outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for job_id, name, url, _, sha256, _ in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
-        outputs[job_id][name].append((url, sha256))
+        if sha256:  # else files of a job that goes on
+            outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = msgspec.structs.replace(_told(found[job.id].spec, outputs), cure=found[job.id].cure)
         bad = _unreadable(told)

@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -35,16 +36,17 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.server.hospital import records
-from tidemill.wire.activity import ActivityReport
+from tidemill.wire.activity import ActivityReport, RanReport
 from tidemill.wire.api import (
     AllocationReport,
+    ArrivedReport,
     DeliveredReport,
     DiscardOrder,
     DoneReport,
     FailureReport,
     LogReport,
+    OutputRow,
     PayloadUsage,
-    RanReport,
     ReleaseReport,
     Report,
     TimesReport,
@@ -52,8 +54,8 @@ from tidemill.wire.api import (
 
 REFUSALS_MAX = 3
 EVENTS_TEXT_MAX = 1_000  #: characters of a delivered file's events; a longer list stands in its manifest only
-OUTPUTS_PER_DELIVERY = 1 << 20
-"""More than a request may hold: files of a job are numbered in order of delivery."""
+ARRIVED_TEXT_MAX = 100_000  #: the same while the job goes on: how much has arrived is known from it alone
+ARRIVED_MAX = 100  #: outputs of a job of which files have arrived
 
 NODES_MAX = 10**9  #: nodes of an allocation, and cores of a node: more is nonsense, and sums of it overflow
 USAGE_MAX = 2**56  #: of one figure of a report: 2,284 years in microseconds, 72 PB; more is nonsense
@@ -75,8 +77,8 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
             case DoneReport() | FailureReport() | ReleaseReport():
                 _apply_lease(work, site, report)
                 open_jobs[report.job] = None
-            case DeliveredReport():
-                _delivered(work, site, report)
+            case DeliveredReport() | ArrivedReport():
+                _in_place(work, site, report)
             case AllocationReport():
                 bounded = _bounded(report, work.now_us)
                 _allocation(work, site, bounded)
@@ -316,6 +318,13 @@ def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[in
         work.change_lease(lease)
 
 
+def _in_place(work: UnitOfWork, site: Site, report: DeliveredReport | ArrivedReport) -> None:
+    if isinstance(report, DeliveredReport):
+        _delivered(work, site, report)
+    else:
+        _arrived(work, site, report)
+
+
 def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     job = work.jobs.get(report.job)
     if job is None or job.place != site.id or not job.home or not (job.delivering or _is_late(job, report)):
@@ -366,9 +375,17 @@ def _joined(events: str, more: IntervalSet) -> str:
 def _keep_rows(work: UnitOfWork, job: StoredJob, report: DeliveredReport) -> None:
     if not report.outputs:
         return
-    campaign, first = work.campaign_of(job), job.deliveries * OUTPUTS_PER_DELIVERY
+    ending.drop_arrived(work, job)
+    rows = _rows(work, job, report.outputs, job.deliveries * ending.OUTPUTS_PER_DELIVERY, EVENTS_TEXT_MAX)
+    work.change_rows["insert_outputs"] += rows
     job.deliveries += 1
-    work.change_rows["insert_outputs"] += [
+
+
+def _rows(
+    work: UnitOfWork, job: StoredJob, outputs: list[OutputRow], first: int, events_max: int
+) -> list[tuple[Any, ...]]:
+    campaign = work.campaign_of(job)
+    return [
         (
             job.id,
             number,
@@ -377,10 +394,20 @@ def _keep_rows(work: UnitOfWork, job: StoredJob, report: DeliveredReport) -> Non
             clean(each.url, 10_000),
             each.size_bytes,
             clean(each.sha256),
-            clean(each.events) if len(each.events) <= EVENTS_TEXT_MAX else "",
+            clean(each.events, events_max) if len(each.events) <= events_max else "",
         )
-        for number, each in enumerate(report.outputs, first)
+        for number, each in enumerate(outputs, first)
     ]
+
+
+def _arrived(work: UnitOfWork, site: Site, report: ArrivedReport) -> None:
+    """Show what has arrived of a job that goes on. It changes nothing else: the job's delivery is still to come."""
+    job = work.jobs.get(report.job)
+    if job is None or job.state > RUNNING or job.place != site.id or not job.kept or job.delivering:
+        return  # it has its delivery, or another home
+    outputs = [msgspec.structs.replace(each, sha256="") for each in report.outputs[:ARRIVED_MAX]]
+    for row in _rows(work, job, outputs, ending.arrived_from(job), ARRIVED_TEXT_MAX):
+        work.upserts["upsert_arrived"][row[:2]] = row
 
 
 def _lost(work: UnitOfWork, job: StoredJob, evidence: Evidence, lost: str) -> None:

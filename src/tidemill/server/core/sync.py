@@ -82,7 +82,9 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     orders = pending + work.new_orders(site.id)
     told = orders[: fitting(orders)]
     more = more or len(told) < len(orders)
-    return SyncReply(acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True)
+    return SyncReply(
+        acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True, arrivals=True
+    )
 
 
 def _fresh(site: Site, request: SyncRequest) -> list[Report]:

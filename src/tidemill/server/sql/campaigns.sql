@@ -86,6 +86,19 @@ SELECT id, seed_base FROM jobs WHERE id {in:ids};
 -- Delivered files.
 INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v;
 
+-- name: upsert_arrived many(job bigint, number bigint, campaign bigint, name text, url text, size_bytes bigint, sha256 text, events text)
+-- Directories of files of jobs that go on, as they stand now.
+INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v WHERE true
+ON CONFLICT (job, number) DO UPDATE SET name = excluded.name, url = excluded.url, size_bytes = excluded.size_bytes, events = excluded.events;
+
+-- name: delete_arrived [sqlite] many(job bigint, first bigint)
+-- The same, when their job is delivered.
+DELETE FROM outputs WHERE job = v.job AND number >= v.first;
+
+-- name: delete_arrived [postgresql] many(job bigint, first bigint)
+-- The same, when their job is delivered.
+DELETE FROM outputs USING (SELECT v.job, v.first FROM v) ended WHERE outputs.job = ended.job AND outputs.number >= ended.first;
+
 -- name: outputs_of_jobs
 -- Delivered files of jobs.
 SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE job {in:ids} ORDER BY job, number;

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemill.errors import did_you_mean
+from tidemill.model.arrival import comes_when
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.state import JobState
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
@@ -18,7 +20,7 @@ from tidemill.server.web.files import Download
 from tidemill.server.web.progress import ProgressCounts
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import ActionRequest, JobDetail
+from tidemill.wire.api import ActionRequest, JobDetail, OutputRow
 
 SORTS = {
     Sort.NEWEST: "newest first", Sort.OLDEST: "oldest first", Sort.ENDED: "ended last first", Sort.NAME: "by name",
@@ -104,9 +106,18 @@ def job(ask: PageRequest, made: Pages) -> str:
             "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
+        arrived=[_arrived(each) for each in detail.outputs],
+        comes={each.name: comes_when(detail.spec, each) for each in detail.spec.outputs or []},
         gets=[files.may_download(ask.identity, each.url) for each in detail.outputs],
         has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
     )  # fmt: skip
+
+
+def _arrived(output: OutputRow) -> int | None:
+    """Of how many events files have come while the job goes on; None = the output is delivered, 0 = not known."""
+    if output.sha256:
+        return None
+    return len(IntervalSet.parse(output.events)) if output.events else 0
 
 
 def _detail(ask: PageRequest) -> tuple[JobDetail, str]:

@@ -142,6 +142,7 @@ def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:
             kept.append(part)
         else:
             job.done.remove(part.first, part.first + part.count)
+            job.arrived.remove(part.first, part.first + part.count)
     job.parts = kept
 
 

@@ -33,7 +33,8 @@ from tidemill.site.state.growing import again_larger, in_form, larger_form, told
 from tidemill.site.state.settlement import Settlement
 from tidemill.site.state.times import Times
 from tidemill.wire import node
-from tidemill.wire.api import FailureReport, PayloadUsage, RanRange, RanReport
+from tidemill.wire.activity import RanRange, RanReport
+from tidemill.wire.api import FailureReport, PayloadUsage
 
 RATE_EVENTS_MAX = 1000.0
 """A measured rate's sums are halved above this number of events, so that it forgets old events."""

@@ -121,6 +121,7 @@ class Settlement:
     def redefine(self, job: s.SiteJob) -> None:
         """Grant the job as another form from now on, because leads keep the program of a job that they know. Earlier
         grants run on unchanged."""
+        job.arrived = IntervalSet()  # its outputs may go elsewhere now
         job.base_form = min(job.next_form, FORMS_MAX - 1)
         job.next_form = job.base_form + 1
         job.forms = {}
@@ -269,6 +270,7 @@ class Settlement:
         self.drop_steps(job_id)
         job = self.state.jobs.get(job_id)
         if job is not None:
+            job.arrived = IntervalSet()
             delivered = IntervalSet.parse(done)
             job.parts = [
                 part
@@ -288,6 +290,7 @@ class Settlement:
         job.parts = kept
         for first, end in gone:
             job.done.remove(first, end)
+            job.arrived.remove(first, end)
         return gone
 
     def drop_steps(self, job_id: int) -> None:

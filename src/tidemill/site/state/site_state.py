@@ -94,6 +94,8 @@ class SiteJob(msgspec.Struct, kw_only=True):
     returned_by: str = ""  #: the last of them
     reported: int = 0  #: failures reported as evidence
     parts: list[KeptPart] = []
+    #: events with parts whose files stand already in their place, though the job goes on
+    arrived: IntervalSet = msgspec.field(default_factory=IntervalSet)
     repairs: int = 0  #: times that kept outputs turned out to be lost
     spec_bytes: int = 0  #: of `spec` as JSON, as the server sent it
     from_jobs: dict[
@@ -392,6 +394,14 @@ class OutputsDelivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=T
     lost: str = ""  #: with `evidence`: events whose outputs are gone or damaged
 
 
+class OutputsArrived(msgspec.Struct, tag_field="e", tag="arrived", kw_only=True):
+    """The files of these events stand in their place, before the job ends. `outputs`: all that stands of it so far."""
+
+    job: int
+    events: str
+    outputs: list[OutputRow]
+
+
 class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
     """Kept outputs of these events cannot be read: they are run again before the job is delivered."""
 
@@ -440,6 +450,7 @@ Entry = (
     | FleetRemoved
     | StepAdded
     | OutputsDelivered
+    | OutputsArrived
     | Damaged
     | LetGo
     | LogFetched

@@ -17,15 +17,14 @@ from tidemill.client.outputs import members
 from tidemill.errors import JobError
 from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack, Shell
 from tidemill.node.bundle import SparseFile, TarWriter
+from tidemill.site.data.manifests import Claim, JobManifest
 from tidemill.site.data.outputs import (
     BrokenMerge,
     CanceledError,
     DamagedError,
     Deliverer,
     FileMask,
-    JobManifest,
     OutputDelivery,
-    _Claim,
     later_places,
     numbered,
 )
@@ -675,7 +674,7 @@ def test_what_is_written_is_known_without_reading_it_and_a_file_that_changes_is_
     archive.close()
     whole = (tmp_path / "bundle.tar").read_bytes()
     assert archive.written == (len(whole), hashlib.sha256(whole).hexdigest())
-    claim = _Claim({archive.written})
+    claim = Claim({archive.written})
     claim.check(tmp_path / "not there")
     claim.check(tmp_path / "bundle.tar")
     claim.check(tmp_path / "bundle.tar")

@@ -2,7 +2,7 @@
 
 from tidemill.site.state import site_state as s
 from tidemill.site.state.results import RANGES_MAX, Ran
-from tidemill.wire.api import RanRange
+from tidemill.wire.activity import RanRange
 from tidemill.wire.node import Done
 
 
