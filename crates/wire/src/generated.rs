@@ -264,6 +264,15 @@ pub struct InputDef {
     pub node_cache: Option<bool>,
 }
 
+/// FLEET/handed.json: of which jobs pilots have work now. For people; a lead that has ended leaves its last one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HandedOut {
+    pub format: u64,
+    pub incarnation: u64,
+    /// numbers (`form_number`) as interval text, such as `1-5,7`; where it would be too long, the lowest ones
+    pub jobs: String,
+}
+
 /// What a line of an input, or a field of it, must match whole before it becomes part of an argument.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LineRule {

@@ -16,6 +16,13 @@ class JobState(StrEnum):
     CANCELED = "CANCELED"
 
 
+class Phase(StrEnum):
+    """What lists and pages show in place of RUNNING of a job that does not run."""
+
+    ASSIGNED = "ASSIGNED"  #: sites have what is leased of it, and no payload of it runs there
+    WAITING = "WAITING"  #: nothing of it is leased to a site now
+
+
 JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (JobState.WAITING, JobState.RUNNING): "a range of it is leased to a site",
     (JobState.WAITING, JobState.FAILED): "a job that it comes after failed, or no site can ever run it",

@@ -29,16 +29,18 @@ class ActivityReport(msgspec.Struct, kw_only=True, tag_field="t", tag="activity"
 
 
 class RanRange(msgspec.Struct, array_like=True):
-    """Events of a job that ran, as interval text; or a merge step of it."""
+    """Events of a job that ran, as interval text; or a merge step of it. `wall_us`: payload time since the last
+    report."""
 
     job: int
     events: str
     step: int = -1
+    wall_us: int = 0
 
 
 class RanReport(msgspec.Struct, kw_only=True, tag_field="t", tag="ran"):
-    """What the pilots of an allocation have recorded since the last report on it: done or failed. For the audit; counts
-    for nothing else."""
+    """What the pilots of an allocation have recorded since the last report on it: done or failed. For the audit and for
+    core-hours; counts for nothing else."""
 
     n: int
     allocation: str

@@ -123,6 +123,14 @@ class JobRow(msgspec.Struct, kw_only=True):
     ends: str = (
         ""  #: the state that it gets once what is done of it is delivered; empty = it goes on, or has ended
     )
+    #: of a RUNNING job that does not run: `ASSIGNED` (sites have it, and no payload of it runs) or `WAITING` (nothing
+    #: of it is leased now); empty = as `state` says
+    phase: str = ""
+
+    @property
+    def shown_state(self) -> str:
+        """The state for people."""
+        return self.phase or self.state
 
     @property
     def campaign_reference(self) -> str:
@@ -232,6 +240,7 @@ class CampaignRow(msgspec.Struct, kw_only=True):
     first_started_us: int | None
     last_ended_us: int | None
     archived: bool = False  #: it is in the archive: nothing of it changes any more
+    phase: str = ""  #: as `JobRow.phase`, where it holds for all its RUNNING jobs
 
     @property
     def reference(self) -> str:
@@ -518,6 +527,10 @@ class AppOffer(msgspec.Struct, kw_only=True):
     inputs: list[str] | None = None
 
 
+UNSTARTED_CHARACTERS_MAX = 20_000
+"""Of `Capacity.unstarted`: some thousand jobs with gaps between them."""
+
+
 class Capacity(msgspec.Struct, kw_only=True):
     """What the site could take now. `want_core_s`: more leased work, in core-seconds; 0 = none. `event_s`: measured
     seconds per event by application. `wide_core_s`: the same for payloads that span nodes, at most `wide_nodes_max` of
@@ -548,6 +561,10 @@ class Capacity(msgspec.Struct, kw_only=True):
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
     awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
+    more: AwaitedNodes | None = None  #: the same for more nodes, while a pilot is at work; None = none is
+    #: jobs with work that is leased to the site and that no pilot has, as interval text, while a pilot is at work;
+    #: UNSTARTED_CHARACTERS_MAX at most
+    unstarted: str = ""
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):
@@ -617,25 +634,6 @@ class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocat
     ended_us: int = 0
     held_cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = not known
     held_gpus: int = 0
-
-
-class RanRange(msgspec.Struct, array_like=True):
-    """Events of a job that ran, as interval text; or a merge step of it. `wall_us`: payload time since the last
-    report."""
-
-    job: int
-    events: str
-    step: int = -1
-    wall_us: int = 0
-
-
-class RanReport(msgspec.Struct, kw_only=True, tag_field="t", tag="ran"):
-    """What the pilots of an allocation have recorded since the last report on it: done or failed. For the audit and for
-    core-hours; counts for nothing else."""
-
-    n: int
-    allocation: str
-    ran: list[RanRange]
 
 
 class PayloadTime(msgspec.Struct, frozen=True, array_like=True):

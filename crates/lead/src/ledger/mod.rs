@@ -171,6 +171,23 @@ impl Ledger {
         self.grants.values().map(|grant| grant.open.len()).sum()
     }
 
+    /// The numbers of jobs of which pilots have work.
+    pub fn handed_out(&self) -> Intervals {
+        let mut jobs: Vec<u64> = self
+            .pilots
+            .iter()
+            .flat_map(|pilot| pilot.outstanding.keys())
+            .filter_map(|grant| self.grants.get(grant).map(|state| state.job))
+            .collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut found = Intervals::default();
+        for job in jobs {
+            found.add(job, job + 1);
+        }
+        found
+    }
+
     /// Events that could be handed out.
     pub fn free_events(&self) -> u64 {
         self.programs.values().map(|program| program.free_events).sum()

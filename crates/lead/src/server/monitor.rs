@@ -1,4 +1,5 @@
-//! What pilots measured of their nodes, on its way to the agent: FLEET/monitor, written by a thread of its own.
+//! What pilots measured of their nodes, and of which jobs they have work, on its way to the agent: FLEET/monitor and
+//! FLEET/handed.json, written by a thread of its own.
 //!
 //! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So
 //! it is not part of the journal, which holds what must not be lost and is kept as long as the fleet.
@@ -6,8 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 
+use tidemill_wire::intervals::Intervals;
 use tidemill_wire::log::{cause, Log};
-use tidemill_wire::{frame, Sampled, SegmentLog};
+use tidemill_wire::{frame, HandedOut, Sampled, SegmentLog, FORMAT};
 
 /// Interval at which samples are written.
 const FLUSH_US: u64 = 1_000_000;
@@ -20,12 +22,25 @@ const SAMPLE_BYTES_MAX: usize = 4096;
 /// Two are kept: 8,000 nodes fill one in 90 s at an interval of 30 s.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
+/// Of the text of `HandedOut`: some thousand jobs with gaps between them.
+const JOBS_BYTES_MAX: usize = 64 << 10;
+
+/// What the thread writes at once.
+enum Batch {
+    Samples(Vec<u8>),
+    Handed(String),
+}
+
 pub(crate) struct Monitor {
+    fleet: PathBuf,
+    incarnation: u64,
+    handed: Option<String>,
+    handed_due: u64,
     directory: PathBuf,
     stem: String,
     waiting: Vec<u8>,
     due: u64,
-    writer: Option<SyncSender<Vec<u8>>>,
+    writer: Option<SyncSender<Batch>>,
     log: Log,
 }
 
@@ -33,6 +48,10 @@ impl Monitor {
     /// Of this start of a lead. Nothing is made before the first sample.
     pub fn new(fleet: &Path, incarnation: u64, log: Log) -> Self {
         Monitor {
+            fleet: fleet.to_owned(),
+            incarnation,
+            handed: None,
+            handed_due: 0,
             directory: fleet.join("monitor"),
             stem: format!("lead-{incarnation}"),
             waiting: Vec::new(),
@@ -52,6 +71,27 @@ impl Monitor {
         }
     }
 
+    /// Write of which jobs pilots have work, as `jobs` finds it, when it is time and has changed.
+    pub fn show_handed(&mut self, now: u64, jobs: impl FnOnce() -> Intervals) {
+        if now < self.handed_due {
+            return;
+        }
+        self.handed_due = now + FLUSH_US;
+        let text = interval_text(&jobs());
+        if self.handed.as_ref() == Some(&text) || (self.handed.is_none() && text.is_empty()) {
+            return;
+        }
+        if self.writer.is_none() {
+            self.writer = self.start();
+        }
+        let Some(writer) = &self.writer else { return };
+        match writer.try_send(Batch::Handed(text.clone())) {
+            Ok(()) => self.handed = Some(text),
+            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => self.writer = None,
+        }
+    }
+
     /// Hand over what waits, when it is time and the thread is not behind.
     pub fn step(&mut self, now: u64) {
         if self.waiting.is_empty() || now < self.due {
@@ -65,27 +105,72 @@ impl Monitor {
             self.waiting.clear();
             return;
         };
-        match writer.try_send(std::mem::take(&mut self.waiting)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(lines)) => self.waiting = lines,
+        match writer.try_send(Batch::Samples(std::mem::take(&mut self.waiting))) {
+            Err(TrySendError::Full(Batch::Samples(lines))) => self.waiting = lines,
             Err(TrySendError::Disconnected(_)) => self.writer = None,
+            _ => {}
         }
     }
 
-    fn start(&self) -> Option<SyncSender<Vec<u8>>> {
+    fn start(&self) -> Option<SyncSender<Batch>> {
         let (sender, batches) = sync_channel(BATCHES_MAX);
         let (directory, stem, log) = (self.directory.clone(), self.stem.clone(), self.log);
+        let (fleet, incarnation) = (self.fleet.clone(), self.incarnation);
         let thread = std::thread::Builder::new().name(String::from("monitor"));
-        let started = thread.spawn(move || write(&directory, &stem, &batches, log));
+        let started = thread.spawn(move || write(&directory, &stem, &batches, (&fleet, incarnation), log));
         started.is_ok().then_some(sender)
     }
 }
 
-fn write(directory: &Path, stem: &str, batches: &Receiver<Vec<u8>>, log: Log) {
+/// `1-5,7`: the lowest numbers, where all would be too long.
+fn interval_text(jobs: &Intervals) -> String {
+    let mut text = String::new();
+    for &(first, end) in jobs.spans() {
+        if text.len() > JOBS_BYTES_MAX {
+            break;
+        }
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&first.to_string());
+        if end - first > 1 {
+            text.push('-');
+            text.push_str(&(end - 1).to_string());
+        }
+    }
+    text
+}
+
+fn replace_handed(fleet: &Path, incarnation: u64, jobs: String) -> std::io::Result<()> {
+    let told = HandedOut {
+        format: FORMAT,
+        incarnation,
+        jobs,
+    };
+    let text = serde_json::to_vec(&told)?;
+    let temporary = fleet.join(format!(".handed.json.{incarnation}.tmp"));
+    std::fs::write(&temporary, text)?;
+    std::fs::rename(&temporary, fleet.join("handed.json"))
+}
+
+fn write(
+    directory: &Path,
+    stem: &str,
+    batches: &Receiver<Batch>,
+    (fleet, incarnation): (&Path, u64),
+    log: Log,
+) {
     remove_others(directory, stem);
     let mut segments = SegmentLog::new(directory, stem, SEGMENT_BYTES_MAX);
     let mut failed = false;
-    for lines in batches {
+    for batch in batches {
+        let lines = match batch {
+            Batch::Samples(lines) => lines,
+            Batch::Handed(jobs) => {
+                let _ = replace_handed(fleet, incarnation, jobs); // for people: the next change is written, too
+                continue;
+            }
+        };
         let written = segments.append(&lines);
         if let (Err(error), false) = (&written, failed) {
             let hint = "what nodes measure is lost meanwhile, and nothing else";
@@ -153,6 +238,22 @@ mod tests {
         assert_eq!((read.p.as_str(), read.node.as_str()), ("a.r0.i1", "n1"));
         assert!(!directory.join("lead-1.7.log").exists());
         assert!(directory.join("a.r0.i1.1.log").exists());
+    }
+
+    #[test]
+    fn the_jobs_of_which_pilots_have_work_are_written_when_they_change() {
+        let fleet = tempfile::tempdir().unwrap();
+        let path = fleet.path().join("handed.json");
+        let mut monitor = Monitor::new(fleet.path(), 2, Log::new("test"));
+        monitor.show_handed(1, Intervals::default); // nothing was ever handed out: no file
+        let mut jobs = Intervals::of(1, 5);
+        jobs.add(7, 8);
+        monitor.show_handed(2 * FLUSH_US, || jobs.clone());
+        let read = || -> Option<HandedOut> { serde_json::from_slice(&std::fs::read(&path).ok()?).ok() };
+        until(|| read().is_some_and(|told| told.jobs == "1-5,7" && told.incarnation == 2));
+        monitor.show_handed(2 * FLUSH_US + 1, || panic!("it is too soon"));
+        monitor.show_handed(4 * FLUSH_US, Intervals::default);
+        until(|| read().is_some_and(|told| told.jobs.is_empty()));
     }
 
     #[test]

@@ -11,6 +11,7 @@ from tidemill.cli.arguments import Command, client_of
 from tidemill.cli.jobs.arriving import outputs_lines
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
 from tidemill.cli.jobs.named import one_job
+from tidemill.cli.progress import waiting_text
 from tidemill.cli.terminal import show, show_json
 from tidemill.model.job import STRESS_REASON
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
@@ -88,8 +89,7 @@ def story(detail: JobDetail, *, now_us: int) -> list[str]:
         return _ended(detail)
     lines = []
     if detail.waits_for != AT_WORK:
-        lines.append(f"it waits for: {detail.waits_for}")
-        lines += [f"to change it: {detail.waits_hint}"] if detail.waits_hint else []
+        lines.append(f"why: {waiting_text(detail.waits_for, detail.waits_hint)}")
         if detail.row.events_leased:
             lines.append(f"{_leased_text(detail.row.events_leased, 'of its events')} to a site now")
     else:
@@ -107,8 +107,9 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
     row = detail.row
     site = row.site or next((each.site for each in detail.attempts), None)
     ran_s = _ran_s(detail, now_us=now_us)
+    where = f" at site {site}" if site else ""
     lines = [
-        f"nothing holds it up: it has run for {duration_text(ran_s)}" + (f" at site {site}" if site else "")
+        f"nothing holds it up: it runs{where}, and its events have been there for {duration_text(ran_s)}"
     ]
     failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
     if row.events > 1:

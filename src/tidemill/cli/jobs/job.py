@@ -156,7 +156,7 @@ def _waits_text(cause: str, hint: str | None) -> str:
 
     if cause == AT_WORK:
         return f"nothing: {hint}" if hint else "nothing"
-    return cause + (f" ({hint})" if hint else "")
+    return hint or cause
 
 
 def limits_text(need: Resources) -> str:
@@ -198,7 +198,7 @@ def state_text(row: JobRow) -> str:
     """The state, with the reason."""
     from tidemill.model.state import told_reason
 
-    return row.state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
+    return row.shown_state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
 
 
 def _show_failures(failures: list[FailureRow]) -> None:

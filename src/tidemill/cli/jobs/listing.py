@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.progress import site_waits_text
 from tidemill.cli.terminal import say, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.campaign import shown_names
 from tidemill.model.quantities import count_text, duration_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
 
 LIMIT = 50
 
@@ -18,7 +24,8 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--state",
         metavar="STATE",
-        help="only these: WAITING, RUNNING, COMPLETED, PARTIAL, FAILED or CANCELED",
+        help="only these: WAITING, ASSIGNED (a site has it, and nothing of it runs yet), RUNNING, COMPLETED, PARTIAL, "
+        "FAILED or CANCELED",
     )
     parser.add_argument("--app", metavar="NAME", help="only jobs of this application")
     parser.add_argument("--site", metavar="NAME", help="only jobs at this site")
@@ -36,23 +43,27 @@ def define(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """List jobs."""
-    from tidemill.model.state import JobState, told_reason
+    from tidemill.model.state import JobState, Phase, told_reason
 
     state = args.state.upper() if args.state else None
-    if state is not None and state not in list(JobState):
-        raise ConfigError(f"`{args.state}` is not a state of a job", hint=did_you_mean(state, list(JobState)))
+    states = [*JobState, Phase.ASSIGNED]
+    if state is not None and state not in states:
+        raise ConfigError(f"`{args.state}` is not a state of a job", hint=did_you_mean(state, states))
     client = client_of(args)
     rows = list(
         client.jobs(
             limit=args.limit,
             archived=args.archived,
-            state=state,
+            state=JobState.RUNNING if state == Phase.ASSIGNED else state,
             app=args.app,
             site=args.site,
             campaign=args.campaign,
             name=args.name,
         )
     )
+    is_full = len(rows) == args.limit
+    if state in (Phase.ASSIGNED, JobState.RUNNING):
+        rows = [row for row in rows if (row.phase == Phase.ASSIGNED) == (state == Phase.ASSIGNED)]
     if args.json:
         show_json(rows)
         return 0
@@ -68,7 +79,7 @@ def run(args: Namespace) -> int:
         [
             [
                 row.id,
-                row.state,
+                row.shown_state,
                 count_text(row.events_done),
                 count_text(row.events_failed) if row.events_failed else "-",
                 count_text(row.events),
@@ -83,9 +94,19 @@ def run(args: Namespace) -> int:
         ],
         right=(0, 2, 3, 4, 5),
     )
-    if len(rows) == args.limit:
+    for line in sites_waiting(client, {row.site for row in rows if row.phase == Phase.ASSIGNED and row.site}):
+        say(line)
+    if is_full:
         say(f"the newest {'job' if args.limit == 1 else f'{args.limit:,} jobs'}; --limit shows more")
     return 0
+
+
+def sites_waiting(client: Client, names: Collection[str]) -> list[str]:
+    """What the work of these sites waits for: a sentence for each site that says it."""
+    if not names:
+        return []
+    found = [site for site in client.sites() if site.name in names]
+    return [f"site {site.name}: {text}" for site in found if (text := site_waits_text(site))]
 
 
 def _time(started_us: int | None, ended_us: int | None) -> str:

@@ -7,7 +7,7 @@ import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidemill.site.nodes.outage import BatchOutage
     from tidemill.site.state.failed_runs import FailedRuns
     from tidemill.wire.api import SiteRow
+    from tidemill.wire.monitoring import AwaitedNodes
 
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
@@ -32,7 +33,6 @@ METRICS_BYTES_MAX = 1_000_000
 MOVES_SHOWN = 5
 HOUR_S = 3600.0
 PREFIX = "tidemill_"
-POLLED = "tidemill_batch_polled_time_seconds"
 NONE_RUNS = "none runs now: `tidemill run` and `tidemill up` start it"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of metrics: (labels, value), by name."""
@@ -51,6 +51,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.applications.checksums import RECORD
     from tidemill.site.data.transfer_node import under_way
+    from tidemill.site.nodes.last_poll import read_last_poll
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained, way_out
@@ -67,6 +68,9 @@ def status(args: Namespace) -> int:
     failed = read_failed_runs(directory)
     denied = denied_lines(directory)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
+    polled = read_last_poll(directory)
+    if polled is not None:
+        plans = polled.pools
     if args.json:
         show_json(
             {
@@ -82,6 +86,7 @@ def status(args: Namespace) -> int:
                 "denied": denied,
                 "batch_away": away,
                 "plans": plans,
+                "awaits": None if polled is None else polled.awaits,
                 "metrics": samples,
                 "moving": under_way(directory),
                 "troubles": _troubles(directory),
@@ -103,10 +108,10 @@ def status(args: Namespace) -> int:
     if stopped is not None:
         end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
         _line("stopped", f"{stopped or 'no reason given'}; {end}")
-    polled_s = _one(samples, POLLED) or 0.0
     for plan in plans:
-        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6, polled_s=polled_s))
-    for head, text in _figures(directory, samples, denied, plans, is_stopped=stopped is not None):
+        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
+    waiting = Waiting(plans, None if polled is None else polled.awaits, is_stopped=stopped is not None)
+    for head, text in _figures(directory, samples, denied, waiting):
         _line(head, text)
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
@@ -118,9 +123,19 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _figures(
-    directory: Path, samples: Samples, denied: list[str], plans: list[PlanMade], *, is_stopped: bool
-) -> list[tuple[str, str]]:
+class Waiting(NamedTuple):
+    """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
+    agent that did not write them), and whether the site is stopped since."""
+
+    plans: Sequence[PlanMade] = ()
+    awaits: AwaitedNodes | None = None
+    is_stopped: bool = False
+
+
+NOTHING_KNOWN = Waiting()
+
+
+def _figures(directory: Path, samples: Samples, denied: list[str], waiting: Waiting) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
 
@@ -128,7 +143,7 @@ def _figures(
     moves = moves_lines(under_way(directory))
     troubles = trouble_lines(_troubles(directory))
     return [
-        *metrics_lines(samples, plans, is_stopped=is_stopped),
+        *metrics_lines(samples, waiting),
         *moves,
         *troubles,
         *bad,
@@ -144,7 +159,7 @@ def _troubles(directory: Path) -> list[Trouble]:
 
 def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
     """What jobs wait for at the site, and what would end it: (head, text)."""
-    from tidemill.model.trouble import whose_text
+    from tidemill.model.trouble import next_try_text, whose_text
 
     lines: list[tuple[str, str]] = []
     for each in troubles:
@@ -154,7 +169,7 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
             text += f"; to end it: {each.hint}"
         if each.is_open:
             whose = whose_text(each.owner, each.scope, each.name)
-            text += f"; blocked {whose}: nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
+            text += f"; blocked {whose}: nothing more of it is taken; {next_try_text(each.next_us, clock.now_us())}"
         lines.append(("breaker" if each.is_open else "waits", text))
     return lines
 
@@ -263,28 +278,30 @@ def newest_plans(directory: Path) -> list[PlanMade]:
     return list(plans.values())
 
 
-def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:
-    """What a plan saw and did, in words. `polled_s`: when the machine was last polled. A plan that decides the same as
-    the one before it is not recorded."""
-    age = f"{duration_text(max(0.0, now_s - plan.at_s))} ago"
-    if polled_s > plan.snapshot_s + 1.0:
-        age += f", unchanged at the last poll {duration_text(max(0.0, now_s - polled_s))} ago"
-    text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}, {plan.busy} busy, {plan.idle} idle, "
-    text += f"{plan.held} Tidemill's; "
-    regular = f"{plan.queue} regular job{'s wait' if plan.queue != 1 else ' waits'}"
-    text += f"{plan.waiting} of Tidemill's and {regular}" if plan.waiting or plan.queue else "no job waits"
+def plan_text(plan: PlanMade, *, now_s: float) -> str:
+    """What a poll showed of a pool, and what was done, in words, with the age of the poll."""
+    from tidemill.model.awaited import states_text
+
+    age = f"as of {duration_text(max(0.0, now_s - plan.at_s))} ago"
+    if plan.counts is not None:
+        text = f"{plan.pool}: {states_text(plan.counts)}"
+    else:  # of an agent of an older version
+        text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}: {plan.idle} idle, {plan.busy} in use by others, "
+        text += f"{plan.held} in use by Tidemill"
+    text += f"; {counted_text(plan.queue, 'regular job')} {'waits' if plan.queue == 1 else 'wait'} for them"
+    if plan.waiting:
+        text += f"; allocations of Tidemill wait for {counted_text(plan.waiting, 'node')}"
     acts = [(plan.submit, "asked for"), (plan.cancel, "released"), (plan.shorten, "shortened")]
-    done = ", ".join(f"{number} {word}" for number, word in acts if number)
-    if plan.why:
-        text += f". {plan.why[0].upper()}{plan.why[1:]}"
-    # a sentence of the agent's, not the word that stands for `why`
-    if " " in plan.waits_for and plan.waits_for not in plan.why:
-        text += f"; waits: {plan.waits_for}"
+    done = ", ".join(f"{counted_text(number, 'allocation')} {word}" for number, word in acts if number)
     if done:
         text += f"; {done}"
     if plan.yields_to:
-        text += f" for {', '.join(plan.yields_to[:3])}"
-    return f"{text} ({age})"
+        text += (
+            f" for {', '.join(plan.yields_to[:3])}"
+            if done
+            else f"; yields to {', '.join(plan.yields_to[:3])}"
+        )
+    return f"{text}; {age}"
 
 
 def read_metrics(path: Path) -> Samples:
@@ -307,12 +324,10 @@ def read_metrics(path: Path) -> Samples:
     return samples
 
 
-def metrics_lines(
-    samples: Samples, plans: Sequence[PlanMade] = (), *, is_stopped: bool = False
-) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text). `plans`: the last ones, which have some causes at length.
+def metrics_lines(samples: Samples, waiting: Waiting = NOTHING_KNOWN) -> list[tuple[str, str]]:
+    """What people want to know of the metrics: (head, text). `waiting`: what is known at length.
 
-    Metrics are written at polls: of a site that was stopped since (`is_stopped`) they have an older cause.
+    Metrics are written at polls: of a site that was stopped since they have an older cause.
     """
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
@@ -340,10 +355,10 @@ def metrics_lines(
     if _one(samples, "tidemill_batch_glance_off"):
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
-    if is_stopped:
+    if waiting.is_stopped:
         lines.append(("why no more", "the site is stopped"))
-    elif causes:
-        lines.append(("why no more", "; ".join(_cause_text(cause, plans) for cause in causes)))
+    elif text := why_text(causes, waiting):
+        lines.append(("why no more", text))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
         text = _harm_text(samples, harm, jobs) if jobs else "no regular job waited because of Tidemill"
@@ -413,6 +428,19 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     if len(moves) > MOVES_SHOWN:
         lines.append(("moving", f"and {len(moves) - MOVES_SHOWN} more"))
     return lines
+
+
+def why_text(causes: Sequence[str], waiting: Waiting) -> str:
+    """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
+    wrote none; empty = nothing is known to hold back more."""
+    from tidemill.harvest.plan.sentences import awaited_text, hindrances_text
+
+    awaits, now_us = waiting.awaits, clock.now_us()
+    if awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
+        text = awaited_text(awaits, now_us)
+        more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
+        return f"{text}; {more}" if more else text
+    return "; ".join(_cause_text(cause, waiting.plans) for cause in causes)
 
 
 def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:

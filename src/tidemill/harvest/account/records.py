@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ProtocolError
+from tidemill.model.awaited import NodeCounts
 
 QUOTED_CHARS_MAX = 200
 
@@ -42,6 +43,9 @@ class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
     submit: int = 0
     waits_for: str = ""
     why: str = ""
+    counts: NodeCounts | None = (
+        None  #: of the pool's nodes at that poll; None = of an agent that did not count them
+    )
 
 
 class PoolGone(Record, frozen=True, kw_only=True, tag="pool_gone"):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from tidemill.server.audit import traces
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import RanReport
+from tidemill.wire.activity import RanReport
 
 CORE_US_MAX = 1 << 56  #: of one report: 2,284 years of a core; more is nonsense
 

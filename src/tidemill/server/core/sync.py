@@ -145,6 +145,8 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     request.capacity.troubles = breakers.bounded(request.capacity.troubles)
     nearness.bounded(request.capacity)
     request.capacity.awaits = site_views.awaited(request.capacity.awaits)
+    request.capacity.more = site_views.awaited(request.capacity.more)
+    request.capacity.unstarted = site_views.unstarted(request.capacity.unstarted)
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}

@@ -6,6 +6,7 @@ in `batch_calls`, what to ask for in `planning`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -22,9 +23,11 @@ from tidemill.batch.contract import (
     Status,
     split_element,
 )
+from tidemill.batch.reasons import shown_reason
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
+from tidemill.model.awaited import REASON_CHARACTERS_MAX, REASONS_MAX, QueuedReason
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site.nodes.batch_calls import ActionsDone
@@ -93,6 +96,7 @@ class Allocations:
         self.last_failed_s = 0.0
         self.why_failed = ""
         self._held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last poll
+        self._waiting: dict[str, str] = {}  #: allocation -> the batch system's word for why, at the last poll
         self.suspended: list[str] = []  #: at the last poll
         self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last poll
         self.gpus_of_node: dict[str, int] = {}  #: by name, at the last poll that showed the nodes
@@ -114,6 +118,22 @@ class Allocations:
             for name, word in self._held
             if name in known and known[name].state is AllocationState.QUEUED and not known[name].canceled_us
         ]
+
+    def queued_reasons(self) -> list[QueuedReason]:
+        """Why those wait that the last poll found in the queue, in the batch system's word; the commonest first."""
+        known = self._log.pool.state.allocations
+        counts = Counter(
+            word
+            for name, word in self._waiting.items()
+            if name in known and known[name].state is AllocationState.QUEUED and not known[name].canceled_us
+        )
+        found = []
+        for word, number in counts.most_common(REASONS_MAX):
+            shown, meaning = shown_reason(self._config.batch, word)
+            if shown:
+                reason = shown[:REASON_CHARACTERS_MAX]
+                found.append(QueuedReason(reason=reason, allocations=number, meaning=meaning))
+        return found
 
     def singles(self, names: Iterable[str], *, waiting: bool = False) -> int:
         """How many of these are jobs of their own in the batch system, which counts an array once; of those that still
@@ -262,6 +282,11 @@ class Allocations:
                 if status.answer is Answer.FOUND and status.held and status.state is AllocationState.QUEUED:
                     held.append((name, status.held))
         self._held = held
+        self._waiting = {
+            name: status.reason
+            for name, status in statuses.items()
+            if status.answer is Answer.FOUND and status.state is AllocationState.QUEUED
+        }
         self.suspended = [
             name for name, status in statuses.items() if status.suspended and name in allocations
         ]

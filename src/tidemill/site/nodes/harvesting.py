@@ -22,6 +22,7 @@ from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
+from tidemill.model.awaited import Hindrance
 from tidemill.model.quantities import counted_text
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
@@ -42,6 +43,7 @@ from tidemill.site.nodes.batch_calls import (
 from tidemill.site.nodes.doubts import CAUSE, Doubts
 from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
+from tidemill.site.nodes.last_poll import show_poll
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.plan_log import PlanLog
@@ -129,6 +131,7 @@ class Harvesting:
         known = site.state.allocations.values()
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
+        self._hindrances: list[Hindrance] = []  #: the same in figures, as of the last decision
         self.causes: list[str] = []  #: the same in single words, for metrics
 
     def _restore(self) -> None:
@@ -252,16 +255,39 @@ class Harvesting:
 
     def awaited(self) -> AwaitedNodes | None:
         """What work waits for here while no pilot is at work; None = one is, or no work waits. As of the last tick."""
-        living = self.book.living
-        if not self._wanted or any(map(planning.is_at_work, living)):
-            return None
+        return self._awaits() if self._wanted and not self._is_at_work else None
+
+    def more_awaited(self) -> AwaitedNodes | None:
+        """What more work waits for here while a pilot is at work; None = none is, or no work is open."""
+        return self._awaits() if self._wanted and self._is_at_work else None
+
+    @property
+    def _is_at_work(self) -> bool:
+        return any(map(planning.is_at_work, self.book.living))
+
+    def _awaits(self) -> AwaitedNodes:
         stop = self._log.pool.state.stop
         if stop is not None:
             end = way_out(stop_file=self._config.stop_file)
             return AwaitedNodes(why=f"{stop.reason}; {end}", is_stopped=True)
-        asked = [a.intended_us for a in living if not (a.canceled_us or planning.has_left(a))]
-        why = self._unreachable or self.doubts.text or self._starts_nothing or self.waits_for or ""
-        return AwaitedNodes(asked_us=min(asked, default=0), next_us=self.next_poll_us, why=why)
+        asked = [
+            a
+            for a in self.book.living
+            if not (a.canceled_us or planning.has_left(a) or planning.is_at_work(a))
+        ]
+        not_asked = self._unreachable or self.doubts.text or self._starts_nothing
+        decided = [] if self._has_new_work else self._hindrances  # which the last poll did not know of
+        snapshot = self.machine.snapshot
+        is_known = snapshot is not None and not self._unreachable
+        return AwaitedNodes(
+            asked_us=min((a.intended_us for a in asked), default=0),
+            next_us=self.next_poll_us,
+            why=not_asked or self.waits_for or "",
+            polled_us=int(snapshot.at_s * 1e6) if snapshot is not None and is_known else 0,
+            starting=sum(a.state is AllocationState.ACTIVE for a in asked),
+            hindrances=[Hindrance(cause=not_asked)] if not_asked else decided,
+            queued=self.book.queued_reasons(),
+        )
 
     @property
     def next_poll_us(self) -> int:
@@ -417,7 +443,7 @@ class Harvesting:
                 return True
         if not (self._is_fresh or self._policy is Policy.DEMAND):
             return False
-        self._is_fresh = False
+        is_polled, self._is_fresh = self._is_fresh, False
         began_s = clock.monotonic_s()
         starts = self.doubts.starts(self._starts(contested))
         self.machine.look_s = self.glance_s or self._interval_s
@@ -428,12 +454,16 @@ class Harvesting:
         self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
         self._tell([self.doubts.text, *(plan.waits_for for plan in plans), wide.waits_for])
+        self._hindrances = planning.hindrances_of(plans, wide.waits_for, away=self.machine.away)
         self.causes = planning.causes_of(plans, starts, wide_waits=bool(wide.waits_for))
         if self.doubts.text:
             self.causes = [CAUSE]
         if contested:
             self.causes = [planning.CONTESTED]
-        return self._carry_out(plans, wide)
+        done = self._carry_out(plans, wide)
+        if is_polled:
+            show_poll(self.machine.site_dir, plans, self._awaits(), at_s=clock.now_us() / 1e6)
+        return done
 
     def _wide_plan(self, starts: Starts) -> WidePlan:
         if self._config.mode == "observe":

@@ -16,6 +16,7 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
+from tidemill.harvest.machine.counting import count_nodes, held_nodes
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import layout_of
@@ -74,6 +75,7 @@ class SiteMachine:
         self.has_gpus = False  #: whether the batch system shows GPUs on some of them
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
+        self.away = 0  #: nodes that we could use, and that are down or drained
         if self.reads_snapshots:
             self.shape = self._read(batch.snapshot())
         else:
@@ -116,6 +118,7 @@ class SiteMachine:
         self._usable = usable
         self.has_gpus = any(kind == GPU and number for node in usable for kind, number in node.devices)
         self.nodes = len(usable)
+        self.away = sum(node.state is NodeState.AWAY for node in usable)
         self.idle = sum(node.state is NodeState.IDLE or node.name in held for node in usable)
         largest = max(usable, key=lambda node: (node.cores, node.memory_mb))
         return NodeShape(
@@ -167,6 +170,7 @@ class SiteMachine:
             self.headrooms.keep([pool.name for pool in pools])
             for pool, decision in decided:
                 self.headrooms.learn(pool.name, pool.situation, decision, present=present(pool, running))
+        by_name, ours = {node.name: node for node in self.snapshot.nodes}, held_nodes(self.snapshot)
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
             ready += decision.ready
             groups = [
@@ -180,7 +184,9 @@ class SiteMachine:
                 plan = displaced(plan, pool, gpu_nodes - asked)
                 gpu_nodes = max(0, gpu_nodes - asked)
             decision = planning.for_others(plan.decision, self.snapshot)
-            plans.append(msgspec.structs.replace(plan, decision=decision))
+            mine = (by_name[name] for name in pool.nodes if name in by_name)
+            counts = count_nodes(mine, ours, idle_max=pool.situation.idle)
+            plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
         seen = self.snapshot
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")

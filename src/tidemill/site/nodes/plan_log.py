@@ -31,6 +31,31 @@ _NAME = re.compile(r"\d{4}-\d\d-\d\d\.jsonl")
 _log = Log("harvest")
 
 
+def plan_record(plan: Named, name: str, *, at_s: float) -> PlanMade:
+    """What a plan saw and decided, as a record. Pure."""
+    decision, situation = plan.decision, plan.situation
+    held = [each for each in situation.holdings if not each.waiting]
+    return PlanMade(
+        at_s=at_s,
+        plan=name,
+        pool=plan.shape.pool,
+        snapshot_s=situation.now_s,
+        nodes=situation.nodes,
+        idle=situation.idle,
+        busy=sum(each.width for each in situation.busy),
+        held=sum(each.width * each.count for each in held),
+        waiting=sum(each.width * each.count for each in situation.holdings if each.waiting),
+        queue=len(situation.queue),
+        yields_to=decision.yields_to,
+        cancel=len(plan.cancel),
+        shorten=len(plan.ends_s),
+        submit=sum(count for _, count, _ in plan.submit),
+        waits_for=plan.waits_for,
+        why=decision.why,
+        counts=plan.nodes,
+    )
+
+
 class PlanLog:
     """Appends records to the file of their day."""
 
@@ -56,7 +81,7 @@ class PlanLog:
 
     def made(self, plan: Named, *, epoch: int, observes: bool) -> PlanMade | None:
         """The record of a plan that acts, yields or differs from the last one of its pool; None for another."""
-        decision, situation = plan.decision, plan.situation
+        decision = plan.decision
         decided = (
             plan.waits_for,
             len(plan.cancel),
@@ -69,26 +94,7 @@ class PlanLog:
             return None
         self._last[plan.shape.pool] = decided
         self._plans += 1
-        name = plan_name(epoch, self._plans)
-        held = [each for each in situation.holdings if not each.waiting]
-        return PlanMade(
-            at_s=clock.now_us() / 1e6,
-            plan=name,
-            pool=plan.shape.pool,
-            snapshot_s=situation.now_s,
-            nodes=situation.nodes,
-            idle=situation.idle,
-            busy=sum(each.width for each in situation.busy),
-            held=sum(each.width * each.count for each in held),
-            waiting=sum(each.width * each.count for each in situation.holdings if each.waiting),
-            queue=len(situation.queue),
-            yields_to=decision.yields_to,
-            cancel=len(plan.cancel),
-            shorten=len(plan.ends_s),
-            submit=sum(count for _, count, _ in plan.submit),
-            waits_for=plan.waits_for,
-            why=decision.why,
-        )
+        return plan_record(plan, plan_name(epoch, self._plans), at_s=clock.now_us() / 1e6)
 
     def keep(self, pools: Collection[str]) -> None:
         """Forget all other pools, and record that they disappeared. Names of pools follow what users' jobs ask for."""

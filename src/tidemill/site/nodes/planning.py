@@ -15,7 +15,9 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
+from tidemill.harvest.machine.counting import with_away
 from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.plan.sentences import merged_hindrances
 from tidemill.harvest.plan.situation import (
     Backlog,
     Decision,
@@ -25,6 +27,7 @@ from tidemill.harvest.plan.situation import (
     starts_per_hour,
 )
 from tidemill.harvest.plan.waves import Binding
+from tidemill.model.awaited import HINDRANCES_MAX, Hindrance
 from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
@@ -413,6 +416,18 @@ def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> li
         for plan in plans
     ]
     return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})
+
+
+def hindrances_of(plans: Sequence[Named], *others: str | None, away: int = 0) -> list[Hindrance]:
+    """Why no more nodes are asked for, in figures: one entry for each cause, those of the pools first. `others`: causes
+    as sentences; `away`: nodes that are down or drained, which belong to no pool."""
+    found = merged_hindrances(Hindrance(cause=plan.waits_for, nodes=plan.nodes) for plan in plans)
+    idle = Binding.IDLE.value
+    found = [
+        msgspec.structs.replace(each, nodes=with_away(each.nodes, away)) if each.cause == idle else each
+        for each in found
+    ]
+    return [*found, *(Hindrance(cause=each) for each in others if each)][:HINDRANCES_MAX]
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:

@@ -10,6 +10,7 @@ import msgspec
 from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.situation import Decision, Holding, Situation
 from tidemill.harvest.plan.waves import SENTENCES, Binding
+from tidemill.model.awaited import NodeCounts
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     ends_s: dict[str, float]
     submit: list[tuple[int, int, float]]
     waits_for: str
+    nodes: NodeCounts | None = None  #: of the pool, as the poll showed them; None = there was no snapshot
 
     @property
     def acts(self) -> bool:

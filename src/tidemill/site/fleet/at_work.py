@@ -1,0 +1,82 @@
+"""Which of the jobs here no payload runs: by FLEET/handed.json, in which leads say of which jobs pilots have work.
+
+For people: nothing depends on it. Jobs of a fleet without such a file (no lead, or one of an older version) count as at
+work while pilots are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.files import read_bounded
+from tidemill.model.intervals import IntervalSet
+from tidemill.site.state.site_state import STEP_BASE, SiteState
+from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
+from tidemill.wire.node import HandedOut, job_of
+
+NAME = "handed.json"
+BYTES_MAX = 1 << 18
+READ_S = 2.0
+"""Pause between two readings: an open of one file for each fleet."""
+
+
+def read_handed(fleet: Path) -> set[int] | None:
+    """The jobs of which pilots of a fleet have work; None = its lead does not say."""
+    try:
+        content = read_bounded(fleet / NAME, BYTES_MAX)
+        if content is None:
+            return None
+        jobs = IntervalSet.parse(msgspec.json.decode(content, type=HandedOut).jobs)
+    except (SiteError, ProtocolError, *UNDECODABLE):
+        return None
+    if len(jobs) > BYTES_MAX:
+        return None
+    return {job_of(number) for first, end in jobs for number in range(first, end)}
+
+
+def unstarted_jobs(state: SiteState, handed: set[int]) -> IntervalSet:
+    """The jobs with events that are leased here, and not among those that pilots have. Pure."""
+    found = IntervalSet()
+    for number, job in state.jobs.items():
+        if number < STEP_BASE and job.open and number not in handed:
+            found.add(number, number + 1)
+    return found
+
+
+def bounded_text(jobs: IntervalSet) -> str:
+    """Interval text of the lowest numbers, UNSTARTED_CHARACTERS_MAX at most."""
+    text = str(jobs)
+    if len(text) <= UNSTARTED_CHARACTERS_MAX:
+        return text
+    return text[:UNSTARTED_CHARACTERS_MAX].rpartition(",")[0]
+
+
+class UnstartedJobs:
+    """Reads what leads say, now and then, and keeps what follows."""
+
+    def __init__(self, fleets: Path) -> None:
+        self._fleets = fleets
+        self._next_s = 0.0
+        self._text = ""
+
+    def text(self, state: SiteState, at_work: Iterable[str]) -> str:
+        """The jobs here that no pilot has, as interval text. `at_work`: the fleets that have pilots at work: of others,
+        what was handed out last is not with a pilot any more."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_s:
+            return self._text
+        self._next_s = now_s + READ_S
+        handed: set[int] = set()
+        for name in set(at_work):
+            jobs = read_handed(self._fleets / name)
+            if jobs is None:
+                self._text = ""
+                return ""
+            handed |= jobs
+        self._text = bounded_text(unstarted_jobs(state, handed))
+        return self._text
