@@ -241,9 +241,12 @@ def test_accounting_names_the_elements_that_never_started_together() -> None:
 def test_accounting_is_believed_with_the_key_or_the_number() -> None:
     def line(number: str, state: str, comment: str, name: str = "tm-a-e1-1") -> str:
         return (
-            FIELD.join([number, state, "1:0", "2026-11-21T03:00:00", "Unknown", "n[1-2]", comment, name])
+            FIELD.join([
+                number, state, "1:0", "2026-11-21T03:00:00", "2026-11-21T04:00:00", "n[1-2]", "16",
+                "billing=16,cpu=16,gres/gpu=4,gres/gpu:a100=4,mem=8G,node=2", comment, name,
+            ])
             + "\n"
-        )
+        )  # fmt: skip
 
     names, numbers = ["tm-a-e1-1", "tm-a-e1-2.4"], {"tm-a-e1-1": "5", "tm-a-e1-2": "6"}
 
@@ -253,6 +256,8 @@ def test_accounting_is_believed_with_the_key_or_the_number() -> None:
         return {name: each.ending for name, each in found.items()}
 
     assert ask(line("5", "FAILED", "")) == {"tm-a-e1-1": Ending.FAILED}
+    (told,) = own.accounted(line("5", "FAILED", "").encode(), names, key=KEY, numbers=numbers).values()
+    assert (told.cores, told.gpus, told.ended_s) == (16, 4, told.started_s + 3600)
     assert ask(line("99", "FAILED", "")) == {}, "another's number, no comment"
     assert ask(line("99", "CANCELLED by 0", f"tidemill {KEY} x")) == {"tm-a-e1-1": Ending.CANCELED}
     assert ask(line("5", "FAILED", "tidemill fedcba9876543210 x")) == {}

@@ -334,7 +334,7 @@ def test_what_a_scheduler_takes_to_start_a_job_on_free_nodes_is_no_harm() -> Non
     first = machine(at_s, queued("7", submitted_s=at_s - 10))
     tracker.look(first, yields("e1-4", first, "7"))
     (record,) = tracker.look(machine(at_s + 30, running("7", at_s + 5)), [])
-    assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 13, 15)
+    assert (record.share_low_s, record.share_s, record.share_high_s) == (3, 13, 15)
 
 
 def test_a_job_on_shared_nodes_is_as_large_as_its_cores() -> None:

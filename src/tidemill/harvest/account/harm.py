@@ -114,13 +114,15 @@ class _Watched(msgspec.Struct):
     def __post_init__(self) -> None:
         self.could_start_s = self.could_start_s or self.since.likely
 
-    def part(self, end_s: float, *, latency_s: float = 0.0) -> Part:
+    def part(self, end_s: float, *, latency_s: float | None = None) -> Part:
         """The part of its wait that Tidemill caused, if the wait ended then. `latency_s`: what jobs wait for free
-        nodes without Tidemill, too."""
+        nodes without Tidemill, too; None = not known. Where it is known, a job that Tidemill delayed at the last poll
+        was delayed until it started: without Tidemill it would have started before that poll, or within that time."""
         if self.free is not None:
             return self._with(Moment(*(min(end_s, each) for each in self.free)))
-        seen_s = min(end_s, self.seen_s)
-        return self._with(Moment(min(seen_s, end_s - latency_s), end_s - latency_s, end_s))
+        if latency_s is None:
+            return self._with(Moment(min(end_s, self.seen_s), end_s, end_s))
+        return self._with(Moment(end_s - latency_s, end_s - latency_s, end_s))
 
     def block(self, since: Moment) -> None:
         """It could start again without Tidemill."""
@@ -151,7 +153,7 @@ class Tracker:
         )
         self._classes: dict[str, dict[SizeAndLength, ClassTotals]] = {}
         self._undelayed: deque[float] = deque(maxlen=LATENCIES_KEPT)
-        self._latency_s: float | None = 0.0  #: None = to be computed again
+        self._latency_s: float | None = None  #: None = to be computed again
 
     def restore(self, records: Iterable[AnyRecord]) -> None:
         """Take up what an earlier agent has written, the oldest first: the last days will do."""
@@ -203,12 +205,11 @@ class Tracker:
         return self._seen_s + sum(each.part(looked_s).likely for each in self._watched.values())
 
     @property
-    def latency_s(self) -> float:
+    def latency_s(self) -> float | None:
         """How long jobs wait for the scheduler where nothing is in their way: the median of those that started within
-        an interval of polls and that Tidemill did not delay. 0 = too few are known."""
-        if self._latency_s is None:
-            known = len(self._undelayed) >= LATENCIES_MIN
-            self._latency_s = median(self._undelayed) if known else 0.0
+        an interval of polls and that Tidemill did not delay. None = too few are known."""
+        if self._latency_s is None and len(self._undelayed) >= LATENCIES_MIN:
+            self._latency_s = median(self._undelayed)
         return self._latency_s
 
     def day(self, at_s: float) -> Totals:

@@ -10,6 +10,7 @@ from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.state import JobState
+from tidemill.model.workers import FOLD_MIN, WORKER_NAME
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
@@ -50,8 +51,12 @@ def listing(ask: PageRequest, made: Pages) -> str:
     total = page.found.total
     if not filters.by_legs and filters.begins is None:
         total = api_pages.counts(ask.session).jobs
+    workers = [] if filters.begins else [row for row in page.rows if row.name == WORKER_NAME]
+    if len(workers) < FOLD_MIN:
+        workers = []
+    rows = [row for row in page.rows if row.name != WORKER_NAME] if workers else page.rows
     return made.show(
-        ask, "jobs.html", page=page, rows=page.rows, found=page.found, total=total, sorts=SORTS, sort=sort,
+        ask, "jobs.html", page=page, rows=rows, workers=workers, found=page.found, total=total, sorts=SORTS, sort=sort,
         states=[str(state) for state in JobState], owners=owner is None, choices=choices(ask, owner),
         can=_rights(ask, [row.id for row in page.rows]), after=web_pages.reached(ask.session),
     )  # fmt: skip
