@@ -33,6 +33,9 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int  #: of each node; 0 = do not ask for memory
     walltime_s: float
     gpus: int = 0  #: of each node, where the batch system has one word for them; 0 = do not ask for any
+    #: its nodes have GPUs that it must not hold: their cores and memory only, where the batch system can do that
+    leaves_gpus: bool = False
+    has_gpus: bool = True  #: whether its pilots may be given work for GPUs, as far as is known
     environment: dict[str, str] = {}
     count: int = 1
     #: fewer nodes, or a shorter limit, will do, down to these; the broker asks for neither (docs/decisions/0008)
@@ -42,6 +45,9 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     start_by_s: float | None = None  #: seconds since 1970: not to be started after that
     comment: str = ""  #: for the centre's staff: who this is and whom to ask
     exclude: tuple[str, ...] = ()  #: nodes not to be used
+    #: nodes of other pools, for which it is not meant: kept out where that makes a short command
+    avoid: tuple[str, ...] = ()
+    avoid_by: tuple[str, ...] = ()  #: features that all nodes of its own pool have, and none of `avoid`
     features: tuple[str, ...] = ()  #: nodes must have all of these
     partition: str = ""  #: empty = the configured one
     account: str = ""  #: empty = the configured one

@@ -12,7 +12,7 @@ import pytest
 from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
-from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
+from tidemill.batch.slurm.hostlist import compress, expand, expand_elements, fold
 from tidemill.batch.slurm.script import Asked, script_text, submit_words
 from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
@@ -45,6 +45,14 @@ def test_host_lists() -> None:
     for bad in ("n[1-", "n[a-b]", "n[1-99999999]", "n]1["):
         with pytest.raises(ProtocolError):
             expand(bad)
+
+
+def test_hosts_are_folded_by_their_last_number_and_unfold_again() -> None:
+    assert compress(["n3", "n1", "n2", "login", "g1"]) == "g1,login,n[1-3]"
+    assert compress(["n09", "n10", "n11", "n8", "r1n1", "r2n1"]) == "n8,n[09-11],r1n1,r2n1"
+    names = [f"n{k:04}" for k in range(8000) if k % 7] + [f"c{k}-{j}x" for k in range(3) for j in range(20)]
+    assert sorted(expand(compress(names))) == sorted(names)
+    assert compress([]) == ""
 
 
 def test_elements_of_arrays() -> None:
@@ -191,6 +199,45 @@ def test_elements_to_cancel_are_folded() -> None:
     assert own.ids_to_cancel(pairs) == ["6", "5_[0-1,9]"]
 
 
+def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_of_them() -> None:
+    """Rows of squeue and sacct of 22.05.8: after `scancel 13`, `scancel 15_[1-2]`, `scancel -u USER`."""
+    names = [f"tm-a-e1-1.{k}" for k in range(4)]
+    folded = job("13", "tm-a-e1-1", "CANCELLED", folded=(range(0, 4),))
+    emptied = job("13", "tm-a-e1-1", "CANCELLED")
+    for row in (folded, emptied):
+        found = own.match(names, [row], key=KEY, numbers={})
+        assert [own.tell(found[name][0]).ending for name in names] == [Ending.CANCELED] * 4
+    runs = own.match(names, [emptied, job("13", "tm-a-e1-1", element=0)], key=KEY, numbers={})
+    assert own.tell(runs[names[0]][0]).state is S.ACTIVE
+
+    rest = [job("13", "tm-a-e1-1", "PENDING", folded=(range(0, 1), range(3, 4)))]
+    missing, waited_s = names[1:3], dict.fromkeys(names, 100.0)
+
+    def gone(jobs: list[OwnJob], now_s: float, waited_s: dict[str, float] = waited_s) -> list[str]:
+        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, now_s=now_s, kept_s=300)]
+
+    assert gone(rest, 160.0) == missing
+    assert gone([], 160.0) == [], "nothing of the array is shown: the controller may have lost it"
+    assert gone(rest, 401.0) == [], "they may have started, ended, and been forgotten"
+    assert gone(rest, 160.0, {}) == [], "they were not seen waiting: they may yet appear"
+    assert gone([job("13", "tm-a-e1-1", comment="")], 160.0) == []
+
+
+def test_accounting_names_the_elements_that_never_started_together() -> None:
+    def line(number: str, state: str, end: str = "2026-11-29T15:47:35") -> str:
+        return FIELD.join([number, state, "0:0", "None", end, "None assigned", "", "tm-a-e1-1"]) + "\n"
+
+    names = [f"tm-a-e1-1.{k}" for k in range(5)]
+    rows = line("16_0", "COMPLETED") + line("16_[0-3]", "CANCELLED by 1") + line("17_[4]", "CANCELLED by 1")
+    found = own.accounted(rows.encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"})
+    assert {name[-1]: each.ending for name, each in found.items()} == {
+        "0": Ending.DONE, "1": Ending.CANCELED, "2": Ending.CANCELED, "3": Ending.CANCELED,
+    }  # fmt: skip
+    assert (
+        own.accounted(line("16_[0-3]", "PENDING").encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"}) == {}
+    )
+
+
 def test_accounting_is_believed_with_the_key_or_the_number() -> None:
     def line(number: str, state: str, comment: str, name: str = "tm-a-e1-1") -> str:
         return (
@@ -239,6 +286,26 @@ def test_a_site_that_wants_gpus_asks_for_them_on_each_node() -> None:
     assert not [word for word in submit_words(submission(), Cluster(), ASKED) if "gpu" in word]
 
 
+def test_what_leaves_the_gpus_of_a_node_asks_for_its_cores_and_not_for_all_of_it() -> None:
+    """With `--exclusive`, also beside `--gres=none`, sacct says `AllocTRES=...gres/gpu=2`; with `--mincpus` alone all
+    cores are allocated and no GPU (22.05.8, tried on select/cons_tres)."""
+    words = submit_words(submission(leaves_gpus=True), Cluster(), ASKED)
+    assert "--exclusive" not in words
+    assert f"--mincpus={submission().cores}" in words
+
+
+def test_nodes_of_other_pools_are_excluded_while_that_is_short_and_else_by_features() -> None:
+    def placed(**changes: object) -> set[str]:
+        words = submit_words(submission(**changes), Cluster(exclude=["n9"]), ASKED)
+        return {word for word in words if word.startswith(("--exclude", "--constraint"))}
+
+    assert placed(avoid=("g2", "g1")) == {"--exclude=g[1-2],n9"}
+    rows = tuple(f"n{k:04}" for k in range(1, 8001))
+    assert placed(avoid=rows) == {"--exclude=n9,n[0001-8000]"}
+    apart = tuple(f"rack{k}-{word}" for k, word in enumerate(["x", "y", "z"] * 2000))
+    assert placed(avoid=apart, avoid_by=("cpu",)) == {"--exclude=n9", "--constraint=cpu"}
+
+
 def test_words_of_a_submission() -> None:
     config = Cluster(
         partition="batch", qos="low", features=["amd"], exclude=["n1"], directives=["--gres=gpu:4"]
@@ -249,7 +316,7 @@ def test_words_of_a_submission() -> None:
     assert words[-1] == "--gres=gpu:4", "the operator's words come last, and so win"
     for word in (
         "--nodes=2-4", "--time=11", "--time-min=1", "--array=0-4", "--no-requeue",
-        "--constraint=amd&hdr", "--exclude=n1,n2", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
+        "--constraint=amd&hdr", "--exclude=n[1-2]", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
         "--output=/s p/50%%/output/tm-a-e1-1.%a",
     ):  # fmt: skip
         assert word in words

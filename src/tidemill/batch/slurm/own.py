@@ -57,9 +57,52 @@ def match(
                 fitting = fitting + [
                     job for job in folded.get(label, []) if any(index in each for each in job.folded)
                 ]
+                fitting += [job for job in singles.get((label, None), []) if _is_emptied(job)]
             if fitting:
                 found[name] = _ordered(fitting, renamed=label != base)
                 break
+    return found
+
+
+def _is_emptied(job: OwnJob) -> bool:
+    """Whether this row stands for what waited of an array until it was canceled: `15 CANCELLED` without elements, where
+    these went one by one (`scancel -u`, `scancel -t PENDING`; 22.05.8, tried)."""
+    return job_state(job.word, job.reason)[0] is AllocationState.CANCELED
+
+
+def canceled_while_waiting(batch_id: str) -> Status:
+    """The word on an element of an array that was canceled while it waited: Slurm keeps no record of it (22.05.8,
+    tried)."""
+    return Status(
+        answer=Answer.FOUND,
+        state=AllocationState.CANCELED,
+        batch_id=batch_id,
+        ending=Ending.CANCELED,
+        reason="canceled while it waited",
+    )
+
+
+def withdrawn(
+    missing: Collection[str],
+    jobs: Collection[OwnJob],
+    waited_s: Mapping[str, float],
+    *,
+    key: str,
+    now_s: float,
+    kept_s: float,
+) -> dict[str, Status]:
+    """Elements of arrays that were canceled alone while they waited: Slurm shows others of the array and not these.
+
+    `waited_s`: when each allocation was last seen waiting. Slurm keeps an element that has started for `kept_s` after
+    its end (MinJobAge), so one that is not shown before that time has not started.
+    """
+    shown = {job.name: job.number for job in jobs if carries_key(job.comment, key)}
+    found = {}
+    for name in missing:
+        base, index = split_element(name)
+        seen_s = waited_s.get(name)
+        if index is not None and seen_s is not None and base in shown and now_s - seen_s < kept_s:
+            found[name] = canceled_while_waiting(f"{shown[base]}_{index}")
     return found
 
 
@@ -152,14 +195,19 @@ def accounted(
     with AccountingStoreFlags=job_comment only): then the number received at submission must match."""
     wanted = set(names)
     found: dict[str, Status] = {}
+    folded: list[tuple[str, str, str, str]] = []
     for line in output.decode(errors="replace").split("\n"):
         row = line.split(FIELD)
         if len(row) != 8:
             continue  # a comment or a name with a line break
         number, word, code, start, end, nodes, comment, base = row
         number, _, index = number.partition("_")
+        if index.startswith("["):
+            if carries_key(comment, key) or (not comment and numbers.get(base) == number):
+                folded.append((base, number, index, word))
+            continue
         name = f"{base}.{index}" if index else base
-        if name not in wanted or index.startswith("["):
+        if name not in wanted:
             continue
         if not (carries_key(comment, key) or (not comment and numbers.get(base) == number)):
             continue
@@ -180,4 +228,22 @@ def accounted(
             started_s=parse_time(start),
             ends_s=parse_time(end),
         )
+    return _unfolded(folded, wanted) | found
+
+
+def _unfolded(rows: Collection[tuple[str, str, str, str]], wanted: Collection[str]) -> dict[str, Status]:
+    """What one row says of the elements that never started: `16_[0-3]|CANCELLED by 1` (22.05.8; it names those, too,
+    that have rows of their own)."""
+    found: dict[str, Status] = {}
+    for base, number, text, word in rows:
+        if job_state(word)[0] is not AllocationState.CANCELED:
+            continue
+        try:
+            elements = expand_elements(text.strip("[]"), ELEMENTS_MAX)
+        except ProtocolError:
+            continue
+        for name in wanted:
+            name_base, index = split_element(name)
+            if name_base == base and index is not None and any(index in each for each in elements):
+                found[name] = canceled_while_waiting(f"{number}_{index}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 
@@ -191,3 +192,12 @@ def array_max(settings: dict[str, str]) -> int:
         return max(0, int(settings.get("MaxArraySize", "1001")) - 1)
     except ValueError:
         raise SiteError(f"Slurm says MaxArraySize={settings['MaxArraySize']}") from None
+
+
+def job_age_s(settings: dict[str, str]) -> float:
+    """How long squeue shows a job that has ended: MinJobAge, 300 s by default, for ever with 0 (slurm.conf(5)); 0 where
+    it cannot be read."""
+    number = settings.get("MinJobAge", "300").partition(" ")[0]
+    if not number.isdecimal():
+        return 0.0
+    return float(number) or math.inf

@@ -35,7 +35,7 @@ from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import own, text
 from tidemill.batch.slurm.facts import find_facts
 from tidemill.batch.slurm.script import Asked, output_path, script_text, submit_words
-from tidemill.batch.slurm.survey import Survey, can_account
+from tidemill.batch.slurm.survey import Survey, can_account, job_age_s
 from tidemill.batch.slurm.times import minutes_up, time_text
 from tidemill.batch.slurm.words import REFUSALS
 from tidemill.config.site import Cluster
@@ -74,6 +74,9 @@ class SlurmBatchSystem:
         self._numbers: dict[str, str] = {}  # of submissions, by name
         self._ended: dict[str, Status] = {}
         self._missing_since: dict[str, float] = {}
+        self._waited_s: dict[
+            str, float
+        ] = {}  #: allocations that waited when Slurm was last asked, and when that was
         try:
             for name in ("scripts", "output"):
                 make_directories(directory / name, 0o022)
@@ -113,10 +116,14 @@ class SlurmBatchSystem:
         confirming it, the surplus one is canceled."""
         if not names:
             return {}
-        matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
+        jobs = self._own_jobs()
+        matches = own.match(names, jobs, key=self._key, numbers=self._read_numbers(names))
         answers = {name: self._told(name, own.tell(found[0])) for name, found in matches.items()}
         missing = [name for name in names if name not in answers]
         answers |= {name: self._ended[name] for name in missing if name in self._ended}
+        missing = [name for name in missing if name not in answers]
+        answers |= self._withdrawn(missing, jobs)
+        self._note_waiting(answers)
         missing = [name for name in missing if name not in answers]
         left = [name for name in missing if self._is_submitted(split_element(name)[0])]
         if left and can_account(self._survey.settings()):
@@ -156,14 +163,7 @@ class SlurmBatchSystem:
             if (
                 each.job.folded
             ):  # Slurm keeps no record of a waiting element that was canceled (22.05.8, tried)
-                told = Status(
-                    answer=Answer.FOUND,
-                    state=AllocationState.CANCELED,
-                    batch_id=each.job.id,
-                    ending=Ending.CANCELED,
-                    reason="canceled while it waited",
-                )
-                self._remember(name, told)
+                self._remember(name, own.canceled_while_waiting(each.job.id))
         unseen = [name for name in names if name not in matches and name not in self._ended]
         if unseen:
             self._scancel([*self.plain(unseen).shown.values()])
@@ -266,6 +266,21 @@ class SlurmBatchSystem:
             self._ended.pop(next(iter(self._ended)))
         self._ended[name] = status
         return status
+
+    def _note_waiting(self, answers: Mapping[str, Status]) -> None:
+        now_s = clock.monotonic_s()
+        self._waited_s = {
+            name: now_s for name, each in answers.items() if each.state is AllocationState.QUEUED
+        }
+
+    def _withdrawn(self, missing: Collection[str], jobs: Collection[text.OwnJob]) -> dict[str, Status]:
+        """See `own.withdrawn`. Nothing is asked for where no such element was seen waiting before."""
+        if not any(name in self._waited_s for name in missing):
+            return {}
+        kept_s = job_age_s(self._survey.settings())
+        now_s = clock.monotonic_s()
+        found = own.withdrawn(missing, jobs, self._waited_s, key=self._key, now_s=now_s, kept_s=kept_s)
+        return {name: self._remember(name, status) for name, status in found.items()}
 
     def _vanished(self, name: str) -> Status:
         """Neither queue nor accounting know it."""

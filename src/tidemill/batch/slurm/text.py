@@ -369,6 +369,7 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
                 is_up=value(line, "State") == "UP",
                 is_default=value(line, "Default") == "YES",
                 is_shared=not value(line, "OverSubscribe").startswith("EXCLUSIVE"),
+                gives_all=value(line, "OverSubscribe").startswith("EXCLUSIVE"),
                 tier=1 if tier is None else tier,
                 preempted=mode if preempts and mode in ("cancel", "requeue", "suspend") else "",
                 grace_s=float(seconds) if seconds is not None else parse_span(grace) or 0.0,

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tidemill.harvest.plan.situation import Situation, Submit
+from tidemill.harvest.plan.situation import Backlog, Limits, Situation, Submit
 
 
 class Binding(StrEnum):
@@ -87,13 +87,21 @@ class Room(msgspec.Struct, kw_only=True):
         return min(bounds, key=lambda bound: bound[0])
 
 
+def work_s(backlog: Backlog, limits: Limits) -> float:
+    """Node-seconds of work for which one more node is worth its start."""
+    return max(limits.payback * limits.startup_s, backlog.event_s, 1.0)
+
+
+def nodes_for(backlog: Backlog, limits: Limits) -> int:
+    """How many nodes the work is for, those that are held among them."""
+    return min(backlog.nodes_max, int(min(backlog.node_s / work_s(backlog, limits), 1e12)))
+
+
 def room_of(situation: Situation, *, running: tuple[int, int], waiting: tuple[int, int]) -> Room:
     """The room left beside Tidemill's running and waiting allocations: (nodes, allocations) each, after this tick."""
     limits, backlog = situation.limits, situation.backlog
     held = running[0] + waiting[0]
-    work_s = max(limits.payback * limits.startup_s, backlog.event_s, 1.0)
-    by_work = backlog.node_s / work_s
-    wanted = min(backlog.nodes_max, int(min(by_work, 1e12)))
+    wanted = nodes_for(backlog, limits)
     binding = Binding(backlog.bound_by) if wanted < limits.nodes_max else Binding.NODES
     return Room(
         nodes=min(wanted, limits.nodes_max) - held,

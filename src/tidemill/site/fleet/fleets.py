@@ -20,6 +20,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.files import make_private
 from tidemill.log import Log
+from tidemill.model.devices import without_gpus
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
@@ -416,7 +417,7 @@ def _first_seat(name: str, submission: BatchSubmission, devices: dict[str, int])
         allocation=name,
         cores=submission.cores if submission.ranks else 1,
         memory_mb=submission.memory_mb or UNKNOWN_MEMORY_MB,
-        devices=devices,
+        devices=devices if submission.has_gpus else without_gpus(devices),
         remaining_s=submission.walltime_s,
     )
 
@@ -428,9 +429,8 @@ def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[
         if a.fleet == fleet and a.state is AllocationState.ACTIVE and not a.leaves and not a.canceled_us:
             end_us = end_us_of(a)
             remaining_s = max(0.0, (end_us - now_us) / 1e6) if end_us else None
-            yield Seat(
-                allocation=a.name, cores=a.cores, memory_mb=0, devices=devices, remaining_s=remaining_s
-            )
+            found = without_gpus(devices) if a.without_gpus else devices
+            yield Seat(allocation=a.name, cores=a.cores, memory_mb=0, devices=found, remaining_s=remaining_s)
 
 
 def end_us_of(allocation: s.Allocation) -> int:

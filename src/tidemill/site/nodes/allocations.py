@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -44,7 +45,18 @@ LOST_WATCHED_S = 3600.0
 STARTED_FAILED = frozenset({Ending.FAILED, Ending.LAUNCH})
 """Endings that are failures of a start, where no pilot has worked. Preemption and walltime never are."""
 
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""Empty, they name no GPU for the pilot: those that it leaves to others may be open to its processes all the same."""
+
 _log = Log("allocations")
+
+
+class GpuUse(StrEnum):
+    """What an allocation has of the GPUs of its nodes."""
+
+    ALL = "all"  #: what the site's settings say, else all that the batch system gives
+    NONE = "none"  #: its nodes have none
+    LEAVE = "leave"  #: its nodes have GPUs, and it leaves them to others
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +73,9 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     account: str = ""
     exclude: tuple[str, ...] = ()
+    gpus: GpuUse = GpuUse.ALL
+    avoid: tuple[str, ...] = ()  #: nodes of other pools
+    avoid_by: tuple[str, ...] = ()  #: features of the pool's nodes that none of `avoid` has
     wide: bool = False  #: for payloads that span its nodes: one pilot with one slot, which may wait long
 
 
@@ -153,6 +168,7 @@ class Allocations:
                 walltime_s=ask.walltime_s,
                 account=ask.account,
                 pool=ask.pool,
+                without_gpus=ask.gpus is not GpuUse.ALL,
             )
         )
         element = name if ask.count == 1 else ELEMENT
@@ -179,11 +195,16 @@ class Allocations:
             cores=ask.cores,
             memory_mb=ask.memory_mb,
             walltime_s=ask.walltime_s,
-            gpus=self._config.node.gpus or 0,
+            gpus=(self._config.node.gpus or 0) if ask.gpus is GpuUse.ALL else 0,
+            leaves_gpus=ask.gpus is GpuUse.LEAVE,
+            environment=dict.fromkeys(GPU_VARIABLES, "") if ask.gpus is GpuUse.LEAVE else {},
+            has_gpus=ask.gpus is GpuUse.ALL,
             count=ask.count,
             start_by_s=start_by_s,
             comment=f"site={self._config.name}" + (f" contact={contact}" if contact else ""),
             exclude=ask.exclude,
+            avoid=ask.avoid,
+            avoid_by=ask.avoid_by,
             features=ask.features,
             partition=ask.partition,
             account=ask.account,

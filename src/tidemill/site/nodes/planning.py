@@ -28,10 +28,11 @@ from tidemill.harvest.plan.situation import (
 )
 from tidemill.harvest.plan.waves import Binding
 from tidemill.model.awaited import HINDRANCES_MAX, Hindrance
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
-from tidemill.site.nodes.selection import HoldingGroup, Named
+from tidemill.site.nodes.allocations import GpuUse
+from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
 from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
@@ -168,6 +169,67 @@ def backlog_of(demand: Demand, limits: Limits) -> Backlog:
     return Backlog(
         node_s=max(node_s, least_s * least), nodes_max=nodes, event_s=demand.range_s, bound_by=bound_by.value
     )
+
+
+class Work(NamedTuple):
+    """The backlog in two parts: for any node, and for nodes with GPUs only (None = there is none)."""
+
+    plain: Backlog
+    on_gpus: Backlog | None = None
+
+
+def work_of(demand: Demand, limits: Limits) -> Work:
+    """The work in nodes, by what it needs. Of work that the server has beyond what is leased, all counts as what is
+    leased does; as plain work where there are both kinds."""
+    part = demand.on_gpus
+    if part is None:
+        return Work(backlog_of(demand, limits))
+    rest = msgspec.structs.replace(
+        demand,
+        events=demand.events - part.events,
+        core_s=demand.core_s - part.core_s,
+        behind_core_s=demand.behind_core_s - part.behind_core_s,
+    )
+    return Work(backlog_of(rest, limits), backlog_of(part, limits))
+
+
+class GpuAsk(NamedTuple):
+    """Allocations alike that a plan asks for: (nodes, number, walltime_s), and what they have of GPUs."""
+
+    nodes: int
+    number: int
+    walltime_s: float
+    gpus: GpuUse
+
+
+def by_gpus(submit: Sequence[tuple[int, int, float]], shape: Shape) -> list[GpuAsk]:
+    """What a plan submits, parted into what work with GPUs is for and what leaves the GPUs of its nodes to others."""
+    if shape.has_gpus is None:
+        return [GpuAsk(*each, GpuUse.ALL) for each in submit]
+    if not shape.has_gpus:
+        return [GpuAsk(*each, GpuUse.NONE) for each in submit]
+    left, asks = shape.gpu_nodes, []
+    for nodes, count, walltime_s in submit:
+        first = min(count, -(-left // nodes)) if left > 0 else 0
+        left -= first * nodes
+        parts = (
+            GpuAsk(nodes, first, walltime_s, GpuUse.ALL),
+            GpuAsk(nodes, count - first, walltime_s, GpuUse.LEAVE),
+        )
+        asks += [part for part in parts if part.number]
+    return asks
+
+
+def features_apart(inside: Sequence[Node], outside: Sequence[Node]) -> tuple[str, ...]:
+    """Features that all of `inside` have, and none of `outside` has all of; empty = there are none."""
+    if not inside or not outside:
+        return ()
+    common = set(inside[0].features).intersection(*(node.features for node in inside[1:]))
+    kinds = {node.features for node in outside}
+    for each in sorted(common):
+        if not any(each in kind for kind in kinds):
+            return (each,)
+    return () if any(common <= set(kind) for kind in kinds) else tuple(sorted(common))
 
 
 def anything(limits: Limits) -> Backlog:

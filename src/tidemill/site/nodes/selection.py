@@ -21,6 +21,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     partition: str = ""
     features: tuple[str, ...] = ()
+    nodes: frozenset[str] = frozenset()  #: of the pool; empty = it is the only one
+    has_gpus: bool | None = None  #: whether its nodes have GPUs; None = not known
+    gpu_nodes: int = 0  #: how many of the nodes that are asked for are for work with GPUs, which comes first
 
 
 class HoldingGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ class Bookings:
                 pool=entry.pool,
                 account=entry.account,
                 walltime_s=entry.walltime_s,
+                without_gpus=entry.without_gpus,
             )
 
     def ordered(self, entry: s.Ordered) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from tidemill.model.devices import asks_gpus
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
@@ -28,12 +29,22 @@ class WideLoad(NamedTuple):
     timeout_s: float
 
 
-def load_key(spec: JobSpec) -> tuple[str, int] | WideLoad:
-    """What makes open events alike: application and cores, more for payloads that span nodes."""
+class EventLoad(NamedTuple):
+    """What makes open events of a slot each alike."""
+
+    app: str
+    cores: int  #: of a slot; 0 = the application's
+    gpus: bool | None = (
+        None  #: whether the job wants GPUs; None = it says nothing, and the application decides
+    )
+
+
+def load_key(spec: JobSpec) -> EventLoad | WideLoad:
+    """What makes open events alike: application, cores and GPUs; more for payloads that span nodes."""
     asked = spec.resources
     width = asked.width
     if width is None:
-        return (spec.app or "", asked.cores or 0)
+        return EventLoad(spec.app or "", asked.cores or 0, asks_gpus(asked.devices))
     return WideLoad(width, spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
 
 
@@ -54,7 +65,7 @@ def _add(counts: dict[K, int], key: K, change: int) -> None:
 
 class Settlement:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
-    `load`, the number of open events by application and cores of a slot (0 = the application's). What has to wait for
+    `load`, the number of open events by what their slots need. What has to wait for
     other events of its job (`at_once`) is not in `load` and `wide_load` but in `behind`, by the same keys.
 
     Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
@@ -68,7 +79,7 @@ class Settlement:
             if job.ready:
                 self._backlog(job)[job.id] = None
         self.spec_bytes = sum(job.spec_bytes for job in state.jobs.values())
-        self.load: dict[tuple[str, int], int] = {}
+        self.load: dict[EventLoad, int] = {}
         self.wide_load: dict[WideLoad, int] = {}
         self.behind: dict[Hashable, int] = {}
         for job in state.jobs.values():

@@ -162,6 +162,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     told_leave: bool = False
     charged_s: float = 0.0  #: node-seconds that the ledger has for it, once it has ended
     notes: list[str] = []  #: how its nodes do things, the newest last: images, work directories
+    without_gpus: bool = False  #: it was asked for without the GPUs that its nodes may have
 
     @property
     def ordered_end_us(self) -> int:
@@ -296,6 +297,7 @@ class Intended(msgspec.Struct, tag_field="e", tag="intended", kw_only=True):
     walltime_s: float = 0.0
     account: str = ""
     pool: str = ""
+    without_gpus: bool = False
 
 
 class Ordered(msgspec.Struct, tag_field="e", tag="ordered", kw_only=True):

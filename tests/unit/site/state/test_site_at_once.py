@@ -13,7 +13,7 @@ from tidemill.site.nodes.planning import backlog_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.settlement import Settlement
 
-KEY = ("sim", 0)
+KEY = ("sim", 0, None)
 
 
 def site_job(number: int, at_once: int, events: int) -> s.SiteJob:
