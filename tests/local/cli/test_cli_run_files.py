@@ -370,7 +370,7 @@ def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
         def explained() -> str:
             return home.run("job", "explain", str(row.id)).stdout
 
-        wait_for(lambda: "nothing holds it up: it has run for" in explained(), home.logs)
+        wait_for(lambda: "nothing holds it up: it runs at" in explained(), home.logs)
         told = explained()
         assert "no event of it has a time limit" in told
         done = home.run("wait", name, "--timeout", "1s")

@@ -37,13 +37,13 @@ def _detail(*attempts: Attempt, leased: int = 1, waits_for: str = AT_WORK) -> Jo
 
 def test_the_time_between_the_end_of_a_job_and_its_retry_is_not_time_that_it_ran() -> None:
     lines = story(_detail(_attempt(0, 4), _attempt(2, 5), _attempt(3600, None)), now_us=START + 3604 * S)
-    assert lines[0] == "nothing holds it up: it has run for 9.0 s at site here"
+    assert lines[0] == "nothing holds it up: it runs at site here, which has had it for 9.0 s"
     assert lines[2].startswith("at 1 events/s it ends in about 1.0 s")
 
 
 def test_a_job_of_which_the_server_shows_the_newest_leases_only_has_run_since_its_start() -> None:
     lines = story(_detail(_attempt(50, None)), now_us=START + 60 * S)
-    assert "it has run for 1 m 00 s" in lines[0]
+    assert "has had it for 1 m 00 s" in lines[0]
 
 
 def test_only_the_last_failures_of_events_that_are_not_done_are_told_at_the_end() -> None:

@@ -254,8 +254,7 @@ def test_troubles_say_what_waits_and_what_would_end_it() -> None:
         (
             "breaker",
             "credential at https://dav.example.org, 1,200 jobs waiting: our certificate expired; to end it: renew "
-            "`/etc/proxy.pem`; blocked for all owners: nothing more of it is taken, tried again at "
-            "1970-01-01T00:00:02Z",
+            "`/etc/proxy.pem`; blocked for all owners: nothing more of it is taken; the next try is due now",
         ),
         ("waits", "stage_in, 1 job waiting: no space left at the site"),
     ]

@@ -107,10 +107,8 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
     row = detail.row
     site = row.site or next((each.site for each in detail.attempts), None)
     ran_s = _ran_s(detail, now_us=now_us)
-    where = f" at site {site}" if site else ""
-    lines = [
-        f"nothing holds it up: it runs{where}, and its events have been there for {duration_text(ran_s)}"
-    ]
+    where = f"site {site}" if site else "a site"
+    lines = [f"nothing holds it up: it runs at {where}, which has had it for {duration_text(ran_s)}"]
     failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
     if row.events > 1:
         lines.append(

@@ -7,12 +7,13 @@ work while pilots are.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.state.site_state import STEP_BASE, SiteState
@@ -21,6 +22,7 @@ from tidemill.wire.node import HandedOut, job_of
 
 NAME = "handed.json"
 BYTES_MAX = 1 << 18
+JOBS_MAX = 1 << 20
 READ_S = 2.0
 """Pause between two readings: an open of one file for each fleet."""
 
@@ -32,11 +34,11 @@ def read_handed(fleet: Path) -> set[int] | None:
         if content is None:
             return None
         jobs = IntervalSet.parse(msgspec.json.decode(content, type=HandedOut).jobs)
-    except (SiteError, ProtocolError, *UNDECODABLE):
+    except (SiteError, ValueError, *UNDECODABLE):
         return None
-    if len(jobs) > BYTES_MAX:
-        return None
-    return {job_of(number) for first, end in jobs for number in range(first, end)}
+    numbers = (number for first, end in jobs for number in range(first, end))
+    found = {job_of(number) for number in islice(numbers, JOBS_MAX + 1)}
+    return None if len(found) > JOBS_MAX else found
 
 
 def unstarted_jobs(state: SiteState, handed: set[int]) -> IntervalSet:

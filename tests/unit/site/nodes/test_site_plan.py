@@ -7,7 +7,7 @@ import msgspec
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Decision, Limits, Situation
-from tidemill.harvest.plan.waves import Binding
+from tidemill.harvest.plan.waves import SENTENCES, Binding
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
@@ -154,7 +154,7 @@ def test_it_says_why_work_that_waits_gets_no_more_nodes() -> None:
     assert backlog_of(demand(60, 60), limits).bound_by == Binding.SHORT
     assert backlog_of(demand(4, 1e6), limits).bound_by == Binding.BACKLOG, "each event has a slot"
     assert local(guessed, []).waits_for == Binding.LEARNING
-    assert local(guessed, []).decision.why == "one node or a few first, to learn how long an event takes"
+    assert local(guessed, []).decision.why == SENTENCES[Binding.LEARNING]
 
 
 def test_each_batch_system_has_its_policy_and_its_pause() -> None:
