@@ -28,8 +28,8 @@ RECORD, FIELD = "\x1e", "\x1f"
 ELEMENTS_MAX = 1_000_000
 UNREADABLE_SHARE_MAX = 0.02
 
-OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVjk")
-"""squeue(1): id, state, user, reason, nodes, start, end, submission, name, comment."""
+OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVljk")
+"""squeue(1): id, state, user, reason, nodes, start, end, submission, limit, name, comment."""
 
 ALL_FIELDS = FIELD.join(f"%{letter}" for letter in "ituDNSelVPfrQYvCmhjk")
 """Besides: node count, limit, partitions, features, priority, planned nodes, reservation, CPUs, memory, sharing."""
@@ -50,6 +50,7 @@ class OwnJob(NamedTuple):
     submitted_s: float | None
     name: str
     comment: str
+    limit_s: float | None = None
 
     @property
     def id(self) -> str:
@@ -84,14 +85,14 @@ def rows(output: bytes, fields: int, record: str = RECORD) -> Iterator[list[str]
 def own_jobs(output: bytes) -> list[OwnJob]:
     """Our user's jobs. Raises ProtocolError."""
     found = []
-    for row in rows(output, 10):
+    for row in rows(output, 11):
         if row is None:
             continue  # a name with our separators: of our user, but none that we made
         number, index, elements = _numbers(row[0])
         found.append(
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
-                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[8], row[9],
+                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[9], row[10], parse_span(row[8]),
             )
         )  # fmt: skip
     return found

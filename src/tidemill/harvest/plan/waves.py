@@ -23,6 +23,7 @@ class Binding(StrEnum):
     OURS = "ours"
     HEADROOM = "headroom"
     PAYBACK = "payback"
+    LIMIT = "limit"
     BACKLOG = "backlog"
     SHORT = "short"
     LEARNING = "learning"
@@ -45,6 +46,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.OURS: "allocations of Tidemill wait for the idle nodes already",
     Binding.HEADROOM: "the nodes left idle are kept for small jobs that are about to come",
     Binding.PAYBACK: "the gaps are too short to pay back a start",
+    Binding.LIMIT: "the batch system's time limit for a job is too short for an allocation",
     Binding.BACKLOG: "there is no work for more nodes",
     Binding.SHORT: "the work that waits is too short to share it among more nodes",
     Binding.LEARNING: "one node or a few first, to learn how long an event takes",
@@ -149,7 +151,7 @@ def wave(
             continue
         walltime_s = rounded(min(seconds - limits.cycle_s - limits.death_s, limits.walltime_max_s), situation)
         if walltime_s < least_s:
-            binding = Binding.PAYBACK
+            binding = Binding.LIMIT if limits.walltime_max_s < least_s else Binding.PAYBACK
             break
         taken, binding = _cut(submits, (missing, walltime_s), room, situation)
         given += taken
