@@ -159,6 +159,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         str
     ] = []  #: such as `regular jobs (PrivateData=jobs)`: then the plan without us cannot be known
 
+    #: the longest limit that our jobs may ask for besides those of partitions, and the batch system's word for it; None
+    #: = none is known
+    walltime_max_s: float | None = None
+    walltime_by: str = ""
     counts: JobCounts | None = None  #: taken before anything else; None = see `BatchSystem.glance`
 
     @property

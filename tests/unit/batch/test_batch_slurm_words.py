@@ -13,17 +13,29 @@ from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
 from tidemill.batch.slurm.hostlist import compress, expand, expand_elements, fold
+from tidemill.batch.slurm.limits import Walltimes, longest, read_walltimes
 from tidemill.batch.slurm.script import Asked, script_text, submit_words
 from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
 from tidemill.batch.slurm.times import minutes_up, parse_span, parse_time, time_text
-from tidemill.batch.slurm.words import REFUSALS, held, is_eligible, job_state, node_state, node_words
+from tidemill.batch.slurm.words import (
+    REFUSALS,
+    held,
+    hopeless,
+    is_eligible,
+    is_too_long,
+    job_state,
+    limit_named,
+    node_state,
+    node_words,
+)
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.machine import NodeState
 from tidemill.model.state import AllocationState
 
 KEY = "0123456789abcdef"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "slurm"
 S = AllocationState
 
 
@@ -407,3 +419,47 @@ def test_slurm_gets_the_burst_buffer_lines(tmp_path: Path, monkeypatch: pytest.M
     config = Cluster(directives=["#DW jobdw type=scratch capacity=10GB access_mode=striped"])
     assert SlurmBatchSystem(tmp_path / "site", config, key=KEY).submit(submission()) == "7"
     assert (tmp_path / "got").read_text().startswith("#!/bin/sh\n#DW jobdw type=scratch capacity=10GB access")
+
+
+def test_reasons_that_never_pass_are_limits_of_one_job_and_not_those_of_all_jobs_of_a_user() -> None:
+    long = ["PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit"]
+    long += ["AssocMaxCpuMinutesPerJobLimit", "QOSMaxCpuMinutesPerJobLimit"]
+    never = [
+        "PartitionNodeLimit",
+        "QOSMaxCpuPerJobLimit",
+        "AssocMaxNodePerJobLimit",
+        "QOSMaxCpuPerNode",
+        "QOSMinGRES",
+    ]
+    passing = [
+        "Resources",
+        "Priority",
+        "QOSMaxCpuPerUserLimit",
+        "AssocMaxJobsLimit",
+        "QOSGrpCpuLimit",
+        "AssocGrpCPURunMinutesLimit",
+    ]
+    for word in (*long, *never):
+        assert (hopeless(word), is_too_long(word)) == (word, word in long)
+    assert [hopeless(word) for word in passing] == [""] * len(passing)
+    assert hopeless("Resources,PartitionTimeLimit") == "PartitionTimeLimit"
+    waits = own.Match(job("9", "tm-a-e1-1", "PENDING", reason="PartitionTimeLimit"), False, False)
+    assert own.tell(waits).hopeless == "PartitionTimeLimit"
+    refused = (
+        "sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: "
+        "Job violates accounting/QOS policy"
+    )
+    assert limit_named(refused) == "QOSMaxWallDurationPerJobLimit"
+    assert recognise(CommandResult("x", 1, b"", refused, 0.1), REFUSALS) is Refusal.DENIED
+
+
+def test_limits_of_qos_and_association_are_read_and_the_next_shorter_one_is_kept() -> None:
+    known = read_walltimes((FIXTURES / "assoc_mgr-22.05.txt").read_bytes(), "ada")
+    assert known == Walltimes(qos=(180.0,), associations=(600.0,))
+    assert read_walltimes((FIXTURES / "assoc_mgr-22.05.txt").read_bytes(), "bob") == Walltimes(qos=(180.0,))
+    assert longest(3600.0, "AssocMaxWallDurationPerJobLimit", known) == 600.0
+    assert longest(600.0, "QOSMaxWallDurationPerJobLimit", known) == 180.0
+    many = Walltimes(qos=(180.0, 1200.0, 7200.0))
+    assert longest(3600.0, "QOSMaxWallDurationPerJobLimit", many) == 1200.0
+    assert longest(1200.0, "QOSMaxWallDurationPerJobLimit", many) == 180.0, "it was another one"
+    assert longest(3600.0, "QOSMaxWallDurationPerJobLimit", None) == 1800.0, "not shown: half of it is tried"

@@ -10,7 +10,7 @@ from tidemill.batch.names import carries_key, is_allocation_name
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.text import ELEMENTS_MAX, FIELD, OwnJob, records, value
 from tidemill.batch.slurm.times import parse_time
-from tidemill.batch.slurm.words import held, job_state
+from tidemill.batch.slurm.words import held, hopeless, job_state
 from tidemill.errors import ProtocolError
 from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -137,6 +137,7 @@ def tell(match: Match) -> Status:
             batch_id=job.id,
             reason=reason,
             held=held(job.reason),
+            hopeless=hopeless(job.reason),
             requeued=int(again),
         )
     return Status(

@@ -37,7 +37,7 @@ from tidemill.batch.slurm.facts import find_facts, find_refusal
 from tidemill.batch.slurm.script import Asked, output_path, script_text, submit_words
 from tidemill.batch.slurm.survey import Survey, can_account, job_age_s
 from tidemill.batch.slurm.times import minutes_up, time_text
-from tidemill.batch.slurm.words import REFUSALS
+from tidemill.batch.slurm.words import REFUSALS, limit_named
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.files import make_directories, write_durable
@@ -100,6 +100,8 @@ class SlurmBatchSystem:
         line = (reply.output.decode(errors="replace").strip().splitlines()[-1:] or [""])[0]
         number, _, cluster = line.partition(";")  # `id` or `id;cluster`
         if reply.status != 0 or not number.isdecimal():
+            self._survey.expire()  # a limit that has changed may be why
+            self._survey.own_limit.met(submission.walltime_s, limit_named(reply.errors))
             raise self._not_submitted(name, reply)
         if cluster and cluster != self._survey.settings().get("ClusterName", cluster):
             raise self._sent_elsewhere(name, number, cluster)
@@ -120,6 +122,7 @@ class SlurmBatchSystem:
         missing = [name for name in missing if name not in answers]
         answers |= self._withdrawn(missing, jobs)
         self._note_waiting(answers)
+        self._note_limits(matches, answers)
         missing = [name for name in missing if name not in answers]
         left = [name for name in missing if self._is_submitted(split_element(name)[0])]
         if left and can_account(self._survey.settings()):
@@ -279,6 +282,13 @@ class SlurmBatchSystem:
             self._ended.pop(next(iter(self._ended)))
         self._ended[name] = status
         return status
+
+    def _note_limits(self, matches: Mapping[str, list[own.Match]], answers: Mapping[str, Status]) -> None:
+        """Learn from jobs that a limit keeps from ever starting: the limits have changed since they were read."""
+        told = {(answers[name].hopeless, found[0].job.limit_s or 0.0) for name, found in matches.items()}
+        for reason, limit_s in sorted(each for each in told if each[0]):
+            self._survey.expire()
+            self._survey.own_limit.met(limit_s, reason)
 
     def _note_waiting(self, answers: Mapping[str, Status]) -> None:
         now_s = clock.monotonic_s()

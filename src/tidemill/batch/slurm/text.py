@@ -28,9 +28,9 @@ RECORD, FIELD = "\x1e", "\x1f"
 ELEMENTS_MAX = 1_000_000
 UNREADABLE_SHARE_MAX = 0.02
 
-OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVCDhbjk")
+OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVCDhbljk")
 """squeue(1): id, state, user, reason, nodes, start, end, submission, CPUs, node count, sharing, resources of each node
-that were asked for, name, comment."""
+that were asked for, limit, name, comment."""
 
 ALL_FIELDS = FIELD.join(f"%{letter}" for letter in "ituDNSelVPfrQYvCmhjk")
 """Besides: node count, limit, partitions, features, priority, planned nodes, reservation, CPUs, memory, sharing."""
@@ -53,6 +53,7 @@ class OwnJob(NamedTuple):
     comment: str
     cores: int = 0  #: CPUs of all its nodes, as `AllocCPUS` of sacct
     gpus: int | None = None  #: of all its nodes; None = those of its nodes, which it has for itself
+    limit_s: float | None = None
 
     @property
     def id(self) -> str:
@@ -87,15 +88,15 @@ def rows(output: bytes, fields: int, record: str = RECORD) -> Iterator[list[str]
 def own_jobs(output: bytes) -> list[OwnJob]:
     """Our user's jobs. Raises ProtocolError."""
     found = []
-    for row in rows(output, 14):
+    for row in rows(output, 15):
         if row is None:
             continue  # a name with our separators: of our user, but none that we made
         number, index, elements = _numbers(row[0])
         found.append(
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
-                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[12], row[13], _count_or_0(row[8]),
-                held_gpus(row[11], _count_or_0(row[9]), whole=row[10] in _WHOLE),
+                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[13], row[14], _count_or_0(row[8]),
+                held_gpus(row[11], _count_or_0(row[9]), whole=row[10] in _WHOLE), parse_span(row[12]),
             )
         )  # fmt: skip
     return found

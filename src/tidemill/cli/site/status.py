@@ -449,7 +449,7 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
     from tidemill.site.nodes import planning
     from tidemill.site.nodes.doubts import CAUSE
 
-    if cause in (planning.FAILED_STARTS, Binding.STARTS):
+    if cause in (planning.FAILED_STARTS, planning.WITHDRAWN, Binding.STARTS):
         told = next((plan.waits_for for plan in plans if " " in plan.waits_for), "")
         if told:
             return told
@@ -459,6 +459,7 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
         planning.CONTESTED: "the server takes another agent for this site's, see the agent's log",
         planning.WIDE: "a job that spans nodes waits for them",
         planning.FAILED_STARTS: "starts have failed, and the next is tried after a pause",
+        planning.WITHDRAWN: "waiting allocations were canceled, and not by Tidemill: it pauses before it asks again",
     }
     words = {binding.value: text for binding, text in SENTENCES.items()} | own
     return words.get(cause, cause)

@@ -23,6 +23,7 @@ class Binding(StrEnum):
     OURS = "ours"
     HEADROOM = "headroom"
     PAYBACK = "payback"
+    LIMIT = "limit"
     BACKLOG = "backlog"
     SHORT = "short"
     LEARNING = "learning"
@@ -45,6 +46,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.OURS: "allocations of Tidemill that wait in the queue are meant for the idle nodes",
     Binding.HEADROOM: "the nodes left idle are kept for small jobs that usually come soon",
     Binding.PAYBACK: "no node is idle for long enough to pay for a start there",
+    Binding.LIMIT: "the batch system's time limit for a job is too short for an allocation",
     Binding.BACKLOG: "there is no work for more nodes",
     Binding.SHORT: "the work that is left takes less than half a minute of one more node, by what events took so far",
     Binding.LEARNING: "the first events run on one node or a few, to learn how long an event takes",
@@ -141,7 +143,7 @@ def wave(
             continue
         walltime_s = rounded(min(seconds - limits.cycle_s - limits.death_s, limits.walltime_max_s), situation)
         if walltime_s < least_s:
-            binding = Binding.PAYBACK
+            binding = Binding.LIMIT if limits.walltime_max_s < least_s else Binding.PAYBACK
             break
         taken, binding = _cut(submits, (missing, walltime_s), room, situation)
         given += taken

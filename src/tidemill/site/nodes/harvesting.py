@@ -52,7 +52,7 @@ from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
-from tidemill.site.staff.stopping import retreat
+from tidemill.site.staff.stopping import pause_after, retreat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.monitoring import AwaitedNodes
@@ -549,13 +549,23 @@ class Harvesting:
         if self.machine.is_local:
             return found
         found += suspended(living, self.book.suspended, now_us)
-        found += hopeless(living, self.book.hopeless, now_us)
+        found += self._hopeless(living, now_us)
         fleets = self._log.pool.state.fleets
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         found += late(waiting, self._config.harvest, now_us)
         exclude = bad.judge(now_us / 1e6, self._owners()).exclude
         if exclude and self._config.batch != "pbs":  # which cannot exclude nodes
             found += doomed(waiting, bad.sentenced_s, exclude, now_us)
+        return found
+
+    def _hopeless(self, living: Sequence[s.Allocation], now_us: int) -> list[Eviction]:
+        found = hopeless(living, self.book.hopeless, now_us, is_over_limit=self.machine.is_over_limit)
+        for each in found:
+            if not each.is_failure and each.limit:
+                self.machine.met_limit(each.limit)
+                _log.warning(
+                    "limit.changed", reason=each.limit, allocations=each.names[:8], number=len(each.names)
+                )
         return found
 
     def _carry_out(self, plans: Sequence[Named], wide: WidePlan) -> bool:
@@ -675,7 +685,8 @@ class Harvesting:
             return Starts(
                 pause_s=planning.EVER_S, why=f"the server takes another agent for this site's: {contested}"
             )
-        starts = self._failed_starts(verdict, now_us)
+        paused = planning.withdrawn_starts(pause_after(self._log.pool.state.withdrawn_us, now_us), now_us)
+        starts = paused or self._failed_starts(verdict, now_us)
         return planning.with_hour(starts, self._asked, self._config, nodes=self.machine.nodes)
 
     def _owners(self) -> set[str]:

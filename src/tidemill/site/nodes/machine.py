@@ -6,6 +6,7 @@ The embedded batch system is one pool without others, for which no snapshot is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from tidemill.harvest.plan.situation import Limits
 from tidemill.log import Log
 from tidemill.model.devices import GPU
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
+from tidemill.model.quantities import duration_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.applications.gpus import slot_devices
 from tidemill.site.applications.launching import Launching, find_launcher
@@ -71,6 +73,10 @@ class SiteMachine:
         self.headrooms = Headrooms()
         self.headroom = 0  #: nodes left idle by the last plans, at most
         self._yielded: frozenset[str] = frozenset()
+        self._met_limit = (
+            -planning.HOUR_US,
+            "",
+        )  #: when allocations met a limit that was not known, and its name
         self._usable: Sequence[Node] = ()
         self.has_gpus = False  #: whether the batch system shows GPUs on some of them
         self.nodes = 0  #: that we could ever use
@@ -179,6 +185,7 @@ class SiteMachine:
             shape = self._shape_of(pool, gpu_nodes=gpu_nodes, single=len(pools) == 1)
             choice = PlacedDecision(decision=decision, layout=layout)
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
+            plan = self._with_limit(plan)
             asked = sum(nodes * count for nodes, count, _ in plan.submit)
             if pool.has_gpus:
                 plan = displaced(plan, pool, gpu_nodes - asked)
@@ -254,7 +261,7 @@ class SiteMachine:
         """What allocations for payloads that span nodes may be."""
         return WideBounds(
             nodes_max=self.wide_nodes_max,
-            walltime_max_s=self._config.walltime_s,
+            walltime_max_s=min(self._config.walltime_s, self._own_limit_s),
             starts=planning.starts_left(starts, self._config, nodes=self.nodes, policy=Policy.DEMAND),
             node_s_left=self.ledger.node_s_left,
         )
@@ -343,7 +350,7 @@ class SiteMachine:
             allocations_max=planning.ALLOCATIONS_MAX,
             width_min=width,
             width_max=width,
-            walltime_max_s=config.walltime_s,
+            walltime_max_s=min(config.walltime_s, self._own_limit_s),
             startup_s=self.costs.startup_s,
             starts_per_node_hour=harvest.starts_per_node_hour,
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
@@ -352,6 +359,37 @@ class SiteMachine:
             death_s=planning.death_s_of(config, self.death_s),
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
+        )
+
+    @property
+    def _own_limit_s(self) -> float:
+        known = None if self.snapshot is None else self.snapshot.walltime_max_s
+        return math.inf if known is None else known
+
+    def met_limit(self, reason: str) -> None:
+        """Note that allocations met a limit that was not known: plans say so for an hour."""
+        self._met_limit = clock.now_us(), reason
+
+    def _with_limit(self, plan: Named) -> Named:
+        at_us, reason = self._met_limit
+        if clock.now_us() - at_us > planning.HOUR_US:
+            return plan
+        longest = duration_text(plan.situation.limits.walltime_max_s)
+        why = f"{plan.decision.why}; asked for at most {longest} each, since a limit has changed ({reason})"
+        return msgspec.structs.replace(plan, decision=msgspec.structs.replace(plan.decision, why=why))
+
+    def is_over_limit(self, allocation: Allocation) -> bool:
+        """Whether it asked for more time, or for another number of nodes, than the batch system allows by now: what is
+        asked for next keeps the limits."""
+        if self.snapshot is None:
+            return False
+        chosen = partitions(self.snapshot, self._config.cluster.partition)
+        longest_s = [each.walltime_max_s for each in chosen if each.walltime_max_s is not None]
+        widest = [each.width_max for each in chosen if each.width_max is not None]
+        return (
+            allocation.walltime_s > min([self._own_limit_s, *longest_s])
+            or allocation.nodes > min(widest, default=allocation.nodes)
+            or allocation.nodes < max((each.width_min for each in chosen), default=1)
         )
 
     def _held(self, living: Sequence[Allocation], demand: Demand) -> list[Held]:

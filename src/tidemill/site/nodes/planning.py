@@ -62,7 +62,8 @@ NO_NODES: Mapping[str, tuple[str, ...]] = {}
 HOLDING_STATES = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING, NodeState.IDLE)
 """What a node can be shown as while an allocation is on it; from another state it does not come back by itself."""
 
-STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
+STOPPED, CONTESTED, WIDE = "stopped", "contested", "wide"
+FAILED_STARTS, WITHDRAWN = "failed_starts", "withdrawn"
 """Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
 
 ALLOCATIONS_MAX = 100_000
@@ -244,6 +245,20 @@ def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
         return 0.0
     longest_s = min(config.start_backoff_s * 2 ** min(failed - 1, 30), config.start_backoff_max_s)
     return float(max(0.0, longest_s - since_s))
+
+
+def withdrawn_starts(pause_s: float, now_us: int) -> Starts | None:
+    """What may be started in a pause after others canceled allocations that waited; None = there is none."""
+    if pause_s <= 0:
+        return None
+    until = clock.utc_text(
+        now_us + int(pause_s * 1e6) + 999_999
+    )  # to the second: it changes with each cancel only
+    why = (
+        f"waiting allocations were canceled, and not by Tidemill: nothing is asked for until {until}; "
+        "`tidemill site resume --reason TEXT` ends this pause"
+    )
+    return Starts(pause_s=pause_s, why=why, cause=WITHDRAWN)
 
 
 def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:

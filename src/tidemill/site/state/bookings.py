@@ -65,6 +65,7 @@ class Bookings:
         if allocation is None:
             return
         was_final = allocation.state in ALLOCATION_FINAL
+        was_waiting = not (was_final or allocation.started_us or allocation.pilots or entry.hosts)
         allocation.state = entry.state
         allocation.batch_id = entry.batch_id or allocation.batch_id
         allocation.reason = entry.reason
@@ -86,6 +87,8 @@ class Bookings:
             self._charge(allocation)
             if entry.ending == Ending.CANCELED and not allocation.canceled_us and not was_final:
                 self._state.foreign_us = [*self._state.foreign_us, entry.at_us][-FOREIGN_KEPT:]
+                if was_waiting:
+                    self._state.withdrawn_us = [*self._state.withdrawn_us, entry.at_us][-FOREIGN_KEPT:]
         elif was_final:  # it was lost and is back
             allocation.ended_us = 0
             allocation.told_lead = False
@@ -100,6 +103,7 @@ class Bookings:
         """An operator lets it work again."""
         self._state.stop = None
         self._state.foreign_us = []
+        self._state.withdrawn_us = []
 
     def instructed(self, entry: s.Granted) -> None:
         """A fleet is sent what has ended, what ends earlier and what is to leave."""

@@ -224,6 +224,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     foreign_us: list[
         int
     ] = []  #: when allocations were canceled that we had not canceled, since the last resume
+    withdrawn_us: list[int] = []  #: ... those of them that waited
     used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
 
 
