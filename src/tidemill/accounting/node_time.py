@@ -160,8 +160,8 @@ def _check_complete(held: Sequence[Held], busy: Collection[str]) -> None:
     seen = sum(name in running for name in busy)
     if 2 * seen < len(busy):
         raise SiteError(
-            f"sacct shows running jobs on {seen} of {len(busy)} busy nodes: it does not show other users' jobs",
-            hint="PrivateData of slurmdbd.conf hides them",
+            f"sacct shows running jobs on {seen} of {len(busy)} busy nodes: it hides other users' jobs, or is behind",
+            hint="PrivateData in slurmdbd.conf hides them",
             transient=False,
         )
 

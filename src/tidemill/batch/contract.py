@@ -176,6 +176,7 @@ class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     width_max: int | None = None  #: nodes of a job
     is_shared: bool = False
     sharing: str = ""  #: how nodes are shared, in the batch system's words
+    accounts: list[str] = []  #: only jobs of these may run; none = of all
     tier: int = 1
     preempted: str = ""
     usable: bool = True

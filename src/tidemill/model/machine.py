@@ -124,6 +124,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_shared: bool = False  #: several jobs on one node
     gives_all: bool = False  #: a job holds all devices of its nodes, whatever it asks for
     sharing: str = ""  #: the same in the batch system's own words
+    accounts: tuple[str, ...] = ()  #: only jobs of these may run; none = of all
     tier: int = 1  #: a higher one goes first, and may preempt
     preempted: str = ""  #: `cancel`, `requeue`, `suspend` where its jobs may be preempted
     grace_s: float = 0.0

@@ -98,7 +98,7 @@ def test_a_day_that_never_fits_is_an_error() -> None:
 
 
 def test_an_accounting_that_hides_other_users_jobs_gives_no_share() -> None:
-    with pytest.raises(SiteError, match="on 0 of 2 busy nodes: it does not show other users' jobs"):
+    with pytest.raises(SiteError, match="on 0 of 2 busy nodes: it hides other users' jobs, or is behind"):
         recent(CORES, idle=[], busy=["n1", "n2"], asked=lambda command, timeout_s: reply(""))
 
 

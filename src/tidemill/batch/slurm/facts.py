@@ -81,6 +81,7 @@ def _partition(partition: Partition, nodes: list[Node]) -> PartitionFacts:
         width_max=partition.width_max,
         is_shared=partition.is_shared,
         sharing=partition.sharing,
+        accounts=list(partition.accounts),
         tier=partition.tier,
         preempted=partition.preempted,
         usable=partition.is_up and bool(inside),

@@ -379,12 +379,13 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
     """What it does from here on and which command comes next: (head, text)."""
     where = "" if is_default else f" {path.parent}"
     stop_file = read.stop_file or path.parent / "STOP"
-    start = "`tidemill up --detach`" if is_default else f"`tidemill site run{where}`"
+    is_up = is_default and read.is_its_own  # `tidemill up` runs the server of the home, and this site with it
+    start = "`tidemill up --detach`" if is_up else f"`tidemill site run{where}`"
+    steps = _missing_credential(read, path)
     if read.batch == "local":
-        if is_default:
-            return [("next", "`tidemill run -- hostname`")]
-        return [("next", f"read it; put application files into apps/; then `tidemill site run{where}`")]
-    steps = []
+        if is_up:
+            return [*steps, ("next", "`tidemill run -- hostname`")]
+        return [*steps, ("next", f"read it; put application files into apps/; then {start}")]
     if failed:
         steps.append(("missing", f"what is marked `fail` above; then `tidemill site check{where}`"))
     if read.mode == "observe":
@@ -397,13 +398,24 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
         steps += [
             ("mode", f"run: it submits jobs as you, {_bounds(read)}; {PROMISES[policy_of(read)]}"),
             ("stop", f"`tidemill site drain{where} --reason TEXT`, or make {stop_file}"),
-            ("next", "`tidemill run -- hostname`" if is_default else start),
+            ("next", "`tidemill run -- hostname`" if is_up else f"{start} connects it to its server"),
         ]  # fmt: skip
     if not read.contact:
         steps.append(
             ("contact", "none: `contact` in site.toml should name you, the staff see it with every job")
         )
     return steps
+
+
+def _missing_credential(read: SiteConfig, path: Path) -> list[tuple[str, str]]:
+    """What a site has to have before another machine's server lets it in."""
+    from tidemill.config.keys import addresses
+
+    if read.is_its_own or read.certificate or read.token_file or read.secret_file:
+        return []
+    named = ", ".join(addresses(read.server))
+    told = f"`certificate`, `token_file` or `secret_file` in {path}: {named} lets no site in without one"
+    return [("missing", f"{told}; ask its operator")]
 
 
 def _bounds(read: SiteConfig) -> str:

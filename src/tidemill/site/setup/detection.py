@@ -314,6 +314,16 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
                 "arrays", "warn", "switched off (MaxArraySize 0 or the like): one submit for each allocation"
             )
         )
+    yours = facts.accounts if wishes.account is None else [wishes.account]
+    if partition is not None and partition.accounts and yours and not set(yours) & set(partition.accounts):
+        findings.append(
+            Finding(
+                "submit",
+                "warn",
+                f"partition {partition.name} runs jobs of these accounts only: {', '.join(partition.accounts)}",
+                f"yours: {', '.join(yours)}; name another partition, or ask the centre's staff",
+            )
+        )
     limits = _limits(facts, partition)
     if limits:
         findings.append(Finding("limits", "ok", "; ".join(limits)))

@@ -10,7 +10,7 @@ import pytest
 
 from tidemill import config
 from tidemill.batch.contract import Facts, PartitionFacts
-from tidemill.cli.site.init import draw
+from tidemill.cli.site.init import draw, next_steps
 from tidemill.config.site import SiteConfig
 from tidemill.site.setup.advice import advise, is_unconfigured
 from tidemill.site.setup.detection import Login, SiteWishes, Suggestion, elf_machine, of_node, suggest
@@ -223,3 +223,29 @@ def test_the_file_of_a_new_site_fits_on_a_screen_and_names_where_the_rest_is() -
     here = draw(suggest(SiteWishes(server="unix:/s", batch="local"), LOGIN)).splitlines()
     assert len(here) < 30
     assert not [line for line in here if "cluster" in line or "partition" in line]
+
+
+def steps_of(*, server: str, batch: str = "slurm", default: bool = True, **changes: object) -> str:
+    wishes = msgspec.structs.replace(WISHES, server=server, batch=batch, enable=True)
+    read = values(suggest(wishes, LOGIN, FACTS if batch == "slurm" else None))
+    read = msgspec.structs.replace(read, **changes)
+    steps = next_steps(read, Path("/s/site.toml"), is_default=default, failed=False)
+    return "\n".join(f"{head}: {text}" for head, text in steps)
+
+
+@pytest.mark.parametrize("batch", ["slurm", "local"])
+def test_the_next_command_of_a_site_is_the_one_that_starts_it(batch: str) -> None:
+    own = steps_of(server="unix:/h/server/api.sock", batch=batch)
+    assert "next: `tidemill run -- hostname`" in own
+    assert "missing" not in own
+    far = steps_of(server="https://tide.example.org:7000", batch=batch)
+    assert "`tidemill site run`" in far.splitlines()[-1] if batch == "local" else "next: `tidemill site run`" in far
+    assert "`tidemill up" not in far
+    assert "`tidemill run" not in far
+    assert "missing: `certificate`, `token_file` or `secret_file`" in far
+    apart = steps_of(server="unix:/h/server/api.sock", batch=batch, default=False)
+    assert "`tidemill site run /s`" in apart
+
+
+def test_a_site_with_a_credential_lacks_none() -> None:
+    assert "missing" not in steps_of(server="https://tide.example.org:7000", token_file=Path("/t"))
