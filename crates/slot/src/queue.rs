@@ -25,6 +25,11 @@ impl Events {
     pub fn end(&self) -> u64 {
         self.first + self.count
     }
+
+    /// Whether any of them is among `first..end` of a ticket.
+    pub fn overlaps(&self, ticket: u64, (first, end): (u64, u64)) -> bool {
+        self.ticket == ticket && self.first < end && first < self.end()
+    }
 }
 
 /// Runs in the order in which they came.
@@ -70,6 +75,30 @@ impl Queue {
             self.runs.remove(at);
         }
         Some(events)
+    }
+
+    /// Takes the events `first..end` of a ticket.
+    pub fn take_part(&mut self, ticket: u64, (first, end): (u64, u64)) -> Vec<Events> {
+        let mut taken = Vec::new();
+        for run in std::mem::take(&mut self.runs) {
+            let (from, until) = (run.next.max(first), run.end.min(end));
+            if run.ticket != ticket || from >= until {
+                self.runs.push_back(run);
+                continue;
+            }
+            taken.push(Events {
+                ticket,
+                job: run.job,
+                first: from,
+                count: until - from,
+            });
+            self.push(Run {
+                end: from,
+                ..run.clone()
+            });
+            self.push(Run { next: until, ..run });
+        }
+        taken
     }
 
     /// Takes everything, or everything of one job.
