@@ -31,12 +31,13 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (
         JobState.RUNNING,
         JobState.COMPLETED,
-    ): "every event is done or canceled, some are done, and all outputs are delivered; or its owner needs it no more, and no event had ended",
+    ): "every event is done or canceled, some are done, and all outputs are delivered; "
+    "or its owner needs it no more, and no event had ended",
     (
         JobState.RUNNING,
         JobState.PARTIAL,
-    ): "every event is done, failed or canceled, no more than failed_max failed, and outputs are delivered; or its owner accepts "
-    "what is done",
+    ): "every event is done, failed or canceled, no more than failed_max failed, and outputs are delivered; "
+    "or its owner accepts what is done",
     (
         JobState.RUNNING,
         JobState.FAILED,

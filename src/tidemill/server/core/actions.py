@@ -151,6 +151,7 @@ def known(work: UnitOfWork, key: ActionKey | None) -> ActionReply | None:
 
 
 def keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) -> None:
+    """Remember in this transaction what is answered to the key; nothing without one."""
     if key is None:
         return
     work.session.run(
@@ -252,6 +253,7 @@ def retry(
 
 
 def shortened_error(job: int) -> RequestError:
+    """Why a job cannot run again whose specification is gone."""
     return RequestError(
         f"job {job} was canceled before it ran, and its specification has been removed since: it cannot be retried",
         hint="submit it again: a large specification is kept for 30 days after a cancellation, for one day where room "
@@ -340,6 +342,7 @@ def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
 
 
 def outcomes_of(work: UnitOfWork, jobs: Iterable[int]) -> dict[int, int]:
+    """How the last stays of loaded jobs ended that were treated in a ward, by job."""
     found = [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) is not None and job.ward]
     return records.outcomes_of(work.session, found) if found else {}
 
@@ -455,6 +458,7 @@ def set_shares(work: UnitOfWork, owner: str, shares: float) -> bool | None:
 
 
 def finish(work: UnitOfWork, half_life_s: float) -> None:
+    """What follows from changes of jobs, then write all of it."""
     ending.pass_on(work)
     leasing.charge(work, half_life_s)
     work.flush()

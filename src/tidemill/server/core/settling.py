@@ -171,7 +171,9 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
     kept = work.sets(job)
     # what was on its way when its event was canceled counts, unless what is done is on its way, too
     find = kept.undone if job.delivering else kept.wanting
-    undone = find(report.first, end) if job.n_done or job.n_failed or job.delivering else [(report.first, end)]
+    undone = (
+        find(report.first, end) if job.n_done or job.n_failed or job.delivering else [(report.first, end)]
+    )
     if report.outputs and undone:
         job.outputs = job.kept = 1
         if not job.home:
@@ -184,6 +186,8 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
             kept.canceled.remove(first, stop)
         _take_from_leases(work, job, lease, undone)
         work.keep_sets(job)
+    elif report.outputs:
+        _discard(work, site, job, report)
 
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:

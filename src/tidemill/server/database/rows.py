@@ -225,7 +225,7 @@ class Sets(msgspec.Struct):
         return [piece for gap in gaps for piece in self.failed.missing(*gap)]
 
     def settled(self, first: int, end: int) -> bool:
-        """Whether all of these events are done, failed or canceled. Looks from the end backwards, where work is left."""
+        """Whether all of these events have ended. Looks from the end backwards, where work is left."""
         while first < end:
             start = self.done.start_of(end - 1)
             if start is None:

@@ -166,9 +166,9 @@ class Screen:
             return f"{REPORTS_KEPT_MAX} reports wait for an answer"
         if isinstance(order, api.FetchLogOrder) and room["fetches"] <= 0:
             return f"{FETCHES_MAX} logs are asked for"
-        if isinstance(order, api.DeliverOrder | api.CancelEventsOrder):
-            if _characters(order) > room["characters"]:
-                return "lists of events"
+        has_list = isinstance(order, api.DeliverOrder | api.CancelEventsOrder)
+        if has_list and _characters(order) > room["characters"]:
+            return "lists of events"
         if not isinstance(order, api.LeaseOrder):
             return ""
         if room["leases"] <= 0 or room["paced"] <= 0:
@@ -238,10 +238,10 @@ def _numbers(order: api.Order) -> list[int]:
     return [order.first, order.count] if isinstance(order, api.DiscardOrder) else []
 
 
-def _characters(order: api.DeliverOrder | api.CancelEventsOrder) -> int:
+def _characters(order: api.Order) -> int:
     if isinstance(order, api.CancelEventsOrder):
         return len(order.events)
-    return len(order.done) + len(order.fresh or "")
+    return len(order.done) + len(order.fresh or "") if isinstance(order, api.DeliverOrder) else 0
 
 
 def _origin_fault(order: api.LeaseOrder, spec: JobSpec) -> legal.Fault | None:

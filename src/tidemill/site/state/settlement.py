@@ -234,7 +234,9 @@ class Settlement:
             for first, end in [piece for span in events for piece in held.open.within(*span)]:
                 held.open.remove(first, end)
                 fleet.withdrawn.append(
-                    Withdrawn(grant=number, job=form_number(job.id, held.form), first=first, count=end - first)
+                    Withdrawn(
+                        grant=number, job=form_number(job.id, held.form), first=first, count=end - first
+                    )
                 )
             if not held.open:
                 fleet.open -= 1

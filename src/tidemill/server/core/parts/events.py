@@ -90,7 +90,9 @@ def _parsed(text: str) -> IntervalSet:
     try:
         events = IntervalSet.parse(text)
     except ValueError as error:
-        raise RequestError(f"the list of events cannot be read: {error}", hint="such as `100-199,205`") from error
+        raise RequestError(
+            f"the list of events cannot be read: {error}", hint="such as `100-199,205`"
+        ) from error
     if not events:
         raise RequestError(f"the list `{text[:SHOWN_MAX]}` names no event", hint="such as `100-199,205`")
     return events
@@ -133,7 +135,9 @@ def cancel(
     _take_back(work, job, todo)
     kept.canceled.add_all(todo)
     work.keep_sets(job)
-    if not job.n_leased and job.home and not job.kept:  # nothing of it is anywhere: any site may have the rest
+    if (
+        not job.n_leased and job.home and not job.kept
+    ):  # nothing of it is anywhere: any site may have the rest
         job.home, job.place, job.told = 0, job.berth, 0
     if job.n_canceled == job.events:
         job.reason = clean(request.reason)
