@@ -247,6 +247,29 @@ mod tests {
     }
 
     #[test]
+    fn events_of_a_ticket_are_taken_out_of_the_middle_of_what_waits() {
+        let mut queue = Queue::default();
+        for (ticket, next, end) in [(1, 0, 10), (2, 0, 10)] {
+            queue.push(Run {
+                ticket,
+                job: 5,
+                next,
+                end,
+                chunk_max: None,
+            });
+        }
+        let spans = |taken: Vec<Events>| -> Vec<(u64, u64, u64)> {
+            taken
+                .iter()
+                .map(|each| (each.ticket, each.first, each.end()))
+                .collect()
+        };
+        assert_eq!(spans(queue.take_part(1, (3, 5))), [(1, 3, 5)]);
+        assert_eq!(spans(queue.take_part(1, (4, 6))), [(1, 5, 6)]);
+        assert_eq!(spans(queue.take_all(None)), [(1, 0, 3), (1, 6, 10), (2, 0, 10)]);
+    }
+
+    #[test]
     fn a_90_s_range_is_not_started_with_60_s_left() {
         let pace = Pace::new(90.0);
         assert_eq!(pace.size(&bounds(10.0, 100, Some(60_000_000))), 0);

@@ -177,10 +177,15 @@ impl Lead {
         }
         self.log.info("events.withdrawn", &[("parts", &parts.len())]);
         for connection in self.connections.iter_mut().flatten() {
-            let known = parts.iter().filter(|part| connection.told_jobs.contains(&part.job));
+            let known = parts
+                .iter()
+                .filter(|part| connection.told_jobs.contains(&part.job));
             let events: Vec<Withdrawn> = known.cloned().collect();
             if !events.is_empty() {
-                let cancel = Cancel { jobs: Vec::new(), events: Some(events) };
+                let cancel = Cancel {
+                    jobs: Vec::new(),
+                    events: Some(events),
+                };
                 connection.send(&LeadMessage::Cancel(cancel), now, self.log);
             }
         }

@@ -151,7 +151,10 @@ impl Mailbox {
         let number = work.number;
         if !work.cancel_jobs.is_empty() || work.withdrawn.is_some() {
             let (jobs, withdrawn) = (work.cancel_jobs.clone(), work.withdrawn.clone());
-            let cancel = Cancel { jobs, events: withdrawn };
+            let cancel = Cancel {
+                jobs,
+                events: withdrawn,
+            };
             events.push(LinkEvent::Message(LeadMessage::Cancel(cancel)));
         }
         if work.ended.contains(&self.allocation) {

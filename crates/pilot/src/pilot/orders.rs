@@ -81,7 +81,8 @@ impl Pilot {
                 }
                 self.setups.withdraw(&withdrawn);
                 for (slot, ticket, first, count) in cx.work.withdraw(&withdrawn) {
-                    cx.slots.tell(slot, &ToSlot::CancelEvents { ticket, first, count });
+                    cx.slots
+                        .tell(slot, &ToSlot::CancelEvents { ticket, first, count });
                 }
             }
             LeadMessage::Drain(drain) => {

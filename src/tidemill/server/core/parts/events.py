@@ -188,7 +188,7 @@ def retry(
     if job.ends or job.delivering:
         raise ConflictError(
             f"events of job {job.id} cannot be retried now: its outputs are being delivered, or it is about to end",
-            hint="try again when it has ended: `tidemill job wait`",
+            hint="try again when it has ended: `tidemill wait`",
         )
     kept = work.sets(job)
     _check_retriable(job, events, done=kept.done, open_=_open_of(work, job, events, has_ended=has_ended))
