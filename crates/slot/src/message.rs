@@ -206,6 +206,13 @@ pub enum ToSlot {
     CancelJob {
         job: u64,
     },
+    /// Kills a payload that runs any of these events of a ticket, drops those that wait (all returned with reason
+    /// `cancel`, also what else that payload was to run).
+    CancelEvents {
+        ticket: u64,
+        first: u64,
+        count: u64,
+    },
 }
 
 /// An output of a range. In the slot's tmpfs (`Slot::open_output`) or, for stdout as output, here.

@@ -378,6 +378,15 @@ pub struct Grant {
     pub chunk_max: Option<u64>,
 }
 
+/// Events of an earlier grant that their owner has canceled: whoever has them stops them and returns nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Withdrawn {
+    pub grant: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+}
+
 /// Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Share {
@@ -422,6 +431,8 @@ pub struct WorkFile {
     pub drain: bool,
     /// nothing will follow: the lead may exit once all pilots have left
     pub close: bool,
+    /// stop the payloads that run any of these; the other events of such a payload run again. None = nothing
+    pub withdrawn: Option<Vec<Withdrawn>>,
 }
 
 /// Where an output of a range is: `length` bytes at `offset` of FLEET/bundle/`bundle`.
@@ -620,10 +631,11 @@ pub struct Ack {
     pub acked: u64,
 }
 
-/// Stop these jobs' payloads and forget their work.
+/// Stop these jobs' payloads and forget their work. `events`: the same for parts of grants; None = of none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cancel {
     pub jobs: Vec<u64>,
+    pub events: Option<Vec<Withdrawn>>,
 }
 
 /// Return what has not started, finish the rest, leave.

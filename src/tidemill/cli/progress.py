@@ -50,7 +50,7 @@ class Progress:
 
     def __call__(self, row: CampaignRow) -> None:
         """Show where the campaign is."""
-        settled = row.events_done + row.events_failed
+        settled = row.events_done + row.events_failed + row.events_canceled
         if self._bar is not None:
             failed = f"{count_text(row.events_failed)} failed" if row.events_failed else ""
             self._bar.update(self._task, completed=settled, total=row.events, failed=failed)
@@ -66,6 +66,7 @@ class Progress:
         self._told_s, self._told = now, (settled, row.events)
         done = percent_text(ratio(settled, row.events))
         failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+        failed += f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
         say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ended ({done}){failed},"
             f" {duration_text(now - self._started_s)}")  # fmt: skip
 
@@ -83,7 +84,7 @@ class WaitingNotice:
 
     def __call__(self, row: CampaignRow) -> None:
         """Look at a campaign's row."""
-        settled = row.events_done + row.events_failed
+        settled = row.events_done + row.events_failed + row.events_canceled
         now = clock.monotonic_s()
         if settled != self._settled:
             self._settled, self._next_s = settled, now + PATIENCE_S

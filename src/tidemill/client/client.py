@@ -160,10 +160,14 @@ class Client:
         campaign: str | None = None,
         reason: str = "",
         unneeded: bool = False,
+        events: str = "",
     ) -> ActionReply:
         """Cancel jobs, or all of a campaign; jobs that have ended stay as they are. `unneeded`: those of which no event
-        has ended become COMPLETED, since nothing that they were for is missing."""
-        return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded)
+        has ended become COMPLETED, since nothing that they were for is missing.
+
+        `events`, such as `100-199,205`: only these of one job; those that have ended stay as they are, and the reply
+        counts events. The job ends when all others have."""
+        return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded, events=events)
 
     def retry(
         self,
@@ -172,15 +176,19 @@ class Client:
         campaign: str | None = None,
         reason: str = "",
         changes: JobChanges | None = None,
+        events: str = "",
     ) -> ActionReply:
         """Run what failed or was not done of ended jobs, or of all such jobs of a campaign. What is done stays done.
 
         `changes`, such as `JobChanges(memory_mb=8000)`, apply to all events that are leased from now on. They also
         apply to jobs that wait or run, and the reply counts these jobs, too.
+
+        `events`, such as `5-9`: only these of one job, which failed or were canceled. Raises RefusedRequestError for
+        others.
         """
         if changes is not None and changes.output_dir is not msgspec.UNSET:
             check_places(changes.output_dir)
-        return self._act("/v1/retry", jobs, campaign, reason, changes=changes)
+        return self._act("/v1/retry", jobs, campaign, reason, changes=changes, events=events)
 
     def accept(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""

@@ -38,17 +38,20 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (
         JobState.RUNNING,
         JobState.COMPLETED,
-    ): "every event is done and all outputs are delivered; or its owner needs it no more, and no event had ended",
+    ): "every event is done or canceled, some are done, and all outputs are delivered; "
+    "or its owner needs it no more, and no event had ended",
     (
         JobState.RUNNING,
         JobState.PARTIAL,
-    ): "every event is done or failed, no more than failed_max failed, and outputs are delivered; or its owner accepts "
-    "what is done",
+    ): "every event is done, failed or canceled, no more than failed_max failed, and outputs are delivered; "
+    "or its owner accepts what is done",
     (
         JobState.RUNNING,
         JobState.FAILED,
     ): "more than failed_max events failed, or a step before or after them did; what is done is delivered first",
     (JobState.RUNNING, JobState.CANCELED): "its owner canceled it; what is done is delivered first",
+    (JobState.COMPLETED, JobState.WAITING): "its owner retries canceled events, and nothing of it is done",
+    (JobState.COMPLETED, JobState.RUNNING): "its owner retries canceled events; what was done stays done",
     (JobState.PARTIAL, JobState.WAITING): "its owner retries it, and nothing of it is done",
     (JobState.PARTIAL, JobState.RUNNING): "its owner retries the failed events; what was done stays done",
     (JobState.FAILED, JobState.WAITING): "its owner retries it, and nothing of it is done",

@@ -123,6 +123,7 @@ class JobRow(msgspec.Struct, kw_only=True):
     ends: str = (
         ""  #: the state that it gets once what is done of it is delivered; empty = it goes on, or has ended
     )
+    events_canceled: int = 0  #: that its owner has canceled
     #: of a RUNNING job that does not run: `ASSIGNED` (sites have it, and no payload of it runs) or `WAITING` (nothing
     #: of it is leased now); empty = as `state` says
     phase: str = ""
@@ -205,6 +206,8 @@ class JobDetail(msgspec.Struct, kw_only=True):
     outputs: list[OutputRow]
     waits_for: str | None
     waits_hint: str | None
+    canceled: str = ""  #: as `done`: what its owner has canceled
+    leased: str = ""  #: as `done`: what sites have now
     remark: str = ""  #: the warning at its submission, such as of a credential that ends too early
     archived: bool = False  #: it is in the archive: it cannot be retried
     kept: KeptOutputs | None = None  #: outputs that are not delivered; None = there are none
@@ -240,6 +243,7 @@ class CampaignRow(msgspec.Struct, kw_only=True):
     first_started_us: int | None
     last_ended_us: int | None
     archived: bool = False  #: it is in the archive: nothing of it changes any more
+    events_canceled: int = 0
     phase: str = ""  #: as `JobRow.phase`, where it holds for all its RUNNING jobs
 
     @property
@@ -261,6 +265,7 @@ class Change(msgspec.Struct, kw_only=True):
     owner: str = ""  #: of the campaign; empty also in what servers wrote that did not note it
     progress: bool = False  #: only the numbers of events have changed; the state is what it was
     ward: str = ""  #: of the hospital, in which the job is or was treated last; empty = in none
+    events_canceled: int = 0
 
 
 class FailurePage(msgspec.Struct, kw_only=True):
@@ -295,6 +300,7 @@ class Counts(msgspec.Struct, kw_only=True):
     events_done: int
     events_failed: int
     campaigns: int
+    events_canceled: int = 0
 
 
 class JobLog(msgspec.Struct, kw_only=True):
@@ -434,6 +440,9 @@ class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, om
     reason: str = ""
     key: str = ""  #: if given, the request counts once, however often it comes within a month
     unneeded: bool = False  #: of a cancellation: jobs of which no event has ended become COMPLETED
+    #: only these events, of one job, as interval text such as `100-199,205`; the reply counts events then. A retry lets
+    #: those run again that failed or were canceled
+    events: str = ""
     #: of a retry: changes for all that runs from now on, also in jobs that wait or run; none = no changes
     changes: JobChanges | None = None
 
@@ -558,6 +567,7 @@ class Capacity(msgspec.Struct, kw_only=True):
     #: the site lets memory and time of payloads grow, accepts changes by a retry, and knows `shell` of a command; other
     #: sites give each payload the maximum from the start, and get no `shell`
     grows: bool = False
+    parts: bool = False  #: takes orders to stop some events of a job; others run them to their end
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
     awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
@@ -724,6 +734,14 @@ class CancelOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel"):
     keep: bool = False
 
 
+class CancelEventsOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel_events"):
+    """Stop these events of a job (interval text) and report nothing of them: their owner has canceled them."""
+
+    n: int
+    job: int
+    events: str
+
+
 class DiscardOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="discard"):
     """Another result won for these events: delete the outputs of this site's."""
 
@@ -771,7 +789,16 @@ class DrainOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="drain"):
     reason: str
 
 
-Order = LeaseOrder | CancelOrder | DiscardOrder | DeliverOrder | ForgetOrder | FetchLogOrder | DrainOrder
+Order = (
+    LeaseOrder
+    | CancelOrder
+    | CancelEventsOrder
+    | DiscardOrder
+    | DeliverOrder
+    | ForgetOrder
+    | FetchLogOrder
+    | DrainOrder
+)
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):

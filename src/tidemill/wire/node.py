@@ -273,6 +273,15 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     chunk_max: int | None
 
 
+class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of an earlier grant that their owner has canceled: whoever has them stops them and returns nothing."""
+
+    grant: int
+    job: int
+    first: int
+    count: int
+
+
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0)."""
 
@@ -308,6 +317,8 @@ class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
     leave: list[str]  #: allocations whose pilots are to drain and leave
     drain: bool  #: hand out nothing more; pilots return what they have not started, then leave
     close: bool  #: nothing will follow: the lead may exit once all pilots have left
+    #: stop the payloads that run any of these; the other events of such a payload run again. None = nothing
+    withdrawn: list[Withdrawn] | None = None
 
 
 # ---- records: pilot -> journal -------------------------------------------------------------------------------------
@@ -500,9 +511,10 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="ack"):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="cancel"):
-    """Stop these jobs' payloads and forget their work."""
+    """Stop these jobs' payloads and forget their work. `events`: the same for parts of grants; None = of none."""
 
     jobs: list[int]
+    events: list[Withdrawn] | None = None
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="drain"):

@@ -109,6 +109,8 @@ pub struct Ledger {
     keys: HashMap<String, PilotKey>,
     pub(crate) of_allocation: HashMap<String, Vec<PilotKey>>,
     pub(crate) cancelled: HashSet<u64>,
+    /// Parts of grants that work files have withdrawn, for pilots that may still have them when they connect.
+    pub(crate) withdrawn: HashMap<u64, Intervals>,
     pub(crate) ended: HashSet<String>,
     pub(crate) leaving: HashSet<String>,
     /// When allocations end, in microseconds since 1970, where work files say so.
@@ -377,13 +379,19 @@ impl Ledger {
     }
 
     /// These events are over; whether the pilot had any of them.
-    fn settle(&mut self, key: PilotKey, grant: u64, (first, end): (u64, u64)) -> bool {
-        let held = !self.pilots[key].drop_work(grant, (first, end)).is_empty();
+    fn settle(&mut self, key: PilotKey, grant: u64, span: (u64, u64)) -> bool {
+        let held = !self.pilots[key].drop_work(grant, span).is_empty();
+        self.close(grant, span);
+        held
+    }
+
+    /// These events are not open any more.
+    pub(crate) fn close(&mut self, grant: u64, (first, end): (u64, u64)) {
         let Some(state) = self.grants.get_mut(&grant) else {
             if !self.live {
                 self.replayed.entry(grant).or_default().add(first, end);
             }
-            return held;
+            return;
         };
         let taken = state.free.remove(first, end);
         let over = state.open.remove(first, end) - taken;
@@ -408,7 +416,6 @@ impl Ledger {
         if state.open.is_empty() {
             self.grants.remove(&grant);
         }
-        held
     }
 
     fn refuse(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) {
@@ -504,7 +511,7 @@ impl Ledger {
 
 impl Pilot {
     /// Forget that it has these events of a grant; returns those that it had.
-    fn drop_work(&mut self, grant: u64, (first, end): (u64, u64)) -> Vec<(u64, u64)> {
+    pub(crate) fn drop_work(&mut self, grant: u64, (first, end): (u64, u64)) -> Vec<(u64, u64)> {
         let mut had = Vec::new();
         for work in [&mut self.outstanding, &mut self.limbo] {
             if let Some(events) = work.get_mut(&grant) {

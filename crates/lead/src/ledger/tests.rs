@@ -61,6 +61,7 @@ fn work(number: u64, grants: Vec<Grant>) -> WorkText {
         leave: vec![],
         drain: false,
         close: false,
+        withdrawn: None,
     }
 }
 

@@ -7,7 +7,8 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from tidemill import clock
-from tidemill.cli.arguments import Command, client_of
+from tidemill.cli.arguments import Command, Parser, client_of
+from tidemill.cli.jobs import events as some
 from tidemill.cli.jobs.arriving import outputs_lines
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
 from tidemill.cli.jobs.named import one_job
@@ -27,12 +28,34 @@ REASON_CHARACTERS_MIN = 20
 """A shorter reason, such as `exit status 1`, says nothing about which failure it is."""
 
 
+def define_explain(parser: Parser) -> None:
+    """Options of `job explain`."""
+    define_one(parser)
+    some.define_events(parser, "say what is with these events")
+
+
+def _explain_events(client: Client, detail: JobDetail, args: Namespace) -> int:
+    """Print what is with some events of a job."""
+    some.check_events(detail, args.events)
+    failures = some.read_failures(client, detail.row.id) if detail.failed else []
+    found = some.states(detail, failures, args.events, now_us=clock.now_us())
+    if args.json:
+        states = [{"events": str(which), "state": text} for which, text in found]
+        show_json({"job": detail.row.id, "state": detail.row.state, "events": states})
+        return 0
+    for line in some.lines(found):
+        show(line)
+    return 0
+
+
 def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, how far it is, or how it ended."""
     from tidemill.report.query import step_of
 
     client = client_of(args)
     detail = client.job(one_job(client, args.job))
+    if args.events is not None:
+        return _explain_events(client, detail, args)
     row = detail.row
     last = detail.failures[0] if detail.failures else None
     is_over = row.state == "COMPLETED" or detail.archived
@@ -116,7 +139,7 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
             f"{_leased_text(row.events_leased)} to the site"
         )
     rate = ratio(row.events_done, ran_s)
-    left = row.events - row.events_done - row.events_failed
+    left = row.events - row.events_done - row.events_failed - row.events_canceled
     if row.events_done and rate:
         lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
     else:
@@ -162,6 +185,7 @@ def _ended(detail: JobDetail) -> list[str]:
     lines = []
     counts = f"{count_text(row.events_done)} of {count_text(row.events)} events done"
     counts += f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+    counts += f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
     if row.started_us and row.ended_us:
         counts += f", in {duration_text((row.ended_us - row.started_us) / 1e6)}"
         waited_s = (row.started_us - row.created_us) / 1e6
@@ -240,4 +264,4 @@ def _show_routes(detail: JobDetail) -> None:
         show(f"and {more} more inputs: `tidemill job explain --json {detail.row.id}`")
 
 
-COMMANDS = {"job explain": Command(define_one, explain, "tidemill job explain 7")}
+COMMANDS = {"job explain": Command(define_explain, explain, "tidemill job explain 7")}

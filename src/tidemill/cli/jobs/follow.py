@@ -134,7 +134,8 @@ def states_text(states: Mapping[str, int]) -> str:
 def counts_text(row: JobRow) -> str:
     """`PARTIAL: 980 of 1,000 events done, 20 failed`."""
     failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
-    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
+    canceled = f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
+    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}{canceled}"
 
 
 def tell_failures(

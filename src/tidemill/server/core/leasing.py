@@ -443,7 +443,7 @@ def _leased(work: UnitOfWork, site: Site, job: StoredJob, *, is_bound: bool) -> 
     job.site = site.id
     if work.parsed(job):
         work.keep_sets(job)
-    job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
+    job.ready = 1 if job.n_left - job.n_leased else 0
     if is_bound and not job.home:
         job.home, job.place = 1, site.id
 

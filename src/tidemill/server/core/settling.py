@@ -173,7 +173,11 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
             _return(work, job, lease, (report.first, end), "its result came too late")
         return
     kept = work.sets(job)
-    undone = [(report.first, end)] if not job.n_done and not job.n_failed else kept.undone(report.first, end)
+    # what was on its way when its event was canceled counts, unless what is done is on its way, too
+    find = kept.undone if job.delivering else kept.wanting
+    undone = (
+        find(report.first, end) if job.n_done or job.n_failed or job.delivering else [(report.first, end)]
+    )
     if report.outputs and undone:
         job.outputs = job.kept = 1
         if not job.home:
@@ -183,8 +187,11 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
         job.refusals = 0
         for first, stop in undone:
             kept.done.add(first, stop)
+            kept.canceled.remove(first, stop)
         _take_from_leases(work, job, lease, undone)
         work.keep_sets(job)
+    elif report.outputs:
+        _discard(work, site, job, report)
 
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:

@@ -193,7 +193,7 @@ def _row(
         site=of_site.get(job.site), events=job.events, events_done=job.n_done, events_failed=job.n_failed,
         events_leased=job.n_leased, priority=-job.rank, created_us=job.created_us, started_us=job.started_us,
         ended_us=job.ended_us, reason=job.reason, ends=JOB_STATES[job.ends] if job.ends else "",
-        phase=phases.get(job.id, ""),
+        phase=phases.get(job.id, ""), events_canceled=job.n_canceled,
     )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def job(
     phases = phases_of(session, [found], all_sites)
     return JobDetail(
         row=_row(found, known, names, of_site, phases), spec=spec, seed_base=found.seed_base, done=found.done,
-        failed=found.failed, usage=usage_of(found.usage),
+        failed=found.failed, canceled=found.canceled, leased=found.leased, usage=usage_of(found.usage),
         attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
@@ -354,6 +354,7 @@ def _with_counts(rows: list[tuple[Any, ...]], states: _OfCampaign, classes: _OfC
             states=states.get(row[0], {}), events=row[6], events_done=row[7], events_failed=row[8],
             usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, row[9:17], strict=True))),
             failures=classes.get(row[0], {}), first_started_us=row[17], last_ended_us=row[18],
+            events_canceled=row[19],
         )
         for row in rows
     ]  # fmt: skip
@@ -383,6 +384,7 @@ def counts_of(totals: dict[str, int]) -> Counts:
         states={str(state): totals.get(f"state/{code}", 0) for code, state in enumerate(JOB_STATES)},
         events=totals.get("events", 0), events_done=totals.get("events_done", 0),
         events_failed=totals.get("events_failed", 0), campaigns=totals.get("campaigns", 0),
+        events_canceled=totals.get("events_canceled", 0),
     )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def job(ask: PageRequest, made: Pages) -> str:
         )
     found = activity.of_job(ask.session, ask.dispatcher.rules.archive, row.id)
     counts = ProgressCounts(
-        row.events, row.events_done, row.events_failed, row.started_us, row.ended_us, detail.usage
+        row.events - row.events_canceled, row.events_done, row.events_failed, row.started_us, row.ended_us, detail.usage
     )
     return made.show(
         ask, "job.html", ran=ran, progress=progress.view(found, counts, ask.now_us),
@@ -105,7 +105,7 @@ def job(ask: PageRequest, made: Pages) -> str:
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
             "cancel": is_open and row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
-            "retry": is_open and row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
+            "retry": is_open and (row.state in ("PARTIAL", "FAILED", "CANCELED") or row.events_canceled > 0) and ask.may(Act.RETRY, owner=owner),
             "accept": is_open and row.state in ("FAILED", "CANCELED") and detail.kept is not None
             and ask.may(Act.ACCEPT, owner=owner),
             "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
@@ -210,10 +210,11 @@ def act(ask: PageRequest, form: Form) -> str:
     elif not jobs:
         raise RequestError("no job is ticked", hint="go back and tick some")
     rights.check_jobs(ask.session, ask.identity, wanted, jobs)
-    request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
+    events = form.get("events", [""])[0].replace(" ", "")
+    request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form), events=events)
     reply = do(request, ask.identity)
     back = own_path(form.get("back", [""])[0])
-    return f"{back}{'&' if '?' in back else '?'}said={word}&n={reply.changed}&m={reply.unchanged}"
+    return f"{back}{'&' if '?' in back else '?'}said={word}{'-events' if events else ''}&n={reply.changed}&m={reply.unchanged}"
 
 
 def _reason(form: Form) -> str:

@@ -15,7 +15,19 @@ import msgspec
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.journal import allocation_of
 from tidemill.site.applications.memory import has_room
-from tidemill.wire.node import Done, Ended, Failed, Grant, JobDef, Program, Record, Returned, Started, job_of
+from tidemill.wire.node import (
+    Done,
+    Ended,
+    Failed,
+    Grant,
+    JobDef,
+    Program,
+    Record,
+    Returned,
+    Started,
+    Withdrawn,
+    job_of,
+)
 
 INTERVALS = 3.0
 """An allocation gets work for this many top-up intervals. The agent learns about one interval late what it runs (a
@@ -140,6 +152,11 @@ class Book:
             self._forget(number)
         for job in doomed:
             self._forget_job(job)
+
+    def withdraw(self, parts: Iterable[Withdrawn]) -> None:
+        """These events are open no more, whoever holds them."""
+        for part in parts:
+            self._settle(part.grant, part.first, part.first + part.count)
 
     def forget_idle(self) -> None:
         """Drop the definitions of jobs without open grants."""

@@ -144,6 +144,7 @@ class CapacityMeter:
             limits=True,
             packs=True,
             grows=True,
+            parts=True,
             near=near(config.endpoints),
             holds=self._holdings.now(),
             awaits=awaits,

@@ -81,6 +81,8 @@ class WorkPool:
         fleet.closed = fleet.closed or entry.close
         sent = set(entry.cancels)
         fleet.cancels = [job for job in fleet.cancels if job not in sent]
+        if entry.withdrawn:
+            del fleet.withdrawn[: len(entry.withdrawn)]
         self._bookings.instructed(entry)
         if len(self.state.allocations) > ALLOCATIONS_KEPT:
             for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
@@ -126,7 +128,7 @@ class WorkPool:
                     job, [s.UndonePiece(first, end - first, None, form) for first, end in undone]
                 )
         fleet.open = 0
-        fleet.cancels = []
+        fleet.cancels, fleet.withdrawn = [], []
 
     def _fleet_removed(self, entry: s.FleetRemoved) -> None:
         self.state.fleets.pop(entry.fleet, None)

@@ -13,7 +13,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
 from tidemill.site.state import site_state as s
 from tidemill.wire.api import DoneReport, FailureReport, PayloadUsage, ReleaseReport, Report
-from tidemill.wire.node import FORMS_MAX, form_number
+from tidemill.wire.node import FORMS_MAX, Withdrawn, form_number
 
 K = TypeVar("K", bound=Hashable)
 STOPPED = "the job was stopped"
@@ -226,6 +226,33 @@ class Settlement:
             fleet, number = self.state.fleets[name], form_number(job.id, form)
             if number not in fleet.cancels[-1:]:
                 fleet.cancels.append(number)
+
+    def withdraw(self, job: s.SiteJob, events: IntervalSet) -> None:
+        """Run these events no more, and report nothing of them: their owner has canceled them. Leads stop the payloads
+        that run them. What is done stays."""
+        for first, end in [piece for span in events for piece in job.open.within(*span)]:
+            self.settle(job, first, end)
+        ready = [
+            s.UndonePiece(at, until - at, piece.chunk_max, piece.form)
+            for piece in job.ready
+            for at, until in events.missing(piece.first, piece.first + piece.count)
+        ]
+        if ready != job.ready:
+            job.ready = ready
+            if not ready:
+                self.unready(job)
+        for number, held in list(job.grants.items()):
+            fleet = self.state.fleets[held.fleet]
+            for first, end in [piece for span in events for piece in held.open.within(*span)]:
+                held.open.remove(first, end)
+                fleet.withdrawn.append(
+                    Withdrawn(
+                        grant=number, job=form_number(job.id, held.form), first=first, count=end - first
+                    )
+                )
+            if not held.open:
+                fleet.open -= 1
+                del job.grants[number]
 
     def stop(self, job: s.SiteJob) -> None:
         """Run nothing more of a job. What is done stays; its grants wait for what pilots have finished of them."""

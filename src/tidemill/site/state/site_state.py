@@ -15,7 +15,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.state import RELEASED, AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
-from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record
+from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record, Withdrawn
 
 STEP_BASE = STEPS_FROM
 """Job numbers from here on are the site's own steps: merges of outputs, `STEP_BASE + job * STEPS_MAX + output`."""
@@ -125,6 +125,7 @@ class SiteFleet(msgspec.Struct, kw_only=True):
     seen: dict[str, IntervalSet] = {}
     ended: dict[str, int] = {}
     cancels: list[int] = []
+    withdrawn: list[Withdrawn] = []  #: parts of grants that its lead must still stop
     pilot_nodes: dict[str, str] = {}  #: name of the node of each pilot
     closed: bool = False  #: its lead knows that nothing follows
     finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
@@ -272,6 +273,7 @@ class Granted(msgspec.Struct, tag_field="e", tag="granted", kw_only=True):
     drain: bool = False
     ends: list[End] = []
     leave: list[str] = []
+    withdrawn: list[Withdrawn] = []
 
 
 class Read(msgspec.Struct, tag_field="e", tag="read", kw_only=True):
