@@ -426,9 +426,7 @@ def test_damaged_bytes_hold_back_no_other_event(place: Place) -> None:
         it.close()
 
 
-@pytest.mark.parametrize(
-    ("every_s", "output"), [(0.0, SPREAD), (0.03, Output(name="hits", path="hits.txt"))]
-)
+@pytest.mark.parametrize(("every_s", "output"), [(0.0, SPREAD), (0.03, Output(name="hits", path="hits.txt"))])
 def test_nothing_comes_early_where_the_site_says_so_or_no_output_is_a_file_of_an_event(
     place: Place, every_s: float, output: Output
 ) -> None:
