@@ -21,6 +21,9 @@ from tidemill.server.read.waiting import Cause
 
 PAGES = [
     "first-campaign",
+    "cheat-sheet",
+    "files-and-outputs",
+    "core-hours",
     "sweeps",
     "aggregate",
     "python-notebooks",
