@@ -97,7 +97,9 @@ def configuration(pages: list[Path]) -> list[str]:
     filled = text.replace(NO_DECISIONS, f'{{ "Decisions" = [{rows}\n    ] }}')
     (STAGE / "zensical.toml").write_text(filled, encoding="utf-8")
     listed = targets(tomllib.loads(text)["project"]["nav"])
-    problems = [] if NO_DECISIONS in text else [f"docs/zensical.toml has no place for decisions: {NO_DECISIONS}"]
+    problems = (
+        [] if NO_DECISIONS in text else [f"docs/zensical.toml has no place for decisions: {NO_DECISIONS}"]
+    )
     problems += [
         f"docs/zensical.toml lists `{page}` twice" for page in sorted(set(listed)) if listed.count(page) > 1
     ]

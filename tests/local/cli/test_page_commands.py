@@ -159,7 +159,8 @@ NOT_HERE: dict[str, dict[str, str]] = {
 
 
 def pages() -> list[Path]:
-    return [*sorted(path for path in DOCS.glob("*.md") if path.stem not in GENERATED), ROOT / "README.md"]
+    found = [*DOCS.glob("*.md"), *DOCS.glob("dev/*.md")]
+    return [*sorted(path for path in found if path.stem not in GENERATED), ROOT / "README.md"]
 
 
 def to_run(page: Path) -> list[str]:
