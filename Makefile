@@ -68,7 +68,7 @@ test: setup ## what fits in ten minutes: checks, unit, property, contract and en
 	@.venv/bin/python scripts/run_stages.py $(TEST)
 
 # WITHOUT="test-x test-y" leaves some out; ORDER="test-x test-y" runs only these.
-test-groups: setup ## every group of tests that needs a cluster, a server or a browser: see docs/dev/testing.md
+test-groups: setup ## every group of tests that needs a cluster, a server or a browser: see docs/testing.md
 	@.venv/bin/python scripts/run_stages.py $(WITHOUT:%=--without=%) $(ORDER)
 
 test-all: setup ## `make test`, then every group of tests 
