@@ -123,7 +123,11 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "accounting": {"tidemill report accounting --month 2026-10 --site lrz --user tide": SLURM},
     "cache-study": {"pip install": INDEX, "tidemill cache study": "far XRootD: tests/caches/test_cache_study.py"},
     "caches-contents": {"tidemill cache": CACHE},
-    "cheat-sheet": {"sh tidemill": OFFLINE, "export PATH": OFFLINE, "tidemill site init --enable": CLUSTER},
+    "cheat-sheet": {
+        "sh tidemill": OFFLINE, "export PATH": OFFLINE, "tidemill site init --enable": CLUSTER,
+        "tidemill job": "a job of more events: tests of canceled events", "rm -r": "the home of who installed it",
+    },
+    "core-hours": {"sacct": SLURM},
     "from-hyperqueue": {"hq submit": "HyperQueue: the page translates this command"},
     "gpus": {"tidemill run": GPUS},
     "guests-manners": {"sacct": SLURM},
