@@ -21,6 +21,9 @@ from tidemill.server.read.waiting import Cause
 
 PAGES = [
     "first-campaign",
+    "cheat-sheet",
+    "files-and-outputs",
+    "core-hours",
     "sweeps",
     "aggregate",
     "python-notebooks",
@@ -100,7 +103,7 @@ def test_the_commands_of_a_page_do_what_it_shows(page: str, place: Path) -> None
 
 def test_every_page_with_commands_to_run_is_run() -> None:
     with_commands = {
-        path.stem for path in DOCS.glob("*.md") if "\n```sh\n" in path.read_text(encoding="utf-8")
+        path.stem for path in DOCS.rglob("*.md") if "\n```sh\n" in path.read_text(encoding="utf-8")
     }
     assert with_commands == {*PAGES, *ELSEWHERE}
     root = DOCS.parent
