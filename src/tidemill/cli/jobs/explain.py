@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of
+from tidemill.cli.arriving import outputs_lines
 from tidemill.cli.jobs import events as some
-from tidemill.cli.jobs.arriving import outputs_lines
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.progress import waiting_text

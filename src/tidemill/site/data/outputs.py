@@ -28,6 +28,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+from msgspec.structs import replace
 
 from tidemill.errors import JobError, ProtocolError, SiteError
 from tidemill.files import (
@@ -47,20 +48,21 @@ from tidemill.model.job import InputKind, JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
 from tidemill.site.applications.part_names import Parts, part_names
-from tidemill.site.data.manifests import (
+from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
+from tidemill.site.data.placed.manifests import (
     ARRIVED,
-    Claim,
+    ClaimedFile,
     File,
     JobManifest,
     Listing,
     OutputMember,
+    is_changed,
     publish,
     read_manifest,
     stands,
     withdraw,
 )
-from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
 from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
@@ -342,15 +344,15 @@ class Deliverer:
             before = known.get((part.first, part.count))
             if before is not None and delivery.number == ARRIVED != before.delivery:
                 continue  # an earlier delivery of the job has it
+            marked = folder / f"{output.name}-{name}"
             if before is not None and before.file in reserved:
                 target = self._confine(folder / before.file, delivery.owner)
                 if before.sha256 == ref.sha256 and stands(target, ref.length, ref.sha256):
-                    made.append(
-                        _Built(None, target, msgspec.structs.replace(before, delivery=delivery.number))
-                    )
+                    made.append(_Built(None, target, replace(before, delivery=delivery.number)))
                     continue
+                if is_changed(target, (before.size_bytes, before.sha256), (ref.length, ref.sha256)):
+                    target = self._confine(marked, delivery.owner)  # what arrived is its owner's to change
             else:
-                marked = folder / f"{output.name}-{name}"
                 target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
                 if target in taken or target.name in reserved:
                     # `out.txt` and `out-{event}.txt` of a job have names in common
@@ -499,9 +501,11 @@ class Deliverer:
         except OSError as error:
             raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
 
-    def _claim(self, delivery: OutputDelivery, made: list[_Built], listings: _Listings) -> dict[Path, Claim]:
+    def _claim(
+        self, delivery: OutputDelivery, made: list[_Built], listings: _Listings
+    ) -> dict[Path, ClaimedFile]:
         """Write the manifests, after a check that nothing foreign stands where the files go."""
-        known: dict[Path, Claim] = {}
+        known: dict[Path, ClaimedFile] = {}
         folders: dict[Path, list[_Built]] = {}
         umask = self._umask.of(delivery.spec)
         for each in made:

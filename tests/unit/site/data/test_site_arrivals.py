@@ -22,10 +22,11 @@ from tidemill.errors import JobError
 from tidemill.model.arrival import FILES_PER_PAUSE, arrives, comes_when, pause_s
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver, JobSpec, Output, OutputKind, Pack
-from tidemill.site.data.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
 from tidemill.site.data.deliveries import Deliveries
-from tidemill.site.data.manifests import ARRIVED, JobManifest
 from tidemill.site.data.outputs import CanceledError, OutputDelivery
+from tidemill.site.data.placed.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
+from tidemill.site.data.placed.manifests import ARRIVED, JobManifest
+from tidemill.site.link.exchange import understood
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
@@ -134,6 +135,19 @@ def test_the_file_of_a_result_that_does_not_count_is_withdrawn_unless_it_was_cha
     place.deliverer.deliver(delivery(place, parts[:1]))
     assert sorted(path.name for path in folder(place).glob("*.txt")) == ["hits-0.txt", "hits-2.txt"]
     assert [each.file for each in manifest(place).files] == ["hits-0.txt"]
+
+
+def test_a_file_that_its_owner_changed_after_it_arrived_stays_beside_the_one_of_the_job(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    (folder(place) / "hits-1.txt").write_text("changed")
+    whole = delivery(place, parts)
+    (row,) = place.deliverer.deliver(whole)
+    expected = {"hits-0.txt": lines(0), "hits-1.txt": "changed", "hits-hits-1.txt": lines(1)}
+    assert {path.name: path.read_text() for path in folder(place).glob("*.txt")} == expected
+    assert [each.file for each in manifest(place).files] == ["hits-0.txt", "hits-hits-1.txt"]
+    assert place.deliverer.deliver(whole) == [row], "repeated, it changes nothing"
+    assert {path.name: path.read_text() for path in folder(place).glob("*.txt")} == expected
 
 
 def test_a_manifest_that_was_tampered_with_removes_nothing_elsewhere(place: Place, tmp_path: Path) -> None:
@@ -357,6 +371,14 @@ def test_files_arrive_batch_after_batch_and_the_server_hears_of_all_of_them(plac
         assert not it.arrivals.step(), "what has nothing more to come is not looked at again"
     finally:
         it.close()
+
+
+def test_an_older_server_is_not_told_what_has_arrived() -> None:
+    arrived = ArrivedReport(n=1, job=7, outputs=[])
+    result = DoneReport(n=2, lease=1, job=7, first=0, count=1, outputs=True, usage=PayloadUsage())
+    assert understood([arrived, result], frozenset((ArrivedReport,))) == [result]
+    assert understood([arrived, result], frozenset()) == [arrived, result]
+    assert understood([arrived, result], None) == [], "before its first answer"
 
 
 def test_an_agent_that_follows_goes_on_with_what_had_not_arrived(place: Place) -> None:
