@@ -262,6 +262,8 @@ pub struct InputDef {
     pub bytes: Option<u64>,
     /// some of its URLs are of the node's cache, which the pilot starts then; None = none is
     pub node_cache: Option<bool>,
+    /// `path` is a tar archive, and payloads find a directory with its files; None, false = the file as it is
+    pub unpack: Option<bool>,
 }
 
 /// What a line of an input, or a field of it, must match whole before it becomes part of an argument.

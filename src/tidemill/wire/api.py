@@ -429,7 +429,8 @@ class OwnerRow(msgspec.Struct, kw_only=True):
 
 
 class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`changed`: how many jobs (or sites) the action applied to; the others were not in a state for it."""
+    """`changed`: how many jobs (or sites, or events with `events`) the action applied to; the others were not in a state
+    for it."""
 
     changed: int
     unchanged: int
