@@ -429,7 +429,7 @@ class OwnerRow(msgspec.Struct, kw_only=True):
 
 
 class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`changed`: how many jobs (or sites, or events with `events`) the action applied to; the others were not in a state
+    """`changed`: how many jobs (or sites, or events with `events`) the action applied to; the others were in no state
     for it."""
 
     changed: int

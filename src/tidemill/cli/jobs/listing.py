@@ -64,13 +64,27 @@ def run(args: Namespace) -> int:
         return 0
     campaigns = shown_names([(row.owner, row.campaign) for row in rows])
     show_table(
-        ["JOB", "STATE", "DONE", "FAILED", "EVENTS", "TIME", "SITE", "APP", "NAME", "CAMPAIGN", "REASON"],
+        [
+            "JOB",
+            "STATE",
+            "DONE",
+            "FAILED",
+            "CANCELED",
+            "EVENTS",
+            "TIME",
+            "SITE",
+            "APP",
+            "NAME",
+            "CAMPAIGN",
+            "REASON",
+        ],
         [
             [
                 row.id,
                 row.state,
                 count_text(row.events_done),
                 count_text(row.events_failed) if row.events_failed else "-",
+                count_text(row.events_canceled) if row.events_canceled else "-",
                 count_text(row.events),
                 _time(row.started_us, row.ended_us),
                 row.site or "-",
@@ -81,7 +95,7 @@ def run(args: Namespace) -> int:
             ]
             for row, campaign in zip(rows, campaigns, strict=True)
         ],
-        right=(0, 2, 3, 4, 5),
+        right=(0, 2, 3, 4, 5, 6),
     )
     if len(rows) == args.limit:
         say(f"the newest {'job' if args.limit == 1 else f'{args.limit:,} jobs'}; --limit shows more")
