@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
-from tidemill.cli.jobs.events import define_events, job_of_events, told
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import define_events, job_of_events, one_job, told
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import (

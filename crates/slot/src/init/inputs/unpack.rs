@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_archives_are_read_or_refused() {
+    fn archives_that_are_cut_are_refused() {
         let honest = [member("1.txt", b'0', b"one"), member("2.txt", b'0', b"two")].concat();
         for cut in 0..honest.len() {
             let dir = tempfile::tempdir().unwrap();
