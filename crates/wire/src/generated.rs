@@ -262,6 +262,8 @@ pub struct InputDef {
     pub bytes: Option<u64>,
     /// some of its URLs are of the node's cache, which the pilot starts then; None = none is
     pub node_cache: Option<bool>,
+    /// `path` is a tar archive, and payloads find a directory with its files; None, false = the file as it is
+    pub unpack: Option<bool>,
 }
 
 /// FLEET/handed.json: of which jobs pilots have work now. For people; a lead that has ended leaves its last one.

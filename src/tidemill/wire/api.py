@@ -20,6 +20,10 @@ from tidemill.model.notification import Subscription
 from tidemill.model.retry.changes import JobChanges
 from tidemill.model.trouble import RefusedApplication, Trouble
 from tidemill.wire.activity import ActivityReport, RanReport
+from tidemill.wire.activity import PayloadTime as PayloadTime
+from tidemill.wire.activity import RanRange as RanRange
+from tidemill.wire.activity import TimesPage as TimesPage
+from tidemill.wire.activity import TimesReport as TimesReport
 from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import (
@@ -479,7 +483,8 @@ class OwnerRow(msgspec.Struct, kw_only=True):
 
 
 class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`changed`: how many jobs (or sites) the action applied to; the others were not in a state for it."""
+    """`changed`: how many jobs (or sites, or events with `events`) the action applied to; the others were in no state
+    for it."""
 
     changed: int
     unchanged: int
@@ -644,43 +649,6 @@ class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocat
     ended_us: int = 0
     held_cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = not known
     held_gpus: int = 0
-
-
-class PayloadTime(msgspec.Struct, frozen=True, array_like=True):
-    """One record of a pilot on events of a job: when they ran, where, and what they cost. `payloads` is more than 1
-    where the pilot joined several short ones of a slot, and 0 while a payload goes on to further ranges. Times:
-    microseconds, `started_us` and `ended_us` since 1970."""
-
-    first: int
-    count: int
-    payloads: int
-    node: str
-    slot: int
-    started_us: int
-    ended_us: int
-    wall_us: int
-    setup_us: int
-    user_us: int
-    system_us: int
-    failure: str = ""  #: a FailureClass; empty = the events are done
-    site: str = ""  #: set by the server
-
-
-class TimesReport(msgspec.Struct, kw_only=True, tag_field="t", tag="times"):
-    """When payloads of a job ran whose specification says `timed`. Counts for nothing else."""
-
-    n: int
-    job: int
-    times: list[PayloadTime]
-
-
-class TimesPage(msgspec.Struct, kw_only=True):
-    """Payload times of a job in the order in which they arrived. `next`: ask with `after` for more; always set, so that
-    a reader goes on where it was. `full`: the server keeps no more of this job."""
-
-    times: list[PayloadTime]
-    next: int
-    full: bool = False
 
 
 class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):

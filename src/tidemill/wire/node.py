@@ -150,6 +150,8 @@ class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None  #: of `path`, where it is a file
     #: some of its URLs are of the node's cache, which the pilot starts then; None = none is
     node_cache: bool | None = None
+    #: `path` is a tar archive, and payloads find a directory with its files; None, false = the file as it is
+    unpack: bool | None = None
 
 
 FORM_BASE = 1 << 40

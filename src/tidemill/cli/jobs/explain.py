@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.arriving import outputs_lines
-from tidemill.cli.jobs import events as some
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import check_events, define_events, one_job
 from tidemill.cli.progress import waiting_text
 from tidemill.cli.terminal import show, show_json
 from tidemill.model.job import STRESS_REASON
@@ -31,19 +30,21 @@ REASON_CHARACTERS_MIN = 20
 def define_explain(parser: Parser) -> None:
     """Options of `job explain`."""
     define_one(parser)
-    some.define_events(parser, "say what is with these events")
+    define_events(parser, "say what is with these events")
 
 
 def _explain_events(client: Client, detail: JobDetail, args: Namespace) -> int:
     """Print what is with some events of a job."""
-    some.check_events(detail, args.events)
-    failures = some.read_failures(client, detail.row.id) if detail.failed else []
-    found = some.states(detail, failures, args.events, now_us=clock.now_us())
+    check_events(detail, args.events)
+    from tidemill.client.event_states import lines, read_failures, states
+
+    failures = read_failures(client, detail.row.id) if detail.failed else []
+    found = states(detail, failures, args.events, now_us=clock.now_us())
     if args.json:
-        states = [{"events": str(which), "state": text} for which, text in found]
-        show_json({"job": detail.row.id, "state": detail.row.state, "events": states})
+        rows = [{"events": str(which), "state": text} for which, text in found]
+        show_json({"job": detail.row.id, "state": detail.row.state, "events": rows})
         return 0
-    for line in some.lines(found):
+    for line in lines(found):
         show(line)
     return 0
 

@@ -12,8 +12,7 @@ from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
-from tidemill.cli.jobs.events import define_events, job_of_events, told
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import define_events, job_of_events, one_job, told
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import (

@@ -86,12 +86,25 @@ def run(args: Namespace) -> int:
     groups = (folded(rows) if is_folding else [[row] for row in rows])[: args.limit]
     campaigns = shown_names([(group[0].owner, group[0].campaign) for group in groups])
     show_table(
-        ["JOB", "STATE", "DONE", "FAILED", "EVENTS", "TIME", "SITE", "APP", "NAME", "CAMPAIGN", "REASON"],
+        [
+            "JOB",
+            "STATE",
+            "DONE",
+            "FAILED",
+            "CANCELED",
+            "EVENTS",
+            "TIME",
+            "SITE",
+            "APP",
+            "NAME",
+            "CAMPAIGN",
+            "REASON",
+        ],
         [
             _cells(group[0], campaign) if len(group) == 1 else _folded_cells(group, campaign)
             for group, campaign in zip(groups, campaigns, strict=True)
         ],
-        right=(0, 2, 3, 4, 5),
+        right=(0, 2, 3, 4, 5, 6),
     )
     for line in sites_waiting(client, {row.site for row in rows if row.phase == Phase.ASSIGNED and row.site}):
         say(line)
@@ -131,6 +144,7 @@ def _cells(row: JobRow, campaign: str) -> list[object]:
         row.shown_state,
         count_text(row.events_done),
         count_text(row.events_failed) if row.events_failed else "-",
+        count_text(row.events_canceled) if row.events_canceled else "-",
         count_text(row.events),
         _time(row.started_us, row.ended_us),
         row.site or "-",
@@ -148,11 +162,13 @@ def _folded_cells(group: Sequence[JobRow], campaign: str) -> list[object]:
         (each for each in ("RUNNING", "ASSIGNED", "WAITING") if each in states), group[0].shown_state
     )
     failed = sum(row.events_failed for row in group)
+    canceled = sum(row.events_canceled for row in group)
     return [
         f"{group[-1].id}..{group[0].id}",
         state,
         count_text(sum(row.events_done for row in group)),
         count_text(failed) if failed else "-",
+        count_text(canceled) if canceled else "-",
         count_text(sum(row.events for row in group)),
         "-",
         ",".join(sorted({row.site for row in group if row.site})) or "-",

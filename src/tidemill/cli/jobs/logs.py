@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero, define_raw
-from tidemill.cli.jobs import events as some
 from tidemill.cli.jobs.job import define_one
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import check_events, define_events, one_job
 from tidemill.cli.terminal import hint, pass_on, say, show_json
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.quantities import count_text
@@ -34,7 +33,7 @@ def define_logs(parser: Parser) -> None:
         metavar="N",
         help="the payload that ran this event (default: the latest payload)",
     )
-    some.define_events(parser, f"the payloads that ran these events, {EVENTS_MAX} at most")
+    define_events(parser, f"the payloads that ran these events, {EVENTS_MAX} at most")
     parser.add_argument(
         "--timeout",
         type=count,
@@ -81,16 +80,18 @@ def logs(args: Namespace) -> int:
 def _logs_of_events(client: Client, detail: JobDetail, args: Namespace) -> int:
     """Print the logs of several events, each under a line with its number; of events that have none, what is with
     them."""
+    from tidemill.client.event_states import read_failures, states
+
     if args.event is not None:
         raise ConfigError("`--event` and `--events` cannot be combined", hint="name all events with --events")
-    some.check_events(detail, args.events)
+    check_events(detail, args.events)
     if len(args.events) > EVENTS_MAX:
         raise ConfigError(
             f"{count_text(len(args.events))} logs are asked for, at most {EVENTS_MAX} at once",
             hint="name fewer events; `tidemill errors` groups what failed by its cause",
         )
-    failures = some.read_failures(client, detail.row.id) if detail.failed else []
-    found = some.states(detail, failures, args.events, now_us=clock.now_us())
+    failures = read_failures(client, detail.row.id) if detail.failed else []
+    found = states(detail, failures, args.events, now_us=clock.now_us())
     logs = []
     for event in (event for span in args.events for event in range(*span)):
         log = client.log(detail.row.id, event=event, timeout_s=args.timeout)

@@ -70,9 +70,9 @@ def print_tables(data: ReportData) -> None:
     print_core_hours(data.core_hours)
     names = shown_names([(row.owner, row.name) for row in data.campaigns])
     show_table(
-        ["CAMPAIGN", "JOBS", "EVENTS", "DONE", "FAILED", "TIME", "EVENTS/S", "CPU/WALL"],
+        ["CAMPAIGN", "JOBS", "EVENTS", "DONE", "FAILED", "CANCELED", "TIME", "EVENTS/S", "CPU/WALL"],
         [campaign_cells(name, row) for name, row in zip(names, data.campaigns, strict=True)],
-        right=(1, 2, 3, 4, 5, 6, 7),
+        right=(1, 2, 3, 4, 5, 6, 7, 8),
     )
     show("")
     if data.wards:
@@ -106,6 +106,7 @@ def campaign_cells(name: str, row: CampaignRow) -> list[object]:
         count_text(row.events),
         count_text(row.events_done),
         count_text(row.events_failed),
+        count_text(row.events_canceled),
         duration_text(seconds),
         rate_text(ratio(row.events_done, seconds or 0)),
         percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),

@@ -230,7 +230,7 @@ class Settlement:
     def withdraw(self, job: s.SiteJob, events: IntervalSet) -> None:
         """Run these events no more, and report nothing of them: their owner has canceled them. Leads stop the payloads
         that run them. What is done stays."""
-        for first, end in [piece for span in events for piece in job.open.within(*span)]:
+        for first, end in [piece for span in job.open for piece in events.within(*span)]:
             self.settle(job, first, end)
         ready = [
             s.UndonePiece(at, until - at, piece.chunk_max, piece.form)
@@ -243,7 +243,7 @@ class Settlement:
                 self.unready(job)
         for number, held in list(job.grants.items()):
             fleet = self.state.fleets[held.fleet]
-            for first, end in [piece for span in events for piece in held.open.within(*span)]:
+            for first, end in [piece for span in held.open for piece in events.within(*span)]:
                 held.open.remove(first, end)
                 fleet.withdrawn.append(
                     Withdrawn(

@@ -1,16 +1,13 @@
-"""Some events of a job on the command line: `--events 100-199,205`, and what is with them."""
+"""What is with some events of a job: done, failed and why, canceled, at a site, waiting; and texts that name events."""
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Parser
-from tidemill.errors import ConfigError, JobError
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.quantities import count_text, counted_text, duration_text
+from tidemill.model.quantities import duration_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -18,48 +15,6 @@ if TYPE_CHECKING:
 
 FAILURES_READ = 1_000
 SHOWN_MAX = 80  #: characters of a list of events in a line
-
-
-def define_events(parser: Parser, what: str) -> None:
-    """The option `--events`."""
-    parser.add_argument(
-        "--events", type=events_list, metavar="LIST", help=f"{what}, such as `100-199,205` (default: all)"
-    )
-
-
-def events_list(text: str) -> IntervalSet:
-    """`100-199,205`. Raises ValueError."""
-    from argparse import ArgumentTypeError
-
-    try:
-        events = IntervalSet.parse(text.replace(" ", ""))
-    except ValueError as error:
-        raise ArgumentTypeError(f"{error}; write a list such as `100-199,205`") from error
-    if not events:
-        raise ArgumentTypeError("it names no event; write a list such as `100-199,205`")
-    return events
-
-
-def job_of_events(client: Client, args: Namespace, verb: str) -> int:
-    """The one job whose events are named. Raises ConfigError."""
-    from tidemill.cli.jobs.named import one_job
-
-    if len(args.jobs) + bool(args.campaign) != 1:
-        raise ConfigError(
-            f"`tidemill job {verb} --events` needs one job: events are numbered within a job",
-            hint=f"`tidemill job {verb} JOB --events {args.events}`, or --campaign NAME of a campaign of one job",
-        )
-    return args.jobs[0] if args.jobs else one_job(client, args.campaign)
-
-
-def check_events(detail: JobDetail, events: IntervalSet) -> None:
-    """Raises JobError if a job does not have all of these events. Pure."""
-    outside = events.copy()
-    outside.remove(0, detail.row.events)
-    if outside:
-        last = detail.row.events - 1
-        has = f"its events are 0 to {count_text(last)}" if last else "its only event is 0"
-        raise JobError(f"job {detail.row.id} has no event {shown(outside)}", hint=has)
 
 
 def shown(events: IntervalSet) -> str:
@@ -132,10 +87,3 @@ def _causes(failures: Iterable[FailureRow], failed: IntervalSet) -> Iterator[tup
 def lines(found: Iterable[tuple[IntervalSet, str]]) -> list[str]:
     """One line for each group of events. Pure."""
     return [f"{named(events)}: {text}" for events, text in found]
-
-
-def told(changed: int, unchanged: int, *, done: str, not_done: str) -> str:
-    """`100 events canceled, 3 had ended already`. Pure."""
-    return f"{counted_text(changed, 'event')} {done}" + (
-        f", {count_text(unchanged)} {not_done}" if unchanged else ""
-    )

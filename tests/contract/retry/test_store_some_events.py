@@ -8,7 +8,7 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, leases
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import JobSpec, Output
+from tidemill.model.job import Input, InputKind, JobSpec, Output, ReadAs
 from tidemill.server.errors import ConflictError, MissingError, RequestError
 from tidemill.server.read import api_pages
 from tidemill.wire.api import (
@@ -299,3 +299,24 @@ def test_sums_of_the_campaign_and_of_all_count_canceled_events(world: World) -> 
     retry(world, job, "4")
     (row,) = api_pages.campaigns(world.reader)
     assert (row.events_canceled, api_pages.counts(world.reader).events_canceled) == (3, 3)
+
+
+# ---- the outputs of an array as a directory ----------------------------------------------------------------------
+
+
+def test_a_site_of_an_older_version_gets_no_job_whose_input_it_would_not_unpack(world: World) -> None:
+    parts = Input(name="parts", url="file:///data/parts.tar", unpack=True)
+    old, new = world.submit(*[JobSpec(app="sim", inputs=[parts])] * 2)
+    site = Site(world)
+    site.parts = False
+    site.sync(ranges=1)
+    assert "of an older version, which unpacks no inputs" in world.job(old).row.reason
+    (lease,) = leases(Site(world, "n").sync())
+    assert (lease.job, lease.spec is not None and lease.spec.inputs[0].unpack) == (new, True)
+
+
+@pytest.mark.parametrize("more", [{"kind": InputKind.EACH}, {"read": ReadAs.URL}])
+def test_what_is_not_one_archive_cannot_be_unpacked(world: World, more: dict[str, Any]) -> None:
+    wrong = Input(name="parts", url="root://o//parts", unpack=True, **more)
+    with pytest.raises(RequestError, match="`unpack` of input parts is for an archive that all events read"):
+        world.submit(JobSpec(app="sim", inputs=[wrong]))
