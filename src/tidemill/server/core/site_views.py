@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.model.awaited import (
+from tidemill.model.figures.awaited import (
     HINDRANCES_MAX,
     REASON_CHARACTERS_MAX,
     REASONS_MAX,
