@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.model.awaited import Hindrance, QueuedReason
+from tidemill.model.figures.awaited import Hindrance, QueuedReason
 
 NODES_SHOWN_MAX = 64  #: of an allocation, whose samples are sent one by one
 VIEW_SAMPLES_MAX = 2_000  #: of one sync, means included

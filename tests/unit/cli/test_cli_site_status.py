@@ -12,8 +12,8 @@ from tidemill.batch.pbs.survey import NO_SCHEDULER
 from tidemill.batch.reasons import slurm_meaning
 from tidemill.cli.site.status import (
     NONE_RUNS,
+    LastKnown,
     Samples,
-    Waiting,
     _server_view,
     away_text,
     data_lines,
@@ -28,7 +28,7 @@ from tidemill.cli.site.status import (
 from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.harvest.account.records import PlanMade, PoolGone, Submitted, encode
 from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
-from tidemill.model.awaited import Hindrance, NodeCounts, QueuedReason
+from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.trouble import Trouble
 from tidemill.site.nodes.outage import clear_outage, read_outage, show_outage
 from tidemill.site.state.epoch import claim
@@ -85,9 +85,9 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
         == "no node is wholly idle; starts have failed, and the next is tried after a pause; new"
     )
     told = plan(100, waits_for="3 did not start; the next try at 20:41")
-    at_length = dict(metrics_lines(read_metrics(path), Waiting([plan(99), told])))
+    at_length = dict(metrics_lines(read_metrics(path), LastKnown([plan(99), told])))
     assert at_length["why no more"] == "no node is wholly idle; 3 did not start; the next try at 20:41; new"
-    stopped = dict(metrics_lines(read_metrics(path), Waiting([told], is_stopped=True)))
+    stopped = dict(metrics_lines(read_metrics(path), LastKnown([told], is_stopped=True)))
     assert stopped["why no more"] == "the site is stopped", "the metrics are older"
     assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
@@ -156,7 +156,7 @@ def test_why_no_more_nodes_are_asked_for_is_said_with_the_figures_of_the_last_po
     counts = NodeCounts(nodes=7, shared=6, free_min=3, free_max=3, cores=8, away=1)
     awaits = AwaitedNodes(polled_us=now_us, hindrances=[Hindrance(cause="idle", nodes=counts)])
     causes: Samples = {"tidemill_waits_for": [({"cause": "idle"}, 1.0)]}
-    said = dict(metrics_lines(causes, Waiting(awaits=awaits)))["why no more"]
+    said = dict(metrics_lines(causes, LastKnown(awaits=awaits)))["why no more"]
     assert said == (
         "waiting for a wholly idle node: 6 nodes have 3 of 8 cores free, and this version uses whole nodes; "
         "1 is down or drained"
@@ -164,7 +164,7 @@ def test_why_no_more_nodes_are_asked_for_is_said_with_the_figures_of_the_last_po
     word = "PartitionTimeLimit"
     queued = [QueuedReason(reason=word, allocations=4, meaning=slurm_meaning(word))]
     waits = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, queued=queued, hindrances=[])
-    said = dict(metrics_lines({}, Waiting(awaits=waits)))["why no more"]
+    said = dict(metrics_lines({}, LastKnown(awaits=waits)))["why no more"]
     assert said == (
         "4 allocations of Tidemill, asked for 1 m 17 s ago, wait in the queue; the batch system says "
         "`PartitionTimeLimit`: its time limit is above the limit of the partition: it cannot start as it is"

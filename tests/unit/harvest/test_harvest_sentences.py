@@ -8,7 +8,14 @@ from tidemill.batch.reasons import shown_reason, slurm_meaning
 from tidemill.harvest.machine.counting import count_nodes, held_nodes, with_away
 from tidemill.harvest.plan.sentences import awaited_text, hindrances_text, merged_hindrances, sentence
 from tidemill.harvest.plan.waves import SENTENCES, Binding
-from tidemill.model.awaited import Hindrance, NodeCounts, QueuedReason, queued_text, states_text, total
+from tidemill.model.figures.awaited import (
+    Hindrance,
+    NodeCounts,
+    QueuedReason,
+    queued_text,
+    states_text,
+    total,
+)
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
 from tidemill.wire.monitoring import AwaitedNodes
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.account.records import PlanMade
     from tidemill.model.trouble import Trouble
+    from tidemill.site.applications.catalogue import Applications
     from tidemill.site.data.moves import UnderWay
     from tidemill.site.nodes.outage import BatchOutage
     from tidemill.site.state.failed_runs import FailedRuns
@@ -51,7 +52,6 @@ def status(args: Namespace) -> int:
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.applications.checksums import RECORD
     from tidemill.site.data.transfer_node import under_way
-    from tidemill.site.nodes.last_poll import read_last_poll
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained, way_out
@@ -67,10 +67,10 @@ def status(args: Namespace) -> int:
     stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
     failed = read_failed_runs(directory)
     denied = denied_lines(directory)
-    plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
-    polled = read_last_poll(directory)
-    if polled is not None:
-        plans = polled.pools
+    samples, known = (
+        read_metrics(directory / "metrics.prom"),
+        last_known(directory, is_stopped=stopped is not None),
+    )
     if args.json:
         show_json(
             {
@@ -85,8 +85,8 @@ def status(args: Namespace) -> int:
                 "drained": stopped,
                 "denied": denied,
                 "batch_away": away,
-                "plans": plans,
-                "awaits": None if polled is None else polled.awaits,
+                "plans": known.plans,
+                "awaits": known.awaits,
                 "metrics": samples,
                 "moving": under_way(directory),
                 "troubles": _troubles(directory),
@@ -108,22 +108,25 @@ def status(args: Namespace) -> int:
     if stopped is not None:
         end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
         _line("stopped", f"{stopped or 'no reason given'}; {end}")
-    for plan in plans:
+    for plan in known.plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
-    waiting = Waiting(plans, None if polled is None else polled.awaits, is_stopped=stopped is not None)
-    for head, text in _figures(directory, samples, denied, waiting):
+    for head, text in _figures(directory, samples, denied, known):
         _line(head, text)
-    _line("applications", ", ".join(sorted(applications.by_name)) or "none")
-    for file, problem in sorted(applications.problems.items()):
-        _line("refused", f"{file}: {problem}")
-    for file in sorted(applications.pending):
-        _line("not read", f"{file}: it has large files, which the agent has not read yet")
+    _show_applications(applications)
     _show_row(config, row, why)
     _show_contact(config, directory)
     return 0
 
 
-class Waiting(NamedTuple):
+def _show_applications(applications: Applications) -> None:
+    _line("applications", ", ".join(sorted(applications.by_name)) or "none")
+    for file, problem in sorted(applications.problems.items()):
+        _line("refused", f"{file}: {problem}")
+    for file in sorted(applications.pending):
+        _line("not read", f"{file}: it has large files, which the agent has not read yet")
+
+
+class LastKnown(NamedTuple):
     """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
     agent that did not write them), and whether the site is stopped since."""
 
@@ -132,10 +135,22 @@ class Waiting(NamedTuple):
     is_stopped: bool = False
 
 
-NOTHING_KNOWN = Waiting()
+NOTHING_KNOWN = LastKnown()
 
 
-def _figures(directory: Path, samples: Samples, denied: list[str], waiting: Waiting) -> list[tuple[str, str]]:
+def last_known(directory: Path, *, is_stopped: bool) -> LastKnown:
+    """The plans and figures of the last poll; of an agent of an older version the plans that it recorded last."""
+    from tidemill.site.nodes.plan_log import read_last_poll
+
+    polled = read_last_poll(directory)
+    if polled is None:
+        return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped)
+    return LastKnown(polled.pools, polled.awaits, is_stopped)
+
+
+def _figures(
+    directory: Path, samples: Samples, denied: list[str], waiting: LastKnown
+) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
 
@@ -280,7 +295,7 @@ def newest_plans(directory: Path) -> list[PlanMade]:
 
 def plan_text(plan: PlanMade, *, now_s: float) -> str:
     """What a poll showed of a pool, and what was done, in words, with the age of the poll."""
-    from tidemill.model.awaited import states_text
+    from tidemill.model.figures.awaited import states_text
 
     age = f"as of {duration_text(max(0.0, now_s - plan.at_s))} ago"
     if plan.counts is not None:
@@ -324,7 +339,7 @@ def read_metrics(path: Path) -> Samples:
     return samples
 
 
-def metrics_lines(samples: Samples, waiting: Waiting = NOTHING_KNOWN) -> list[tuple[str, str]]:
+def metrics_lines(samples: Samples, waiting: LastKnown = NOTHING_KNOWN) -> list[tuple[str, str]]:
     """What people want to know of the metrics: (head, text). `waiting`: what is known at length.
 
     Metrics are written at polls: of a site that was stopped since they have an older cause.
@@ -430,7 +445,7 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     return lines
 
 
-def why_text(causes: Sequence[str], waiting: Waiting) -> str:
+def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
     """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
     wrote none; empty = nothing is known to hold back more."""
     from tidemill.harvest.plan.sentences import awaited_text, hindrances_text

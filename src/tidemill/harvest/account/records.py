@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ProtocolError
-from tidemill.model.awaited import NodeCounts
+from tidemill.model.figures.awaited import NodeCounts
 
 QUOTED_CHARS_MAX = 200
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tidemill.model.awaited import NodeCounts
+from tidemill.model.figures.awaited import NodeCounts
 from tidemill.model.machine import Node, NodeState, Snapshot
 
 

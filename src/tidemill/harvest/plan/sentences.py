@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 
 from tidemill.harvest.plan.waves import SENTENCES, Binding
-from tidemill.model.awaited import Hindrance, NodeCounts, QueuedReason, queued_text, total, wait_for_idle_text
+from tidemill.model.figures.awaited import (
+    Hindrance,
+    NodeCounts,
+    QueuedReason,
+    queued_text,
+    total,
+    wait_for_idle_text,
+)
 from tidemill.model.quantities import counted_text, duration_text
 from tidemill.wire.monitoring import AwaitedNodes
 

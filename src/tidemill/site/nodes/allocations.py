@@ -27,7 +27,7 @@ from tidemill.batch.reasons import shown_reason
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
-from tidemill.model.awaited import REASON_CHARACTERS_MAX, REASONS_MAX, QueuedReason
+from tidemill.model.figures.awaited import REASON_CHARACTERS_MAX, REASONS_MAX, QueuedReason
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site.nodes.batch_calls import ActionsDone

@@ -22,7 +22,7 @@ from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
-from tidemill.model.awaited import Hindrance
+from tidemill.model.figures.awaited import Hindrance
 from tidemill.model.quantities import counted_text
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
@@ -43,10 +43,9 @@ from tidemill.site.nodes.batch_calls import (
 from tidemill.site.nodes.doubts import CAUSE, Doubts
 from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
-from tidemill.site.nodes.last_poll import show_poll
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
-from tidemill.site.nodes.plan_log import PlanLog
+from tidemill.site.nodes.plan_log import PlanLog, show_poll
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
@@ -276,16 +275,18 @@ class Harvesting:
             if not (a.canceled_us or planning.has_left(a) or planning.is_at_work(a))
         ]
         not_asked = self._unreachable or self.doubts.text or self._starts_nothing
-        decided = [] if self._has_new_work else self._hindrances  # which the last poll did not know of
+        is_decided = (
+            self._policy is Policy.DEMAND or not self._has_new_work
+        )  # else the poll did not know of it
         snapshot = self.machine.snapshot
         is_known = snapshot is not None and not self._unreachable
         return AwaitedNodes(
             asked_us=min((a.intended_us for a in asked), default=0),
             next_us=self.next_poll_us,
-            why=not_asked or self.waits_for or "",
+            why=not_asked or (self.waits_for or "" if is_decided else ""),
             polled_us=int(snapshot.at_s * 1e6) if snapshot is not None and is_known else 0,
             starting=sum(a.state is AllocationState.ACTIVE for a in asked),
-            hindrances=[Hindrance(cause=not_asked)] if not_asked else decided,
+            hindrances=[Hindrance(cause=not_asked)] if not_asked else self._hindrances if is_decided else [],
             queued=self.book.queued_reasons(),
         )
 

@@ -27,7 +27,7 @@ from tidemill.harvest.plan.situation import (
     starts_per_hour,
 )
 from tidemill.harvest.plan.waves import Binding
-from tidemill.model.awaited import HINDRANCES_MAX, Hindrance
+from tidemill.model.figures.awaited import HINDRANCES_MAX, Hindrance
 from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand

@@ -10,7 +10,7 @@ import msgspec
 from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.situation import Decision, Holding, Situation
 from tidemill.harvest.plan.waves import SENTENCES, Binding
-from tidemill.model.awaited import NodeCounts
+from tidemill.model.figures.awaited import NodeCounts
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from tests.contract.server_world import SIM, Site, World, done, leases
 
 from tidemill import clock
 from tidemill.batch.reasons import slurm_meaning
-from tidemill.model.awaited import Hindrance, NodeCounts, QueuedReason
+from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.job import JobSpec
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
