@@ -30,6 +30,7 @@ from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import GpuUse
 from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
+from tidemill.site.staff.drain import pause_text
 from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
@@ -248,14 +249,8 @@ def withdrawn_starts(pause_s: float, now_us: int) -> Starts | None:
     """What may be started in a pause after others canceled allocations that waited; None = there is none."""
     if pause_s <= 0:
         return None
-    until = clock.utc_text(
-        now_us + int(pause_s * 1e6) + 999_999
-    )  # to the second: it changes with each cancel only
-    why = (
-        f"waiting allocations were canceled, and not by Tidemill: nothing is asked for until {until}; "
-        "`tidemill site resume --reason TEXT` ends this pause"
-    )
-    return Starts(pause_s=pause_s, why=why, cause=WITHDRAWN)
+    until_us = now_us + int(pause_s * 1e6) + 999_999  # shown to the second: it changes with each cancel only
+    return Starts(pause_s=pause_s, why=pause_text(until_us), cause=WITHDRAWN)
 
 
 def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:
