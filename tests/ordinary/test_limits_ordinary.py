@@ -21,9 +21,10 @@ events = 300
 
 
 def begin(person: SlurmPerson, *, nodes: int) -> None:
-    """A site at work for nobody yet."""
+    """A site that has read the machine, and has no work yet."""
     person.done("site", "init", "--enable", "--no-probe", "--nodes", str(nodes))
     person.done("up", "--detach")
+    person.cluster.wait(lambda: bool(records(person)), "the site has polled")
 
 
 def submit(person: SlurmPerson) -> None:
