@@ -97,6 +97,9 @@ def withdrawn(
     its end (MinJobAge), so one that is not shown before that time has not started.
     """
     shown = {job.name: job.number for job in jobs if carries_key(job.comment, key)}
+    for job in jobs:
+        if job.is_cut:
+            shown.pop(job.name, None)  # which elements it lacks is not known
     found = {}
     for name in missing:
         base, index = split_element(name)

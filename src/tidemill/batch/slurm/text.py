@@ -51,6 +51,9 @@ class OwnJob(NamedTuple):
     name: str
     comment: str
     limit_s: float | None = None
+    is_cut: bool = (
+        False  #: `folded` lacks elements: squeue shows 64 bytes of a list (squeue(1), SLURM_BITSTR_LEN)
+    )
 
     @property
     def id(self) -> str:
@@ -92,7 +95,7 @@ def own_jobs(output: bytes) -> list[OwnJob]:
         found.append(
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
-                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[9], row[10], parse_span(row[8]),
+                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[9], row[10], parse_span(row[8]), "..." in row[0],
             )
         )  # fmt: skip
     return found
