@@ -95,7 +95,8 @@ def own_jobs(output: bytes) -> list[OwnJob]:
         found.append(
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
-                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[9], row[10], parse_span(row[8]), "..." in row[0],
+                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[9], row[10],
+                parse_span(row[8]), "..." in row[0],
             )
         )  # fmt: skip
     return found
