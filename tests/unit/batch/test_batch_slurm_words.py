@@ -226,7 +226,7 @@ def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_o
     missing, waited_s = names[1:3], dict.fromkeys(names, 100.0)
 
     def gone(jobs: list[OwnJob], now_s: float, waited_s: dict[str, float] = waited_s) -> list[str]:
-        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, now_s=now_s, kept_s=300)]
+        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, since_s=now_s - 300)]
 
     assert gone(rest, 160.0) == missing
     assert gone([], 160.0) == [], "nothing of the array is shown: the controller may have lost it"

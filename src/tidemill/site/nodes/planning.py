@@ -170,26 +170,19 @@ def backlog_of(demand: Demand, limits: Limits) -> Backlog:
     )
 
 
-class Work(NamedTuple):
-    """The backlog in two parts: for any node, and for nodes with GPUs only (None = there is none)."""
-
-    plain: Backlog
-    on_gpus: Backlog | None = None
-
-
-def work_of(demand: Demand, limits: Limits) -> Work:
-    """The work in nodes, by what it needs. Of work that the server has beyond what is leased, all counts as what is
-    leased does; as plain work where there are both kinds."""
+def work_of(demand: Demand, limits: Limits) -> Backlog:
+    """The work in nodes, parted by what it needs. What the server has beyond what is leased counts as what is leased
+    does, and as plain work where there are both kinds."""
     part = demand.on_gpus
     if part is None:
-        return Work(backlog_of(demand, limits))
+        return backlog_of(demand, limits)
     rest = msgspec.structs.replace(
         demand,
         events=demand.events - part.events,
         core_s=demand.core_s - part.core_s,
         behind_core_s=demand.behind_core_s - part.behind_core_s,
     )
-    return Work(backlog_of(rest, limits), backlog_of(part, limits))
+    return msgspec.structs.replace(backlog_of(rest, limits), on_gpus=backlog_of(part, limits))
 
 
 class GpuAsk(NamedTuple):
