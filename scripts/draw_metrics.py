@@ -50,7 +50,8 @@ TAIL = """
   `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the batch
   system's scheduler does not run), `closed` (the partition is closed), `failed_starts`, `wide`
   (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's),
-  `doubt` (replies of the batch system are not believed, or one is being checked).
+  `doubt` (replies of the batch system are not believed, or one is being checked), `limit` (its time limit is short),
+  `withdrawn` (others canceled what waited, and the site pauses).
   `tidemill site status` describes the cause.
 - `tidemill_io_over_total` grows: nodes counted more operations or bytes on an area than the [I/O
   budget](dev/io-budget.md) allows; starts are slowed.

@@ -21,9 +21,10 @@ events = 300
 
 
 def begin(person: SlurmPerson, *, nodes: int) -> None:
-    """A site at work for nobody yet."""
+    """A site that has read the machine, and has no work yet."""
     person.done("site", "init", "--enable", "--no-probe", "--nodes", str(nodes))
     person.done("up", "--detach")
+    person.cluster.wait(lambda: bool(records(person)), "the site has polled")
 
 
 def submit(person: SlurmPerson) -> None:
@@ -72,7 +73,10 @@ def test_what_staff_cancel_while_it_waits_is_not_asked_for_again_until_it_is_res
         words = ("Users=root", "StartTime=now", "Duration=10", "Nodes=ALL", "Flags=IGNORE_JOBS")
         ordinary_cluster.run("scontrol", "create", "reservation", "ReservationName=repair", *words)
         submit(person)
-        waiting = lambda: len(ordinary_cluster.allocations("PD"))  # noqa: E731
+
+        def waiting() -> int:
+            return len(ordinary_cluster.allocations("PD"))
+
         ordinary_cluster.wait(lambda: waiting() == 2, "two wait", deadline_s=60)
         ordinary_cluster.run("scancel", "-u", "ada", "-t", "PENDING")
         ordinary_cluster.wait(lambda: "not by Tidemill" in status(person), "it is seen", deadline_s=60)

@@ -226,11 +226,14 @@ def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_o
     missing, waited_s = names[1:3], dict.fromkeys(names, 100.0)
 
     def gone(jobs: list[OwnJob], now_s: float, waited_s: dict[str, float] = waited_s) -> list[str]:
-        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, now_s=now_s, kept_s=300)]
+        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, since_s=now_s - 300)]
 
     assert gone(rest, 160.0) == missing
     assert gone([], 160.0) == [], "nothing of the array is shown: the controller may have lost it"
     assert gone(rest, 401.0) == [], "they may have started, ended, and been forgotten"
+    assert gone([each._replace(is_cut=True) for each in rest], 160.0) == [], (
+        "squeue has not shown all of the list"
+    )
     assert gone(rest, 160.0, {}) == [], "they were not seen waiting: they may yet appear"
     assert gone([job("13", "tm-a-e1-1", comment="")], 160.0) == []
 

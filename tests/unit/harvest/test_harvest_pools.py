@@ -461,9 +461,13 @@ def ordinary(*, gpu_jobs: tuple[str, ...] = (), idle: int = 4, **fields: Any) ->
 def asked(
     snapshot: Snapshot, *held: Held, backlog: Backlog = CAMPAIGN, on_gpus: Backlog | None = None
 ) -> dict[str, int]:
-    found = cut(snapshot, held, TERMS, backlog=backlog, on_gpus=on_gpus, limits=ORDINARY)
+    found = cut(snapshot, held, TERMS, backlog=both(backlog, on_gpus), limits=ORDINARY)
     decided = decide_each(found, lambda situation: decide(situation, Policy.YIELD))
     return {pool.name: sum(each.count for each in decision.submit) for pool, decision in decided}
+
+
+def both(backlog: Backlog, on_gpus: Backlog | None) -> Backlog:
+    return msgspec.structs.replace(backlog, on_gpus=on_gpus)
 
 
 def mine(name: str, **fields: Any) -> Held:
@@ -499,7 +503,7 @@ def test_work_with_gpus_has_the_nodes_with_gpus_and_no_others() -> None:
 def test_work_with_gpus_keeps_its_nodes_of_the_few_that_the_site_may_hold() -> None:
     few = msgspec.structs.replace(ORDINARY, nodes_max=4)
     training = Backlog(node_s=7200.0, nodes_max=1, event_s=60.0)
-    found = cut(ordinary(), (), TERMS, backlog=CAMPAIGN, on_gpus=training, limits=few)
+    found = cut(ordinary(), (), TERMS, backlog=both(CAMPAIGN, training), limits=few)
     decided = decide_each(found, lambda situation: decide(situation, Policy.YIELD))
     assert [(pool.name, sum(each.count for each in decision.submit)) for pool, decision in decided] == [
         ("batch/8c", 3),
@@ -513,7 +517,7 @@ def test_what_leaves_the_gpus_of_its_node_does_not_count_as_a_node_with_gpus() -
     snapshot = ordinary(gpu_jobs=("g0", "g1"))
     for leaves, missing in ((True, 2), (False, 0)):
         held = [mine(name, without_gpus=leaves) for name in ("g0", "g1")]
-        found = cut(snapshot, held, TERMS, backlog=nothing, on_gpus=training, limits=ORDINARY)
+        found = cut(snapshot, held, TERMS, backlog=both(nothing, training), limits=ORDINARY)
         equipped = next(pool for pool in found if pool.has_gpus)
         assert (equipped.gpu_nodes, len(equipped.bare)) == (missing, 2 if leaves else 0)
 

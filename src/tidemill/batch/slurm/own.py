@@ -88,20 +88,22 @@ def withdrawn(
     waited_s: Mapping[str, float],
     *,
     key: str,
-    now_s: float,
-    kept_s: float,
+    since_s: float,
 ) -> dict[str, Status]:
     """Elements of arrays that were canceled alone while they waited: Slurm shows others of the array and not these.
 
-    `waited_s`: when each allocation was last seen waiting. Slurm keeps an element that has started for `kept_s` after
-    its end (MinJobAge), so one that is not shown before that time has not started.
+    `waited_s`: when each allocation was last seen waiting; `since_s`: since when Slurm has kept all jobs (MinJobAge).
+    An element that was seen later, and that Slurm does not show, has not started.
     """
     shown = {job.name: job.number for job in jobs if carries_key(job.comment, key)}
+    for job in jobs:
+        if job.is_cut:
+            shown.pop(job.name, None)  # which elements it lacks is not known
     found = {}
     for name in missing:
         base, index = split_element(name)
         seen_s = waited_s.get(name)
-        if index is not None and seen_s is not None and base in shown and now_s - seen_s < kept_s:
+        if index is not None and seen_s is not None and base in shown and seen_s > since_s:
             found[name] = canceled_while_waiting(f"{shown[base]}_{index}")
     return found
 

@@ -300,9 +300,8 @@ class SlurmBatchSystem:
         """See `own.withdrawn`. Nothing is asked for where no such element was seen waiting before."""
         if not any(name in self._waited_s for name in missing):
             return {}
-        kept_s = job_age_s(self._survey.settings())
-        now_s = clock.monotonic_s()
-        found = own.withdrawn(missing, jobs, self._waited_s, key=self._key, now_s=now_s, kept_s=kept_s)
+        since_s = clock.monotonic_s() - job_age_s(self._survey.settings())
+        found = own.withdrawn(missing, jobs, self._waited_s, key=self._key, since_s=since_s)
         return {name: self._remember(name, status) for name, status in found.items()}
 
     def _vanished(self, name: str) -> Status:

@@ -54,6 +54,9 @@ class OwnJob(NamedTuple):
     cores: int = 0  #: CPUs of all its nodes, as `AllocCPUS` of sacct
     gpus: int | None = None  #: of all its nodes; None = those of its nodes, which it has for itself
     limit_s: float | None = None
+    is_cut: bool = (
+        False  #: `folded` lacks elements: squeue shows 64 bytes of a list (squeue(1), SLURM_BITSTR_LEN)
+    )
 
     @property
     def id(self) -> str:
@@ -96,7 +99,7 @@ def own_jobs(output: bytes) -> list[OwnJob]:
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
                 parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[13], row[14], _count_or_0(row[8]),
-                held_gpus(row[11], _count_or_0(row[9]), whole=row[10] in _WHOLE), parse_span(row[12]),
+                held_gpus(row[11], _count_or_0(row[9]), whole=row[10] in _WHOLE), parse_span(row[12]), "..." in row[0],
             )
         )  # fmt: skip
     return found

@@ -54,7 +54,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.data.transfer_node import under_way
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
-    from tidemill.site.staff.drain import drained, way_out
+    from tidemill.site.staff.drain import drained
     from tidemill.site.state.failed_runs import read_failed_runs
 
     directory = site_directory(args)
@@ -105,9 +105,7 @@ def status(args: Namespace) -> int:
     _show_agent(config, directory, owner, failed)
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
-    if stopped is not None:
-        end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
-        _line("stopped", f"{stopped or 'no reason given'}; {end}")
+    _show_stop(args, config, directory, stopped)
     for plan in known.plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
     for head, text in _figures(directory, samples, denied, known):
@@ -116,6 +114,17 @@ def status(args: Namespace) -> int:
     _show_row(config, row, why)
     _show_contact(config, directory)
     return 0
+
+
+def _show_stop(args: Namespace, config: SiteConfig, directory: Path, stopped: str | None) -> None:
+    """Why the site works no more, or asks for nothing now."""
+    from tidemill.site.staff.drain import paused, way_out
+
+    if stopped is not None:
+        end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
+        _line("stopped", f"{stopped or 'no reason given'}; {end}")
+    elif (pause := paused(directory)) is not None:
+        _line("paused", pause)
 
 
 def _show_applications(applications: Applications) -> None:

@@ -80,16 +80,16 @@ def cut(
     terms: Terms,
     *,
     backlog: Backlog,
-    on_gpus: Backlog | None = None,
     limits: Limits,
 ) -> list[Pool]:
     """The pools that we can use, in the order in which they are decided on: nodes with GPUs last, and among pools alike
     in that the one with most idle nodes first.
 
-    `backlog`: work for any node; `on_gpus`: besides, work that needs nodes with GPUs. Limits and backlog are those of
-    the whole site; each pool gets what the holdings of the other pools leave. Raises ConfigError for a partition that
+    Limits and backlog are those of the whole site; each pool gets what the holdings of the other pools leave. Work with
+    GPUs (`backlog.on_gpus`) is for nodes with GPUs, and all other for any node. Raises ConfigError for a partition that
     does not exist. Linear in nodes and jobs.
     """
+    on_gpus, backlog = backlog.on_gpus, msgspec.structs.replace(backlog, on_gpus=None)
     placed = matched(snapshot, held)
     taken = occupancy(snapshot, placed, reservation=terms.reservation, slack_s=terms.end_slack_s)
     groups = _with_named(_group(snapshot, terms, taken), snapshot, terms, taken, placed)

@@ -59,7 +59,7 @@ _CAUSES = Label(
     (
         "idle", "regular", "ours", "headroom", "payback", "backlog", "short", "learning", "nodes", "allocations",
         "waiting", "starts", "submits", "width", "grant", "hidden", "scheduler", "closed", "failed_starts", "wide",
-        "stopped", "contested", "doubt",
+        "stopped", "contested", "doubt", "limit", "withdrawn",
     ),
     about="what binds",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from tidemill.harvest.machine.windows import partitions
 from tidemill.harvest.plan.headroom import Headrooms
 from tidemill.harvest.plan.patience import Patience
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.situation import Limits
+from tidemill.harvest.plan.situation import Backlog, Limits
 from tidemill.log import Log
 from tidemill.model.devices import GPU
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
@@ -156,12 +156,12 @@ class SiteMachine:
         self.ledger = self._balance(state, living)
         limits = self._limits(starts, policy)
         observes = self._config.mode == "observe"
-        work = planning.Work(planning.anything(limits)) if observes else self._work(demand, limits)
+        work = planning.anything(limits) if observes else self._work(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
         snapshot, ending = planning.without_dying(as_regular(self.snapshot, apart), dying, self._ended)
         terms = self._terms(policy, ending)
-        pools = cut(snapshot, held, terms, backlog=work.plain, on_gpus=work.on_gpus, limits=limits)
+        pools = cut(snapshot, held, terms, backlog=work, limits=limits)
         plans = []
         ready: list[str] = []
         gpu_nodes = max((pool.gpu_nodes for pool in pools), default=0)
@@ -199,10 +199,10 @@ class SiteMachine:
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
 
-    def _work(self, demand: Demand, limits: Limits) -> planning.Work:
+    def _work(self, demand: Demand, limits: Limits) -> Backlog:
         """The backlog, by what it needs where the batch system shows which nodes have that."""
         if not self.has_gpus:
-            return planning.Work(planning.backlog_of(demand, limits))
+            return planning.backlog_of(demand, limits)
         return planning.work_of(demand, limits)
 
     def _with_headroom(self, pool: Pool) -> Pool:

@@ -33,6 +33,7 @@ from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import GpuUse
 from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
+from tidemill.site.staff.drain import pause_text
 from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
@@ -172,26 +173,19 @@ def backlog_of(demand: Demand, limits: Limits) -> Backlog:
     )
 
 
-class Work(NamedTuple):
-    """The backlog in two parts: for any node, and for nodes with GPUs only (None = there is none)."""
-
-    plain: Backlog
-    on_gpus: Backlog | None = None
-
-
-def work_of(demand: Demand, limits: Limits) -> Work:
-    """The work in nodes, by what it needs. Of work that the server has beyond what is leased, all counts as what is
-    leased does; as plain work where there are both kinds."""
+def work_of(demand: Demand, limits: Limits) -> Backlog:
+    """The work in nodes, parted by what it needs. What the server has beyond what is leased counts as what is leased
+    does, and as plain work where there are both kinds."""
     part = demand.on_gpus
     if part is None:
-        return Work(backlog_of(demand, limits))
+        return backlog_of(demand, limits)
     rest = msgspec.structs.replace(
         demand,
         events=demand.events - part.events,
         core_s=demand.core_s - part.core_s,
         behind_core_s=demand.behind_core_s - part.behind_core_s,
     )
-    return Work(backlog_of(rest, limits), backlog_of(part, limits))
+    return msgspec.structs.replace(backlog_of(rest, limits), on_gpus=backlog_of(part, limits))
 
 
 class GpuAsk(NamedTuple):
@@ -251,14 +245,8 @@ def withdrawn_starts(pause_s: float, now_us: int) -> Starts | None:
     """What may be started in a pause after others canceled allocations that waited; None = there is none."""
     if pause_s <= 0:
         return None
-    until = clock.utc_text(
-        now_us + int(pause_s * 1e6) + 999_999
-    )  # to the second: it changes with each cancel only
-    why = (
-        f"waiting allocations were canceled, and not by Tidemill: nothing is asked for until {until}; "
-        "`tidemill site resume --reason TEXT` ends this pause"
-    )
-    return Starts(pause_s=pause_s, why=why, cause=WITHDRAWN)
+    until_us = now_us + int(pause_s * 1e6) + 999_999  # shown to the second: it changes with each cancel only
+    return Starts(pause_s=pause_s, why=pause_text(until_us), cause=WITHDRAWN)
 
 
 def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:

@@ -90,9 +90,22 @@ def drained(site_dir: Path) -> str | None:
     return stop.reason
 
 
-def is_paused(site_dir: Path) -> bool:
-    """Whether the agent pauses because others canceled allocations that waited."""
-    return (site_dir / "paused.json").exists()
+def pause_text(until_us: int) -> str:
+    """Why nothing is asked for until then."""
+    return (
+        "allocations that waited were canceled, and not by Tidemill: nothing is asked for until "
+        f"{clock.utc_text(until_us)}; `tidemill site resume --reason TEXT` ends this pause"
+    )
+
+
+def paused(site_dir: Path) -> str | None:
+    """Why the agent pauses, after others canceled allocations that waited; None where it does not."""
+    content = read_bounded(site_dir / "paused.json", TEXT_BYTES_MAX)
+    try:
+        until_us = msgspec.json.decode(content or b"0", type=int)
+    except UNDECODABLE:
+        return None
+    return pause_text(until_us) if until_us > clock.now_us() else None
 
 
 # ---- the agent's side ----

@@ -33,6 +33,7 @@ PAUSE_S, PAUSE_MAX_S = 300.0, 3600.0
 OCCASION_S, OCCASIONS_S = 60.0, 86_400.0
 """Cancels closer together than the first are one occasion; those of the last day count."""
 
+SECOND_US = 1_000_000
 _log = Log("guest")
 
 
@@ -114,7 +115,7 @@ class StopControl:
         self._config = site.config
         self._next_s = 0.0
         self._mail: Future[None] | None = None
-        self._is_paused = False
+        self._paused_until_us = 0
         drain.show_stop(site.directory, site.state.stop)
         drain.show_pause(site.directory, 0)
 
@@ -166,9 +167,12 @@ class StopControl:
         if requests and requests[-1].at_us > withdrawn_us[-1]:
             self._work_again(requests[-1], was="a pause after waiting allocations were canceled")
             until_us = 0
-        if bool(until_us) != self._is_paused:
-            self._is_paused = bool(until_us)
-            drain.show_pause(self._site.directory, until_us)
+        if abs(until_us - self._paused_until_us) > SECOND_US:
+            self._paused_until_us = until_us
+            try:
+                drain.show_pause(self._site.directory, until_us)
+            except SiteError as error:
+                _log.error("paused.unwritten", reason=error.message)
             if until_us:
                 _log.warning(
                     "site.paused", until=clock.utc_text(until_us), reason="others canceled what waited"
