@@ -115,10 +115,15 @@ class _Steady(logging.Handler):
         if before and self.failed == before:
             self.failed = 0
             fields = {"lines": before, "reason": self.why}
-            told = {"name": "tidemill.log", "levelno": logging.WARNING, "levelname": "WARNING", "msg": "log.resumed"}
+            told = {
+                "name": "tidemill.log",
+                "levelno": logging.WARNING,
+                "levelname": "WARNING",
+                "msg": "log.resumed",
+            }
             super().emit(logging.makeLogRecord({**told, "tidemill_fields": fields}))
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, ARG002 - logging names it
+    def handleError(self, record: logging.LogRecord) -> None:
         self.failed += 1
         self.why = str(sys.exception())[:200]
 

@@ -198,6 +198,7 @@ def test_a_full_disk_is_an_error_in_words(person: SlurmPerson) -> None:
     small.mkdir()
     Path(small).chmod(0o777)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k,mode=0777", "tm-test", str(small)], check=True)
+    (small / "other").write_bytes(b"x" * 8192)  # what takes all of it
     try:
         answer = person.run("site", "init", str(small / "site"), "--no-probe")
     finally:

@@ -30,7 +30,12 @@ logging.getLogger("library").warning("of a library")
 
 def python(code: str, *words: str, stderr: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *words],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

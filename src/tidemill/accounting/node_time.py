@@ -43,7 +43,7 @@ class NodeTime(msgspec.Struct, frozen=True, kw_only=True):
     part: float
 
 
-class Held(NamedTuple):
+class HeldNode(NamedTuple):
     """A node that a job held: cores, start and end; None = it runs."""
 
     node: str
@@ -83,7 +83,7 @@ def recent(
     raise AssertionError("there is a last window")
 
 
-def read(text: str, cores: Mapping[str, int]) -> Iterator[Held]:
+def read(text: str, cores: Mapping[str, int]) -> Iterator[HeldNode]:
     """The nodes of `cores` that jobs held, by sacct's rows of COLUMNS. Raises ProtocolError where rows do not fit."""
     times, rows, unreadable = LogClock(UTC), 0, 0
     for line in text.split("\n"):
@@ -102,13 +102,13 @@ def read(text: str, cores: Mapping[str, int]) -> Iterator[Held]:
         each = max(1, many // len(nodes))
         for name in nodes:
             if name in cores:
-                yield Held(name, each, start_s, end_s)
+                yield HeldNode(name, each, start_s, end_s)
     if unreadable > max(3, rows * UNREADABLE_SHARE_MAX):
         raise ProtocolError(f"{unreadable} of {rows} rows of sacct cannot be read")
 
 
 def shares(
-    held: Iterable[Held], cores: Mapping[str, int], idle: Collection[str], span: tuple[int, int]
+    held: Iterable[HeldNode], cores: Mapping[str, int], idle: Collection[str], span: tuple[int, int]
 ) -> NodeTime:
     """How the nodes' time between the two times was used. A job without an end on a node that is idle now has ended
     unseen by slurmdbd (sacctmgr(1), "RunAwayJobs"), and is left out."""
@@ -119,9 +119,7 @@ def shares(
             continue
         start_s, end_s = max(each.start_s, since_s), min(each.end_s or until_s, until_s)
         if end_s > start_s:
-            changes.setdefault(each.node, []).extend(
-                ((start_s, 1, each.cores), (end_s, -1, -each.cores))
-            )
+            changes.setdefault(each.node, []).extend(((start_s, 1, each.cores), (end_s, -1, -each.cores)))
     used_s = part_s = 0
     for name, found in changes.items():
         used, part = _used(sorted(found), cores[name])
@@ -147,14 +145,14 @@ def _used(changes: Sequence[tuple[int, int, int]], cores: int) -> tuple[int, int
     return used_s, part_s
 
 
-def _bounded(held: Iterable[Held]) -> Iterator[Held]:
+def _bounded(held: Iterable[HeldNode]) -> Iterator[HeldNode]:
     for number, each in enumerate(held):
         if number >= SHARES_MAX:
             raise OverflowError(f"jobs held more than {SHARES_MAX} nodes")
         yield each
 
 
-def _check_complete(held: Sequence[Held], busy: Collection[str]) -> None:
+def _check_complete(held: Sequence[HeldNode], busy: Collection[str]) -> None:
     """Raises SiteError where most of the nodes that are busy now have no running job."""
     running = {each.node for each in held if each.end_s is None}
     seen = sum(name in running for name in busy)

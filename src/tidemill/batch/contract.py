@@ -158,7 +158,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     launchers: list[str] = []  #: `srun`, `mpiexec (Open MPI 4.1.4)`
     limits: list[str] = []  #: others of the user's accounts and QOS, in the batch system's words
     is_accounted: bool = False  #: sacct can be asked for past jobs
-    refused: str = ""  #: why a job of one whole node would be refused now; empty = it would not be, or unknown
+    refused: str = (
+        ""  #: why a job of one whole node would be refused now; empty = it would not be, or unknown
+    )
     scheduler: dict[str, str] = {}  #: settings that matter to a guest: cycle, resolution, kill wait
     notes: list[str] = []
 

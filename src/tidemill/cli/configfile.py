@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,15 @@ def brief(
     head: Sequence[str],
     values: Mapping[str, str],
     origins: Mapping[str, str],
-    offered: Collection[str] = (),
     tail: str = "",
 ) -> str:
-    """A short TOML file: the keys in `values` set, those in `offered` commented, no others; a line about each.
+    """A short TOML file of the keys in `values` and no others, with a line about each; where a value is empty, the key
+    is commented and shows its default.
 
-    `head`: lines of its first comment; `values`, `origins` and `tail` as `commented` takes them.
+    `head`: lines of its first comment; the rest as `commented` takes it.
     """
     lines = [f"# {line}" for line in head]
-    shown = [key for key in config.describe(record) if key.key in values or key.key in offered]
+    shown = [key for key in config.describe(record) if key.key in values]
     table = None
     for key in sorted(
         shown, key=lambda key: "." in key.key
@@ -86,7 +86,7 @@ def brief(
             about += f"{'' if about.endswith('?') else '.'} -> {origins[key.key]}"
         lines += [f"# {line}" for line in textwrap.wrap(about, BRIEF_WRAP)]
         default = "" if key.default in (None, "none") else f" {key.default}"
-        lines.append(f"{name} = {values[key.key]}" if key.key in values else f"# {name} ={default}")
+        lines.append(f"{name} = {values[key.key]}" if values[key.key] else f"# {name} ={default}")
     return "\n".join(lines) + "\n" + (f"\n{tail.strip()}\n" if tail else "")
 
 

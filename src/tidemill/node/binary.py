@@ -17,8 +17,8 @@ FORMER = "TIDEMILL_NODE"
 
 
 def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None = None) -> Path:
-    """The path of the binary: in the site directory, else $TIDEMILL_NODE_BINARY, else beside this Python's scripts, else on
-    PATH.
+    """The path of the binary: in the site directory, else $TIDEMILL_NODE_BINARY, else beside this Python's scripts,
+    else on PATH.
 
     A file of the site, or a variable, that names no executable is an error, not a reason to look elsewhere. Raises
     ConfigError, which lists every place that was searched.

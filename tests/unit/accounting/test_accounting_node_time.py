@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tidemill import clock
-from tidemill.accounting.node_time import Held, NodeTime, read, recent, shares
+from tidemill.accounting.node_time import HeldNode, NodeTime, read, recent, shares
 from tidemill.batch.run import CommandResult, LongReplyError
 from tidemill.batch.slurm.text import FIELD
 from tidemill.errors import ProtocolError, SiteError
@@ -25,21 +25,20 @@ def row(start: str, end: str, cpus: int, nodes: str) -> str:
 
 
 def reply(text: str, status: int = 0, errors: str = "") -> CommandResult:
-    return CommandResult(
-        command="sacct", status=status, output=text.encode(), errors=errors, seconds=0.1
-    )
+    return CommandResult(command="sacct", status=status, output=text.encode(), errors=errors, seconds=0.1)
 
 
-def used(*held: Held, idle: tuple[str, ...] = (), cores: dict[str, int] | None = None) -> NodeTime:
+def used(*held: HeldNode, idle: tuple[str, ...] = (), cores: dict[str, int] | None = None) -> NodeTime:
     return shares(held, cores or CORES, idle, (0, 10 * HOUR_S))
 
 
 def test_rows_become_the_cores_that_jobs_held_on_the_nodes_asked_for() -> None:
-    text = row(at(1), at(2), 10, "n[1-2]") + row(at(3), "Unknown", 4, "n2,other") + row("Unknown", "Unknown", 0, "None assigned")
+    text = row(at(1), at(2), 10, "n[1-2]") + row(at(3), "Unknown", 4, "n2,other")
+    text += row("Unknown", "Unknown", 0, "None assigned")
     assert list(read(text, CORES)) == [
-        Held("n1", 5, HOUR_S, 2 * HOUR_S),
-        Held("n2", 5, HOUR_S, 2 * HOUR_S),
-        Held("n2", 2, 3 * HOUR_S, None),
+        HeldNode("n1", 5, HOUR_S, 2 * HOUR_S),
+        HeldNode("n2", 5, HOUR_S, 2 * HOUR_S),
+        HeldNode("n2", 2, 3 * HOUR_S, None),
     ]
 
 
@@ -51,21 +50,25 @@ def test_rows_of_another_form_are_an_error_and_a_few_are_not() -> None:
 
 
 def test_a_node_is_idle_full_or_partly_used() -> None:
-    whole = used(Held("n1", 8, 0, 5 * HOUR_S), Held("n2", 5, 0, 10 * HOUR_S))
+    whole = used(HeldNode("n1", 8, 0, 5 * HOUR_S), HeldNode("n2", 5, 0, 10 * HOUR_S))
     assert (whole.idle, whole.part) == (0.25, 0.5)
     # two jobs that overlap fill the node while both run
-    both = used(Held("n1", 4, 0, 4 * HOUR_S), Held("n1", 4, 2 * HOUR_S, 6 * HOUR_S), cores={"n1": 8})
+    both = used(HeldNode("n1", 4, 0, 4 * HOUR_S), HeldNode("n1", 4, 2 * HOUR_S, 6 * HOUR_S), cores={"n1": 8})
     assert (both.idle, both.part) == (0.4, 0.4)
 
 
 def test_jobs_count_within_the_span_only_and_those_that_run_until_its_end() -> None:
-    found = used(Held("n1", 8, -5 * HOUR_S, HOUR_S), Held("n2", 8, 9 * HOUR_S, None), Held("n2", 8, 20 * HOUR_S, None))
+    found = used(
+        HeldNode("n1", 8, -5 * HOUR_S, HOUR_S),
+        HeldNode("n2", 8, 9 * HOUR_S, None),
+        HeldNode("n2", 8, 20 * HOUR_S, None),
+    )
     assert found.idle == pytest.approx(0.9)
 
 
 def test_a_job_without_an_end_on_an_idle_node_has_ended_unseen() -> None:
-    assert used(Held("n1", 8, 0, None), idle=("n1",)).idle == 1.0
-    assert used(Held("n1", 8, 0, None)).idle == 0.5
+    assert used(HeldNode("n1", 8, 0, None), idle=("n1",)).idle == 1.0
+    assert used(HeldNode("n1", 8, 0, None)).idle == 0.5
 
 
 def test_without_jobs_all_of_the_time_was_idle() -> None:
@@ -104,4 +107,6 @@ def test_an_accounting_that_hides_other_users_jobs_gives_no_share() -> None:
 
 def test_an_accounting_that_fails_is_an_error_that_quotes_it() -> None:
     with pytest.raises(SiteError, match="slurm_persist_conn_open"):
-        recent(CORES, idle=[], busy=[], asked=lambda command, timeout_s: reply("", 1, "sacct: error: slurm_persist_conn_open"))
+        recent(
+            CORES, idle=[], busy=[], asked=lambda *_: reply("", 1, "sacct: error: slurm_persist_conn_open")
+        )

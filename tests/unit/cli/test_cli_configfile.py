@@ -93,9 +93,10 @@ def test_a_short_file_has_the_keys_that_people_change_and_tables_behind_them() -
     text = brief(
         SiteConfig,
         head=["T"],
-        values=NEEDED | {"harvest.tcp": '"nodes"', "data_roots": "[]", "allow_adhoc": "true"},
+        values=NEEDED
+        | {"harvest.tcp": '"nodes"', "data_roots": "[]", "allow_adhoc": "true"}
+        | {"nodes_max": "", "cluster.directives": "", "contact": ""},
         origins={"name": "you said so", "harvest.tcp": "unknown", "allow_adhoc": "yours"},
-        offered=["nodes_max", "cluster.directives", "contact"],
     )
     read = config.loads(text, SiteConfig, source=HERE)
     assert (read.name, read.harvest.tcp, read.nodes_max, read.allow_adhoc) == ("n", "nodes", 100, True)

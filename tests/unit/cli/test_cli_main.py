@@ -146,7 +146,14 @@ def test_the_server_of_another_machine_is_not_started_by_up(
 ) -> None:
     (tmp_path / "secret").write_text("s" * 40)
     (tmp_path / "secret").chmod(0o600)
-    words = ["--server", "https://127.0.0.1:1", "--secret-file", str(tmp_path / "secret"), "--home", str(tmp_path)]
+    words = [
+        "--server",
+        "https://127.0.0.1:1",
+        "--secret-file",
+        str(tmp_path / "secret"),
+        "--home",
+        str(tmp_path),
+    ]
     assert main(["jobs", *words]) == 3
     said = capsys.readouterr().err
     assert "failed to reach the server at https://127.0.0.1:1" in said

@@ -394,7 +394,9 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
                 is_default=value(line, "Default") == "YES",
                 is_shared=not value(line, "OverSubscribe").startswith("EXCLUSIVE"),
                 gives_all=value(line, "OverSubscribe").startswith("EXCLUSIVE"),
-                sharing=f"OverSubscribe={value(line, 'OverSubscribe')}" if value(line, "OverSubscribe") else "",
+                sharing=f"OverSubscribe={value(line, 'OverSubscribe')}"
+                if value(line, "OverSubscribe")
+                else "",
                 accounts=() if value(line, "AllowAccounts") == "ALL" else _list(value(line, "AllowAccounts")),
                 tier=1 if tier is None else tier,
                 preempted=mode if preempts and mode in ("cancel", "requeue", "suspend") else "",

@@ -119,11 +119,7 @@ def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed
     where = "" if args.dir is None else f" {directory}"
     is_up = args.dir is None and read.is_its_own
     if changed and _agent_lives(directory):
-        restart = (
-            "`tidemill up --stop; tidemill up --detach`"
-            if is_up
-            else f"`tidemill site run{where}`"
-        )
+        restart = "`tidemill up --stop; tidemill up --detach`" if is_up else f"`tidemill site run{where}`"
         _hint(f"its agent has read the old file: start it again, {restart}")
     elif is_up:
         _hint(

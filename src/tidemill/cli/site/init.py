@@ -264,12 +264,12 @@ def draw(suggestion: Suggestion) -> str:
     from tidemill.config.site import SiteConfig
 
     values = {each.key: each.value for each in suggestion.choices if each.value}
+    offered = OFFERED_ON_CLUSTERS if "batch" in values else OFFERED_HERE
     return brief(
         SiteConfig,
         head=HEAD,
-        values=values,
+        values=dict.fromkeys(offered, "") | values,
         origins={each.key: each.origin for each in suggestion.choices},
-        offered=OFFERED_ON_CLUSTERS if "batch" in values else OFFERED_HERE,
         tail=suggestion.tail,
     )
 

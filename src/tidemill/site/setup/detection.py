@@ -290,15 +290,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
             )
         )
     findings.append(_account_finding(facts, wishes))
-    if facts.refused:
-        findings.append(
-            Finding(
-                "submit",
-                "fail",
-                f"a job of one node would be refused: {facts.refused}",
-                advise(facts.refused) or "ask the centre's staff, with these words",
-            )
-        )
+    findings += _submit_findings(facts, partition, wishes)
     if facts.others_hidden:
         findings.append(
             Finding(
@@ -314,22 +306,36 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
                 "arrays", "warn", "switched off (MaxArraySize 0 or the like): one submit for each allocation"
             )
         )
-    yours = facts.accounts if wishes.account is None else [wishes.account]
-    if partition is not None and partition.accounts and yours and not set(yours) & set(partition.accounts):
-        findings.append(
-            Finding(
-                "submit",
-                "warn",
-                f"partition {partition.name} runs jobs of these accounts only: {', '.join(partition.accounts)}",
-                f"yours: {', '.join(yours)}; name another partition, or ask the centre's staff",
-            )
-        )
     limits = _limits(facts, partition)
     if limits:
         findings.append(Finding("limits", "ok", "; ".join(limits)))
     told = [note for note in facts.notes if not (facts.others_hidden and "hidden" in note)]
     findings += [Finding("note", "ok", note) for note in told]
     return findings
+
+
+def _submit_findings(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes) -> list[Finding]:
+    """Why a submission would be refused, or would wait for ever."""
+    if facts.refused:
+        return [
+            Finding(
+                "submit",
+                "fail",
+                f"a job of one node would be refused: {facts.refused}",
+                advise(facts.refused) or "ask the centre's staff, with these words",
+            )
+        ]
+    yours = facts.accounts if wishes.account is None else [wishes.account]
+    if partition is None or not partition.accounts or not yours or set(yours) & set(partition.accounts):
+        return []
+    return [
+        Finding(
+            "submit",
+            "warn",
+            f"partition {partition.name} runs jobs of these accounts only: {', '.join(partition.accounts)}",
+            f"yours: {', '.join(yours)}; name another partition, or ask the centre's staff",
+        )
+    ]
 
 
 def _limits(facts: Facts, partition: PartitionFacts | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether Tidemill fits a partition: from what its nodes do now, and did in the last day, to what can be expected. Pure.
+"""Whether Tidemill fits a partition: from what its nodes do now and did in the last day, to what to expect. Pure.
 
 This version uses whole nodes. On clusters whose nodes are shared, a node with one small job on it is of no use to it.
 """
@@ -109,10 +109,14 @@ def _rest(now: NodesNow, past: NodeTime | None) -> str:
     """Free cores that are of no use, and what follows."""
     parts = ""
     if now.part:
-        free = f"{now.free_least}" if now.free_least == now.free_most else f"{now.free_least} to {now.free_most}"
+        free = (
+            f"{now.free_least}" if now.free_least == now.free_most else f"{now.free_least} to {now.free_most}"
+        )
         verb = "has" if now.part == 1 else "have"
         cores = f"{free} of {now.cores}" if now.cores else free
-        parts = f"{counted_text(now.part, 'node')} {verb} cores free that it cannot use ({cores} cores each). "
+        parts = (
+            f"{counted_text(now.part, 'node')} {verb} cores free that it cannot use ({cores} cores each). "
+        )
     if now.idle:
         return f"{parts}Work can start now."
     if past is None:

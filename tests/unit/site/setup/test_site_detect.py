@@ -239,7 +239,11 @@ def test_the_next_command_of_a_site_is_the_one_that_starts_it(batch: str) -> Non
     assert "next: `tidemill run -- hostname`" in own
     assert "missing" not in own
     far = steps_of(server="https://tide.example.org:7000", batch=batch)
-    assert "`tidemill site run`" in far.splitlines()[-1] if batch == "local" else "next: `tidemill site run`" in far
+    assert (
+        "`tidemill site run`" in far.splitlines()[-1]
+        if batch == "local"
+        else "next: `tidemill site run`" in far
+    )
     assert "`tidemill up" not in far
     assert "`tidemill run" not in far
     assert "missing: `certificate`, `token_file` or `secret_file`" in far
@@ -249,3 +253,27 @@ def test_the_next_command_of_a_site_is_the_one_that_starts_it(batch: str) -> Non
 
 def test_a_site_with_a_credential_lacks_none() -> None:
     assert "missing" not in steps_of(server="https://tide.example.org:7000", token_file=Path("/t"))
+
+
+def test_what_a_submission_would_meet_is_said_before_the_first() -> None:
+    refused = found(
+        with_facts(refused="Invalid account or account/partition combination specified"), "submit"
+    )
+    assert (refused.state, "Invalid account" in refused.found) == ("fail", True)
+    assert "--account NAME" in refused.hint
+    closed = msgspec.structs.replace(BATCH, accounts=["cms"])
+    warned = found(with_facts(partitions=[closed]), "submit")
+    assert (warned.state, "these accounts only: cms" in warned.found, "sci" in warned.hint) == (
+        "warn",
+        True,
+        True,
+    )
+    open_to = msgspec.structs.replace(BATCH, accounts=["cms", "sci"])
+    assert not [each for each in with_facts(partitions=[open_to]).findings if each.check == "submit"]
+
+
+def test_limits_of_partition_account_and_qos_are_listed() -> None:
+    narrow = msgspec.structs.replace(BATCH, width_max=2)
+    limits = ["account sci: GrpTRES=cpu=64", "QOS normal: MaxWall=02:00:00"]
+    text = found(with_facts(partitions=[narrow], jobs_max=8, limits=limits), "limits").found
+    assert text == f"of yours at once: jobs 8; partition batch: 2 nodes of a job; {'; '.join(limits)}"

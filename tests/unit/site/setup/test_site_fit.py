@@ -123,7 +123,9 @@ def test_some_nodes_with_gpus_are_said_and_all_or_none_are_not() -> None:
     def findings(*nodes: Node) -> list[Finding]:
         return fit_findings(msgspec.structs.replace(facts, nodes=list(nodes)), SHORT, None)
 
-    some = findings(node(0, NodeState.IDLE, 8), node(1, NodeState.IDLE, 8, gpus=2), node(2, NodeState.BUSY, gpus=2))
+    some = findings(
+        node(0, NodeState.IDLE, 8), node(1, NodeState.IDLE, 8, gpus=2), node(2, NodeState.BUSY, gpus=2)
+    )
     assert [each.found for each in some if each.check == "GPU nodes"] == [
         "2 of 3 nodes have GPUs, 1 of them wholly idle"
     ]

@@ -21,7 +21,10 @@ def status(state: AllocationState, reason: str = "", nodes: tuple[str, ...] = ()
         ("QOSMaxJobsPerUserLimit", "a limit of your account or QOS (the batch system says: QOSMax"),
         ("AssocGrpCpuLimit", "a limit of your account or QOS"),
         ("PartitionTimeLimit", "its partition: its limit or state does not let it start"),
-        ("Not Running: Insufficient amount of resource: ncpus", "a compute node (the batch system says: Not Running"),
+        (
+            "Not Running: Insufficient amount of resource: ncpus",
+            "a compute node (the batch system says: Not Running",
+        ),
         ("", "the probe waits for a compute node"),
     ],
 )
