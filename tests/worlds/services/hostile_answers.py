@@ -34,6 +34,7 @@ ANSWERS: dict[str, Any] = {
     r"/v1/applications": list[api.SiteApplication],
     r"/v1/allocations": list[api.AllocationRow],
     r"/v1/placements": list[api.PlacementRow],
+    r"/v1/core-hours": api.CoreHoursPage,
     r"/v1/audit": list[api.AuditRow],
 }
 

@@ -16,6 +16,9 @@ from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.wire.api import AllocationUse, CoreHoursPage, CoreUse
 
+HELD_US_MAX = 1 << 61
+"""Of one allocation: 73,000 years of a core. A site that says more must not drive sums beyond what readers can hold."""
+
 
 class CoreHoursQuestion(NamedTuple):
     """Allocations that held nodes between two times (microseconds since 1970), whole; `owner`: only the parts of this
@@ -94,7 +97,7 @@ def _allocation(
     now_us = seen_us if site_name in asked.silent else asked.now_us
     elapsed_us = max(0, (ended_us or now_us) - started_us)
     cores = held_cores or nodes * cores  # a site of an earlier version does not say what is counted
-    held, held_gpu = cores * elapsed_us, gpus * elapsed_us
+    held, held_gpu = (min(each * elapsed_us, HELD_US_MAX) for each in (cores, gpus))
     parts = [each.core_us for each in uses]
     for each, core_us, gpu_us in zip(uses, split(held, parts), split(held_gpu, parts), strict=True):
         each.held_core_us, each.held_gpu_us = core_us, gpu_us
