@@ -48,7 +48,7 @@ from bench.slurm_mix import NODES, VARIED_S, Delays, RegularJob, Run, Times  # n
 from bench.slurm_play import steady_seeds  # noqa: E402
 from tests.worlds.home.world import Options, World  # noqa: E402
 
-from tidemill.harvest.account.harm import Part, part_of  # noqa: E402
+from tidemill.harvest.account.harm import WaitPart, part_of  # noqa: E402
 from tidemill.harvest.account.records import RegularStarted, decode  # noqa: E402
 from tidemill.node.journal import JournalTail  # noqa: E402
 from tidemill.wire.node import Done  # noqa: E402
@@ -214,7 +214,7 @@ def read_events(home: Path) -> list[float]:
     return ends
 
 
-def harm_told(home: Path) -> list[Part]:
+def harm_told(home: Path) -> list[WaitPart]:
     """The part of the wait of each regular job that Tidemill caused, as estimated, from the agent's records."""
     found = []
     for path in sorted((home / "site" / "harvest").glob("*.jsonl")):

@@ -10,8 +10,8 @@ from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.campaign import shown_names
+from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.quantities import count_text, duration_text
-from tidemill.model.workers import WORKER_NAME
 
 if TYPE_CHECKING:
     from tidemill.wire.api import JobRow
