@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.harvest.account.harm import Tracker, Yielded, part_of, wait_of
-from tidemill.harvest.account.records import PlanMade, RegularStarted
+from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
 from tidemill.model.machine import Queued, Running, Snapshot
 
@@ -79,7 +79,8 @@ def test_no_part_is_more_than_its_wait_and_no_sum_more_than_the_sum(
     found: list[Life], pauses: list[int], chance: object, restart: int
 ) -> None:
     jobs = {str(number): life for number, life in enumerate(found)}
-    tracker, written = Tracker(30.0), []
+    tracker = Tracker(30.0)
+    written: list[AnyRecord] = []
     at_s = BEGIN_S
     for number, pause in enumerate(pauses):
         if number == restart:

@@ -36,11 +36,9 @@ from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
     AllocationRow,
-    AllocationUse,
     AuditRow,
     CampaignRow,
     Change,
-    CoreHoursPage,
     Counts,
     FailurePage,
     FailureRow,
@@ -53,7 +51,6 @@ from tidemill.wire.api import (
     KeptOutputs,
     OutputPage,
     OwnerRow,
-    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -62,6 +59,7 @@ from tidemill.wire.api import (
     SubmitRequest,
     TimesPage,
 )
+from tidemill.wire.core_hours import AllocationUse, CoreHoursPage, PlacementRow
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.http import BusyError, Connection, NotFoundError

@@ -31,8 +31,8 @@ from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client, new_campaign
 from tidemill.errors import ConfigError
 from tidemill.files import make_private
+from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.job import Input, JobSpec, Resources
-from tidemill.model.workers import WORKER_NAME
 
 P = ParamSpec("P")
 T = TypeVar("T")

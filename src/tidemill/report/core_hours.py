@@ -12,7 +12,7 @@ import msgspec
 from tidemill.clock import utc_text
 from tidemill.model.campaign import reference
 from tidemill.report.operation.sheet import Column, Sheet, count, share, text
-from tidemill.wire.api import AllocationUse, CoreUse
+from tidemill.wire.core_hours import AllocationUse, CoreUse
 
 HOUR_US = 3600e6
 UNUSED = "(no payload)"  #: instead of a campaign: allocations in which no payload has ended yet

@@ -341,58 +341,6 @@ class AllocationRow(msgspec.Struct, kw_only=True):
     slot_us: int
 
 
-class PlacementRow(msgspec.Struct, kw_only=True):
-    """When an allocation held its nodes. `ended_us` None: it still does. `cores` of a node; 0 = no longer known."""
-
-    site: str
-    name: str
-    batch_id: str
-    nodes: int
-    cores: int
-    started_us: int
-    ended_us: int | None
-
-
-class CoreUse(msgspec.Struct, kw_only=True):
-    """A campaign's and application's part of an allocation. `core_us`: payload time x cores; `held_core_us`,
-    `held_gpu_us`: its part of what the allocation held, split by `core_us`. `app` empty: a command."""
-
-    owner: str
-    campaign: str
-    app: str
-    core_us: int
-    held_core_us: int
-    held_gpu_us: int
-
-
-class AllocationUse(msgspec.Struct, kw_only=True):
-    """What an allocation held and what payloads used of it. Start and end are the batch system's own times; `ended_us`
-    None: it runs, and what it holds is counted until now, or until its site was last heard. `cores`, `gpus`: of all its
-    nodes; 0 cores = not known. `whole` False: only the parts of the one who asks, which `held_core_us`, `held_gpu_us`
-    add up; nodes, cores and GPUs are 0 then."""
-
-    site: str
-    name: str
-    batch_id: str
-    nodes: int
-    cores: int
-    gpus: int
-    started_us: int
-    ended_us: int | None
-    elapsed_us: int
-    held_core_us: int
-    held_gpu_us: int
-    uses: list[CoreUse] = []
-    whole: bool = True
-
-
-class CoreHoursPage(msgspec.Struct, kw_only=True):
-    """Allocations by site and name; `next`: pass as `after` for the following page; None on the last."""
-
-    allocations: list[AllocationUse]
-    next: str | None
-
-
 class AuditRow(msgspec.Struct, kw_only=True):
     """A job's part in an allocation. `subject`, `credential`: as the submitter's credential names him, and its serial
     number; `events`: interval text of what pilots recorded there; `step`: a merge step of the job instead of events;
@@ -605,9 +553,9 @@ class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocat
     busy_us: int
     slot_us: int
     hosts: list[str] = []  #: names of its nodes, once they are known
-    started_us: int = 0  #: as the batch system says, like `ended_us`
+    started_us: int = 0
     ended_us: int = 0
-    held_cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = not known
+    held_cores: int = 0  #: of all its nodes, as the batch system counts them; 0 = not known
     held_gpus: int = 0
 
 

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 import pytest
 from tests.worlds.home.homes import Home, started_home, wait_for
 
+from tidemill.cli.jobs.listing import folded
 from tidemill.client import Client, Executor
+from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.job import JobSpec
+from tidemill.wire.api import JobRow
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +47,23 @@ def test_workers_of_an_executor_are_one_line_unless_all_are_asked_for(home: Home
     lines = home.run("jobs", "--campaign", "calls", "--all").stdout.splitlines()
     assert len([each for each in lines if "executor-worker" in each]) == 2
     assert len(home.data("jobs", "--campaign", "calls")) == 2
+
+
+def row(number: int, name: str, campaign: str = "calls", owner: str = "ann") -> JobRow:
+    return JobRow(
+        id=number, campaign=campaign, name=name, app="", state="RUNNING", site=None, events=1, events_done=0,
+        events_failed=0, events_leased=1, priority=0, created_us=0, started_us=None, ended_us=None, reason="",
+        owner=owner,
+    )  # fmt: skip
+
+
+def test_workers_of_a_campaign_are_one_group_and_all_other_jobs_stand_alone() -> None:
+    rows = [
+        row(9, WORKER_NAME),
+        row(8, "fit"),
+        row(7, WORKER_NAME),
+        row(6, WORKER_NAME, "other"),
+        row(5, WORKER_NAME, owner="bob"),
+        row(4, "fit"),
+    ]
+    assert [[each.id for each in group] for group in folded(rows)] == [[9, 7], [8], [6], [5], [4]]

@@ -69,6 +69,7 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "GET /v1/allocations": ("no", "own", "all"),
     "GET /v1/allocations/{name:str}/samples": ("no", "own", "all"),
     "GET /v1/placements": ("no", "own", "all"),
+    "GET /v1/core-hours": ("own", "no", "all"),
     "GET /v1/audit": ("no", "own", "all"),
     "GET /v1/health": ("all", "all", "all"),
     "POST /v1/sync": ("no", "own", "no"),

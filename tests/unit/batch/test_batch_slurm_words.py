@@ -272,7 +272,8 @@ def test_accounting_is_believed_with_the_key_or_the_number() -> None:
 
     assert ask(line("5", "FAILED", "")) == {"tm-a-e1-1": Ending.FAILED}
     (told,) = own.accounted(line("5", "FAILED", "").encode(), names, key=KEY, numbers=numbers).values()
-    assert (told.cores, told.gpus, told.ended_s) == (16, 4, told.started_s + 3600)
+    assert (told.cores, told.gpus) == (16, 4)
+    assert (told.ended_s or 0) - (told.started_s or 0) == 3600
     assert ask(line("99", "FAILED", "")) == {}, "another's number, no comment"
     assert ask(line("99", "CANCELLED by 0", f"tidemill {KEY} x")) == {"tm-a-e1-1": Ending.CANCELED}
     assert ask(line("5", "FAILED", "tidemill fedcba9876543210 x")) == {}

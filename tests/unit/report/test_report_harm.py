@@ -225,5 +225,6 @@ def test_a_site_without_records_has_harmed_nobody(tmp_path: Path, capsys: pytest
     (tmp_path / "site.toml").write_text('name = "a"\nserver = "unix:/nowhere"\n')
     assert main(["site", "harm", "--dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == (
-        "0 regular jobs started, 0 of them later because of Tidemill: 0.0 s in all (0.0 s to 0.0 s) of 0.0 s that they waited\n"
+        "0 regular jobs started, 0 of them later because of Tidemill: "
+        "0.0 s in all (0.0 s to 0.0 s) of 0.0 s that they waited\n"
     )

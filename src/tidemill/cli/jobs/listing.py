@@ -11,8 +11,8 @@ from tidemill.cli.progress import site_waits_text
 from tidemill.cli.terminal import say, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.campaign import shown_names
+from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.quantities import count_text, duration_text
-from tidemill.model.workers import WORKER_NAME
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Parser
-from tidemill.cli.jobs.core_hours import print_core_hours
+from tidemill.cli.core_hours import print_core_hours
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, install_hint
 from tidemill.files import write_whole

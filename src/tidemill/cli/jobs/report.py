@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, moment
+from tidemill.cli.core_hours import print_core_hours
 from tidemill.cli.jobs import operation_report
-from tidemill.cli.jobs.core_hours import print_core_hours
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.files import write_whole

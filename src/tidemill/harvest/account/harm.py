@@ -65,19 +65,19 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float = 0.0  #: all that these jobs waited
 
 
-class Part(NamedTuple):
+class WaitPart(NamedTuple):
     """A part of a job's wait in seconds: `low` <= `likely` <= `high`."""
 
     low: float = 0.0
     likely: float = 0.0
     high: float = 0.0
 
-    def within(self, wait_s: float) -> Part:
+    def within(self, wait_s: float) -> WaitPart:
         """At most the whole wait."""
         most = max(0.0, wait_s)
         high = min(max(self), most)
         likely = min(self.likely, high)
-        return Part(min(self.low, likely), likely, high)
+        return WaitPart(min(self.low, likely), likely, high)
 
 
 class Moment(NamedTuple):
@@ -103,7 +103,7 @@ class _Watched(msgspec.Struct):
     plans: list[str]
     seen_s: float
     could_start_s: float = 0.0
-    earlier: Part = Part()
+    earlier: WaitPart = WaitPart()
     user: str = ""
     width: int = 0
     cores: int = 0
@@ -114,7 +114,7 @@ class _Watched(msgspec.Struct):
     def __post_init__(self) -> None:
         self.could_start_s = self.could_start_s or self.since.likely
 
-    def part(self, end_s: float, *, latency_s: float | None = None) -> Part:
+    def part(self, end_s: float, *, latency_s: float | None = None) -> WaitPart:
         """The part of its wait that Tidemill caused, if the wait ended then. `latency_s`: what jobs wait for free
         nodes without Tidemill, too; None = not known. Where it is known, a job that Tidemill delayed at the last poll
         was delayed until it started: without Tidemill it would have started before that poll, or within that time."""
@@ -130,9 +130,9 @@ class _Watched(msgspec.Struct):
             self.earlier = self._with(self.free)
             self.since, self.free = since, None
 
-    def _with(self, end: Moment) -> Part:
+    def _with(self, end: Moment) -> WaitPart:
         low, likely, high = self.earlier
-        return Part(
+        return WaitPart(
             low + max(0.0, end.earliest - self.since.latest),
             likely + max(0.0, end.likely - self.since.likely),
             high + max(0.0, end.latest - self.since.earliest),
@@ -229,7 +229,7 @@ class Tracker:
         return bool(self._watched) or any(each.decision.yields_to for each in yields)
 
     def _resume(self, now_s: float) -> None:
-        """At the first poll: of jobs that an agent saw wait long ago nobody knows what delayed them since."""
+        """At the first poll: what has delayed jobs that an agent saw wait long ago is not known."""
         for watched in self._watched.values():
             if now_s - watched.seen_s > GAP_POLLS * self._poll_s:
                 watched.free = Moment(watched.seen_s, watched.seen_s, now_s)
@@ -242,7 +242,7 @@ class Tracker:
             if watched is None and (self._running is None or job.id in self._running):
                 continue  # it ran before, or we have only begun to look
             submitted_s = job.submitted_s
-            could_start_s, part, plans = None, Part(), []
+            could_start_s, part, plans = None, WaitPart(), []
             uncertainty_s = snapshot.at_s - (self._looked_s or snapshot.at_s)
             if watched is not None:
                 submitted_s = watched.submitted_s if submitted_s is None else submitted_s
@@ -384,14 +384,14 @@ def add(totals: Totals, record: RegularStarted) -> Totals:
     )
 
 
-def part_of(record: RegularStarted) -> Part:
+def part_of(record: RegularStarted) -> WaitPart:
     """Tidemill's part of a job's wait with its bounds; of a record without bounds, by its uncertainty."""
     if record.share_low_s is not None and record.share_high_s is not None:
-        return Part(record.share_low_s, record.share_s, record.share_high_s)
+        return WaitPart(record.share_low_s, record.share_s, record.share_high_s)
     if record.could_start_s is None:
-        return Part(record.share_s, record.share_s, record.share_s)
+        return WaitPart(record.share_s, record.share_s, record.share_s)
     spread_s = record.uncertainty_s
-    part = Part(max(0.0, record.share_s - spread_s), record.share_s, record.share_s + spread_s)
+    part = WaitPart(max(0.0, record.share_s - spread_s), record.share_s, record.share_s + spread_s)
     return part.within(wait_of(record))
 
 

@@ -44,8 +44,8 @@ def size_edges(nodes: int) -> list[int]:
 
 
 def size_class(width: int, nodes: int) -> str:
-    """The class of a job of `width` nodes on a machine of `nodes`, or of so many cores of all its cores; UNKNOWN where
-    one of them is not known."""
+    """The class of a job of `width` nodes on a machine of `nodes`, or of `width` cores among `nodes` cores; UNKNOWN
+    where one of them is not known."""
     if width < 1 or nodes < 1:
         return UNKNOWN
     return SIZES[min(bisect_left(size_edges(nodes), width), len(SIZES) - 1)]

@@ -40,7 +40,6 @@ from tidemill.wire.api import (
     AllocationRow,
     AuditRow,
     CampaignRow,
-    CoreHoursPage,
     Counts,
     DrainRequest,
     FailurePage,
@@ -49,7 +48,6 @@ from tidemill.wire.api import (
     JobPage,
     OutputPage,
     OwnerRow,
-    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -60,6 +58,7 @@ from tidemill.wire.api import (
     SyncRequest,
     TimesPage,
 )
+from tidemill.wire.core_hours import CoreHoursPage, PlacementRow
 from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.monitoring import SampleReply
 

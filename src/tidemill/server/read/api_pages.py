@@ -66,10 +66,10 @@ from tidemill.wire.api import (
     OutputRow,
     OwnerRow,
     PayloadUsage,
-    PlacementRow,
     SiteApplication,
     SiteRow,
 )
+from tidemill.wire.core_hours import PlacementRow
 
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100

@@ -3,7 +3,7 @@
 An allocation holds cores x elapsed time, whatever runs in it: that is what the batch system charges. Payloads use
 payload time x cores of it. What it held is split over campaigns and applications by the core time of their payloads, so
 each of them bears a part of the time in which the allocation started up, waited for work or ran down, in proportion to
-what it used. What an allocation held in which no payload has ended yet is nobody's.
+what it used. What an allocation held in which no payload has ended yet stays apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.wire.api import AllocationUse, CoreHoursPage, CoreUse
+from tidemill.wire.core_hours import AllocationUse, CoreHoursPage, CoreUse
+
+HELD_US_MAX = 1 << 61
+"""Of one allocation: 73,000 years of a core. A site that says more must not drive sums beyond what readers can hold."""
 
 
 class CoreHoursQuestion(NamedTuple):
@@ -32,7 +35,7 @@ class CoreHoursQuestion(NamedTuple):
 
 
 def page(session: Session, asked: CoreHoursQuestion) -> CoreHoursPage:
-    """A page of allocations, by site and name. Raises RequestError for a place that is none."""
+    """A page of allocations, by site and name. Raises RequestError for an invalid place."""
     site, _, name = asked.after.partition("/")
     if asked.after and not site.isdecimal():
         raise RequestError(
@@ -94,7 +97,7 @@ def _allocation(
     now_us = seen_us if site_name in asked.silent else asked.now_us
     elapsed_us = max(0, (ended_us or now_us) - started_us)
     cores = held_cores or nodes * cores  # a site of an earlier version does not say what is counted
-    held, held_gpu = cores * elapsed_us, gpus * elapsed_us
+    held, held_gpu = (min(each * elapsed_us, HELD_US_MAX) for each in (cores, gpus))
     parts = [each.core_us for each in uses]
     for each, core_us, gpu_us in zip(uses, split(held, parts), split(held_gpu, parts), strict=True):
         each.held_core_us, each.held_gpu_us = core_us, gpu_us

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from tidemill.errors import did_you_mean
 from tidemill.model.arrival import comes_when
+from tidemill.model.campaign.workers import WORKER_NAME, WORKERS_FOLDED_MIN
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.state import JobState
-from tidemill.model.workers import FOLD_MIN, WORKER_NAME
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
@@ -52,7 +52,7 @@ def listing(ask: PageRequest, made: Pages) -> str:
     if not filters.by_legs and filters.begins is None:
         total = api_pages.counts(ask.session).jobs
     workers = [] if filters.begins else [row for row in page.rows if row.name == WORKER_NAME]
-    if len(workers) < FOLD_MIN:
+    if len(workers) < WORKERS_FOLDED_MIN:
         workers = []
     rows = [row for row in page.rows if row.name != WORKER_NAME] if workers else page.rows
     return made.show(

@@ -17,7 +17,7 @@ FOREIGN_KEPT = 100
 """Cancellations that we did not order are remembered up to this number."""
 
 CLOCKS_US_MAX = 60_000_000
-"""By which the batch system's clock may be ahead of ours; an end that is later than that is not believed."""
+"""By which the batch system's clock may be ahead; an end that is later than that is not believed."""
 
 
 class Bookings:

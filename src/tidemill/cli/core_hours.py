@@ -10,7 +10,7 @@ from tidemill.model.quantities import count_text, counted_text, percent_text
 
 if TYPE_CHECKING:
     from tidemill.report.core_hours import CoreHours, CoreHoursReport
-    from tidemill.wire.api import AllocationUse
+    from tidemill.wire.core_hours import AllocationUse
 
 ROWS_SHOWN = 20  #: allocations, the newest
 NAMES_SHOWN = 2  #: campaigns of an allocation

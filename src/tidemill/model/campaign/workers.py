@@ -5,4 +5,5 @@ from __future__ import annotations
 
 WORKER_NAME = "executor-worker"
 """The name of such a job."""
-FOLD_MIN = 2  #: a single one stands for itself
+WORKERS_FOLDED_MIN = 2
+"""A single one stands for itself."""
