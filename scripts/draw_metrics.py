@@ -44,7 +44,7 @@ TAIL = """
 - `tidemill_cancels_total{by="others"}` grows: the centre's staff, or one of their scripts, ends Tidemill's allocations.
 - `tidemill_batch_interval_factor` is above 1: the batch system is slow, and the agent polls it less often.
 - `tidemill_harm_today_seconds`: how long regular jobs waited because of Tidemill; `tidemill site harm` names them.
-- `tidemill_waits_for{cause="..."}`: `idle` (no node is idle), `regular` (regular jobs are about to use what is idle),
+- `tidemill_waits_for{cause="..."}`: `idle` (no node is wholly idle), `regular` (regular jobs are about to use what is idle),
   `ours` (allocations of Tidemill wait for what is idle), `headroom` (kept for small jobs to come),
   `payback` (the gaps are too short), `backlog` (no work for more), `nodes`, `allocations`, `waiting`, `starts`,
   `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the batch

@@ -264,9 +264,9 @@ pub struct InputDef {
     pub node_cache: Option<bool>,
 }
 
-/// FLEET/handed.json: of which jobs pilots have work now. For people; a lead that has ended leaves its last one.
+/// FLEET/at_work.json: the jobs that pilots run now. For people; a lead that has ended leaves its last one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HandedOut {
+pub struct AtWork {
     pub format: u64,
     pub incarnation: u64,
     /// numbers (`form_number`) as interval text, such as `1-5,7`; where it would be too long, the lowest ones

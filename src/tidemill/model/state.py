@@ -6,7 +6,12 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """The few states of a job; its counts of events show its progress."""
+    """The few states of a job; its counts of events show its progress.
+
+    RUNNING is stored from the first lease on. Lists and pages show what is known to run: a RUNNING job is ASSIGNED where
+    sites have what is leased of it and report no payload of it, and WAITING where nothing of it is leased now. The API
+    has that in `phase`, beside `state`.
+    """
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"

@@ -572,7 +572,7 @@ class Capacity(msgspec.Struct, kw_only=True):
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
     awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
     more: AwaitedNodes | None = None  #: the same for more nodes, while a pilot is at work; None = none is
-    #: jobs with work that is leased to the site and that no pilot has, as interval text, while a pilot is at work;
+    #: jobs with work that is leased to the site and that no pilot runs, as interval text, while a pilot is at work;
     #: UNSTARTED_CHARACTERS_MAX at most
     unstarted: str = ""
 

@@ -14,7 +14,7 @@ fields are ignored by readers, so that old and new versions can meet during an u
     FLEET/bundle/PILOT.tar .idx    the pilot's outputs and logs (plain tar) and framed IndexEntry lines
     FLEET/STOP                     exists: pilots and lead drain and leave
     FLEET/alive.json               Alive, temp + rename, by the agent every few seconds: its sign of life
-    FLEET/handed.json              HandedOut, temp + rename, by the lead, when it changes; not synced
+    FLEET/at_work.json             AtWork, temp + rename, by the lead, when it changes; not synced
     FLEET/monitor/WRITER.K.log   framed Sampled lines of lead-N, or of a pilot without a lead, in segments: one that is
                                  full is followed by K + 1, and K - 1 is removed; not synced, and lost without harm
 
@@ -176,8 +176,8 @@ def form_of(number: int) -> int:
     return 0 if number >= STEPS_FROM else number // FORM_BASE
 
 
-class HandedOut(msgspec.Struct, frozen=True, kw_only=True):
-    """FLEET/handed.json: of which jobs pilots have work now. For people; a lead that has ended leaves its last one."""
+class AtWork(msgspec.Struct, frozen=True, kw_only=True):
+    """FLEET/at_work.json: the jobs that pilots run now. For people; a lead that has ended leaves its last one."""
 
     format: int
     incarnation: int

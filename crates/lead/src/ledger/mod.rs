@@ -173,19 +173,35 @@ impl Ledger {
         self.grants.values().map(|grant| grant.open.len()).sum()
     }
 
-    /// The numbers of jobs of which pilots have work.
-    pub fn handed_out(&self) -> Intervals {
-        let mut jobs: Vec<u64> = self
-            .pilots
-            .iter()
-            .flat_map(|pilot| pilot.outstanding.keys())
-            .filter_map(|grant| self.grants.get(grant).map(|state| state.job))
-            .collect();
+    /// The numbers of jobs that run, as far as the lead can see: of what a pilot has, the oldest fills its cores. A job
+    /// of which events have ended counts as running while a pilot has more of it.
+    pub fn at_work(&self) -> Intervals {
+        let mut jobs = Vec::new();
+        for pilot in &self.pilots {
+            let mut held: Vec<_> = pilot
+                .outstanding
+                .iter()
+                .filter_map(|(grant, events)| self.grants.get(grant).map(|state| (state, events)))
+                .collect();
+            held.sort_unstable_by_key(|(state, _)| state.order);
+            let mut used = 0u64;
+            for (state, events) in held {
+                let Some(job) = self.jobs.get(&state.job) else {
+                    continue;
+                };
+                if !pilot.connected || used < pilot.cores || job.pace.is_some() {
+                    jobs.push(state.job);
+                }
+                let program = self.programs.get(&job.program);
+                let cores = program.map_or(1, |program| program.program.cores.max(1));
+                used = used.saturating_add(events.len().saturating_mul(cores));
+            }
+        }
         jobs.sort_unstable();
         jobs.dedup();
         let mut found = Intervals::default();
         for job in jobs {
-            found.add(job, job + 1);
+            found.add(job, job.saturating_add(1));
         }
         found
     }

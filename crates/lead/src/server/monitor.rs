@@ -1,5 +1,5 @@
-//! What pilots measured of their nodes, and of which jobs they have work, on its way to the agent: FLEET/monitor and
-//! FLEET/handed.json, written by a thread of its own.
+//! What pilots measured of their nodes, and which jobs they run, on its way to the agent: FLEET/monitor and
+//! FLEET/at_work.json, written by a thread of its own.
 //!
 //! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So
 //! it is not part of the journal, which holds what must not be lost and is kept as long as the fleet.
@@ -9,7 +9,7 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 
 use tidemill_wire::intervals::Intervals;
 use tidemill_wire::log::{cause, Log};
-use tidemill_wire::{frame, HandedOut, Sampled, SegmentLog, FORMAT};
+use tidemill_wire::{frame, AtWork, Sampled, SegmentLog, FORMAT};
 
 /// Interval at which samples are written.
 const FLUSH_US: u64 = 1_000_000;
@@ -22,20 +22,20 @@ const SAMPLE_BYTES_MAX: usize = 4096;
 /// Two are kept: 8,000 nodes fill one in 90 s at an interval of 30 s.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// Of the text of `HandedOut`: some thousand jobs with gaps between them.
+/// Of the text of `AtWork`: some thousand jobs with gaps between them.
 const JOBS_BYTES_MAX: usize = 64 << 10;
 
 /// What the thread writes at once.
 enum Batch {
     Samples(Vec<u8>),
-    Handed(String),
+    AtWork(String),
 }
 
 pub(crate) struct Monitor {
     fleet: PathBuf,
     incarnation: u64,
-    handed: Option<String>,
-    handed_due: u64,
+    at_work: Option<String>,
+    at_work_due: u64,
     directory: PathBuf,
     stem: String,
     waiting: Vec<u8>,
@@ -50,8 +50,8 @@ impl Monitor {
         Monitor {
             fleet: fleet.to_owned(),
             incarnation,
-            handed: None,
-            handed_due: 0,
+            at_work: None,
+            at_work_due: 0,
             directory: fleet.join("monitor"),
             stem: format!("lead-{incarnation}"),
             waiting: Vec::new(),
@@ -71,22 +71,22 @@ impl Monitor {
         }
     }
 
-    /// Write of which jobs pilots have work, as `jobs` finds it, when it is time and has changed.
-    pub fn show_handed(&mut self, now: u64, jobs: impl FnOnce() -> Intervals) {
-        if now < self.handed_due {
+    /// Write which jobs pilots run, as `jobs` finds it, when it is time and has changed.
+    pub fn show_at_work(&mut self, now: u64, jobs: impl FnOnce() -> Intervals) {
+        if now < self.at_work_due {
             return;
         }
-        self.handed_due = now + FLUSH_US;
+        self.at_work_due = now + FLUSH_US;
         let text = interval_text(&jobs());
-        if self.handed.as_ref() == Some(&text) || (self.handed.is_none() && text.is_empty()) {
+        if self.at_work.as_ref() == Some(&text) {
             return;
         }
         if self.writer.is_none() {
             self.writer = self.start();
         }
         let Some(writer) = &self.writer else { return };
-        match writer.try_send(Batch::Handed(text.clone())) {
-            Ok(()) => self.handed = Some(text),
+        match writer.try_send(Batch::AtWork(text.clone())) {
+            Ok(()) => self.at_work = Some(text),
             Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => self.writer = None,
         }
@@ -141,16 +141,16 @@ fn interval_text(jobs: &Intervals) -> String {
     text
 }
 
-fn replace_handed(fleet: &Path, incarnation: u64, jobs: String) -> std::io::Result<()> {
-    let told = HandedOut {
+fn replace_at_work(fleet: &Path, incarnation: u64, jobs: String) -> std::io::Result<()> {
+    let told = AtWork {
         format: FORMAT,
         incarnation,
         jobs,
     };
     let text = serde_json::to_vec(&told)?;
-    let temporary = fleet.join(format!(".handed.json.{incarnation}.tmp"));
+    let temporary = fleet.join(format!(".at_work.json.{incarnation}.tmp"));
     std::fs::write(&temporary, text)?;
-    std::fs::rename(&temporary, fleet.join("handed.json"))
+    std::fs::rename(&temporary, fleet.join("at_work.json"))
 }
 
 fn write(
@@ -166,8 +166,8 @@ fn write(
     for batch in batches {
         let lines = match batch {
             Batch::Samples(lines) => lines,
-            Batch::Handed(jobs) => {
-                let _ = replace_handed(fleet, incarnation, jobs); // for people: the next change is written, too
+            Batch::AtWork(jobs) => {
+                let _ = replace_at_work(fleet, incarnation, jobs); // for people: the next change is written, too
                 continue;
             }
         };
@@ -241,18 +241,17 @@ mod tests {
     }
 
     #[test]
-    fn the_jobs_of_which_pilots_have_work_are_written_when_they_change() {
+    fn the_jobs_that_pilots_run_are_written_when_they_change() {
         let fleet = tempfile::tempdir().unwrap();
-        let path = fleet.path().join("handed.json");
+        let path = fleet.path().join("at_work.json");
         let mut monitor = Monitor::new(fleet.path(), 2, Log::new("test"));
-        monitor.show_handed(1, Intervals::default); // nothing was ever handed out: no file
         let mut jobs = Intervals::of(1, 5);
         jobs.add(7, 8);
-        monitor.show_handed(2 * FLUSH_US, || jobs.clone());
-        let read = || -> Option<HandedOut> { serde_json::from_slice(&std::fs::read(&path).ok()?).ok() };
+        monitor.show_at_work(2 * FLUSH_US, || jobs.clone());
+        let read = || -> Option<AtWork> { serde_json::from_slice(&std::fs::read(&path).ok()?).ok() };
         until(|| read().is_some_and(|told| told.jobs == "1-5,7" && told.incarnation == 2));
-        monitor.show_handed(2 * FLUSH_US + 1, || panic!("it is too soon"));
-        monitor.show_handed(4 * FLUSH_US, Intervals::default);
+        monitor.show_at_work(2 * FLUSH_US + 1, || panic!("it is too soon"));
+        monitor.show_at_work(4 * FLUSH_US, Intervals::default);
         until(|| read().is_some_and(|told| told.jobs.is_empty()));
     }
 

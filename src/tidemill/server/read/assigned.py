@@ -23,7 +23,7 @@ def _parsed(jobs: str) -> IntervalSet:
 
 def is_unstarted(site: Site, job: int) -> bool:
     """Whether nothing of a job that a site has runs there now, by the last word of the site: no pilot is at work, or
-    none has work of it."""
+    none runs it."""
     capacity = site.capacity
     if capacity is None:
         return False

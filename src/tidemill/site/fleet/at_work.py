@@ -1,4 +1,4 @@
-"""Which of the jobs here no payload runs: by FLEET/handed.json, in which leads say of which jobs pilots have work.
+"""Which of the jobs here no payload runs: by FLEET/at_work.json, in which leads say which jobs pilots run.
 
 For people: nothing depends on it. Jobs of a fleet without such a file (no lead, or one of an older version) count as at
 work while pilots are.
@@ -18,22 +18,22 @@ from tidemill.files import read_bounded
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.state.site_state import STEP_BASE, SiteState
 from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
-from tidemill.wire.node import HandedOut, job_of
+from tidemill.wire.node import AtWork, job_of
 
-NAME = "handed.json"
+NAME = "at_work.json"
 BYTES_MAX = 1 << 18
 JOBS_MAX = 1 << 20
 READ_S = 2.0
 """Pause between two readings: an open of one file for each fleet."""
 
 
-def read_handed(fleet: Path) -> set[int] | None:
-    """The jobs of which pilots of a fleet have work; None = its lead does not say."""
+def read_at_work(fleet: Path) -> set[int] | None:
+    """The jobs that pilots of a fleet run; None = its lead does not say."""
     try:
         content = read_bounded(fleet / NAME, BYTES_MAX)
         if content is None:
             return None
-        jobs = IntervalSet.parse(msgspec.json.decode(content, type=HandedOut).jobs)
+        jobs = IntervalSet.parse(msgspec.json.decode(content, type=AtWork).jobs)
     except (SiteError, ValueError, *UNDECODABLE):
         return None
     numbers = (number for first, end in jobs for number in range(first, end))
@@ -41,11 +41,11 @@ def read_handed(fleet: Path) -> set[int] | None:
     return None if len(found) > JOBS_MAX else found
 
 
-def unstarted_jobs(state: SiteState, handed: set[int]) -> IntervalSet:
-    """The jobs with events that are leased here, and not among those that pilots have. Pure."""
+def unstarted_jobs(state: SiteState, running: set[int]) -> IntervalSet:
+    """The jobs with events that are leased here, and that no pilot runs. Pure."""
     found = IntervalSet()
     for number, job in state.jobs.items():
-        if number < STEP_BASE and job.open and number not in handed:
+        if number < STEP_BASE and job.open and number not in running:
             found.add(number, number + 1)
     return found
 
@@ -67,18 +67,18 @@ class UnstartedJobs:
         self._text = ""
 
     def text(self, state: SiteState, at_work: Iterable[str]) -> str:
-        """The jobs here that no pilot has, as interval text. `at_work`: the fleets that have pilots at work: of others,
-        what was handed out last is not with a pilot any more."""
+        """The jobs here that no pilot runs, as interval text. `at_work`: the fleets that have pilots at work: others
+        have left what they said last."""
         now_s = clock.monotonic_s()
         if now_s < self._next_s:
             return self._text
         self._next_s = now_s + READ_S
-        handed: set[int] = set()
+        running: set[int] = set()
         for name in set(at_work):
-            jobs = read_handed(self._fleets / name)
+            jobs = read_at_work(self._fleets / name)
             if jobs is None:
                 self._text = ""
                 return ""
-            handed |= jobs
-        self._text = bounded_text(unstarted_jobs(state, handed))
+            running |= jobs
+        self._text = bounded_text(unstarted_jobs(state, running))
         return self._text

@@ -9,15 +9,15 @@ import pytest
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site.fleet.at_work import bounded_text, read_handed, unstarted_jobs
+from tidemill.site.fleet.at_work import bounded_text, read_at_work, unstarted_jobs
 from tidemill.site.state.site_state import STEP_BASE, SiteJob, SiteState
 from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
-from tidemill.wire.node import HandedOut, form_number
+from tidemill.wire.node import AtWork, form_number
 
 
-def handed(fleet: Path, jobs: str) -> set[int] | None:
-    (fleet / "handed.json").write_bytes(msgspec.json.encode(HandedOut(format=1, incarnation=1, jobs=jobs)))
-    return read_handed(fleet)
+def running(fleet: Path, jobs: str) -> set[int] | None:
+    (fleet / "at_work.json").write_bytes(msgspec.json.encode(AtWork(format=1, incarnation=1, jobs=jobs)))
+    return read_at_work(fleet)
 
 
 def job(number: int, events: int) -> SiteJob:
@@ -35,19 +35,19 @@ def test_jobs_with_open_events_that_no_pilot_has_are_unstarted() -> None:
 
 
 def test_forms_of_a_job_count_as_the_job(tmp_path: Path) -> None:
-    assert handed(tmp_path, f"1-3,{form_number(7, 2)}") == {1, 2, 3, 7}
+    assert running(tmp_path, f"1-3,{form_number(7, 2)}") == {1, 2, 3, 7}
 
 
 @pytest.mark.parametrize("jobs", ["x", "5-1", "1-99999999999999"])
 def test_a_file_that_says_no_jobs_counts_as_none(tmp_path: Path, jobs: str) -> None:
-    assert handed(tmp_path, jobs) is None
+    assert running(tmp_path, jobs) is None
 
 
-def test_a_lead_that_does_not_say_is_not_read_as_one_that_handed_out_nothing(tmp_path: Path) -> None:
-    assert read_handed(tmp_path) is None
-    assert handed(tmp_path, "") == set()
-    (tmp_path / "handed.json").write_text("{")
-    assert read_handed(tmp_path) is None
+def test_a_lead_that_does_not_say_is_not_read_as_one_that_running_out_nothing(tmp_path: Path) -> None:
+    assert read_at_work(tmp_path) is None
+    assert running(tmp_path, "") == set()
+    (tmp_path / "at_work.json").write_text("{")
+    assert read_at_work(tmp_path) is None
 
 
 def test_the_text_is_bounded_at_a_whole_number() -> None:
