@@ -229,7 +229,7 @@ def test_a_dataset_is_refused_after_a_hundred_of_its_files(dataset: RucioWorld, 
 def test_the_command_of_the_page_lists_the_files_of_a_dataset(dataset: RucioWorld, tmp_path: Path) -> None:
     if shutil.which("jq") is None:
         pytest.skip("there is no program `jq`: apt-get install jq")
-    page = (Path(__file__).parents[2] / "docs" / "dev" / "routing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "routing.md").read_text()
     command = page[page.index("curl -fsS") : page.index(">run7.txt") + len(">run7.txt")]
     command = command.replace("https://rucio.example.org", dataset.url).replace("SCOPE/NAME", "lab/set")
     subprocess.run(

@@ -234,7 +234,7 @@ def far_fault(one: Input) -> Fault | None:
         if one.kind is InputKind.EACH:
             return Fault(
                 f"input {one.name} is of kind `each` and names a file or dataset of the catalogue",
-                "name a text file of lines `rucio:SCOPE/NAME`, one for each event: docs/dev/routing.md makes one",
+                "name a text file whose lines are `rucio:SCOPE/NAME`, one for each event (docs/routing.md makes one)",
             )
         return None
     if not one.is_opened or one.kind is InputKind.EACH or one.url.startswith(JOB_INPUT):
