@@ -42,7 +42,9 @@ def test_init_says_that_no_node_is_wholly_idle_and_its_probe_runs_on_a_part_of_o
 
     findings = by_check(told["findings"])
     use, now, rest = findings["fit"]["found"].splitlines()
-    assert use.startswith("This version of Tidemill uses whole nodes; jobs of `short` share nodes (OverSubscribe=NO, ")
+    assert use.startswith(
+        "This version of Tidemill uses whole nodes; jobs of `short` share nodes (OverSubscribe=NO, "
+    )
     assert "select/cons_tres" in use
     assert now.startswith("Now 0 of 6 nodes are wholly idle; over the last day ")
     assert rest.startswith("6 nodes have cores free that it cannot use (3 of 8 cores each). ")
@@ -71,7 +73,11 @@ def test_check_says_what_is_idle_now_and_that_a_submission_would_be_refused(
 
     for change, back, words in (
         ("AllowGroups=root", "AllowGroups=ALL", "fail submit a job of one node would be refused: "),
-        ("AllowAccounts=cms", "AllowAccounts=ALL", "warn submit partition short runs jobs of these accounts only: cms"),
+        (
+            "AllowAccounts=cms",
+            "AllowAccounts=ALL",
+            "warn submit partition short runs jobs of these accounts only: cms",
+        ),
     ):
         ordinary_cluster.run("scontrol", "update", "PartitionName=short", change)
         try:
