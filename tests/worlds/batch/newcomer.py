@@ -39,8 +39,10 @@ class Newcomer(SlurmPerson):
         `said(name)`. It is killed at the end, as when a terminal is closed."""
         with (self.space / f"{name}.said").open("w") as said:
             command = self.words("run", "--name", name, *words, COLUMNS="2000")
-            streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
-            self.beside.append(subprocess.Popen(command, cwd=self.space, **streams))
+            process = subprocess.Popen(
+                command, cwd=self.space, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
+        self.beside.append(process)
         found: list[int] = []
 
         def known() -> bool:
