@@ -21,7 +21,6 @@ from tidemill.model.retry.changes import JobChanges
 from tidemill.model.trouble import RefusedApplication
 from tidemill.wire.activity import ActivityReport, RanReport
 from tidemill.wire.activity import PayloadTime as PayloadTime
-from tidemill.wire.activity import RanRange as RanRange
 from tidemill.wire.activity import TimesPage as TimesPage
 from tidemill.wire.activity import TimesReport as TimesReport
 from tidemill.wire.capacity import HOLDS_MAX as HOLDS_MAX
