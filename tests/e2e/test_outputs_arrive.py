@@ -81,7 +81,7 @@ def test_files_come_while_later_events_run_and_the_end_is_as_without(home: World
     assert f"output out: {FIRST} of {EVENTS} events in {there}" in explained.stdout, explained.stderr
     assert "output more is packed into one archive when the job ends" in explained.stdout
     ls = home.run("outputs", "ls", str(job))
-    assert "arriving" in ls.stdout, ls.stderr
+    assert "arrived" in ls.stdout, ls.stderr
     assert home.run("outputs", "get", str(job), "--to", "copies").returncode == 0
     assert contents(home.home / "me" / "copies") == results(*range(FIRST))
     one = home.run("outputs", "get", str(job), "--event", "1", "--to", "one")

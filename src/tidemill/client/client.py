@@ -277,7 +277,8 @@ class Client:
     def outputs(
         self, *, campaign: str | None = None, job: int | None = None, jobs: Iterable[int] | None = None
     ) -> Iterator[JobOutput]:
-        """Delivered files, newest jobs first, page by page; of `jobs` (by number) the oldest job first."""
+        """Delivered files, newest jobs first, page by page; of `jobs` (by number) the oldest job first. Of a job that
+        goes on: directories of files that have arrived, without `sha256`."""
         if jobs is not None:
             for text in number_texts(jobs):
                 yield from self._outputs_from(jobs=text)
@@ -459,7 +460,8 @@ class Client:
         return self._completed(what, None if timeout_s is None else clock.monotonic_s() + timeout_s)
 
     def results(self, what: Submission | str | Sequence[int]) -> Iterator[Member]:
-        """The delivered outputs of ended jobs: every member (name, events, bytes) of every bundle and file.
+        """The delivered outputs of ended jobs: every member (name, events, bytes) of every bundle and file. Of jobs
+        that go on: the files of finished events that have arrived.
 
         Reads the files where they were delivered: they must be reachable from here.
         """
@@ -467,7 +469,8 @@ class Client:
             yield from members(delivered.job, delivered.output)
 
     def files(self, what: Submission | str | Sequence[int]) -> Iterator[OutputFile]:
-        """The delivered files of ended jobs, as paths or file objects, not read yet; of a bundle, each member.
+        """The delivered files of ended jobs, as paths or file objects, not read yet; of a bundle, each member. Of jobs
+        that go on: the files of finished events that have arrived.
 
         They must be reachable from here.
         """

@@ -1,4 +1,4 @@
-"""`tidemill outputs ls|get`: outputs of a job or campaign: at the site, under way, arriving, delivered."""
+"""`tidemill outputs ls|get`: outputs of a job or campaign: at the site, arrived, delivered."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def ls(args: Namespace) -> int:
             [
                 each.job,
                 each.output.name,
-                "arriving" if is_arriving(each.output) else "delivered",
+                "arrived" if is_arriving(each.output) else "delivered",
                 _shortened(each.output.events),
                 bytes_text(each.output.size_bytes),
                 each.output.sha256[:12] or "-",

@@ -404,6 +404,12 @@ def _arrived(work: UnitOfWork, site: Site, report: ArrivedReport) -> None:
     if job is None or job.state > RUNNING or job.place != site.id or not job.kept or job.delivering:
         return  # it has its delivery, or another home
     outputs = [msgspec.structs.replace(each, sha256="") for each in report.outputs[:ARRIVED_MAX]]
+    try:  # clients count them
+        for each in outputs:
+            IntervalSet.parse(each.events)
+    except ValueError:
+        work.complain("report.refused", site=site.name, n=report.n, job=report.job)
+        return
     for row in _rows(work, job, outputs, ending.arrived_from(job), ARRIVED_TEXT_MAX):
         work.upserts["upsert_arrived"][row[:2]] = row
 

@@ -33,7 +33,7 @@ from tidemill.wire.api import DoneReport, OutputRow, Report
 from tidemill.wire.node import Done, Record
 
 BATCH_FILES = 1_000
-BATCH_BYTES = 8 << 30
+BATCH_BYTES = 1 << 30
 BATCH_SHARE = 10
 """A batch is larger where more files are there: by this part of them. So the list of files is written anew a bounded
 number of times."""

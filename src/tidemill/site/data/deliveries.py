@@ -80,10 +80,10 @@ class Deliveries:
         site: ServedSite,
         preparer: Preparer,
         deliverer: Deliverer,
-        arrivals: Arrivals | None = None,
+        arrivals: Arrivals,
     ) -> None:
         self._log = site.log
-        self._arrivals = arrivals or Arrivals(site, preparer, deliverer)
+        self._arrivals = arrivals
         self._executor = site.pools.deliveries
         self._preparer = preparer
         self._deliverer = deliverer

@@ -13,6 +13,7 @@ from tests.unit.site.state.test_site_log import open_log
 from tidemill.config.site import SiteConfig
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
+from tidemill.site.data.arrivals import Arrivals
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
@@ -36,6 +37,12 @@ class _Site(NamedTuple):
     config: SiteConfig = SiteConfig(name="s", server="unix:/x")
 
 
+def deliveries_of(site: ServedSite, directory: Path, deliverer: Deliverer) -> Deliveries:
+    """The deliveries of a site whose applications are below a directory."""
+    prepared = preparer(directory / "apps")
+    return Deliveries(site, prepared, deliverer, Arrivals(site, prepared, deliverer))
+
+
 def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) -> None:
     (tmp_path / "apps").mkdir()
     (tmp_path / "prog").write_text("#!/bin/sh\n")
@@ -54,7 +61,7 @@ def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) 
         OwnedPlaces(Roots([tmp_path]), tmp_path / "out"),
         bytes_max=1,
     )
-    deliveries, logs = Deliveries(site, preparer(tmp_path / "apps"), deliverer), LogFetches(site)
+    deliveries, logs = deliveries_of(site, tmp_path, deliverer), LogFetches(site)
     try:
         for pool in (pools.stage_in, pools.copies):
             for _ in range(SLOW):
