@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, client_of
-from tidemill.cli.jobs.arriving import outputs_lines
+from tidemill.cli.arriving import outputs_lines
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import show, show_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tidemill.cli.jobs.arriving import ArrivalNotice
+from tidemill.cli.arriving import ArrivalNotice
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import TidemillError
 from tidemill.model.quantities import count_text, counted_text

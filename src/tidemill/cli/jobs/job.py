@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.command.places import check_output_dir
-from tidemill.cli.jobs.arriving import outputs_lines, still_kept
 from tidemill.cli.jobs.changes import changes_of, define_changes
 from tidemill.cli.jobs.named import one_job
 from tidemill.cli.terminal import hint, say, show, show_json, show_table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero
-from tidemill.cli.jobs.arriving import outputs_lines, still_kept
+from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.quantities import bytes_text

@@ -18,9 +18,9 @@ from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.model.trouble import EXAMPLES_MAX, TROUBLES_MAX, Trouble
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
-from tidemill.site.data.arrivals import Arrivals, Waiting
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.outputs import BrokenMerge, DamagedError, Deliverer, OutputDelivery, check_complete
+from tidemill.site.data.placed.arrivals import Arrivals, Coming
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
 from tidemill.transfer.contract import TransferError
@@ -181,8 +181,8 @@ class Deliveries:
 
     def troubles(self) -> list[Trouble]:
         """Why deliveries wait for their next try, each cause once. They hold back no other work."""
-        causes: dict[str, list[tuple[int, _Try | Waiting]]] = {}
-        held_up: list[tuple[int, _Try | Waiting]] = [*self._tries.items(), *self._arrivals.failing()]
+        causes: dict[str, list[tuple[int, _Try | Coming]]] = {}
+        held_up: list[tuple[int, _Try | Coming]] = [*self._tries.items(), *self._arrivals.failing()]
         for job, attempt in held_up:
             if attempt.why:
                 causes.setdefault(attempt.why, []).append((job, attempt))

@@ -47,9 +47,11 @@ from tidemill.model.job import InputKind, JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
 from tidemill.site.applications.part_names import Parts, part_names
-from tidemill.site.data.manifests import (
+from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
+from tidemill.site.data.placed.manifests import (
     ARRIVED,
-    Claim,
+    ClaimedFile,
     File,
     JobManifest,
     Listing,
@@ -59,8 +61,6 @@ from tidemill.site.data.manifests import (
     stands,
     withdraw,
 )
-from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
 from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
@@ -499,9 +499,11 @@ class Deliverer:
         except OSError as error:
             raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
 
-    def _claim(self, delivery: OutputDelivery, made: list[_Built], listings: _Listings) -> dict[Path, Claim]:
+    def _claim(
+        self, delivery: OutputDelivery, made: list[_Built], listings: _Listings
+    ) -> dict[Path, ClaimedFile]:
         """Write the manifests, after a check that nothing foreign stands where the files go."""
-        known: dict[Path, Claim] = {}
+        known: dict[Path, ClaimedFile] = {}
         folders: dict[Path, list[_Built]] = {}
         umask = self._umask.of(delivery.spec)
         for each in made:

@@ -9,13 +9,13 @@ from typing import Any
 from tidemill import clock
 from tidemill.files import current_umask, make_directories
 from tidemill.site.applications.programs import Preparer
-from tidemill.site.data.arrivals import Arrivals
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.leftovers import sweep_leftovers
 from tidemill.site.data.masks import private_paths
 from tidemill.site.data.outputs import Deliverer, FileMask
 from tidemill.site.data.owners import OwnedPlaces, person_of
 from tidemill.site.data.payload_logs import LogFetches
+from tidemill.site.data.placed.arrivals import Arrivals
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import DataFigures, Stage
 from tidemill.site.data.transfer_node import open_moves

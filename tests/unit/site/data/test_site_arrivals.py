@@ -22,10 +22,10 @@ from tidemill.errors import JobError
 from tidemill.model.arrival import FILES_PER_PAUSE, arrives, comes_when, pause_s
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver, JobSpec, Output, OutputKind, Pack
-from tidemill.site.data.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
 from tidemill.site.data.deliveries import Deliveries
-from tidemill.site.data.manifests import ARRIVED, JobManifest
 from tidemill.site.data.outputs import CanceledError, OutputDelivery
+from tidemill.site.data.placed.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
+from tidemill.site.data.placed.manifests import ARRIVED, JobManifest
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools

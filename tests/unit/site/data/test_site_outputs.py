@@ -17,7 +17,6 @@ from tidemill.client.outputs import members
 from tidemill.errors import JobError
 from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack, Shell
 from tidemill.node.bundle import SparseFile, TarWriter
-from tidemill.site.data.manifests import Claim, JobManifest
 from tidemill.site.data.outputs import (
     BrokenMerge,
     CanceledError,
@@ -29,6 +28,7 @@ from tidemill.site.data.outputs import (
     numbered,
 )
 from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.placed.manifests import ClaimedFile, JobManifest
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
@@ -674,7 +674,7 @@ def test_what_is_written_is_known_without_reading_it_and_a_file_that_changes_is_
     archive.close()
     whole = (tmp_path / "bundle.tar").read_bytes()
     assert archive.written == (len(whole), hashlib.sha256(whole).hexdigest())
-    claim = Claim({archive.written})
+    claim = ClaimedFile({archive.written})
     claim.check(tmp_path / "not there")
     claim.check(tmp_path / "bundle.tar")
     claim.check(tmp_path / "bundle.tar")

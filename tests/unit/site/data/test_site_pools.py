@@ -13,11 +13,11 @@ from tests.unit.site.state.test_site_log import open_log
 from tidemill.config.site import SiteConfig
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site.data.arrivals import Arrivals
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.payload_logs import LogFetches
+from tidemill.site.data.placed.arrivals import Arrivals
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.served_site import HelperPools, ServedSite, open_pools

@@ -46,7 +46,7 @@ def comes_when(spec: JobSpec, output: Output) -> str:
 
 
 def pause_s(every_s: float, files: int) -> float:
-    """Time between two arrivals of a job of which so many files are there already."""
+    """Time between two arrivals of a job. `files`: those that are there already."""
     return every_s * (1 + files // FILES_PER_PAUSE)
 
 

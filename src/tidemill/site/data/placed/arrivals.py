@@ -25,8 +25,8 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Output
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
-from tidemill.site.data.manifests import ARRIVED
 from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery
+from tidemill.site.data.placed.manifests import ARRIVED
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import DoneReport, OutputRow, Report
@@ -46,7 +46,7 @@ REST = 4
 gets four times as long for other work."""
 
 BACKOFF_MAX = 6  #: powers of two by which pauses grow while batches fail
-LOOKS_PER_STEP = 16  #: jobs that are looked at in a tick
+LOOKS_PER_STEP = 16  #: jobs that are examined in a tick
 LATE_MAX = 100_000  #: jobs that are remembered for having no outputs that come early
 
 _log = Log("arrivals")
@@ -86,7 +86,7 @@ def batch(
     return fresh, False
 
 
-class Waiting(msgspec.Struct):
+class Coming(msgspec.Struct):
     """A job of which parts wait to come. `skip`: events whose bytes cannot be read: the job's delivery decides."""
 
     next_s: float
@@ -117,7 +117,7 @@ class Arrivals:
         self._executor = site.pools.deliveries
         self._preparer = preparer
         self._deliverer = deliverer
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, Coming] = {}
         self._due: list[tuple[float, int]] = []
         self._batch: _Batch | None = None
         self._late: set[int] = set()  #: jobs of which nothing comes early
@@ -163,7 +163,7 @@ class Arrivals:
         """What a thread does now; `step` takes it."""
         return [] if self._batch is None else [self._batch.future]
 
-    def failing(self) -> Iterator[tuple[int, Waiting]]:
+    def failing(self) -> Iterator[tuple[int, Coming]]:
         """Jobs whose last batch failed."""
         return ((job, each) for job, each in self._waiting.items() if each.why)
 
@@ -174,7 +174,7 @@ class Arrivals:
         if job.spec.events > 1 and job_id < s.STEP_BASE and self._outputs(job) != []:
             first_s = self._every_s / FIRST  # nodes keep results for half a minute before they are known here
             pause = pause_s(self._every_s, len(job.arrived)) if job.arrived else first_s
-            self._wait(job, Waiting(0.0), pause)
+            self._wait(job, Coming(0.0), pause)
             return
         if len(self._late) >= LATE_MAX:
             self._late.clear()
@@ -188,12 +188,12 @@ class Arrivals:
             return None
         return [each for each in outputs if arrives(job.spec, each)]
 
-    def _wait(self, job: s.SiteJob, waiting: Waiting, for_s: float) -> None:
+    def _wait(self, job: s.SiteJob, waiting: Coming, for_s: float) -> None:
         waiting.next_s = clock.monotonic_s() + for_s
         self._waiting[job.id] = waiting
         heapq.heappush(self._due, (waiting.next_s, job.id))
 
-    def _begin(self, job_id: int, waiting: Waiting) -> None:
+    def _begin(self, job_id: int, waiting: Coming) -> None:
         state = self._log.pool.state
         job = state.jobs.get(job_id)
         if job is None or job.stopping or job_id in state.deliveries:
@@ -221,7 +221,7 @@ class Arrivals:
             future=self._executor.submit(self._deliverer.arrive, delivery, canceled),
         )  # fmt: skip
 
-    def _rest(self, job: s.SiteJob, waiting: Waiting, *, is_awaited: bool) -> None:
+    def _rest(self, job: s.SiteJob, waiting: Coming, *, is_awaited: bool) -> None:
         """Nothing can come now. `is_awaited`: the server has not answered for some of it."""
         if is_awaited:
             self._wait(job, waiting, self._every_s)
@@ -270,7 +270,7 @@ class Arrivals:
         self._wait(job, waiting, pause)
         return True
 
-    def _failed(self, job: s.SiteJob, waiting: Waiting, error: TidemillError) -> None:
+    def _failed(self, job: s.SiteJob, waiting: Coming, error: TidemillError) -> None:
         if isinstance(error, DamagedError):
             waiting.skip.add(error.first, error.first + error.count)
         else:

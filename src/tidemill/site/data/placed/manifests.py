@@ -94,10 +94,10 @@ class Listing:
         """... and as failed."""
         return "" if self._ours is None else self._ours.failed
 
-    def claim(self, file: File) -> Claim:
+    def claim(self, file: File) -> ClaimedFile:
         """What may stand where a file goes."""
         earlier = self._known.get((file.output, file.file), file)
-        return Claim({(each.size_bytes, each.sha256) for each in (file, earlier)})
+        return ClaimedFile({(each.size_bytes, each.sha256) for each in (file, earlier)})
 
     def parts(self, output: str) -> dict[Events, File]:
         """The files of one part each of an output, by the part's events."""
@@ -125,7 +125,7 @@ class Listing:
         return [each for each in self.files if each.delivery == ARRIVED and each.file not in names]
 
 
-class Claim:
+class ClaimedFile:
     """The sizes and checksums that an existing file may have: those of the new content, and of Tidemill's earlier
     delivery. Reads the file only if its size is one of these, and again only after it has changed."""
 
@@ -170,12 +170,12 @@ def stands(path: Path, size_bytes: int, sha256: str) -> bool:
     try:
         found = path.lstat()
         is_like = stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
-        return is_like and Claim({(size_bytes, sha256)}).holds(path)
+        return is_like and ClaimedFile({(size_bytes, sha256)}).holds(path)
     except OSError:
         return False
 
 
-def publish(temporary: Path, target: Path, claim: Claim) -> None:
+def publish(temporary: Path, target: Path, claim: ClaimedFile) -> None:
     """Give a file its name, never over a foreign one that has appeared meanwhile. Raises JobError, OSError."""
     try:
         os.link(temporary, target)
