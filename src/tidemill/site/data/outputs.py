@@ -28,6 +28,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+from msgspec.structs import replace
 
 from tidemill.errors import JobError, ProtocolError, SiteError
 from tidemill.files import (
@@ -56,6 +57,7 @@ from tidemill.site.data.placed.manifests import (
     JobManifest,
     Listing,
     OutputMember,
+    is_changed,
     publish,
     read_manifest,
     stands,
@@ -342,15 +344,15 @@ class Deliverer:
             before = known.get((part.first, part.count))
             if before is not None and delivery.number == ARRIVED != before.delivery:
                 continue  # an earlier delivery of the job has it
+            marked = folder / f"{output.name}-{name}"
             if before is not None and before.file in reserved:
                 target = self._confine(folder / before.file, delivery.owner)
                 if before.sha256 == ref.sha256 and stands(target, ref.length, ref.sha256):
-                    made.append(
-                        _Built(None, target, msgspec.structs.replace(before, delivery=delivery.number))
-                    )
+                    made.append(_Built(None, target, replace(before, delivery=delivery.number)))
                     continue
+                if is_changed(target, (before.size_bytes, before.sha256), (ref.length, ref.sha256)):
+                    target = self._confine(marked, delivery.owner)  # what arrived is its owner's to change
             else:
-                marked = folder / f"{output.name}-{name}"
                 target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
                 if target in taken or target.name in reserved:
                     # `out.txt` and `out-{event}.txt` of a job have names in common

@@ -136,6 +136,19 @@ def test_the_file_of_a_result_that_does_not_count_is_withdrawn_unless_it_was_cha
     assert [each.file for each in manifest(place).files] == ["hits-0.txt"]
 
 
+def test_a_file_that_its_owner_changed_after_it_arrived_stays_beside_the_one_of_the_job(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    (folder(place) / "hits-1.txt").write_text("changed")
+    whole = delivery(place, parts)
+    (row,) = place.deliverer.deliver(whole)
+    expected = {"hits-0.txt": lines(0), "hits-1.txt": "changed", "hits-hits-1.txt": lines(1)}
+    assert {path.name: path.read_text() for path in folder(place).glob("*.txt")} == expected
+    assert [each.file for each in manifest(place).files] == ["hits-0.txt", "hits-hits-1.txt"]
+    assert place.deliverer.deliver(whole) == [row], "repeated, it changes nothing"
+    assert {path.name: path.read_text() for path in folder(place).glob("*.txt")} == expected
+
+
 def test_a_manifest_that_was_tampered_with_removes_nothing_elsewhere(place: Place, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text(lines(1))

@@ -175,6 +175,14 @@ def stands(path: Path, size_bytes: int, sha256: str) -> bool:
         return False
 
 
+def is_changed(path: Path, *known: tuple[int, str]) -> bool:
+    """Whether something else stands at a path than files of these sizes and checksums."""
+    try:
+        return not ClaimedFile(set(known)).holds(path)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+
+
 def publish(temporary: Path, target: Path, claim: ClaimedFile) -> None:
     """Give a file its name, never over a foreign one that has appeared meanwhile. Raises JobError, OSError."""
     try:
