@@ -9,7 +9,7 @@ from tests.contract.server_world import SIM, Site, World, done, failed, key_of, 
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import Deliver, JobSpec
+from tidemill.model.job import Deliver, Input, JobSpec
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store, _migrate, transaction
@@ -513,6 +513,37 @@ def test_a_site_that_is_not_the_jobs_home_shows_nothing_of_it(world: World) -> N
     (fresh,) = leases(site.sync())
     site.sync(arrived(fresh.job, "0-9"), want=0)
     assert shown(world, fresh.job) == [], "of a job that keeps nothing, nothing can have arrived"
+
+
+def test_what_cannot_be_counted_is_not_shown(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    site.sync(arrived(lease.job, "0-"), want=0)
+    assert shown(world, lease.job) == []
+    many = [
+        OutputRow(name=f"o{k}", url="file:///x/", size_bytes=1, sha256="ab", events="0") for k in range(200)
+    ]
+    site.sync(ArrivedReport(n=0, job=lease.job, outputs=many), want=0)
+    assert {(len(world.job(lease.job).outputs), row.sha256) for row in world.job(lease.job).outputs} == {
+        (100, "")
+    }
+
+
+def test_a_job_that_takes_an_output_gets_no_directory_to_which_files_still_come(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5), results=8)
+    order = one(site.sync(failed(lease, 8), failed(lease, 9), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    taken = Input(name="hits", url=f"job:{lease.job}/hits")
+    (later,) = world.submit(JobSpec(app="sim", inputs=[taken], priority=-5))
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync(ranges=1))
+    site.sync(done(rest, 8, 1, outputs=True), arrived(lease.job, "8"), want=0)
+    assert shown(world, lease.job)[-1] == ("hits", "", "8")
+    (last,) = leases(site.sync())
+    assert (last.job, last.from_jobs) == (later, {"hits": lease.job})
+    assert last.spec is not None
+    assert [each.url for each in last.spec.inputs] == ["file:///x/1.tar"]
 
 
 def test_what_arrived_at_a_site_that_is_lost_is_not_shown_any_more(world: World) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worlds.home.socket_pages import get_page
 from tests.worlds.home.world import World, world
 
 from tidemill.model.job import Deliver, JobSpec, Output, Pack
@@ -87,8 +88,10 @@ def test_files_come_while_later_events_run_and_the_end_is_as_without(home: World
     one = home.run("outputs", "get", str(job), "--event", "1", "--to", "one")
     assert one.returncode == 0, one.stderr
     assert contents(home.home / "me" / "one") == results(1)
-    page = home.client.job(job)
-    assert page.kept is not None, "the delivery of the job is still to come"
+    assert home.client.job(job).kept is not None, "the delivery of the job is still to come"
+    _, page = get_page(home.home, f"/jobs/{job}")
+    assert f"files of {FIRST} of {EVENTS} events; more arrive while the job runs" in page
+    assert "is packed into one archive when the job ends" in page
 
     inode = (there / "out-0.txt").stat().st_ino
     (gate / "some").touch()

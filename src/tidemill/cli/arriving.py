@@ -67,9 +67,9 @@ def outputs_lines(detail: JobDetail) -> list[str]:
                 f"{each.name}: {arrived_text(row, detail.row.events)}; more files arrive while it runs"
             )
         elif arrives(spec, each) and not detail.row.events_done:
-            lines.append(f"{each.name}: files of finished events arrive while it runs")
+            lines.append(f"{each.name}: {comes_when(spec, each)}")
         elif arrives(spec, each):
-            lines.append(f"{each.name}: the first files are on their way")
+            lines.append(f"{each.name}: none of its files has arrived yet")
         else:
             lines.append(f"{each.name} {comes_when(spec, each)}")
     return lines

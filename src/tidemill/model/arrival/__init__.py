@@ -31,7 +31,7 @@ def arrives(spec: JobSpec, output: Output) -> bool:
 def comes_when(spec: JobSpec, output: Output) -> str:
     """When an output comes, in words that follow its name."""
     if arrives(spec, output):
-        return "files of finished events arrive while the job runs"
+        return "files of finished events arrive while the job runs, unless its site waits for the end"
     if spec.deliver is Deliver.COMPLETE:
         return "comes when all events are done"
     if is_far(output.url or spec.output_dir or ""):

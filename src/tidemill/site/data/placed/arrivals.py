@@ -123,7 +123,9 @@ class Arrivals:
         self._late: set[int] = set()  #: jobs of which nothing comes early
         for job in self._log.pool.state.jobs.values():
             if any(not job.arrived.covers(part.first, part.first + part.count) for part in job.parts):
-                self._note(job.id)
+                self._note(
+                    job.id, at_once=True
+                )  # an agent that runs for seconds only, from cron, has no later
 
     def heard(self, records: Iterable[Record]) -> None:
         """Records were taken into the site's log: outputs of these events may come."""
@@ -167,14 +169,14 @@ class Arrivals:
         """Jobs whose last batch failed."""
         return ((job, each) for job, each in self._waiting.items() if each.why)
 
-    def _note(self, job_id: int) -> None:
+    def _note(self, job_id: int, *, at_once: bool = False) -> None:
         job = self._log.pool.state.jobs.get(job_id)
         if not self._every_s or job_id in self._waiting or job_id in self._late or job is None:
             return
         if job.spec.events > 1 and job_id < s.STEP_BASE and self._outputs(job) != []:
             first_s = self._every_s / FIRST  # nodes keep results for half a minute before they are known here
             pause = pause_s(self._every_s, len(job.arrived)) if job.arrived else first_s
-            self._wait(job, Coming(0.0), pause)
+            self._wait(job, Coming(0.0), 0.0 if at_once else pause)
             return
         if len(self._late) >= LATE_MAX:
             self._late.clear()
