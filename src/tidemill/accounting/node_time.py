@@ -94,7 +94,7 @@ def read(text: str, cores: Mapping[str, int]) -> Iterator[HeldNode]:
             start, end, cpus, names = line.split(FIELD)
             start_s, end_s, many = times.seconds(start), times.seconds(end), count(cpus)
             nodes = expand(names) if names != "None assigned" else ()
-        except (ValueError, ProtocolError):
+        except (ValueError, OverflowError, ProtocolError):  # a date beyond the calendar overflows
             unreadable += 1
             continue
         if start_s is None or not nodes:
