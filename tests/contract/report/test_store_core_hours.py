@@ -13,7 +13,8 @@ from tidemill.server.api.routes import ROUTES, Call, CoreHoursQuery
 from tidemill.server.audit import traces
 from tidemill.server.errors import RequestError
 from tidemill.server.read.core_hours import CoreHoursQuestion, page, split
-from tidemill.wire.api import AllocationReport, RanRange, RanReport, SubmitRequest
+from tidemill.wire.activity import RanRange, RanReport
+from tidemill.wire.api import AllocationReport, SubmitRequest
 from tidemill.wire.core_hours import AllocationUse
 
 START_US = 1_795_000_000_000_000
