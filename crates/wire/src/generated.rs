@@ -380,7 +380,7 @@ pub struct Grant {
     pub chunk_max: Option<u64>,
 }
 
-/// Events of an earlier grant that their owner has canceled: whoever has them stops them and returns nothing.
+/// Events of an earlier grant that their owner has canceled: lead and pilots stop them, and return nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Withdrawn {
     pub grant: u64,

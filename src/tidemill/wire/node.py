@@ -276,7 +276,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
-    """Events of an earlier grant that their owner has canceled: whoever has them stops them and returns nothing."""
+    """Events of an earlier grant that their owner has canceled: lead and pilots stop them, and return nothing."""
 
     grant: int
     job: int

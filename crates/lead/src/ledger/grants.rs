@@ -185,7 +185,7 @@ impl Ledger {
         }
     }
 
-    /// Nobody is to run these events any more.
+    /// These events are not to run any more.
     fn withdraw(&mut self, parts: &[Withdrawn]) {
         for part in parts {
             let span = (part.first, part.first.saturating_add(part.count));

@@ -154,7 +154,7 @@ class Book:
             self._forget_job(job)
 
     def withdraw(self, parts: Iterable[Withdrawn]) -> None:
-        """These events are open no more, whoever holds them."""
+        """These events are not open any more, and no allocation holds them."""
         for part in parts:
             self._settle(part.grant, part.first, part.first + part.count)
 

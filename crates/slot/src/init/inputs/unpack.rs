@@ -48,7 +48,7 @@ pub(super) fn unpack(archive: &mut impl Read, target: &mut impl Target) -> io::R
             other => {
                 let kind = other.escape_ascii();
                 return Err(wrong(&format!(
-                    "it holds something of kind `{kind}`, which is no file"
+                    "it holds something of kind `{kind}`, which is not a file"
                 )));
             }
         }
@@ -109,7 +109,7 @@ fn number(field: &[u8]) -> io::Result<u64> {
     u64::from_str_radix(digits, 8)
         .ok()
         .filter(|&size| size < 1 << 50)
-        .ok_or_else(|| wrong("it is no tar archive"))
+        .ok_or_else(|| wrong("it is not a tar archive"))
 }
 
 fn text_of(field: &[u8]) -> io::Result<&str> {
@@ -119,7 +119,7 @@ fn text_of(field: &[u8]) -> io::Result<&str> {
 
 fn name_of(header: &[u8; BLOCK]) -> io::Result<String> {
     if &header[257..262] != b"ustar" {
-        return Err(wrong("it is no tar archive"));
+        return Err(wrong("it is not a tar archive"));
     }
     let (name, prefix) = (text_of(&header[..100])?, text_of(&header[345..500])?);
     Ok(if prefix.is_empty() {
