@@ -99,7 +99,7 @@ def _counts(nodes: NodeCounts | None) -> NodeCounts | None:
 
 
 def unstarted(jobs: str) -> str:
-    """What is kept of a site's word on the jobs that no pilot runs: nothing where it is no list of numbers."""
+    """What is kept of a site's word on the jobs that no pilot runs: nothing where it is not a list of numbers."""
     if len(jobs) > UNSTARTED_CHARACTERS_MAX:
         return ""
     try:
