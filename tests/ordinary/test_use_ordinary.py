@@ -91,7 +91,8 @@ def test_a_report_has_the_core_hours_that_sacct_has_line_by_line(
 def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
     ordinary_cluster: OrdinaryCluster, newcomer: Newcomer
 ) -> None:
-    """bob's jobs of 5 cores come while Tidemill holds the nodes, and others of a second that no poll sees run."""
+    """bob's job of five nodes comes while Tidemill holds some of them, then jobs of 5 cores, and others of a second
+    that no poll sees run."""
     earlier = set(waits(ordinary_cluster))
     ordinary_cluster.regular("n1")
     newcomer.run_beside("much", "--events", "2000", "--", "sleep", "2")
@@ -99,6 +100,20 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
         lambda: len([row for row in ordinary_cluster.allocations("R") if row["node"]]) >= 3,
         "Tidemill holds nodes",
         120,
+    )
+    words = (
+        "sbatch",
+        "--parsable",
+        "-N5",
+        "--exclusive",
+        "--chdir=/",
+        "-o/dev/null",
+        "-t1",
+        "--wrap=sleep 5",
+    )
+    wide = ordinary_cluster.run_as_user(*words, user="bob").strip()
+    newcomer.wait(
+        lambda: wide in waits(ordinary_cluster), "Tidemill yields to a job of five whole nodes", 120
     )
     ordinary_cluster.regular("6")
     for _ in range(3):
@@ -127,5 +142,5 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
     totals = harm["totals"]
     assert totals["share_low_s"] <= totals["share_s"] <= totals["share_high_s"]
     assert totals["share_s"] <= sum(waited.values())
-    assert {each["size"] for each in harm["by_size"]} <= {"1/16", "1/4"}, "5 of 48 cores, and 3"
+    assert {each["size"] for each in harm["by_size"]} <= {"1/16", "1/4", "1"}, "3 and 5 of 48 cores, 5 nodes"
     assert "because of Tidemill" in newcomer.shown("site", "status")
