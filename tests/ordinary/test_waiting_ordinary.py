@@ -6,18 +6,17 @@ import os
 
 import pytest
 from tests.worlds.batch.newcomer import newcomer_on
-from tests.worlds.batch.ordinary_cluster import LICENSE, NODES, OrdinaryCluster
+from tests.worlds.batch.ordinary_cluster import NODES, OrdinaryCluster
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Slurm and act as its user"),
     pytest.mark.timeout(500),
 ]
 SHARED = "6 nodes have 3 of 8 cores free, and this version uses whole nodes"
-NEEDS_LICENSE = f'directives = ["--licenses={LICENSE}:1"]\n'
 
 
 def test_work_that_waits_says_why_in_every_command(ordinary_cluster: OrdinaryCluster) -> None:
-    with newcomer_on(ordinary_cluster, cluster_keys=NEEDS_LICENSE) as ada:
+    with newcomer_on(ordinary_cluster) as ada:
         ordinary_cluster.regular(*NODES)
         first = ada.run_beside("shared", "--events", "2", "--", "sleep", "1")
         sentence = f"waiting for a wholly idle node: {SHARED}"
@@ -34,18 +33,4 @@ def test_work_that_waits_says_why_in_every_command(ordinary_cluster: OrdinaryClu
         big = ada.run_beside("big", "--events", "8", "--", "sleep", "900")
         ada.wait(lambda: ada.job(big)["events_leased"] == 8 and not ada.job(big)["phase"], "it runs")
         assert "nothing holds it up: it runs at site" in ada.shown("job", "explain", str(big))
-        behind = ada.run_beside("behind", "--events", "2", "--", "hostname")
-        ada.wait(lambda: ada.job(behind)["phase"] == "ASSIGNED", "it is with the site, and nothing runs it")
-        said = ada.shown("job", "explain", str(behind))
-        assert "none of the nodes that Tidemill has there runs it yet: it needs a free slot of 1 core" in said
-        assert "nothing holds it up" not in said
-        assert not ada.job(big)["phase"], "the other one runs"
-        ada.give_back()
-
-        ordinary_cluster.regular()
-        ordinary_cluster.take_licenses()
-        third = ada.run_beside("licensed", "--events", "2", "--", "hostname")
-        reason = "the batch system says `Licenses`: it waits for a license"
-        ada.wait(lambda: all(reason in text for text in ada.views(third).values()), "each has Slurm's reason")
-        ada.wait(lambda: reason in ada.said("licensed"), "run has it, too")
         ada.give_back()

@@ -16,8 +16,8 @@ def held_nodes(snapshot: Snapshot) -> frozenset[str]:
 
 
 def count_nodes(nodes: Iterable[Node], held: frozenset[str], *, idle_max: int | None = None) -> NodeCounts:
-    """The counts of these nodes, of which Tidemill has `held`. `idle_max`: at most this number of idle nodes can be used; the
-    others are reserved, or kept in another way."""
+    """The counts of these nodes, of which Tidemill has `held`. `idle_max`: at most this number of idle nodes can be
+    used; the others are reserved, or kept in another way."""
     idle = full = ours = away = other = 0
     free: list[int] = []
     cores = 0
