@@ -1,6 +1,6 @@
 """Cancels or retries some events of one job.
 
-A canceled event counts as ended: it is neither done nor failed, and no site gets it. Its site gets an order to stop it. A
+A canceled event counts as ended: it is neither done nor failed, and no site gets it. Its site is ordered to stop it. A
 result that was on its way then counts, as if it had come before: no work is thrown away, and who cancels loses nothing
 by it. Events that have ended stay what they are.
 """
