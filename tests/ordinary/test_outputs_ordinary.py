@@ -39,4 +39,3 @@ def test_files_come_while_the_campaign_runs_and_half_of_it_can_be_canceled(
         ada.wait(lambda: ada.job(job)["state"] in ENDED, "the other half ends", 150)
         ada.wait(lambda: found() == set(range(KEPT)), "all files of the other half are there")
         assert ada.job(job)["events_done"] == KEPT
-        ada.give_back()
