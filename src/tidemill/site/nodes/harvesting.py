@@ -251,6 +251,10 @@ class Harvesting:
         )
         if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
             return False
+        if (
+            takes
+        ):  # one poll, as after a glance that shows a change: none follows until the work has doubled again
+            return self.glances.pace.react(now_s)
         return self.glances.pace.hurry(now_s, last_minute=self._commands(now_s))
 
     def _has_grown(self, demand: Demand, takes: Sequence[s.Allocation]) -> bool:

@@ -26,7 +26,7 @@ from tidemill.harvest.plan.situation import (
     Situation,
     starts_per_hour,
 )
-from tidemill.harvest.plan.waves import Binding
+from tidemill.harvest.plan.waves import Binding, nodes_for
 from tidemill.model.figures.awaited import HINDRANCES_MAX, Hindrance
 from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import AllocationState
@@ -212,8 +212,8 @@ def has_grown(before: WorkSize, work: Backlog, *, held: int) -> bool:
 
 
 def _nodes_of(work: Backlog, limits: Limits) -> int:
-    on_gpus = 0 if work.on_gpus is None else work.on_gpus.nodes_max
-    return min(limits.nodes_max, work.nodes_max + on_gpus)
+    on_gpus = 0 if work.on_gpus is None else nodes_for(work.on_gpus, limits)
+    return min(limits.nodes_max, nodes_for(work, limits) + on_gpus)
 
 
 class GpuAsk(NamedTuple):
