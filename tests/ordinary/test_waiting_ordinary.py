@@ -33,4 +33,12 @@ def test_work_that_waits_says_why_in_every_command(ordinary_cluster: OrdinaryClu
         big = ada.run_beside("big", "--events", "8", "--", "sleep", "900")
         ada.wait(lambda: ada.job(big)["events_leased"] == 8 and not ada.job(big)["phase"], "it runs")
         assert "nothing holds it up: it runs at site" in ada.shown("job", "explain", str(big))
+
+        behind = ada.run_beside("behind", "--events", "2", "--", "hostname")
+        ada.wait(
+            lambda: ada.job(behind)["events_leased"] == 2 and ada.job(behind)["phase"] == "ASSIGNED",
+            "it is leased behind events that fill the node, and does not run",
+        )
+        assert "nothing holds it up" not in ada.shown("job", "explain", str(behind))
+        assert ada.job(big)["phase"] == ""
         ada.give_back()

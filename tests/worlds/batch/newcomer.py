@@ -111,13 +111,16 @@ def settings(text: str, **tables: str) -> str:
 
 @contextmanager
 def newcomer_on(cluster: OrdinaryCluster, *, cluster_keys: str = "") -> Iterator[Newcomer]:
-    """ada with a site on `short`, whose Tidemill is up; ended afterwards."""
+    """ada with a site on `short`, whose Tidemill is up; ended afterwards. Pilots reach its lead."""
     person = Newcomer(cluster, f"n{next(_numbers)}")
     with person.staying():
         person.done("site", "init", "--enable", "--no-probe", "--contact", "ada@example.org")
         file = person.site / "site.toml"
         keys = f"calls_per_min_max = 1200\n{cluster_keys}"
-        file.write_text(settings(file.read_text(), top=QUICK, cluster=keys, harvest=f"poll_s = {POLL_S}"))
+        written = file.read_text()
+        assert 'tcp = "nodes"' in written  # without a probe: work travels by files, once a minute
+        text = written.replace('tcp = "nodes"', f'tcp = "open"\npoll_s = {POLL_S}')
+        file.write_text(settings(text, top=QUICK, cluster=keys))
         person.done("up", "--detach")
         try:
             yield person

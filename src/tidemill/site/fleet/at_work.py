@@ -1,12 +1,13 @@
-"""Which of the jobs here no payload runs: by FLEET/at_work.json, in which leads say which jobs pilots run.
+"""Which of the jobs here no payload runs: by FLEET/at_work.json, in which leads say which jobs pilots run, and by the
+agent's own book of a fleet without a lead.
 
-For people: nothing depends on it. Jobs of a fleet without such a file (no lead, or one of an older version) count as at
-work while pilots are.
+For people: nothing depends on it. Where the lead of an older version writes no such file, all jobs count as at work
+while pilots are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -59,10 +60,11 @@ def bounded_text(jobs: IntervalSet) -> str:
 
 
 class UnstartedJobs:
-    """Reads what leads say, now and then, and keeps what follows."""
+    """Asks what pilots of each fleet run, now and then, and keeps what follows."""
 
-    def __init__(self, fleets: Path) -> None:
-        self._fleets = fleets
+    def __init__(self, running: Callable[[str], set[int] | None]) -> None:
+        """`running`: the jobs that pilots of the fleet of a name run; None = it is not known."""
+        self._running = running
         self._next_s = 0.0
         self._text = ""
 
@@ -75,7 +77,7 @@ class UnstartedJobs:
         self._next_s = now_s + READ_S
         running: set[int] = set()
         for name in set(at_work):
-            jobs = read_at_work(self._fleets / name)
+            jobs = self._running(name)
             if jobs is None:
                 self._text = ""
                 return ""

@@ -27,6 +27,7 @@ from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_
 from tidemill.site.applications.gpus import gpus_of_node
 from tidemill.site.applications.programs import network_of
 from tidemill.site.data.masks import masked_paths, view_of
+from tidemill.site.fleet.at_work import read_at_work
 from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
@@ -312,6 +313,13 @@ class Fleets:
         if opened.mailbox is not None:
             seats = _seats(state, opened.record.name, self._devices)
             opened.mailbox.step(seats, clock.monotonic_s(), check)
+
+    def at_work(self, name: str) -> set[int] | None:
+        """The jobs that pilots of a fleet run; None = that is not known."""
+        opened = self.open.get(name)
+        if opened is not None and opened.mailbox is not None:
+            return opened.mailbox.at_work()
+        return read_at_work(self._directory / name)
 
     def share_io(self, state: s.SiteState, check: Callable[[], None]) -> None:
         """Divide what fleets may do to shared file systems: by the allocations of those that have work whose starts

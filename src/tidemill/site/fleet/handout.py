@@ -230,6 +230,21 @@ class Book:
         """What an allocation holds, by grant."""
         return self._held.get(allocation, {})
 
+    def at_work(self, cores: Mapping[str, int]) -> set[int]:
+        """The jobs that run, as far as records show, on allocations whose pilots found so many `cores`: of what an
+        allocation holds, the oldest fills its cores. A job of which events have ended counts as running while an
+        allocation holds more of it. The same rule as the lead's."""
+        jobs = set()
+        for allocation in self._held.keys() & cores.keys():
+            left = cores[allocation]
+            for number, events in sorted(self._held[allocation].items()):
+                job = self.grants[number].job
+                if left > 0 or job in self._paces:
+                    jobs.add(job_of(job))
+                program = self._program(job)
+                left -= len(events) * max(1, program.cores if program else 1)
+        return jobs
+
     def rooms(self) -> dict[int, int]:
         """How many more events of each job with `at_once` may be held now."""
         rooms = {number: each.at_once for number, each in self.jobs.items() if each.at_once is not None}

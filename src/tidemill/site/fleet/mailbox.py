@@ -109,6 +109,10 @@ class Mailbox:
         """Whether anything that could be handed out here has not been settled."""
         return self.book.has_open
 
+    def at_work(self) -> set[int]:
+        """The jobs that pilots run, as far as their records show."""
+        return self.book.at_work({name: found.cores for name, found in self._listening.items()})
+
     def _told(self, seat: Seat) -> Seat:
         """The seat as its pilot found it."""
         found = self._listening[seat.allocation]

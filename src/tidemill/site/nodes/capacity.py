@@ -105,7 +105,7 @@ class CapacityMeter:
         self._shape = harvesting.machine.shape
         self._throughput = Throughput()
         self._holdings = CacheHoldings(site.config.caches)
-        self._unstarted = UnstartedJobs(site.fleets_dir)
+        self._unstarted = UnstartedJobs(harvesting.fleets.at_work)
 
     def measure(self, *, sync_s: float, room: int, more: bool) -> Capacity:
         """The capacity now. `sync_s`: pause between two syncs; `room`: ranges that the agent accepts now; `more`: the

@@ -181,12 +181,13 @@ class Harvesting:
         if was_busy:  # its answer is decided on before the next poll, also where polls outlast the pause
             return changed
         now_s = clock.monotonic_s()
-        is_paid = self._has_seen_change or (not is_due and self._is_awaited(now_s))
+        is_paid = self._has_seen_change or (not is_due and self._is_awaited(demand, now_s))
         if is_due or is_paid:
             self._last_poll_s, self._last_poll_us = now_s, clock.now_us()
             self.glances.polling(now_s, at_once=is_paid)
             self._has_seen_change = False
             self._hurries = self._has_new_work = False
+            self.machine.size = None  # it causes one poll, whatever is decided then
             names = [a.name for a in self.book.watched(clock.now_us())]
             checked = self.doubts.to_check(self.book.living)
             self.calls.poll(names, machine=self.machine.reads_snapshots, expected=checked)
@@ -234,18 +235,28 @@ class Harvesting:
             pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_poll_s + pause_s
 
-    def _is_awaited(self, now_s: float) -> bool:
-        """Whether to poll before it is time because work waits and no pilot is at work. True uses up the commands of a
-        poll of those that the bound allows."""
-        if not self._wanted or self._last_poll_s is None:
+    def _is_awaited(self, demand: Demand | None, now_s: float) -> bool:
+        """Whether to poll before it is time because work waits and no pilot is at work, or too few are. True uses up
+        the commands of a poll of those that the bound allows."""
+        if demand is None or not self._wanted or self._last_poll_s is None:
             return False
         living = self.book.living
         now_us = clock.now_us()
-        left = sum(planning.takes_no_work(a, now_us, death_s=self._death_s) for a in living)
-        pause_s = awaited_s(has_new_work=self._has_new_work, living=len(living), left=left)
+        takes = [a for a in living if not planning.takes_no_work(a, now_us, death_s=self._death_s)]
+        pause_s = awaited_s(
+            has_new_work=self._has_new_work,
+            has_grown=self._has_grown(demand, takes),
+            living=len(living),
+            left=len(living) - len(takes),
+        )
         if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
             return False
         return self.glances.pace.hurry(now_s, last_minute=self._commands(now_s))
+
+    def _has_grown(self, demand: Demand, takes: Sequence[s.Allocation]) -> bool:
+        if self._policy is Policy.DEMAND:  # which decides without polls
+            return False
+        return self.machine.has_grown(demand, held=sum(a.nodes for a in takes))
 
     def _commands(self, now_s: float) -> int:
         """Commands of the last minute."""

@@ -73,6 +73,7 @@ class SiteMachine:
         self.headrooms = Headrooms()
         self.headroom = 0  #: nodes left idle by the last plans, at most
         self._yielded: frozenset[str] = frozenset()
+        self.size: planning.WorkSize | None = None  #: of the work, at the last decision on a snapshot
         self._met_limit = (
             -planning.HOUR_US,
             "",
@@ -171,6 +172,7 @@ class SiteMachine:
             pools = [self._with_headroom(pool) for pool in pools]
             self.headroom = sum(pool.situation.headroom for pool in pools)
         decided = decide_each(pools, lambda situation: decide(situation, policy))
+        self.size = planning.size_of(work, limits, [decision for _, decision in decided])
         if policy is Policy.YIELD:
             running = {job.id: job for job in snapshot.running if not job.ours}
             self.headrooms.keep([pool.name for pool in pools])
@@ -198,6 +200,11 @@ class SiteMachine:
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
+
+    def has_grown(self, demand: Demand, *, held: int) -> bool:
+        """Whether idle nodes should be asked for before the next regular poll, with so many nodes held."""
+        size = self.size
+        return size is not None and planning.has_grown(size, self._work(demand, size.limits), held=held)
 
     def _work(self, demand: Demand, limits: Limits) -> Backlog:
         """The backlog, by what it needs where the batch system shows which nodes have that."""

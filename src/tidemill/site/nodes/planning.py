@@ -63,6 +63,10 @@ NO_NODES: Mapping[str, tuple[str, ...]] = {}
 HOLDING_STATES = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING, NodeState.IDLE)
 """What a node can be shown as while an allocation is on it; from another state it does not come back by itself."""
 
+GROWTH = 2
+LACKS_WORK = frozenset((Binding.BACKLOG.value, Binding.SHORT.value, Binding.LEARNING.value))
+"""What holds back more nodes where some are idle and the work is not for them."""
+
 STOPPED, CONTESTED, WIDE = "stopped", "contested", "wide"
 FAILED_STARTS, WITHDRAWN = "failed_starts", "withdrawn"
 """Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
@@ -186,6 +190,30 @@ def work_of(demand: Demand, limits: Limits) -> Backlog:
         behind_core_s=demand.behind_core_s - part.behind_core_s,
     )
     return msgspec.structs.replace(backlog_of(rest, limits), on_gpus=backlog_of(part, limits))
+
+
+class WorkSize(NamedTuple):
+    """How many nodes the open work was for when it was decided on, by `limits`, and whether that left nodes idle."""
+
+    nodes: int
+    limits: Limits
+    left_idle: bool
+
+
+def size_of(work: Backlog, limits: Limits, decisions: Iterable[Decision]) -> WorkSize:
+    """The size of the work on which these decisions were made, one for each pool."""
+    return WorkSize(_nodes_of(work, limits), limits, any(each.waits_for in LACKS_WORK for each in decisions))
+
+
+def has_grown(before: WorkSize, work: Backlog, *, held: int) -> bool:
+    """Whether the work is for so many more nodes that idle ones should be asked for before the next regular poll. It
+    has to have doubled, as has what is `held`, so that a campaign of any size causes few such polls."""
+    return before.left_idle and _nodes_of(work, before.limits) >= GROWTH * max(before.nodes, held)
+
+
+def _nodes_of(work: Backlog, limits: Limits) -> int:
+    on_gpus = 0 if work.on_gpus is None else work.on_gpus.nodes_max
+    return min(limits.nodes_max, work.nodes_max + on_gpus)
 
 
 class GpuAsk(NamedTuple):

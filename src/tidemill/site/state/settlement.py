@@ -65,8 +65,8 @@ def _add(counts: dict[K, int], key: K, change: int) -> None:
 
 class Settlement:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
-    `load`, the number of open events by what their slots need. What has to wait for
-    other events of its job (`at_once`) is not in `load` and `wide_load` but in `behind`, by the same keys.
+    `load`, the number of open events by what their slots need, without those of jobs that are being stopped. What has
+    to wait for other events of its job (`at_once`) is not in `load` and `wide_load` but in `behind`, by the same keys.
 
     Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
     events alike."""
@@ -94,7 +94,10 @@ class Settlement:
         self._weigh(job, -job.open.remove(first, end))
 
     def _weigh(self, job: s.SiteJob, change: int, after: int | None = None) -> None:
-        """Its number of open events has changed. `after`: the number now, if that is not what is in `open`."""
+        """Its number of open events has changed. `after`: the number now, if that is not what is in `open`. Events of a
+        job that is being stopped weigh nothing: they need no nodes."""
+        if job.stopping:
+            return
         key = load_key(job.spec)
         events = change
         if job.spec.running_max is not None:
@@ -261,6 +264,7 @@ class Settlement:
         pieces, job.ready = job.ready, []
         self.unready(job)
         if not job.stopping:
+            self._weigh(job, -len(job.open), 0)
             job.stopping = True
             self.state.stopping.append(job.id)
         self.make_ready(job, pieces)
@@ -276,6 +280,7 @@ class Settlement:
     def _go_on(self, job: s.SiteJob) -> None:
         if job.stopping:
             job.stopping = False
+            self._weigh(job, len(job.open))
             self.state.stopping.remove(job.id)
 
     def drop(self, job_id: int) -> None:
