@@ -185,7 +185,7 @@ def start_tidemill(cluster: Cluster, parent: Path, poll_s: float) -> World:
         user=OUR_UID,
         parent=parent,
         extra=SITE.format(poll=poll_s),
-        environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE": str(binary)},
+        environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE_BINARY": str(binary)},
     )
     world = World(home, options)
     world.start()

@@ -101,7 +101,7 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
         "Tidemill holds nodes",
         120,
     )
-    words = (
+    whole = (
         "sbatch",
         "--parsable",
         "-N5",
@@ -111,14 +111,14 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
         "-t1",
         "--wrap=sleep 5",
     )
-    wide = ordinary_cluster.run_as_user(*words, user="bob").strip()
+    wide = ordinary_cluster.run_as_user(*whole, user="bob").strip()
     newcomer.wait(
         lambda: wide in waits(ordinary_cluster), "Tidemill yields to a job of five whole nodes", 120
     )
     ordinary_cluster.regular("6")
+    small = ("sbatch", "-N1", "-c3", "--chdir=/", "-o/dev/null", "-t1", "--wrap=sleep 1")
     for _ in range(3):
-        words = ("sbatch", "-N1", "-c3", "--chdir=/", "-o/dev/null", "-t1", "--wrap=sleep 1")
-        ordinary_cluster.run_as_user(*words, user="bob")
+        ordinary_cluster.run_as_user(*small, user="bob")
     newcomer.give_back()
 
     def told() -> dict[str, Any]:

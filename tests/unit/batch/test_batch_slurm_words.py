@@ -240,7 +240,9 @@ def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_o
 
 def test_accounting_names_the_elements_that_never_started_together() -> None:
     def line(number: str, state: str, end: str = "2026-11-29T15:47:35") -> str:
-        return FIELD.join([number, state, "0:0", "None", end, "None assigned", "", "tm-a-e1-1"]) + "\n"
+        return (
+            FIELD.join([number, state, "0:0", "None", end, "None assigned", "0", "", "", "tm-a-e1-1"]) + "\n"
+        )
 
     names = [f"tm-a-e1-1.{k}" for k in range(5)]
     rows = line("16_0", "COMPLETED") + line("16_[0-3]", "CANCELLED by 1") + line("17_[4]", "CANCELLED by 1")

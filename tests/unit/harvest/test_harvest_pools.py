@@ -351,7 +351,7 @@ def test_jobs_are_called_hidden_only_where_they_are(hidden: list[str], expected:
         snapshot = msgspec.structs.replace(snapshot, queued=[job(1, planned_s=NOW, planned_nodes=("n0",))])
     found = decide(only(snapshot, terms=terms), Policy.WINDOWS)
     assert (found.submit, found.waits_for) == ([], expected)
-    assert ("hidden" in found.why) is are_hidden
+    assert ("hides other users' jobs" in found.why) is are_hidden
 
 
 def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:

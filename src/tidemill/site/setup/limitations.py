@@ -30,7 +30,7 @@ class ImageSize(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """What a site uses of its nodes; a lack of anything else is no warning.
+    """What a site uses of its nodes; it is warned of no other lack.
 
     `containers`: it has runtimes configured, or applications with an image of theirs; `peers`: nodes read inputs and
     images from each other.
