@@ -116,6 +116,8 @@ def story(detail: JobDetail, *, now_us: int) -> list[str]:
         lines.append(f"why: {waiting_text(detail.waits_for, detail.waits_hint)}")
         if detail.row.events_leased:
             lines.append(f"{_leased_text(detail.row.events_leased, 'of its events')} to a site now")
+        if detail.outputs:  # what has arrived stays where it is while the rest waits
+            lines += [f"output {each}" for each in outputs_lines(detail)]
     else:
         lines += _at_work(detail, now_us=now_us)
     most = detail.spec.running_max

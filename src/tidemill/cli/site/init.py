@@ -41,6 +41,9 @@ OFFERED_ON_CLUSTERS = (
     *("cluster.qos", "cluster.exclude", "cluster.directives"),
 )
 OFFERED_HERE = (*OFFERED, "batch", "node.cores", "node.memory_mb")
+OFFERED_ELSEWHERE = ("certificate", "key", "ca", "token_file")
+"""Beside these, where the server is another machine's: it lets no site in without a credential."""
+
 SYSTEMS = ("slurm", "pbs", "gridengine", "local")
 #: the commands that identify a batch system: Grid Engine and PBS share the name `qsub`
 COMMANDS_OF = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "pbsnodes"), "gridengine": ("qsub", "qconf")}
@@ -265,6 +268,8 @@ def draw(suggestion: Suggestion) -> str:
 
     values = {each.key: each.value for each in suggestion.choices if each.value}
     offered = OFFERED_ON_CLUSTERS if "batch" in values else OFFERED_HERE
+    if not values["server"].startswith('"unix:'):
+        offered = (*offered, *OFFERED_ELSEWHERE)
     return brief(
         SiteConfig,
         head=HEAD,
