@@ -29,6 +29,7 @@ def start(person: SlurmPerson, jobs: str = CAMPAIGN) -> None:
 
 def test_a_campaign_uses_all_idle_plain_nodes_and_holds_no_gpu(ordinary_cluster: OrdinaryCluster) -> None:
     ordinary_cluster.regular("n1")
+    earlier = {row["JobID"] for row in ordinary_cluster.accounted("ada")}
     person = SlurmPerson(ordinary_cluster, "pools")
     with person.staying():
         start(person)
@@ -42,7 +43,7 @@ def test_a_campaign_uses_all_idle_plain_nodes_and_holds_no_gpu(ordinary_cluster:
         person.done("up", "--stop")
         ordinary_cluster.wait(lambda: ordinary_cluster.allocations() == [], "all nodes are given back")
 
-    rows = ordinary_cluster.accounted("ada")
+    rows = [row for row in ordinary_cluster.accounted("ada") if row["JobID"] not in earlier]
     mine = [row for row in rows if row["JobName"].startswith("tm-") and "-e0-" not in row["JobName"]]
     on_gpus = [row for row in mine if row["NodeList"] in GPU_NODES]
     assert on_gpus

@@ -296,9 +296,8 @@ fn withdrawn_events_leave_the_queue_and_those_at_slots_are_named() {
         0,
     );
     let given = runs(&binding.decide(0));
-    let [(slot, ticket, piece)] = given.as_slice() else {
-        panic!("{given:?}")
-    };
+    let at_hand: u64 = given.iter().map(|(_, _, piece)| piece.count).sum();
+    let (slot, ticket, piece) = given.last().unwrap();
     let part = |grant: u64, first: u64, count: u64| tidemill_wire::Withdrawn {
         grant,
         job: 1,
@@ -309,7 +308,7 @@ fn withdrawn_events_leave_the_queue_and_those_at_slots_are_named() {
     let at_slots = binding.withdraw(&[part(piece.grant, end - 1, 51)]);
     assert_eq!(at_slots, [(*slot, *ticket, end - 1, 1)]);
     let left: u64 = binding.drain_queue().iter().map(|piece| piece.count).sum();
-    assert_eq!(left, 100 - piece.count - 50 + 3, "those of the other job, too");
+    assert_eq!(left, 100 - at_hand - 50 + 3, "those of the other job, too");
 }
 
 /// Whether the definition goes to the slot before the next event runs, which is done at once.

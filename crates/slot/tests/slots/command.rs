@@ -426,6 +426,7 @@ fn input(name: &str, kind: &str, path: Option<&str>, lines: Option<&str>) -> Inp
         sha256: None,
         bytes: None,
         node_cache: None,
+        unpack: None,
     }
 }
 

@@ -231,9 +231,9 @@ class Book:
         return self._held.get(allocation, {})
 
     def at_work(self, cores: Mapping[str, int]) -> set[int]:
-        """The jobs that run, as far as records show, on allocations whose pilots found so many `cores`: of what an
-        allocation holds, the oldest fills its cores. A job of which events have ended counts as running while an
-        allocation holds more of it. The same rule as the lead's."""
+        """The jobs that run, as far as records show, on the allocations in `cores`, the number of which their pilots
+        found: of what an allocation holds, the oldest fills its cores. A job of which events have ended counts as
+        running while an allocation holds more of it. The same rule as the lead's."""
         jobs = set()
         for allocation in self._held.keys() & cores.keys():
             left = cores[allocation]

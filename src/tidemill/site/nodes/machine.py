@@ -202,7 +202,7 @@ class SiteMachine:
         return plans
 
     def has_grown(self, demand: Demand, *, held: int) -> bool:
-        """Whether idle nodes should be asked for before the next regular poll, with so many nodes held."""
+        """Whether idle nodes should be asked for before the next regular poll. `held`: nodes that are held."""
         size = self.size
         return size is not None and planning.has_grown(size, self._work(demand, size.limits), held=held)
 

@@ -206,8 +206,8 @@ def size_of(work: Backlog, limits: Limits, decisions: Iterable[Decision]) -> Wor
 
 
 def has_grown(before: WorkSize, work: Backlog, *, held: int) -> bool:
-    """Whether the work is for so many more nodes that idle ones should be asked for before the next regular poll. It
-    has to have doubled, as has what is `held`, so that a campaign of any size causes few such polls."""
+    """Whether idle nodes should be asked for before the next regular poll: the work is for twice as many as it was for
+    before and as are `held`, so that a campaign of any size causes few such polls."""
     return before.left_idle and _nodes_of(work, before.limits) >= GROWTH * max(before.nodes, held)
 
 
