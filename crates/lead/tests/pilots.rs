@@ -262,7 +262,7 @@ fn withdrawn_events_are_taken_from_pilots_and_the_others_of_the_grant_go_on() {
         count: 2,
     };
     fleet.work(|work| work.withdrawn = Some(vec![part.clone()]));
-    assert_eq!(pilot.withdrawn(), [part.clone()]);
+    assert_eq!(pilot.withdrawn(), std::slice::from_ref(&part));
     drop(pilot);
     let mut again = Pilot::join(lead.address, "a.r0.i1", &[grant(1, 1, 0, 3)]);
     assert_eq!(again.withdrawn(), [part], "it still held them");
