@@ -117,8 +117,8 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
     )
     ordinary_cluster.regular("6")
     for _ in range(3):
-        words = ("sbatch", "-N1", "-c3", "--chdir=/", "-o/dev/null", "-t1", "--wrap=sleep 1")
-        ordinary_cluster.run_as_user(*words, user="bob")
+        short = ("sbatch", "-N1", "-c3", "--chdir=/", "-o/dev/null", "-t1", "--wrap=sleep 1")
+        ordinary_cluster.run_as_user(*short, user="bob")
     newcomer.give_back()
 
     def told() -> dict[str, Any]:
