@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 
+use tidemill_sys::file;
 use tidemill_wire::intervals::Intervals;
 use tidemill_wire::log::{cause, Log};
 use tidemill_wire::{frame, AtWork, Sampled, SegmentLog, FORMAT};
@@ -141,16 +142,17 @@ fn interval_text(jobs: &Intervals) -> String {
     text
 }
 
-fn replace_at_work(fleet: &Path, incarnation: u64, jobs: String) -> std::io::Result<()> {
+/// Only for people: an error is not said, and the next change is written, too.
+fn replace_at_work(fleet: &Path, incarnation: u64, jobs: String) {
     let told = AtWork {
         format: FORMAT,
         incarnation,
         jobs,
     };
-    let text = serde_json::to_vec(&told)?;
-    let temporary = fleet.join(format!(".at_work.json.{incarnation}.tmp"));
-    std::fs::write(&temporary, text)?;
-    std::fs::rename(&temporary, fleet.join("at_work.json"))
+    let temporary = format!(".at_work.json.{incarnation}.tmp");
+    if let Ok(text) = serde_json::to_vec(&told) {
+        let _ = file::replace(fleet, "at_work.json", &temporary, &text);
+    }
 }
 
 fn write(
@@ -167,7 +169,7 @@ fn write(
         let lines = match batch {
             Batch::Samples(lines) => lines,
             Batch::AtWork(jobs) => {
-                let _ = replace_at_work(fleet, incarnation, jobs); // for people: the next change is written, too
+                replace_at_work(fleet, incarnation, jobs);
                 continue;
             }
         };

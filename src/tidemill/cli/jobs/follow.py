@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arriving import ArrivalNotice
+from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import TidemillError
 from tidemill.model.quantities import count_text, counted_text
@@ -26,8 +27,6 @@ def follow(
 ) -> tuple[CampaignRow, bool]:
     """Wait until jobs have ended (none named = all of the campaign). The first Ctrl-C cancels them, the second stops
     waiting; without `cancels` the first one does."""
-    from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
-
     interrupted = False
     client.notice = None if quiet else say
     if not quiet:
