@@ -113,7 +113,7 @@ def still_kept(kept: Iterable[KeptOutputs], found: Sequence[JobOutput]) -> list[
 
 
 def _events(text: str) -> IntervalSet:
-    """Events as a server names them. Raises ProtocolError for what is no interval text."""
+    """Events as a server names them. Raises ProtocolError for any other text."""
     from tidemill.model.intervals import IntervalSet
 
     try:
