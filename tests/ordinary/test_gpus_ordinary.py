@@ -53,6 +53,9 @@ def test_an_allocation_on_a_gpu_node_does_not_keep_work_from_idle_plain_nodes(ne
     newcomer.wait(lambda: used() == {"g1"}, "a node with GPUs is taken where no other is idle", 120)
     cluster.regular("n1", "g2")
     newcomer.wait(lambda: used() >= {"n2", "n3", "n4"}, "the three idle nodes without GPUs work", 120)
-    rows = [row for row in cluster.accounted("ada") if row["JobID"] not in before]
-    assert len(rows) >= 4
-    assert [row["AllocTRES"] for row in rows if "gres/gpu" in row["AllocTRES"]] == []
+
+    def accounted() -> list[str]:
+        return [row["AllocTRES"] for row in cluster.accounted("ada") if row["JobID"] not in before]
+
+    newcomer.wait(lambda: sum(map(bool, accounted())) >= 4, "slurmdbd has heard of all four")
+    assert [each for each in accounted() if "gres/gpu" in each] == []

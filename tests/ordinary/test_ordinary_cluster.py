@@ -23,9 +23,12 @@ def test_another_user_keeps_as_many_jobs_of_five_cores_as_is_said(ordinary_clust
 
     busy = {node for node, state in ordinary_cluster.states().items() if state == "mixed"}
     assert busy == {"n1", "g2"}
-    regular = [row for row in ordinary_cluster.accounted("bob") if row["JobName"].startswith("r-")]
-    users = {(row["User"], row["Account"], row["NCPUS"]) for row in regular}
-    assert users == {("bob", "cms", "5")}
+
+    def accounted() -> set[tuple[str, str, str]]:
+        regular = [row for row in ordinary_cluster.accounted("bob") if row["JobName"].startswith("r-")]
+        return {(row["User"], row["Account"], row["NCPUS"]) for row in regular if row["Start"] != "Unknown"}
+
+    ordinary_cluster.wait(lambda: accounted() == {("bob", "cms", "5")}, "slurmdbd has heard of bob's jobs")
 
 
 def test_three_cores_of_a_busy_node_are_another_users_at_once(ordinary_cluster: OrdinaryCluster) -> None:
