@@ -27,7 +27,7 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd local attack fault integrations
+GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd ordinary local attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
@@ -45,7 +45,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # busy; beside others its own deadlines pass.
 ORDER := \
   test-slurm+test-slurmdbd,test-pbs,test-gridengine,test-rucio+test-browser,test-attack,test-integrations,test-rabbitmq,test-images,test-containers \
-  test-local+test-caches test-postgresql+test-transfer test-fault
+  test-local+test-caches,test-ordinary test-postgresql+test-transfer test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
 

@@ -2,7 +2,9 @@
 
 The eight machines of `bench/workloads.py` and every log in DIR (SWF, sacct, PBS) are replayed by `tidemill simulate`
 with its defaults: events of 5 minutes, 2 minutes of start-up, 8 seeds. Printed: useful share, calls of the batch system
-a minute, the wait of each class with its interval, and the verdict against the promise.
+a minute, the wait of each class with its interval, and the verdict against the promise. `bench/slurm_harvest.py` does
+the same on a Slurm cluster, with and without Tidemill, and prints what `tidemill site harm` estimates beside what it
+measured.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def measure_pilots(place: Place, starts: list[int]) -> dict[str, dict[str, Any]]
         command, env = python_of(top, str(top / "payload.py")), environment(top)
         text = application(command, env, memory_mb=MEMORY_MB, more=more)
         for count in starts:
-            variables = {"TIDEMILL_NODE": str(place.binary)}
+            variables = {"TIDEMILL_NODE_BINARY": str(place.binary)}
             options = Options(nodes=1, cores=max(2, count), extra=SITE, user=user, environment=variables)
             with (
                 slowfs(place.disk, place.shared, mount.Options(entry_s=FORGET_S)) as shared,

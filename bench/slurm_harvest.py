@@ -12,7 +12,9 @@ small_...          the same of the small jobs that --small adds: as many a minut
 delayed_over_30s   jobs of which that is more than 30 s;  worst_delay_s: the largest
 failed             regular jobs that did not end well in our cluster
 calls_per_min      commands that our agent ran against Slurm
-harm_mean_s        mean delay as `tidemill site harm` estimates it, from what the agent saw alone
+mean_delay_low_s, mean_delay_high_s   95 % bounds of mean_delay_s over the jobs
+harm_mean_s        mean delay as `tidemill site harm` estimates it, from what the agent saw alone, beside mean_delay_s;
+harm_low_s, harm_high_s   its bounds, from what polls saw and what they cannot exclude
 baseline_mean_s, baseline_worst_s   the second run without us against the first: the noise of all that
 varied_mean_s, varied_over_30s, varied_worst_s   as delayed, of the cluster without us whose jobs run a little longer
 runs               the figures of each seed
@@ -46,6 +48,7 @@ from bench.slurm_mix import NODES, VARIED_S, Delays, RegularJob, Run, Times  # n
 from bench.slurm_play import steady_seeds  # noqa: E402
 from tests.worlds.home.world import Options, World  # noqa: E402
 
+from tidemill.harvest.account.harm import WaitPart, part_of  # noqa: E402
 from tidemill.harvest.account.records import RegularStarted, decode  # noqa: E402
 from tidemill.node.journal import JournalTail  # noqa: E402
 from tidemill.wire.node import Done  # noqa: E402
@@ -182,7 +185,7 @@ def start_tidemill(cluster: Cluster, parent: Path, poll_s: float) -> World:
         user=OUR_UID,
         parent=parent,
         extra=SITE.format(poll=poll_s),
-        environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE": str(binary)},
+        environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE_BINARY": str(binary)},
     )
     world = World(home, options)
     world.start()
@@ -211,14 +214,14 @@ def read_events(home: Path) -> list[float]:
     return ends
 
 
-def harm_told(home: Path) -> list[float]:
-    """Our estimated share in the wait of each regular job that started, from the agent's records."""
+def harm_told(home: Path) -> list[WaitPart]:
+    """The part of the wait of each regular job that Tidemill caused, as estimated, from the agent's records."""
     found = []
     for path in sorted((home / "site" / "harvest").glob("*.jsonl")):
         for line in path.read_bytes().splitlines():
             record = decode(line)
             if isinstance(record, RegularStarted):
-                found.append(record.share_s)
+                found.append(part_of(record))
     return found
 
 
@@ -253,9 +256,11 @@ def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[st
             cluster.settle()
         ours.run.done_s = read_events(world.home)
         figures, delays = _figures(seed, jobs, clusters, (since_s + SKIPPED_S, since_s + args.seconds, calls))
-        shares = harm_told(world.home)
-        figures["harm_jobs"] = len(shares)
-        figures["harm_mean_s"] = round(sum(shares) / max(1, len(shares)), 2)
+        parts = harm_told(world.home)
+        figures["harm_jobs"] = len(parts)
+        for name, value in (("mean", "likely"), ("low", "low"), ("high", "high")):
+            mean_s = sum(getattr(part, value) for part in parts) / max(1, len(parts))
+            figures[f"harm_{name}_s"] = round(mean_s, 2)
         return figures, delays
     finally:
         if world is not None:
@@ -332,16 +337,19 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         **mixes.pooled(delays),
         "failed": sum(int(str(run["failed"])) for run in runs),
         "calls_per_min": round(sum(float(str(run["calls_per_min"])) for run in runs) / len(runs), 1),
-        "harm_mean_s": round(
-            sum(float(str(run["harm_mean_s"])) * int(str(run["harm_jobs"])) for run in runs)
-            / max(1, sum(int(str(run["harm_jobs"])) for run in runs)),
-            2,
-        ),
+        **{name: _harm_mean(runs, name) for name in ("harm_mean_s", "harm_low_s", "harm_high_s")},
         "seconds": args.seconds,
         "poll_s": args.poll,
         "small_per_min": args.small,
         "runs": runs,
     }
+
+
+def _harm_mean(runs: list[dict[str, object]], name: str) -> float:
+    """The mean of a figure of `site harm` over the jobs of all runs."""
+    jobs = sum(int(str(run["harm_jobs"])) for run in runs)
+    total_s = sum(float(str(run[name])) * int(str(run["harm_jobs"])) for run in runs)
+    return round(total_s / max(1, jobs), 2)
 
 
 def main() -> int:

@@ -12,6 +12,8 @@ import random
 import statistics
 from dataclasses import dataclass, field, replace
 
+from tidemill.harvest.simulation.outcome import delay
+
 NODES = 16
 RUN_S = (20.0, 180.0)
 ASKED = (1.5, 3.0)
@@ -147,6 +149,14 @@ class Delays:
         return found
 
 
+def _bounds(each_s: list[float]) -> dict[str, float]:
+    """95 % bounds of the mean delay over the jobs; without two jobs none."""
+    found = delay([0.0] * len(each_s), each_s) if len(each_s) > 1 else None
+    if found is None or found.low is None or found.high is None:
+        return {}
+    return {"mean_delay_low_s": round(found.low, 2), "mean_delay_high_s": round(found.high, 2)}
+
+
 def pooled(delays: list[Delays]) -> dict[str, float | int]:
     """The figures over all seeds."""
     each_s = [one for each in delays for one in each.each_s]
@@ -168,6 +178,7 @@ def pooled(delays: list[Delays]) -> dict[str, float | int]:
         **small,
         "jobs": len(each_s),
         "mean_delay_s": round(statistics.fmean(each_s), 2) if each_s else 0.0,
+        **_bounds(each_s),
         "delayed_over_30s": sum(one > 30.0 for one in each_s),
         "worst_delay_s": round(max(each_s, default=0.0), 1),
         "baseline_mean_s": round(statistics.fmean(noise_s), 2) if noise_s else 0.0,

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 STAGE = ROOT / "target" / "site-source"
 SITE = ROOT / "target" / "site"
+NO_DECISIONS = '{ "Decisions" = [] }'  # in the navigation: where their pages are listed
 LINK = re.compile(r"(\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 FOREIGN = re.compile(
@@ -92,11 +93,14 @@ def configuration(pages: list[Path]) -> list[str]:
     """Write the staged configuration with the decisions in it; what is wrong with the navigation."""
     text = (DOCS / "zensical.toml").read_text(encoding="utf-8")
     decisions = sorted(page for page in pages if page.parts[0] == "decisions")
-    rows = [f'    "{page}",\n' for page in decisions]
-    added = "  { Decisions = [\n" + "".join(rows) + "  ] },\n]\n\n[project.theme]"
-    (STAGE / "zensical.toml").write_text(text.replace("]\n\n[project.theme]", added, 1), encoding="utf-8")
+    rows = "".join(f'\n      "{page}",' for page in decisions)
+    filled = text.replace(NO_DECISIONS, f'{{ "Decisions" = [{rows}\n    ] }}')
+    (STAGE / "zensical.toml").write_text(filled, encoding="utf-8")
     listed = targets(tomllib.loads(text)["project"]["nav"])
-    problems = [
+    problems = (
+        [] if NO_DECISIONS in text else [f"docs/zensical.toml has no place for decisions: {NO_DECISIONS}"]
+    )
+    problems += [
         f"docs/zensical.toml lists `{page}` twice" for page in sorted(set(listed)) if listed.count(page) > 1
     ]
     problems += [

@@ -14,6 +14,8 @@
 #   --nodes N (4)  --cores N (2)  --memory MB (4000)  --port BASE (free ones)  --accounting none|filetxt|slurmdbd=DIR (none)
 #   --preempt off|cancel|requeue (off)  --grace S (0)  --kill-wait S (3)  --bf-interval S (1)  --min-job-age S (300)
 #   --line KEY=VALUE   replaces or adds a line of slurm.conf; may be repeated
+#   --gpu-nodes N (0)  N more nodes, g1 g2 ..., with two GPUs each (empty files as devices)
+#   --partition "NAME KEYS"   instead of those below, and without features; may be repeated, the first is the default
 #   --reach PATH       jobs see this folder although it lies below one that is closed to them, such as an interpreter in /root
 #
 # Partitions, each of all nodes: `batch` (default, whole nodes), `preempt` (lower tier, whole nodes, preempted by the others), `shared`
@@ -22,7 +24,7 @@
 set -eu
 
 usage() {
-    sed -n '2,22p' "$0" >&2
+    sed -n '2,24p' "$0" >&2
     exit 2
 }
 
@@ -77,9 +79,33 @@ names() { # of nodes FROM to TO, as Slurm and as seq write them
     printf 'n[%s-%s]' "$(printf "%0${width}d" "$1")" "$(printf "%0${width}d" "$2")"
 }
 
+nodes_and_partitions() { # their lines of slurm.conf
+    left=' Feature=left' right=' Feature=right'
+    if [ -s "$dir/etc/partitions" ]; then left='' right=''; fi
+    if [ "$half" -gt 0 ]; then
+        echo "NodeName=$(names 1 $half) $host Port=[$((port + 1))-$((port + half))]$left $shape"
+    fi
+    if [ "$nodes" -gt "$half" ]; then
+        echo "NodeName=$(names $((half + 1)) "$nodes") $host Port=[$((port + half + 1))-$((port + nodes))]$right $shape"
+    fi
+    if [ "$gpu_nodes" -gt 0 ]; then
+        echo "GresTypes=gpu"
+        echo "NodeName=g[1-$gpu_nodes] $host Port=[$((port + nodes + 1))-$((port + nodes + gpu_nodes))] Gres=gpu:2 $shape"
+    fi
+    if [ -s "$dir/etc/partitions" ]; then
+        sed 's/^/PartitionName=/; s/$/ Nodes=ALL State=UP/; 1s/$/ Default=YES/' "$dir/etc/partitions"
+        return
+    fi
+    common="Nodes=ALL MaxTime=1-0 DefaultTime=10 State=UP"
+    echo "PartitionName=batch Default=YES OverSubscribe=EXCLUSIVE PriorityTier=10 PreemptMode=off $common"
+    echo "PartitionName=preempt OverSubscribe=EXCLUSIVE PriorityTier=1 PreemptMode=$mode GraceTime=$grace $common"
+    echo "PartitionName=shared OverSubscribe=NO PriorityTier=10 PreemptMode=off $common"
+}
+
 configure() {
-    nodes=4 cores=2 memory=4000 port= accounting=none preempt=off grace=0 kill_wait=3 bf_interval=1 min_job_age=300
+    nodes=4 cores=2 memory=4000 port= accounting=none preempt=off grace=0 kill_wait=3 bf_interval=1 min_job_age=300 gpu_nodes=0
     : >"$dir/etc/lines"
+    : >"$dir/etc/partitions"
     : >"$dir/etc/reach"
     while [ $# -ge 2 ]; do
         case $1 in
@@ -94,13 +120,15 @@ configure() {
             --bf-interval) bf_interval=$2 ;;
             --min-job-age) min_job_age=$2 ;;
             --line) echo "$2" >>"$dir/etc/lines" ;;
+            --gpu-nodes) gpu_nodes=$2 ;;
+            --partition) echo "$2" >>"$dir/etc/partitions" ;;
             --reach) echo "$2" >>"$dir/etc/reach" ;;
             *) usage ;;
         esac
         shift 2
     done
     [ $# -eq 0 ] || usage
-    port=${port:-$(free_ports $((nodes + 1)))}
+    port=${port:-$(free_ports $((nodes + gpu_nodes + 1)))}
     width=${#nodes}
     half=$(((nodes + 1) / 2))
     case $preempt in
@@ -169,16 +197,7 @@ AccountingStorageType=$storage
 $completion
 $preemption
 END
-        if [ "$half" -gt 0 ]; then
-            echo "NodeName=$(names 1 $half) $host Port=[$((port + 1))-$((port + half))] Feature=left $shape"
-        fi
-        if [ "$nodes" -gt "$half" ]; then
-            echo "NodeName=$(names $((half + 1)) "$nodes") $host Port=[$((port + half + 1))-$((port + nodes))] Feature=right $shape"
-        fi
-        common="Nodes=ALL MaxTime=1-0 DefaultTime=10 State=UP"
-        echo "PartitionName=batch Default=YES OverSubscribe=EXCLUSIVE PriorityTier=10 PreemptMode=off $common"
-        echo "PartitionName=preempt OverSubscribe=EXCLUSIVE PriorityTier=1 PreemptMode=$mode GraceTime=$grace $common"
-        echo "PartitionName=shared OverSubscribe=NO PriorityTier=10 PreemptMode=off $common"
+        nodes_and_partitions
     } >"$conf"
     while IFS= read -r line; do
         case $line in
@@ -190,6 +209,12 @@ END
     # Nothing here uses cgroups; without this, slurmd of 22.05 looks for their file system and ends where there is none
     echo CgroupPlugin=cgroup/v1 >"$dir/etc/cgroup.conf"
     seq -f "n%0${width}.0f" 1 "$nodes" >"$dir/etc/nodes"
+    [ "$gpu_nodes" -gt 0 ] || return 0
+    seq -f 'g%.0f' 1 "$gpu_nodes" >>"$dir/etc/nodes"
+    mkdir -p "$dir/dev"
+    : >"$dir/dev/gpu0"
+    : >"$dir/dev/gpu1"
+    echo "NodeName=g[1-$gpu_nodes] Name=gpu File=$dir/dev/gpu[0-1]" >"$dir/etc/gres.conf"
 }
 
 closed_above() { # PATH: the highest folder above it that others may not enter
@@ -228,7 +253,7 @@ daemons() { # runs as the first process of the namespace
 }
 
 all_idle() {
-    [ "$(SLURM_CONF=$conf sinfo -h -p batch -t idle -o %D | awk '{ s += $1 } END { print s + 0 }')" = "$(wc -l <"$dir/etc/nodes")" ]
+    [ "$(SLURM_CONF=$conf sinfo -h -a -N -t idle -o %N | sort -u | wc -l)" = "$(wc -l <"$dir/etc/nodes")" ]
 }
 
 start() {

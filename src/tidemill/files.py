@@ -315,8 +315,8 @@ def read_bounded(path: Path, size_max: int) -> bytes | None:
                 pieces.append(piece)
                 left -= len(piece)
             content = b"".join(pieces)
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # nor below what is a file
     except OSError as error:
         raise SiteError(f"failed to read `{path}`: {error.strerror}") from error
     if len(content) > size_max:

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import msgspec
 
@@ -102,19 +102,55 @@ def _encoded(value: Any) -> str:
         return json.dumps(value)
 
 
+class _Steady(logging.Handler):
+    """Passes over lines that cannot be written, as on a full disk, and reports their number when one can be again.
+    What it prints itself about them, a traceback for each, would go to the same place."""
+
+    failed = 0
+    why = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        before = self.failed
+        super().emit(record)
+        if before and self.failed == before:
+            self.failed = 0
+            fields = {"lines": before, "reason": self.why}
+            told = {
+                "name": "tidemill.log",
+                "levelno": logging.WARNING,
+                "levelname": "WARNING",
+                "msg": "log.resumed",
+            }
+            super().emit(logging.makeLogRecord({**told, "tidemill_fields": fields}))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self.failed += 1
+        self.why = str(sys.exception())[:200]
+
+
+class _ToStream(_Steady, logging.StreamHandler[TextIO]):
+    pass
+
+
+class _ToFile(_Steady, logging.FileHandler):
+    pass
+
+
 def to_stderr(level: str = "INFO", form: Form = "json") -> None:
     """Send every component's events of at least this level to stderr."""
-    _install(logging.StreamHandler(sys.stderr), level, form)
+    _install(_ToStream(sys.stderr), level, form)
 
 
 def to_file(path: Path, level: str = "INFO") -> None:
     """Append every component's events of at least this level to a file (mode 0600 if new)."""
     path.touch(mode=0o600, exist_ok=True)
-    _install(logging.FileHandler(path, encoding="utf-8"), level, "json")
+    _install(_ToFile(path, encoding="utf-8"), level, "json")
 
 
 # Python prints unhandled warnings to stderr as bare words; a command without a log reports to its user itself
 logging.getLogger("tidemill").addHandler(logging.NullHandler())
+# Nor do lines of libraries become tracebacks on stderr where they cannot be written
+logging.raiseExceptions = False
 
 
 def silence(library: str) -> None:

@@ -23,7 +23,7 @@ def test_a_command_runs_in_an_image_with_its_stdin_inputs_and_outputs() -> None:
             for path in (work, work / "card.dat"):
                 os.chown(path, NOBODY, NOBODY)
         env = {**os.environ, "TIDEMILL_HOME": str(work / "home"), "HOME": str(work), "LOGNAME": "me"}
-        env.pop("TIDEMILL_NODE", None)  # of pytest's user
+        env.pop("TIDEMILL_NODE_BINARY", None)  # of pytest's user
 
         def tidemill(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
             return subprocess.run(

@@ -32,6 +32,7 @@ from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
 from tidemill.server.read import api_pages, archived, feed, numbered
 from tidemill.server.read.listing import Filter
+from tidemill.wire.activity import RanRange, RanReport
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,
@@ -40,8 +41,6 @@ from tidemill.wire.api import (
     DeliverOrder,
     JobDetail,
     OutputRow,
-    RanRange,
-    RanReport,
 )
 
 pytest.importorskip("pyarrow")

@@ -19,7 +19,8 @@ from tidemill.server.audit.audit_log import AuditNote
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
-from tidemill.wire.api import ActionRequest, AllocationReport, RanRange, RanReport, SubmitRequest
+from tidemill.wire.activity import RanRange, RanReport
+from tidemill.wire.api import ActionRequest, AllocationReport, SubmitRequest
 
 START_US = 1_795_000_000_000_000
 OLD, NEW = "sha256:old", "sha256:new"

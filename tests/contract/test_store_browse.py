@@ -202,7 +202,7 @@ def test_a_job_whose_inputs_wait_for_room_says_so_as_its_own_site_tells_it(world
     found = world.job(job)
     assert found.waits_for == "stage_full"
     assert "stage_bytes_max" in str(found.waits_hint)
-    assert str(found.waits_hint).endswith("(s: room for 6 GB)")
+    assert str(found.waits_hint).endswith("; site s: room for 6 GB")
     site.sync(view=SiteView(), want=0)
     assert world.job(job).waits_for == "running"
 

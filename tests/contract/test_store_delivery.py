@@ -9,13 +9,14 @@ from tests.contract.server_world import SIM, Site, World, done, failed, key_of, 
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import Deliver, JobSpec
+from tidemill.model.job import Deliver, Input, JobSpec
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store, _migrate, transaction
 from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     ActionRequest,
+    ArrivedReport,
     CancelOrder,
     Capacity,
     DeliveredReport,
@@ -454,3 +455,101 @@ def test_jobs_of_an_older_server_keep_what_is_there_after_the_upgrade(store: Sto
     reader.close()
     found = {job.id: (job.kept, job.delivered, job.deliveries) for job in rows}
     assert found == {1: (1, "", 0), 2: (0, "0-8", 1), 3: (1, "", 0), 4: (0, "", 0), 5: (0, "", 0)}
+
+
+# ---- files that arrive while a job runs ----------------------------------------------------------------------------
+
+
+def arrived(job: int, events: str, *, name: str = "hits", url: str = "file:///x/7-hits/") -> ArrivedReport:
+    row = OutputRow(name=name, url=url, size_bytes=len(events), sha256="", events=events)
+    return ArrivedReport(n=0, job=job, outputs=[row])
+
+
+def shown(world: World, job: int) -> list[tuple[str, str, str]]:
+    return [(row.name, row.sha256, row.events) for row in world.job(job).outputs]
+
+
+def test_what_has_arrived_is_shown_until_the_delivery_takes_its_place(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    assert site.exchange(arrived(lease.job, "0-1"), want=0).arrivals
+    site.sync(arrived(lease.job, "0-3"), want=0)
+    assert shown(world, lease.job) == [("hits", "", "0-3")]
+    detail = world.job(lease.job)
+    assert detail.row.state == "RUNNING"
+    assert detail.kept is not None, "the delivery is still to come"
+    assert detail.kept.events == "0-3"
+    order = one(site.sync(done(lease, 4, 6, outputs=True), want=0), DeliverOrder)
+    assert (order.done, order.fresh, order.delivery) == ("0-9", None, 1), "as if nothing had arrived"
+    site.sync(arrived(lease.job, "0-8"), want=0)
+    site.sync(delivered(order), want=0)
+    assert shown(world, lease.job) == [("hits", "ab", "0-9")]
+    site.sync(arrived(lease.job, "0-8"), want=0)
+    assert shown(world, lease.job) == [("hits", "ab", "0-9")], "what is late changes nothing"
+
+
+def test_files_of_a_retry_arrive_beside_what_was_delivered(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5), results=8)
+    site.sync(arrived(lease.job, "0-7"), want=0)
+    order = one(site.sync(failed(lease, 8), failed(lease, 9), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync())
+    site.sync(done(rest, 8, 1, outputs=True), want=0)
+    site.sync(arrived(lease.job, "8"), want=0)
+    assert shown(world, lease.job) == [("hits", "ab", "0-7"), ("hits", "", "8")]
+    order = one(site.sync(done(rest, 9, 1, outputs=True), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    assert shown(world, lease.job) == [("hits", "ab", "0-7"), ("hits", "ab", "8-9")]
+
+
+def test_a_site_that_is_not_the_jobs_home_shows_nothing_of_it(world: World) -> None:
+    site, other = KeepingSite(world), KeepingSite(world, "other")
+    lease = started(world, site)
+    other.sync(arrived(lease.job, "0-9"), want=0)
+    assert shown(world, lease.job) == []
+    world.submit(TEN)
+    (fresh,) = leases(site.sync())
+    site.sync(arrived(fresh.job, "0-9"), want=0)
+    assert shown(world, fresh.job) == [], "of a job that keeps nothing, nothing can have arrived"
+
+
+def test_what_cannot_be_counted_is_not_shown(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    site.sync(arrived(lease.job, "0-"), want=0)
+    assert shown(world, lease.job) == []
+    many = [
+        OutputRow(name=f"o{k}", url="file:///x/", size_bytes=1, sha256="ab", events="0") for k in range(200)
+    ]
+    site.sync(ArrivedReport(n=0, job=lease.job, outputs=many), want=0)
+    assert {(len(world.job(lease.job).outputs), row.sha256) for row in world.job(lease.job).outputs} == {
+        (100, "")
+    }
+
+
+def test_a_job_that_takes_an_output_gets_no_directory_to_which_files_still_come(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5), results=8)
+    order = one(site.sync(failed(lease, 8), failed(lease, 9), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    taken = Input(name="hits", url=f"job:{lease.job}/hits")
+    (later,) = world.submit(JobSpec(app="sim", inputs=[taken], priority=-5))
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync(ranges=1))
+    site.sync(done(rest, 8, 1, outputs=True), arrived(lease.job, "8"), want=0)
+    assert shown(world, lease.job)[-1] == ("hits", "", "8")
+    (last,) = leases(site.sync())
+    assert (last.job, last.from_jobs) == (later, {"hits": lease.job})
+    assert last.spec is not None
+    assert [each.url for each in last.spec.inputs] == ["file:///x/1.tar"]
+
+
+def test_what_arrived_at_a_site_that_is_lost_is_not_shown_any_more(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    site.sync(arrived(lease.job, "0-3"), want=0)
+    world.now_s += 601
+    world.dispatcher.check_sites()
+    assert shown(world, lease.job) == []

@@ -29,10 +29,9 @@ certificate = "../ca/127.0.0.1.pem"
 key = "../ca/127.0.0.1.key"
 ca = "../ca/ca.pem"
 END
-tidemill site init --batch local --name lrz
+tidemill site init --batch local --name lrz --server "https://127.0.0.1:$PORT"
 site="$TIDEMILL_HOME/site/site.toml"
-sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" \
-  -e 's/^# *allow_adhoc.*/allow_adhoc = true/' \
+sed -i -e 's/^# *allow_adhoc.*/allow_adhoc = true/' \
   -e "s|^# *certificate *=.*|certificate = \\"$PWD/ca/lrz.pem\\"|" -e "s|^# *key *=.*|key = \\"$PWD/ca/lrz.key\\"|" \
   -e "s|^# *ca *=.*|ca = \\"$PWD/ca/ca.pem\\"|" "$site"
 tidemill site deny bob --reason "a test"

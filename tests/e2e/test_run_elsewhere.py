@@ -26,9 +26,9 @@ key = "../ca/127.0.0.1.key"
 ca = "../ca/ca.pem"
 END
 export TIDEMILL_HOME="$PWD/h"
-tidemill site init --batch local --name lrz
+tidemill site init --batch local --name lrz --server "https://127.0.0.1:$PORT"
 site="$TIDEMILL_HOME/site/site.toml"
-sed -i -e "s|^server *=.*|server = \\"https://127.0.0.1:$PORT\\"|" -e 's/^# *allow_adhoc.*/allow_adhoc = true/' \
+sed -i -e 's/^# *allow_adhoc.*/allow_adhoc = true/' \
   -e "s|^# *certificate *=.*|certificate = \\"$PWD/ca/lrz.pem\\"|" -e "s|^# *key *=.*|key = \\"$PWD/ca/lrz.key\\"|" \
   -e "s|^# *ca *=.*|ca = \\"$PWD/ca/ca.pem\\"|" "$site"
 "$PYTHON" -m tidemill.cli.main server run --upgrade --config srv/server.toml 2>server.log &
@@ -52,7 +52,7 @@ interrupted() {
   for _ in $(seq 300); do grep -q "$WORDS" "$name.err" && break; sleep 0.1; done
   kill -INT $it; wait $it || s=$?; echo $s >"$name.status"
 }
-STATE=WAITING WORDS=waiting: interrupted nowhere --site elsewhere -- /bin/echo x & all=$!
+STATE=WAITING WORDS=never.joined interrupted nowhere --site elsewhere -- /bin/echo x & all=$!
 # Once a site is known, the name of an unknown one is refused
 until tidemill jobs --campaign nowhere 2>/dev/null | grep -q WAITING; do kill -0 $all; sleep 0.2; done
 "$PYTHON" -m tidemill.cli.main site run "$PWD/h/site" 2>site.log &
@@ -91,7 +91,7 @@ def test_a_submitter_runs_commands_at_a_server_elsewhere_and_leaves_nothing_behi
     assert "3 of 3 events done" in errors["good"]
     assert (short_path / "one.out").read_text() == "alone\n"
     assert "its stdout (2 B) cannot be read here: it is at `file://" in errors["away"]
-    assert "waiting: site_pinned_unknown" in errors["nowhere"]
+    assert "the only site that it may run at has never joined" in errors["nowhere"]
     rows = {each["campaign"]: each["state"] for each in json.loads((short_path / "jobs.json").read_text())}
     assert rows == {
         "good": "COMPLETED", "one": "COMPLETED", "away": "COMPLETED", "slow": "COMPLETED", "bad": "FAILED",

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.fuzz.parser import Parser, file_of
 
+from tidemill.accounting import node_time
 from tidemill.accounting.idle import idle_of
 from tidemill.accounting.log import LogKind, history_of
 from tidemill.batch import processes
@@ -53,6 +54,18 @@ def _own_text(content: bytes) -> object:
 
 def _accounted(content: bytes) -> object:
     return own.accounted(content, ["tm-bonn-e1-7.3", "tm-a"], key="k", numbers={"tm-a": "12"})
+
+
+def _node_time(content: bytes) -> object:
+    cores = {"cn001": 8, "cn002": 8, "cn003": 8}
+    found = node_time.shares(
+        node_time.read(content.decode("utf-8", "replace"), cores),
+        cores,
+        ["cn003"],
+        (int(NOW_S) - 86_400, int(NOW_S)),
+    )
+    assert 0 <= found.part <= 1 - found.idle <= 1
+    return found.idle < 1 and found
 
 
 def _tables(content: bytes) -> object:
@@ -212,6 +225,7 @@ PARSERS = [
     Parser("pbs-reservations", _reservations_pbs, (), ("pbs/rstat.txt",)),
     Parser("pbs-submit", pbs_command.read_id, (SiteError,)),
     Parser("accounting-sacct", _from_file(_past(LogKind.SACCT)), (ConfigError,), ("slurm/sacct-22.05.txt",)),
+    Parser("accounting-nodes", _node_time, _P),
     Parser("accounting-pbs", _from_file(_past(LogKind.PBS)), (ConfigError,)),
     Parser("accounting-swf", _from_file(_past(LogKind.SWF)), (ConfigError,)),
     Parser("trace-swf", _from_file(_swf), (ConfigError,)),

@@ -142,7 +142,11 @@ def test_a_scheduler_that_is_down_is_said_and_nothing_is_lost(pbs: PbsWorld) -> 
         held.unlink()
         pbs.age(60)
         it.wait_for(
-            lambda: "starts no jobs" in " ".join(it.run("site", "status").stdout.split()), "it is said"
+            lambda: (
+                "has not started; PBS's scheduler does not run"
+                in " ".join(it.run("site", "status").stdout.split())
+            ),
+            "it is said",
         )
         told = " ".join(it.run("site", "status").stdout.split())
         assert "PBS's scheduler does not run" in told

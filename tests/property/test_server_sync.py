@@ -21,9 +21,11 @@ from tidemill.server.database.parsed_sets import ParsedSets
 from tidemill.server.database.rows import ACTIVE, StoredJob, StoredLease
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.errors import RequestError
+from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
+    ActionRequest,
     AppOffer,
+    CancelEventsOrder,
     CancelOrder,
     Capacity,
     DeliveredReport,
@@ -57,13 +59,14 @@ class Site:
         self.leases: dict[int, tuple[int, IntervalSet]] = {}
         self.done: dict[int, IntervalSet] = defaultdict(IntervalSet)
         self.kept: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self.failed: dict[int, IntervalSet] = defaultdict(IntervalSet)
         self.has_outputs: dict[int, bool] = {}
         self.sent: list[SyncRequest] = []
 
     def request(self, want: float) -> SyncRequest:
         capacity = Capacity(
             want_core_s=want, want_ranges_max=4, slot_cores_max=1, slot_memory_mb_max=4000, devices={}, event_s={},
-            nodes=1, busy_cores=0, adhoc=False,
+            nodes=1, busy_cores=0, adhoc=False, parts=self.name == "a",  # the other is of an older version
         )  # fmt: skip
         offers = [
             AppOffer(
@@ -101,22 +104,36 @@ class Site:
                 if order.spec is not None:
                     self.has_outputs[order.job] = bool(order.spec.outputs)
                 assert order.job in self.has_outputs, "leased without a spec"
+                self.forgive(order)
+            case CancelEventsOrder():
+                assert self.name == "a", "an agent of an older version does not know this order"
+                self.drop(order.job, IntervalSet.parse(order.events))
             case CancelOrder() | ForgetOrder():
                 self.leases = {each: of for each, of in self.leases.items() if of[0] != order.job}
-                for memory in (self.done, self.kept, self.has_outputs):
+                for memory in (self.done, self.kept, self.failed, self.has_outputs):
                     memory.pop(order.job, None)
             case DiscardOrder():
                 end = order.first + order.count
                 self.kept[order.job].remove(order.first, end)
                 self.done[order.job].remove(order.first, end)
-                for job, todo in self.leases.values():
-                    if job == order.job:
-                        todo.remove(order.first, end)
+                self.drop(order.job, IntervalSet([(order.first, end)]))
             case DeliverOrder():
                 assert str(self.kept[order.job]) == order.done
                 self.server.delivered[order.job].append(order.done)
                 output = OutputRow(name="o", url=f"file:///{order.job}", size_bytes=1, sha256="")
                 self.report(DeliveredReport, job=order.job, outputs=[output], evidence=None)
+
+    def forgive(self, order: LeaseOrder) -> None:
+        """What failed here and is leased again is retried by its owner."""
+        for span in self.failed[order.job].within(order.first, order.first + order.count):
+            self.done[order.job].remove(*span)
+            self.failed[order.job].remove(*span)
+
+    def drop(self, job: int, events: IntervalSet) -> None:
+        """Run these events no more."""
+        for of, todo in self.leases.values():
+            if of == job:
+                todo.remove_all(events)
 
     def report(self, kind: type, **fields: object) -> None:
         self.numbered += 1
@@ -156,6 +173,7 @@ class Site:
         lease, job, first, end = picked
         if not self.done[job].touches(first, end):
             self.done[job].add(first, end)
+            self.failed[job].add(first, end)
             evidence = Evidence(failure=FailureClass.PAYLOAD, message="no")
             self.report(
                 FailureReport,
@@ -226,15 +244,15 @@ class Server:
 
 
 VERBS = [*["sync", "work"] * 3, "reply_lost", "repeat", "fail", "release", "silence"]
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(VERBS),
-        st.integers(0, 1),
-        st.integers(0, 5),
-        st.integers(0, 7),
-    ),
-    max_size=60,
-)  # fmt: skip
+OWNERS = ["cancel", "cancel", "retry"]
+
+
+def steps_of(verbs: list[str]) -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
+    one = st.tuples(st.sampled_from(verbs), st.integers(0, 1), st.integers(0, 5), st.integers(0, 7))
+    return st.lists(one, max_size=60)
+
+
+STEPS = steps_of(VERBS)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -247,6 +265,25 @@ def test_every_event_is_counted_once_whatever_happens_to_messages_and_sites(
         sites = [Site("a", server), Site("b", server)]
         for verb, which, one, two in steps:
             step(server, sites[which], sites[1 - which], verb=verb, one=one, two=two)
+            check_leases(server)
+        drain(server, sites)
+        check(server, sites)
+        server.dispatcher.close()
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps_of(VERBS + OWNERS))
+def test_no_event_is_lost_or_counted_twice_however_its_owner_cancels_and_retries_some(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    with tempfile.TemporaryDirectory(dir=FAST) as folder:
+        server = Server(Path(folder))
+        sites = [Site("a", server), Site("b", server)]
+        for verb, which, one, two in steps:
+            if verb in OWNERS:
+                act(server, verb, job=one + 1, first=two)
+            else:
+                step(server, sites[which], sites[1 - which], verb=verb, one=one, two=two)
             check_leases(server)
         drain(server, sites)
         check(server, sites)
@@ -270,6 +307,24 @@ def test_sets_that_the_writer_remembers_change_nothing(steps: list[tuple[str, in
             stored.append(server.stored())
             server.dispatcher.close()
         assert stored[0] == stored[1]
+
+
+def act(server: Server, verb: str, *, job: int, first: int) -> None:
+    """Cancel or retry some events of a job, or hear why not; what was to be canceled is not open any more."""
+    events = f"{first}-{first + 4}" if job <= 2 else "0"
+    handle = server.dispatcher.handle_cancel if verb == "cancel" else server.dispatcher.handle_retry
+    try:
+        handle(ActionRequest(jobs=[job], events=events))
+    except ConflictError:
+        return
+    found = StoredJob(*server.dispatcher.writer.session.rows("jobs_by_id", ids=[job])[0])
+    sets = server.dispatcher.writer.memory.parsed.sets_of(found)
+    for span in IntervalSet.parse(events):
+        if verb == "cancel":
+            assert not sets.undone(*span)
+        else:
+            assert not sets.canceled.touches(*span)
+            assert not sets.failed.touches(*span)
 
 
 def step(server: Server, site: Site, other: Site, *, verb: str, one: int, two: int) -> None:
@@ -324,29 +379,33 @@ def drain(server: Server, sites: list[Site]) -> None:
 def check(server: Server, sites: list[Site]) -> None:
     session = server.dispatcher.writer._session
     rows = session.rows("jobs_by_id", ids=list(range(1, server.jobs + 1)))
-    done = failed = 0
+    done = failed = canceled = 0
     for row in rows:
         job = dict(zip(FIELDS, row, strict=True))
-        assert job["state"] in (2, 3), job
+        assert job["state"] in ((5,) if job["n_canceled"] == job["events"] else (2, 3)), job
         done_set, failed_set = IntervalSet.parse(job["done"]), IntervalSet.parse(job["failed"])
+        canceled_set = IntervalSet.parse(job["canceled"])
         assert (len(done_set), len(failed_set)) == (job["n_done"], job["n_failed"])
-        assert job["n_done"] + job["n_failed"] == job["events"]
-        assert not any(done_set.touches(*piece) for piece in failed_set)
+        assert len(canceled_set) == job["n_canceled"]
+        assert len(IntervalSet.union((done_set, failed_set, canceled_set))) == job["events"]
+        assert job["n_done"] + job["n_failed"] + job["n_canceled"] == job["events"]
         assert (job["n_leased"], job["leased"], job["ready"]) == (0, "", 0)
         done += job["n_done"]
         failed += job["n_failed"]
+        canceled += job["n_canceled"]
         if job["outputs"]:
-            assert server.delivered[job["id"]][-1] == job["done"]
-    sums = [session.rows("campaign_whole", id=number)[0][7:9] for number in (1, 2)]
-    assert (done, failed) == (sum(row[0] for row in sums), sum(row[1] for row in sums))
+            delivered = IntervalSet.union(map(IntervalSet.parse, server.delivered[job["id"]]))
+            assert all(delivered.covers(*span) for span in done_set)
+    whole = [session.rows("campaign_whole", id=number)[0] for number in (1, 2)]
+    assert [done, failed, canceled] == [sum(row[at] for row in whole) for at in (7, 8, 19)]
     counters = [
         row for state in range(6) for row in session.rows("counters_of_state", state=state, limit=1000)
     ]
     assert sum(row[3] for row in counters) == server.jobs
     assert all(row[1] > 1 for row in counters), "a counter of open jobs when all have ended"
     totals: dict[str, int] = dict(session.rows("totals"))
-    kept = [totals.get(name, 0) for name in ("jobs", "events_done", "events_failed")]
-    assert kept == [server.jobs, done, failed]
+    kept = [totals.get(name, 0) for name in ("jobs", "events_done", "events_failed", "events_canceled")]
+    assert kept == [server.jobs, done, failed, canceled]
     for state in range(6):
         assert totals.get(f"state/{state}", 0) == sum(row[3] for row in counters if row[1] == state)
     owned = {name: number for name, number in session.rows("totals_of_owner", owner="") if number}

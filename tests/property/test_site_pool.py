@@ -34,6 +34,7 @@ class Site:
         self.kept = IntervalSet()
         self.failed = IntervalSet()
         self.released = IntervalSet()
+        self.canceled = IntervalSet()
         self.counted: dict[int, int] = {}
         self.poison: set[int] = set()
         self.numbers: dict[str, int] = {}
@@ -105,14 +106,28 @@ class Site:
                 end = report.first + report.count
                 assert not self.kept.touches(report.first, end), "an event is reported as kept twice"
                 assert not self.failed.touches(report.first, end), "a failed event is reported as kept"
+                assert not self.canceled.touches(report.first, end), "a canceled event is reported as kept"
                 self.kept.add(report.first, end)
             elif isinstance(report, api.FailureReport) and report.final:
                 assert report.count == 1
                 assert not self.failed.touches(report.first, report.first + 1)
                 assert not self.kept.touches(report.first, report.first + 1)
+                assert not self.canceled.touches(report.first, report.first + 1)
                 self.failed.add(report.first, report.first + 1)
             elif isinstance(report, api.ReleaseReport):
                 self.released.add(report.first, report.first + report.count)
+
+    def cancel(self, job: int, events: IntervalSet) -> None:
+        """The owner cancels what the server has not heard to be over."""
+        self.settle()
+        known = self.pool.state.jobs.get(job)
+        if known is None:
+            return
+        open_ = IntervalSet(piece for span in events for piece in known.open.within(*span))
+        if open_:
+            self.order += 1
+            self.reply([api.CancelEventsOrder(n=self.order, job=job, events=str(open_))])
+            self.canceled.add_all(open_)
 
     def grant(self) -> None:
         grants: list[node.Grant] = []
@@ -210,6 +225,30 @@ def test_every_event_is_kept_once_or_failed_whatever_dies(outputs: bool, seed: i
     assert sorted(parts) == sorted(set(parts))
     assert IntervalSet(parts) == (site.kept if outputs else IntervalSet())
     assert sum(end - first for first, end in parts) == (len(site.kept) if outputs else 0)
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+@given(seed=st.integers(0, 2**32))
+def test_canceled_events_are_never_reported_and_all_others_are_kept_once(outputs: bool, seed: int) -> None:
+    site = Site(seed, outputs=outputs)
+    site.lease(1, 0, 60)
+    for _ in range(400):
+        site.grant()
+        site.work()
+        if site.random.random() < 0.2:
+            first = site.random.randrange(60)
+            site.cancel(1, IntervalSet([(first, first + site.random.randint(1, 9))]))
+        if site.random.random() < 0.05:
+            site.open_epoch()
+        if not site.pool.state.leases_open:
+            break
+    site.settle()
+    assert str(IntervalSet.union((site.kept, site.canceled))) == "0-59"
+    assert len(site.kept) + len(site.canceled) == 60
+    assert not any(site.pool.settlement.load.values())
+    state = site.pool.state
+    assert not any(job.open or job.grants or job.ready for job in state.jobs.values())
+    assert all(fleet.open == 0 for fleet in state.fleets.values())
 
 
 @given(seed=st.integers(0, 2**32))

@@ -52,7 +52,7 @@ def test_init_writes_what_it_found_and_where_from(person: SlurmPerson) -> None:
     assert (site.nodes_max, site.harvest.node_hours_max, site.contact) == (4, 100, "me@example.org")
     assert site.lead_listen == "127.0.0.1:0"  # the emulated nodes are this host
     text = (person.site / "site.toml").read_text()
-    assert "# -> `sbatch` is on PATH: Slurm" in text
+    assert "-> `sbatch` is on PATH: Slurm" in text
     assert "reached this host there" in text
     findings = by_check(told["findings"])
     assert findings["partition"]["found"].startswith(f"batch: {NODES} nodes of {CORES} cores")
@@ -153,7 +153,7 @@ def test_a_partition_that_cannot_be_used_says_why(
 
 def test_ctrl_c_cancels_the_probe_and_leaves_a_site_that_works(person: SlurmPerson) -> None:
     person.cluster.run("sbatch", "-N", str(NODES), "-t", "10", "-o", "/dev/null", "--wrap", "sleep 600")
-    code, said = person.interrupted("site", "init", until="probe queued")
+    code, said = person.interrupted("site", "init", until="the probe waits for")
     assert "the site works without it" in " ".join(said.split()), said
     assert code == 0
     assert read(person).harvest.tcp == "nodes"
@@ -198,6 +198,7 @@ def test_a_full_disk_is_an_error_in_words(person: SlurmPerson) -> None:
     small.mkdir()
     Path(small).chmod(0o777)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k,mode=0777", "tm-test", str(small)], check=True)
+    (small / "other").write_bytes(b"x" * 8192)  # what takes all of it
     try:
         answer = person.run("site", "init", str(small / "site"), "--no-probe")
     finally:

@@ -24,7 +24,7 @@ SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
 tidemill site init --batch local
 sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/' "$TIDEMILL_HOME/site/site.toml"
-[ "$APART" = 0 ] || sed -i 's/^# *where = .*/where = "apart"/' "$TIDEMILL_HOME/site/site.toml"
+[ "$APART" = 0 ] || printf '[transfer]\nwhere = "apart"\n' >>"$TIDEMILL_HOME/site/site.toml"
 cat endpoints.toml >>"$TIDEMILL_HOME/site/site.toml"
 tidemill server run 2>server.log &
 until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do kill -0 $!; sleep 0.05; done

@@ -252,6 +252,27 @@ fn cancelled_jobs_are_taken_from_pilots_and_can_be_granted_again() {
 }
 
 #[test]
+fn withdrawn_events_are_taken_from_pilots_and_the_others_of_the_grant_go_on() {
+    let mut fleet = Fleet::new();
+    let (lead, mut pilot) = busy_pilot(&mut fleet, 4);
+    let part = tidemill_wire::Withdrawn {
+        grant: 1,
+        job: 1,
+        first: 1,
+        count: 2,
+    };
+    fleet.work(|work| work.withdrawn = Some(vec![part.clone()]));
+    assert_eq!(pilot.withdrawn(), std::slice::from_ref(&part));
+    drop(pilot);
+    let mut again = Pilot::join(lead.address, "a.r0.i1", &[grant(1, 1, 0, 3)]);
+    assert_eq!(again.withdrawn(), [part], "it still held them");
+    again.done(&grant(1, 1, 0, 1), 1_000_000);
+    again.ask(2);
+    let work = again.work();
+    assert_eq!(events(std::slice::from_ref(&work)), [(1, 3)]);
+}
+
+#[test]
 fn what_a_work_file_cancels_is_what_earlier_ones_granted() {
     let mut fleet = Fleet::new();
     let (_lead, mut pilot) = busy_pilot(&mut fleet, 2);

@@ -20,6 +20,8 @@ const DEATHS_SUSPECT: u32 = 3;
 pub struct Context {
     /// Monotonic; when this turn began.
     pub now_us: u64,
+    /// Name of this node, as the batch system has it.
+    pub node: String,
     pub settings: Settings,
     pub isolation: Isolation,
     pub life: Life,

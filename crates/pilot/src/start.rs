@@ -85,7 +85,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         pilot,
         allocation: options.allocation.clone(),
         rank,
-        node,
+        node: node.clone(),
         secret,
     };
     let parts = parts(options, &settings, &identity, (bundle, kernel, files, now_us))?;
@@ -93,6 +93,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
     let cx = Context {
         now_us,
+        node,
         life: Life::new(&options.fleet, &settings, ends_us, now_us),
         report: Report::new(records, &settings, files, now_us),
         lead,

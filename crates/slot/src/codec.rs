@@ -97,6 +97,9 @@ pub(crate) fn put_downward(into: &mut Vec<u8>, message: &Downward) -> Result<(),
         ToSlot::CancelJob { job } => frame(into, 8, |w| {
             w.number(*job);
         }),
+        &ToSlot::CancelEvents { ticket, first, count } => frame(into, 11, |w| {
+            w.number(ticket).number(first).number(count);
+        }),
         ToSlot::Permit { program, note } => frame(into, 9, |w| {
             w.number(*program).bytes(note.as_bytes());
         }),
@@ -134,6 +137,11 @@ pub(crate) fn get_downward(content: &[u8]) -> Result<Downward, Garbled> {
         10 => ToSlot::NodeCache {
             address: r.text()?,
             why: r.text()?,
+        },
+        11 => ToSlot::CancelEvents {
+            ticket: r.number()?,
+            first: r.number()?,
+            count: r.number()?,
         },
         20 => return Ok(Downward::Collected(r.number()?)),
         tag => return Err(Garbled(format!("message {tag}"))),

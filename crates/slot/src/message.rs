@@ -8,6 +8,8 @@ use tidemill_wire::{JobDef, Program, View};
 #[derive(Clone, Debug)]
 pub struct SlotSpec {
     pub index: u32,
+    /// name of the node, as payloads see it in `TIDEMILL_NODE`; empty = they do not see it
+    pub node: String,
     /// empty = do not pin
     pub cpus: Vec<usize>,
     /// GPUs that payloads may use
@@ -109,6 +111,7 @@ impl Default for SlotSpec {
     fn default() -> Self {
         SlotSpec {
             index: 0,
+            node: String::new(),
             cpus: Vec::new(),
             devices: Vec::new(),
             other_devices: Vec::new(),
@@ -202,6 +205,13 @@ pub enum ToSlot {
     /// Kills the job's payload, drops its work (returned with reason `cancel`).
     CancelJob {
         job: u64,
+    },
+    /// Kills a payload that runs any of these events of a ticket, drops those that wait (all returned with reason
+    /// `cancel`, also what else that payload was to run).
+    CancelEvents {
+        ticket: u64,
+        first: u64,
+        count: u64,
     },
 }
 

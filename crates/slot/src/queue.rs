@@ -25,6 +25,11 @@ impl Events {
     pub fn end(&self) -> u64 {
         self.first + self.count
     }
+
+    /// Whether any of them is among `first..end` of a ticket.
+    pub fn overlaps(&self, ticket: u64, (first, end): (u64, u64)) -> bool {
+        self.ticket == ticket && self.first < end && first < self.end()
+    }
 }
 
 /// Runs in the order in which they came.
@@ -70,6 +75,30 @@ impl Queue {
             self.runs.remove(at);
         }
         Some(events)
+    }
+
+    /// Takes the events `first..end` of a ticket.
+    pub fn take_part(&mut self, ticket: u64, (first, end): (u64, u64)) -> Vec<Events> {
+        let mut taken = Vec::new();
+        for run in std::mem::take(&mut self.runs) {
+            let (from, until) = (run.next.max(first), run.end.min(end));
+            if run.ticket != ticket || from >= until {
+                self.runs.push_back(run);
+                continue;
+            }
+            taken.push(Events {
+                ticket,
+                job: run.job,
+                first: from,
+                count: until - from,
+            });
+            self.push(Run {
+                end: from,
+                ..run.clone()
+            });
+            self.push(Run { next: until, ..run });
+        }
+        taken
     }
 
     /// Takes everything, or everything of one job.
@@ -215,6 +244,29 @@ mod tests {
             chunk_max,
             left_us,
         }
+    }
+
+    #[test]
+    fn events_of_a_ticket_are_taken_out_of_the_middle_of_what_waits() {
+        let mut queue = Queue::default();
+        for (ticket, next, end) in [(1, 0, 10), (2, 0, 10)] {
+            queue.push(Run {
+                ticket,
+                job: 5,
+                next,
+                end,
+                chunk_max: None,
+            });
+        }
+        let spans = |taken: Vec<Events>| -> Vec<(u64, u64, u64)> {
+            taken
+                .iter()
+                .map(|each| (each.ticket, each.first, each.end()))
+                .collect()
+        };
+        assert_eq!(spans(queue.take_part(1, (3, 5))), [(1, 3, 5)]);
+        assert_eq!(spans(queue.take_part(1, (4, 6))), [(1, 5, 6)]);
+        assert_eq!(spans(queue.take_all(None)), [(1, 0, 3), (1, 6, 10), (2, 0, 10)]);
     }
 
     #[test]

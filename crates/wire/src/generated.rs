@@ -262,6 +262,17 @@ pub struct InputDef {
     pub bytes: Option<u64>,
     /// some of its URLs are of the node's cache, which the pilot starts then; None = none is
     pub node_cache: Option<bool>,
+    /// `path` is a tar archive, and payloads find a directory with its files; None, false = the file as it is
+    pub unpack: Option<bool>,
+}
+
+/// FLEET/at_work.json: the jobs that pilots run now. For people; a lead that has ended leaves its last one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AtWork {
+    pub format: u64,
+    pub incarnation: u64,
+    /// numbers (`form_number`) as interval text, such as `1-5,7`; where it would be too long, the lowest ones
+    pub jobs: String,
 }
 
 /// What a line of an input, or a field of it, must match whole before it becomes part of an argument.
@@ -369,6 +380,15 @@ pub struct Grant {
     pub chunk_max: Option<u64>,
 }
 
+/// Events of an earlier grant that their owner has canceled: lead and pilots stop them, and return nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Withdrawn {
+    pub grant: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+}
+
 /// Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Share {
@@ -413,6 +433,8 @@ pub struct WorkFile {
     pub drain: bool,
     /// nothing will follow: the lead may exit once all pilots have left
     pub close: bool,
+    /// stop the payloads that run any of these; the other events of such a payload run again. None = nothing
+    pub withdrawn: Option<Vec<Withdrawn>>,
 }
 
 /// Where an output of a range is: `length` bytes at `offset` of FLEET/bundle/`bundle`.
@@ -611,10 +633,11 @@ pub struct Ack {
     pub acked: u64,
 }
 
-/// Stop these jobs' payloads and forget their work.
+/// Stop these jobs' payloads and forget their work. `events`: the same for parts of grants; None = of none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cancel {
     pub jobs: Vec<u64>,
+    pub events: Option<Vec<Withdrawn>>,
 }
 
 /// Return what has not started, finish the rest, leave.

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::WireError;
-use crate::generated::{End, Grant, IoArea, Share, FORMAT};
+use crate::generated::{End, Grant, IoArea, Share, Withdrawn, FORMAT};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -34,6 +34,8 @@ pub struct WorkText {
     pub leave: Vec<String>,
     pub drain: bool,
     pub close: bool,
+    #[serde(default)]
+    pub withdrawn: Option<Vec<Withdrawn>>,
 }
 
 /// Gives the work files one after the other.

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidemill.model.machine import JobCounts, Snapshot
+from tidemill.model.machine import JobCounts, Node, Snapshot
 from tidemill.model.state import AllocationState
 
 ELEMENT = "{allocation}"
@@ -30,9 +30,13 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]  #: may contain `ELEMENT`, a placeholder for the allocation's name
     nodes: int
     cores: int  #: of each node
+    whole: bool = True  #: False: these cores and this memory of a node, whose others other jobs may use
     memory_mb: int  #: of each node; 0 = do not ask for memory
     walltime_s: float
     gpus: int = 0  #: of each node, where the batch system has one word for them; 0 = do not ask for any
+    #: its nodes have GPUs that it must not hold: their cores and memory only, where the batch system can do that
+    leaves_gpus: bool = False
+    has_gpus: bool = True  #: whether its pilots may be given work for GPUs, as far as is known
     environment: dict[str, str] = {}
     count: int = 1
     #: fewer nodes, or a shorter limit, will do, down to these; the broker asks for neither (docs/decisions/0008)
@@ -42,6 +46,9 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     start_by_s: float | None = None  #: seconds since 1970: not to be started after that
     comment: str = ""  #: for the centre's staff: who this is and whom to ask
     exclude: tuple[str, ...] = ()  #: nodes not to be used
+    #: nodes of other pools, for which it is not meant: kept out where that makes a short command
+    avoid: tuple[str, ...] = ()
+    avoid_by: tuple[str, ...] = ()  #: features that all nodes of its own pool have, and none of `avoid`
     features: tuple[str, ...] = ()  #: nodes must have all of these
     partition: str = ""  #: empty = the configured one
     account: str = ""  #: empty = the configured one
@@ -91,7 +98,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     hopeless: str = ""  #: why it can never start, in the batch system's word; empty = it may
     nodes: tuple[str, ...] = ()
     started_s: float | None = None
-    ends_s: float | None = None
+    ends_s: float | None = None  #: by its limit while it runs
+    ended_s: float | None = None  #: the batch system's own time of its end; None = it has none
+    cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = it does not say
+    gpus: int | None = None  #: the same; None = it does not say: whole nodes have theirs
     requeued: int = 0  #: times that it was started again
     suspended: bool = False  #: its processes are stopped, and its nodes may run another job
     output_tail: str = ""  #: the last lines that a failed command printed
@@ -135,6 +145,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     system: str  #: `Slurm 22.05.8`
     partitions: list[PartitionFacts] = []
+    nodes: list[Node] = []  #: as they are now
     accounts: list[str] = []  #: the user's, the default first
     qos: list[str] = []
     array_max: int = 0  #: elements in one array at most; 0 = no arrays
@@ -145,6 +156,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     preempts: str = ""  #: how the scheduler preempts
     architectures: list[str] = []
     launchers: list[str] = []  #: `srun`, `mpiexec (Open MPI 4.1.4)`
+    limits: list[str] = []  #: others of the user's accounts and QOS, in the batch system's words
+    is_accounted: bool = False  #: sacct can be asked for past jobs
+    refused: str = (
+        ""  #: why a job of one whole node would be refused now; empty = it would not be, or unknown
+    )
     scheduler: dict[str, str] = {}  #: settings that matter to a guest: cycle, resolution, kill wait
     notes: list[str] = []
 
@@ -159,7 +175,10 @@ class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb_per_node: int = 0
     features: list[str] = []
     walltime_max_s: float | None = None
+    width_max: int | None = None  #: nodes of a job
     is_shared: bool = False
+    sharing: str = ""  #: how nodes are shared, in the batch system's words
+    accounts: list[str] = []  #: only jobs of these may run; none = of all
     tier: int = 1
     preempted: str = ""
     usable: bool = True

@@ -84,9 +84,14 @@ if [ -s "${PBS_NODEFILE:-}" ] && [ "$TIDEMILL_HOSTS" -gt 1 ] && command -v pbsds
 fi
 """
 
-# Each rank: whether there are too many of its kind on its node. TIDEMILL_HOSTS is seen on the first node at least,
-# where all ranks are when the launcher reaches no other.
-_PLACED = """here=${MPI_LOCALNRANKS:-${OMPI_COMM_WORLD_LOCAL_SIZE:-1}}
+# Each task of srun(1), which sets SLURMD_NODENAME in it: the variable of Tidemill came with the launcher's environment.
+_NAMED = 'export TIDEMILL_NODE="$SLURMD_NODENAME"; exec "$@"'
+
+# Each rank: the name of its host, since mpiexec gives all ranks the first node's variables. Then whether there are too
+# many of its kind on its node: TIDEMILL_HOSTS is seen on the first node at least, where all ranks are when the launcher
+# reaches no other.
+_PLACED = """export TIDEMILL_NODE="$(uname -n)"
+here=${MPI_LOCALNRANKS:-${OMPI_COMM_WORLD_LOCAL_SIZE:-1}}
 if [ "$here" -gt "$most" ] && [ "${TIDEMILL_HOSTS:-1}" -gt 1 ]; then
     echo "@WORDS@: $here of them are on $(uname -n), where $most should be: the launcher does not reach the other" \
         "$((TIDEMILL_HOSTS - 1)) nodes; see cluster.launcher" >&2
@@ -269,7 +274,7 @@ def mpi_words(kind: str, nodes: int, ranks: int, command: list[str]) -> list[str
     if kind == "srun":
         return [
             "srun", f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}",
-            "--kill-on-bad-exit=1", *command,
+            "--kill-on-bad-exit=1", "/bin/sh", "-c", _NAMED, "sh", *command,
         ]  # fmt: skip
     if kind == "mpich":
         each = ["/bin/sh", "-c", _RANK, "sh", str(per_node), *command]

@@ -347,6 +347,7 @@ class LocalBatchSystem:
             nodes=_node_names(entry.nodes),
             started_s=entry.started_us / 1e6 if entry.started_us else None,
             ends_s=entry.ends_us / 1e6 if entry.ends_us else None,
+            gpus=0,
             output_tail=tail,
         )
 

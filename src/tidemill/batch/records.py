@@ -97,6 +97,11 @@ class Records:
         """What it prints."""
         return self.directory / "output" / name
 
+    def has_started(self, name: str) -> bool:
+        """Whether its script has ever run: it opens the file for its output first. On a network file system the answer
+        may be a minute old (nfs(5))."""
+        return self.output(name).exists()
+
     def ending(self, name: str, batch_id: str) -> Status | None:
         """How an allocation ended, by its own file or by our cancel before it ran; None where neither shows it."""
         try:
@@ -118,6 +123,10 @@ class Records:
     def was_canceled(self, name: str) -> bool:
         """Whether we ordered its end."""
         return (self.directory / "canceled" / name).exists()
+
+
+LEFT_WAITING = "it left the queue while it waited, and its script never ran: others canceled it"
+"""The batch system keeps no record of such a job."""
 
 
 def ended(state: AllocationState, ending: Ending, *, batch_id: str, reason: str, tail: str = "") -> Status:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.files import make_directories
 
 WRAP = 100
+BRIEF_WRAP = 118
+ABOUT_CHARS_MAX = 100
+"""Of what a short file says about a key: its documentation up to the last full thought that fits."""
 EXAMPLE = "   # an example"
 DEFAULTS = "Keys that are commented out show their defaults"
 _KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
@@ -53,6 +56,47 @@ def commented(
         form = f"[[{key.key}]]" if key.type.startswith("list") else f"[{key.key}.NAME]"
         lines += [f"# {form}: {key.doc}", ""]
     return "\n".join(lines).rstrip() + "\n" + (f"\n{tail.strip()}\n" if tail else "")
+
+
+def brief(
+    record: type[msgspec.Struct],
+    *,
+    head: Sequence[str],
+    values: Mapping[str, str],
+    origins: Mapping[str, str],
+    tail: str = "",
+) -> str:
+    """A short TOML file of the keys in `values` and no others, with a line about each; where a value is empty, the key
+    is commented and shows its default.
+
+    `head`: lines of its first comment; the rest as `commented` takes it.
+    """
+    lines = [f"# {line}" for line in head]
+    shown = [key for key in config.describe(record) if key.key in values]
+    table = None
+    for key in sorted(
+        shown, key=lambda key: "." in key.key
+    ):  # those of no table come first, as TOML wants it
+        inside, _, name = key.key.rpartition(".")
+        if inside != table:
+            lines += ["", f"[{inside}]"] if inside else [""]
+            table = inside
+        about = _about(key)
+        if key.key in origins:
+            about += f"{'' if about.endswith('?') else '.'} -> {origins[key.key]}"
+        lines += [f"# {line}" for line in textwrap.wrap(about, BRIEF_WRAP)]
+        default = "" if key.default in (None, "none") else f" {key.default}"
+        lines.append(f"{name} = {values[key.key]}" if values[key.key] else f"# {name} ={default}")
+    return "\n".join(lines) + "\n" + (f"\n{tail.strip()}\n" if tail else "")
+
+
+def _about(key: config.Key) -> str:
+    """What a key is, in a line."""
+    text, unit = key.doc or key.key, f" ({key.unit})" if key.unit else ""
+    if len(text) > ABOUT_CHARS_MAX:
+        ends = (text.rfind(mark, 0, ABOUT_CHARS_MAX) for mark in (". ", "; ", ": "))
+        text = text[: next((end for end in ends if end > 0), len(text))]
+    return text + unit
 
 
 def _entry(key: config.Key, name: str, values: Mapping[str, str], origins: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,9 @@ def tell_findings(findings: Iterable[Finding], tell: Callable[[str], None]) -> N
     """One paragraph each: state, what was examined, what was found; then what to do about it."""
     for each in findings:
         head = f"{each.state:<5} {each.check:<13} "
-        tell(wrapped(head, each.found))
+        for line in each.found.splitlines() or [""]:
+            tell(wrapped(head, line))
+            head = " " * len(head)
         if each.hint:
             tell(wrapped(" " * 6 + "hint: ", each.hint))
 

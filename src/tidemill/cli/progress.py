@@ -14,12 +14,14 @@ from tidemill.printable import printable_line
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
-    from tidemill.wire.api import AllocationRow, CampaignRow
+    from tidemill.wire.api import AllocationRow, CampaignRow, SiteRow
 
 PATIENCE_S = 8.0  #: print the cause after this time without progress
 LINE_S = 10.0  #: interval of lines without a terminal
+STILL_S = 60.0  #: interval of lines, and of the same cause again, while nothing ends
 JOBS_SEEN = 100  #: jobs of a campaign among which one that waits is looked for
-_NUMBER = re.compile(r"\d+")
+_PASSING = re.compile(r"; the next poll is (due now|in \d+ s at the latest)|(\d[\d.]* (ms|s|m|h|d)\b ?)+|\d+")
+"""What changes in a cause although it stays the same one."""
 
 
 class Progress:
@@ -48,7 +50,7 @@ class Progress:
 
     def __call__(self, row: CampaignRow) -> None:
         """Show where the campaign is."""
-        settled = row.events_done + row.events_failed
+        settled = row.events_done + row.events_failed + row.events_canceled
         if self._bar is not None:
             failed = f"{count_text(row.events_failed)} failed" if row.events_failed else ""
             self._bar.update(self._task, completed=settled, total=row.events, failed=failed)
@@ -57,29 +59,32 @@ class Progress:
 
     def _tell(self, row: CampaignRow, settled: int) -> None:
         now = clock.monotonic_s()
-        ended = settled >= row.events and self._told != (settled, row.events)
-        if now - self._told_s < LINE_S and not ended:
+        is_news = self._told != (settled, row.events) and (settled > 0 or self._told is not None)
+        ended = settled >= row.events and is_news
+        if now - self._told_s < (LINE_S if is_news else STILL_S) and not ended:
             return
         self._told_s, self._told = now, (settled, row.events)
         done = percent_text(ratio(settled, row.events))
         failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+        failed += f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
         say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ended ({done}){failed},"
             f" {duration_text(now - self._started_s)}")  # fmt: skip
 
 
 class WaitingNotice:
-    """Prints why nothing happens: call it at every poll; it asks `cause` when no event was settled for a while. A cause
-    of which only numbers have changed, such as the time until a poll, is printed once."""
+    """Prints why nothing happens: call it at every poll; it asks `cause` when no event was settled for a while. It
+    prints a cause when it changes, and again after `STILL_S`; times and numbers that change do not count."""
 
     def __init__(self, cause: Callable[[CampaignRow], str | None]) -> None:
         self._cause = cause
         self._settled = 0
         self._next_s = clock.monotonic_s() + PATIENCE_S
         self._told: str | None = None
+        self._told_s = 0.0
 
     def __call__(self, row: CampaignRow) -> None:
         """Look at a campaign's row."""
-        settled = row.events_done + row.events_failed
+        settled = row.events_done + row.events_failed + row.events_canceled
         now = clock.monotonic_s()
         if settled != self._settled:
             self._settled, self._next_s = settled, now + PATIENCE_S
@@ -87,10 +92,12 @@ class WaitingNotice:
             return
         self._next_s = now + PATIENCE_S
         cause = self._cause(row)
-        kind = None if cause is None else _NUMBER.sub("N", cause)
-        if kind is not None and kind != self._told:
-            self._told = kind
-            say(f"waiting: {cause}")
+        kind = None if cause is None else _PASSING.sub("N", cause)
+        if kind is None:
+            self._told = None
+        elif kind != self._told or now - self._told_s >= STILL_S:
+            self._told, self._told_s = kind, now
+            say(str(cause))
 
 
 class WaitingCause:
@@ -135,12 +142,20 @@ class WaitingCause:
 
 
 def waiting_text(cause: str | None, hint: str | None) -> str | None:
-    """What a job waits for, in words; None of one that is at work, or has ended."""
+    """What a job waits for, as a sentence; None of one that is at work, or has ended. `cause`: the word for scripts,
+    which is shown where a server of an older version gives no sentence."""
     from tidemill.wire.api import AT_WORK
 
     if cause is None or cause == AT_WORK:
         return None
-    return cause + (f" ({hint})" if hint else "")
+    return hint or cause.replace("_", " ")
+
+
+def site_waits_text(site: SiteRow) -> str:
+    """What the work of a site waits for, as the server shows it; empty = no work waits for nodes there."""
+    from tidemill.harvest.plan.sentences import capacity_text
+
+    return capacity_text(site.capacity, clock.now_us())
 
 
 def _bar(what: str) -> tuple[Any, Any]:

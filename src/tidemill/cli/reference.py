@@ -59,7 +59,7 @@ in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `c
 - **Placeholders**: `{event}`, `{seed}`, `{line}`, `{first_event}`, `{last_event}`, `{events}`, `{cores}`,
   `{input.NAME}` and the names of columns are filled in, each as part of one argument; other braces stay as they are.
   Double braces protect a placeholder: `{{event}}` stays `{event}`. A command that uses `{events}` or `{last_event}`
-  gets several events at once, as many as fit about ten seconds.
+  is started once for several events: as many as take about ten seconds.
 - **stdin**: a single event reads all of it, if it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
   none. Several events cannot share one: `run` refuses data that wait there. `--each -` makes each line an event.
   If a shell reads its script from stdin (`ssh HOST << END`, `bash < SCRIPT`, a shell cell of a notebook), `run` leaves

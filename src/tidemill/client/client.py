@@ -51,7 +51,6 @@ from tidemill.wire.api import (
     KeptOutputs,
     OutputPage,
     OwnerRow,
-    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -60,6 +59,7 @@ from tidemill.wire.api import (
     SubmitRequest,
     TimesPage,
 )
+from tidemill.wire.core_hours import AllocationUse, CoreHoursPage, PlacementRow
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.http import BusyError, Connection, NotFoundError
@@ -158,10 +158,14 @@ class Client:
         campaign: str | None = None,
         reason: str = "",
         unneeded: bool = False,
+        events: str = "",
     ) -> ActionReply:
         """Cancel jobs, or all of a campaign; jobs that have ended stay as they are. `unneeded`: those of which no event
-        has ended become COMPLETED, since nothing that they were for is missing."""
-        return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded)
+        has ended become COMPLETED, since nothing that they were for is missing.
+
+        `events`, such as `100-199,205`: only these of one job; those that have ended stay as they are, and the reply
+        counts events. The job ends when all others have."""
+        return self._act("/v1/cancel", jobs, campaign, reason, unneeded=unneeded, events=events)
 
     def retry(
         self,
@@ -170,15 +174,19 @@ class Client:
         campaign: str | None = None,
         reason: str = "",
         changes: JobChanges | None = None,
+        events: str = "",
     ) -> ActionReply:
         """Run what failed or was not done of ended jobs, or of all such jobs of a campaign. What is done stays done.
 
         `changes`, such as `JobChanges(memory_mb=8000)`, apply to all events that are leased from now on. They also
         apply to jobs that wait or run, and the reply counts these jobs, too.
+
+        `events`, such as `5-9`: only these of one job, which failed or were canceled. Raises RefusedRequestError for
+        others.
         """
         if changes is not None and changes.output_dir is not msgspec.UNSET:
             check_places(changes.output_dir)
-        return self._act("/v1/retry", jobs, campaign, reason, changes=changes)
+        return self._act("/v1/retry", jobs, campaign, reason, changes=changes, events=events)
 
     def accept(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
@@ -277,7 +285,8 @@ class Client:
     def outputs(
         self, *, campaign: str | None = None, job: int | None = None, jobs: Iterable[int] | None = None
     ) -> Iterator[JobOutput]:
-        """Delivered files, newest jobs first, page by page; of `jobs` (by number) the oldest job first."""
+        """Delivered files, newest jobs first, page by page; of `jobs` (by number) the oldest job first. Of a job that
+        goes on: directories of files that have arrived, without `sha256`."""
         if jobs is not None:
             for text in number_texts(jobs):
                 yield from self._outputs_from(jobs=text)
@@ -398,6 +407,24 @@ class Client:
                 return
             after = rows[-1].name
 
+    def core_hours(self, *, since_us: int = 0, until_us: int = 1 << 62) -> Iterator[AllocationUse]:
+        """What allocations that held nodes between two times (microseconds since 1970) held and what payloads used of
+        it, by site and name; for a submitter the own parts. Each allocation is whole, also before and after."""
+        after = ""
+        while True:
+            page = self.get(
+                "/v1/core-hours",
+                CoreHoursPage,
+                since_us=since_us,
+                until_us=until_us,
+                after=after,
+                limit=PAGE_MAX,
+            )
+            yield from page.allocations
+            if page.next is None:
+                return
+            after = page.next
+
     def health(self) -> Health:
         """Whether the server is well, its version and database. Asked once, not repeated."""
         return self.connection.call("GET", "/v1/health", Health)
@@ -459,7 +486,8 @@ class Client:
         return self._completed(what, None if timeout_s is None else clock.monotonic_s() + timeout_s)
 
     def results(self, what: Submission | str | Sequence[int]) -> Iterator[Member]:
-        """The delivered outputs of ended jobs: every member (name, events, bytes) of every bundle and file.
+        """The delivered outputs of ended jobs: every member (name, events, bytes) of every bundle and file. Of jobs
+        that go on: the files of finished events that have arrived.
 
         Reads the files where they were delivered: they must be reachable from here.
         """
@@ -467,7 +495,8 @@ class Client:
             yield from members(delivered.job, delivered.output)
 
     def files(self, what: Submission | str | Sequence[int]) -> Iterator[OutputFile]:
-        """The delivered files of ended jobs, as paths or file objects, not read yet; of a bundle, each member.
+        """The delivered files of ended jobs, as paths or file objects, not read yet; of a bundle, each member. Of jobs
+        that go on: the files of finished events that have arrived.
 
         They must be reachable from here.
         """

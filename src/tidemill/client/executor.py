@@ -31,6 +31,7 @@ from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client, new_campaign
 from tidemill.errors import ConfigError
 from tidemill.files import make_private
+from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.job import Input, JobSpec, Resources
 
 P = ParamSpec("P")
@@ -135,7 +136,7 @@ def _spec(pool_file: Path, resources: Resources | None, site: str | None) -> Job
     root = str(Path(__file__).parents[2])
     return JobSpec(
         command=[sys.executable, "-m", "tidemill.client.calls.worker", "pool"],
-        name="worker",
+        name=WORKER_NAME,
         inputs=[Input(name="pool", url=pool_file.as_uri())],
         outputs=[],
         resources=msgspec.structs.replace(asked, event_s=asked.event_s or WORKER_S),

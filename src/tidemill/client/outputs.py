@@ -25,6 +25,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.wire.api import JobOutput, OutputRow
 
 CHUNK_BYTES = 1 << 20
+_ARRIVED = 0  #: `delivery` of a file that came while its job went on, in a manifest
 _EVENTS = re.compile(r"-(\d{9,})(?:-(\d{9,}))?(?=\.|$)")  # as the site names members: at least nine digits
 
 
@@ -344,6 +345,7 @@ class _ManifestFile(msgspec.Struct, frozen=True):
     size_bytes: int
     sha256: str
     members: list[_ManifestMember]
+    delivery: int = 1
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -355,9 +357,14 @@ def is_directory(output: OutputRow) -> bool:
     return output.url.endswith("/")
 
 
+def is_arriving(output: OutputRow) -> bool:
+    """Whether a directory gets further files, because its job goes on."""
+    return is_directory(output) and not output.sha256
+
+
 def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
-    """The files of an output that is a directory, in event order, as its manifest lists them. Raises SiteError, also
-    for a manifest that is not the one of this delivery."""
+    """The files of an output that is a directory, in event order, as its manifest lists them; of one whose job goes on,
+    those that are there. Raises SiteError, also for a manifest that is not the one of this delivery."""
     folder = local_path(output)
     path = folder / f"manifest-{job}.json"
     try:
@@ -377,12 +384,26 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
         for each in manifest.files
         if each.output == output.name and each.members
     ]  # fmt: skip
+    # a name is part of a path here and where it is copied to, and others may write into the directory
+    is_plain = all(each.name not in ("", ".", "..") and "/" not in each.name for each in found)
+    if (
+        is_arriving(output) and is_plain
+    ):  # the manifest lists files before they appear, and more of them by now
+        early = {each.file for each in manifest.files if each.delivery == _ARRIVED}
+        found = [
+            each
+            for each in found
+            if (
+                each.name in early
+                or (events is not None and events.touches(each.first, each.first + each.count))
+            )
+            and (folder / each.name).is_file()
+        ]
+        return sorted(found, key=lambda each: each.first)
     found = [each for each in found if events is None or events.touches(each.first, each.first + each.count)]
     found.sort(key=lambda each: each.first)
     listed = "".join(f"{each.sha256}  {each.name}\n" for each in found)
     digest = hashlib.sha256(listed.encode()).hexdigest()
-    # a name is part of a path here and where it is copied to, and others may write into the directory
-    is_plain = all(each.name not in ("", ".", "..") and "/" not in each.name for each in found)
     if digest != output.sha256 or not is_plain:
         raise SiteError(
             f"the manifest `{path}` lists other files of output `{output.name}` than were delivered",

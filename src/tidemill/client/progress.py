@@ -78,7 +78,7 @@ def progress(
 
 
 class CampaignBar:
-    """A bar for `Client.wait(campaign, on_progress=...)`: events of all jobs, failed ones included."""
+    """A bar for `Client.wait(campaign, on_progress=...)`: events of all jobs, failed and canceled ones included."""
 
     def __init__(self, *, bar: Callable[..., ProgressBar] = RichBar) -> None:
         self._make, self._done = bar, 0
@@ -89,7 +89,7 @@ class CampaignBar:
         if self._bar is None:
             self._bar = self._make(total=row.events, desc=row.name)
         self._bar.total = row.events
-        done = row.events_done + row.events_failed
+        done = row.events_done + row.events_failed + row.events_canceled
         self._bar.update(done - self._done)
         self._done = done
 

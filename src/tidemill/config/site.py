@@ -228,7 +228,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     poll_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
-        doc("Pause between two polls of the machine: 2-3 % of a typical run; none = 1 s locally, else 30 s"),
+        doc("Pause between two polls of the machine; none = 1 s locally, else 30 s"),
     ] = None
     cycle_s: Annotated[
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
@@ -412,7 +412,7 @@ class SiteConfig(
         ),
     ] = 30.0
     nodes_max: Annotated[
-        int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that we hold or ask for at most")
+        int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that Tidemill holds or asks for at most")
     ] = 100
     walltime_s: Annotated[Duration, msgspec.Meta(ge=10), doc("Time that an allocation asks for")] = 3600.0
     data_roots: Annotated[
@@ -425,6 +425,14 @@ class SiteConfig(
         Path | None,
         doc("Where outputs go that name no place, apart for each owner; none = `out` in the site directory"),
     ] = None
+    outputs_every_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0, le=3600),
+        doc(
+            "How long the files of finished events wait, while their job runs, until they are put in their place, "
+            "some at a time; longer where a job has more than 10,000 files. 0 = all come when the job ends"
+        ),
+    ] = 30.0
     allow_adhoc: Annotated[bool, doc("May submitters run commands that no application file approves?")] = (
         False
     )

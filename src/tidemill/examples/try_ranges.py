@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
 import select
 import signal
@@ -120,6 +121,7 @@ def _environment(trial: Trial, work_dir: Path) -> dict[str, str]:
         "TIDEMILL_JOB": "1",
         "TIDEMILL_CORES": str(trial.cores),
         "TIDEMILL_SLOT": "0",
+        "TIDEMILL_NODE": platform.node(),
         "TIDEMILL_PARAMS": json.dumps(trial.params),
         **trial.env,
     }

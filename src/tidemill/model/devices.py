@@ -36,6 +36,11 @@ def with_shares(devices: Mapping[str, int]) -> dict[str, int]:
     return {**shares, **devices}
 
 
+def without_gpus(devices: Mapping[str, int]) -> dict[str, int]:
+    """These devices but for GPUs and shares of them."""
+    return {kind: number for kind, number in devices.items() if kind not in (GPU, GPU_PERCENT)}
+
+
 def merged(asked: Mapping[str, int] | None, own: Mapping[str, int] | None) -> dict[str, int]:
     """What a job asks for over what its application does: a job that says anything of GPUs has the word on them."""
     first, second = dict(asked or {}), dict(own or {})
@@ -43,6 +48,13 @@ def merged(asked: Mapping[str, int] | None, own: Mapping[str, int] | None) -> di
         second.pop(GPU, None)
         second.pop(GPU_PERCENT, None)
     return {kind: number for kind, number in {**second, **first}.items() if number}
+
+
+def asks_gpus(devices: Mapping[str, int] | None) -> bool | None:
+    """Whether GPUs are asked for, whole or in part; None = nothing is said of them. `merged` reads it alike."""
+    if devices is None or not (GPU in devices or GPU_PERCENT in devices):
+        return None
+    return bool(devices.get(GPU) or devices.get(GPU_PERCENT))
 
 
 def fault_of(devices: Mapping[str, int]) -> str | None:

@@ -125,6 +125,9 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     itself a URL or path is staged under `name`, and the line's text fills `{line}`.
     `job:ID/OUTPUT` reads another job's output; it makes the job wait for that one. `rucio:SCOPE/NAME` is a file of the
     catalogue that the site asks (`[replicas]`).
+
+    An array's outputs are one tar archive. A job that reads it with `unpack = true` finds a directory:
+    `inputs = [{ name = "parts", url = "job:split/parts", unpack = true }]`.
     """
 
     name: str  #: of the file
@@ -133,6 +136,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sha256: str | None = None  #: 64 hex digits that the file must have; none = any
     #: `url`: the program opens it where the site says; none = `file`, it is copied before the payload starts
     read: ReadAs | msgspec.UnsetType = msgspec.UNSET
+    #: it is a tar archive, such as the outputs of an array, and payloads find a directory `name` with its files
+    unpack: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_opened(self) -> bool:

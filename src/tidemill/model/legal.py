@@ -201,6 +201,11 @@ def _places_fault(spec: JobSpec) -> Fault | None:
         far = far_fault(each)
         if far is not None:
             return far
+        if each.unpack is True and (each.kind is not InputKind.SHARED or each.is_opened):
+            return Fault(
+                f"`unpack` of input {each.name} is for an archive that all events read",
+                "leave out `kind` and `read`",
+            )
     for output in spec.outputs or ():
         places += [
             (f"url of output {output.name}", output.url),

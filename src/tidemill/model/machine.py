@@ -41,6 +41,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_free_mb: int = 0  #: 0 unless IDLE or SHARED, and where it is not known
     stock_free: tuple[tuple[str, int], ...] = ()  #: of `stock`; none of what is missing, as far as is known
     devices: tuple[tuple[str, int], ...] = ()
+    sharing: str = ""  #: whether jobs share it, in the batch system's word (PBS)
     word: str = ""  #: state as the batch system prints it
 
 
@@ -56,6 +57,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ends_s: float  #: by its limit; far in the future where it has none
     submitted_s: float | None = None
     partition: str = ""
+    cores: int = 0  #: in all, 0 = unknown
     whole: bool = True  #: it has its nodes for itself
     ours: bool = False  #: an allocation of this site directory, recognised by name and comment
 
@@ -120,6 +122,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_up: bool = True
     is_default: bool = False
     is_shared: bool = False  #: several jobs on one node
+    gives_all: bool = False  #: a job holds all devices of its nodes, whatever it asks for
+    sharing: str = ""  #: the same in the batch system's own words
+    accounts: tuple[str, ...] = ()  #: only jobs of these may run; none = of all
     tier: int = 1  #: a higher one goes first, and may preempt
     preempted: str = ""  #: `cancel`, `requeue`, `suspend` where its jobs may be preempted
     grace_s: float = 0.0
@@ -155,6 +160,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         str
     ] = []  #: such as `regular jobs (PrivateData=jobs)`: then the plan without us cannot be known
 
+    #: the longest limit that our jobs may ask for besides those of partitions, and the batch system's word for it; None
+    #: = none is known
+    walltime_max_s: float | None = None
+    walltime_by: str = ""
     counts: JobCounts | None = None  #: taken before anything else; None = see `BatchSystem.glance`
 
     @property

@@ -6,7 +6,12 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """The few states of a job; its counts of events show its progress."""
+    """The few states of a job; its counts of events show its progress.
+
+    RUNNING is stored from the first lease on. Lists and pages show what is known to run: a RUNNING job is ASSIGNED
+    where sites have what is leased of it and report no payload of it, and WAITING where nothing of it is leased now.
+    The API has that in `phase`, beside `state`.
+    """
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -14,6 +19,13 @@ class JobState(StrEnum):
     PARTIAL = "PARTIAL"
     FAILED = "FAILED"
     CANCELED = "CANCELED"
+
+
+class Phase(StrEnum):
+    """What lists and pages show in place of RUNNING of a job that does not run."""
+
+    ASSIGNED = "ASSIGNED"  #: sites have what is leased of it, and no payload of it runs there
+    WAITING = "WAITING"  #: nothing of it is leased to a site now
 
 
 JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
@@ -31,17 +43,20 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (
         JobState.RUNNING,
         JobState.COMPLETED,
-    ): "every event is done and all outputs are delivered; or its owner needs it no more, and no event had ended",
+    ): "every event is done or canceled, some are done, and all outputs are delivered; "
+    "or its owner needs it no more, and no event had ended",
     (
         JobState.RUNNING,
         JobState.PARTIAL,
-    ): "every event is done or failed, no more than failed_max failed, and outputs are delivered; or its owner accepts "
-    "what is done",
+    ): "every event is done, failed or canceled, no more than failed_max failed, and outputs are delivered; "
+    "or its owner accepts what is done",
     (
         JobState.RUNNING,
         JobState.FAILED,
     ): "more than failed_max events failed, or a step before or after them did; what is done is delivered first",
     (JobState.RUNNING, JobState.CANCELED): "its owner canceled it; what is done is delivered first",
+    (JobState.COMPLETED, JobState.WAITING): "its owner retries canceled events, and nothing of it is done",
+    (JobState.COMPLETED, JobState.RUNNING): "its owner retries canceled events; what was done stays done",
     (JobState.PARTIAL, JobState.WAITING): "its owner retries it, and nothing of it is done",
     (JobState.PARTIAL, JobState.RUNNING): "its owner retries the failed events; what was done stays done",
     (JobState.FAILED, JobState.WAITING): "its owner retries it, and nothing of it is done",

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill import clock
+
 TROUBLES_MAX = 32  #: of a site
 EXAMPLES_MAX = 100  #: jobs that wait for one, by number
 TEXT_MAX = 500
@@ -109,3 +111,8 @@ def whose_text(owner: str, scope: str, name: str) -> str:
         return "for all owners"
     below = f" below `{name}`" if scope == Scope.INPUT and name.endswith("/") else ""
     return f"for jobs of {owner}{below} only"
+
+
+def next_try_text(next_us: int, now_us: int) -> str:
+    """When what failed is tried again: `tried again at 2026-11-29T16:20:00Z`, or that it is due."""
+    return f"tried again at {clock.utc_text(next_us)}" if next_us > now_us else "the next try is due now"

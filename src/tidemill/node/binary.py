@@ -11,12 +11,14 @@ from pathlib import Path
 from tidemill.errors import ConfigError
 
 NAME = "tidemill-node"
-VARIABLE = "TIDEMILL_NODE"
+VARIABLE = "TIDEMILL_NODE_BINARY"
+FORMER = "TIDEMILL_NODE"
+"""Until 0.1 it named the binary, and still does where its value is a path. In payloads it is the name of their node."""
 
 
 def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None = None) -> Path:
-    """The path of the binary: in the site directory, else $TIDEMILL_NODE, else beside this Python's scripts, else on
-    PATH.
+    """The path of the binary: in the site directory, else $TIDEMILL_NODE_BINARY, else beside this Python's scripts,
+    else on PATH.
 
     A file of the site, or a variable, that names no executable is an error, not a reason to look elsewhere. Raises
     ConfigError, which lists every place that was searched.
@@ -30,13 +32,14 @@ def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None =
             hint=f"put a {NAME} that runs on compute nodes there, or remove it to use the installed one",
         )
     variables = os.environ if environ is None else environ
-    named = variables.get(VARIABLE)
+    variable = VARIABLE if variables.get(VARIABLE) or os.sep not in variables.get(FORMER, "") else FORMER
+    named = variables.get(variable)
     if named:
         if _is_executable(Path(named)):
             return Path(named).absolute()
         raise ConfigError(
-            f"environment variable {VARIABLE} names `{named}`, which is not an executable file",
-            hint=f"unset {VARIABLE} to use the installed {NAME}",
+            f"environment variable {variable} names `{named}`, which is not an executable file",
+            hint=f"unset {variable} to use the installed {NAME}",
         )
     places = _places(variables)
     for place in places:

@@ -36,6 +36,7 @@ from tidemill.wire.node import (
     Manifest,
     Program,
     Share,
+    Withdrawn,
     WorkFile,
 )
 
@@ -105,6 +106,7 @@ class Fleet:
                 leave=orders.leave,
                 drain=orders.drain,
                 close=orders.close,
+                withdrawn=orders.withdrawn or None,
             )
         )
         if len(content) > WORK_FILE_BYTES_MAX:
@@ -159,6 +161,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a work file holds besides grants; see `WorkFile`."""
 
     cancel_jobs: list[int] = []
+    withdrawn: list[Withdrawn] = []
     shares: list[Share] = []
     ended: list[str] = []
     ends: list[End] = []

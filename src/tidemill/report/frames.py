@@ -29,10 +29,9 @@ from tidemill.report.query import ALLOCATIONS_MAX, FAILURES_MAX, JOBS_MAX
 from tidemill.server.archive.operation import month_of
 
 JOB_COLUMNS = (
-    "id", "campaign", "owner", "name", "app", "state", "site", "events", "events_done", "events_failed", "created_us",
-    "started_us", "ended_us", "cores", "memory_mb", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us",
-    "system_us",
-    "rss_kb", "read_bytes", "write_bytes",
+    "id", "campaign", "owner", "name", "app", "state", "site", "events", "events_done", "events_failed",
+    "events_canceled", "created_us", "started_us", "ended_us", "cores", "memory_mb", "nodes", "ranks", "payloads",
+    "wall_us", "setup_us", "user_us", "system_us", "rss_kb", "read_bytes", "write_bytes",
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The broker's records (`harvest/account/records.py`) as an account: each regular job's wait, our share, evidence."""
+"""The broker's records (`harvest/account/records.py`) as an account: each regular job's wait, the part that Tidemill
+caused, evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.harvest.account import records as r
-from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, wait_of
+from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, part_of, wait_of
 from tidemill.harvest.simulation.outcome import change, delay
 from tidemill.harvest.simulation.promise import PromiseState, class_verdict
 from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
@@ -17,7 +18,9 @@ from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
 DAY_S = 86400.0
 CANNOT_KNOW = (
     "An estimate: there is no run without Tidemill to compare with. It counts how long jobs waited for nodes that "
-    "Tidemill held. It does not count jobs that moved back in the queue because of that, nor jobs that started earlier."
+    "Tidemill held. A part lies between its bounds: the lower one is what polls saw, the upper one adds what may have "
+    "happened between two polls; submission and start are the batch system's own times, so no part is more than the "
+    "wait. It does not count jobs that moved back in the queue because of that, nor jobs that started earlier."
 )
 
 
@@ -32,7 +35,8 @@ class YieldAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
-    """One regular job. `wait_s` None = its submission is not known; `state`: `started`, `left` (unseen), `waiting`."""
+    """One regular job. `wait_s` None = its submission is not known; `state`: `started`, `left` (unseen), `waiting`.
+    `share_s`: the part that Tidemill caused, with its bounds `share_low_s` and `share_high_s`."""
 
     id: str
     user: str
@@ -45,15 +49,17 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
     share_s: float
     uncertainty_s: float
     evidence: list[YieldAct]
+    share_low_s: float = 0.0
+    share_high_s: float = 0.0
 
 
 class ClassHarm(msgspec.Struct, frozen=True, kw_only=True):
     """Regular jobs of a class of size, of length (by the walltime that they asked for), or of both.
 
-    Means of what they waited (`wait_s`) and of our part of it (`share_s`), which is `share_of_wait` of all that they
-    waited; `..low` and `..high` are 95 % bounds over the jobs, None with a single one. `uncertainty_s`: mean of what
-    single estimates may be wrong by. `verdict`: against the promise (`harvest.simulation.promise`), as if the estimate
-    were the truth.
+    Means of what they waited (`wait_s`) and of Tidemill's part of it (`share_s`), which is `share_of_wait` of all that
+    they waited; `..low` and `..high` are 95 % bounds over the jobs, None with a single one. `uncertainty_s`: mean of
+    what single estimates may be wrong by. `verdict`: against the promise (`harvest.simulation.promise`), as if the
+    estimate were the truth.
     """
 
     size: str
@@ -111,7 +117,7 @@ def harm(
 ) -> Harm:
     """The delays of regular jobs that started (or left) since then, in that order; with `job`, of one only.
 
-    Jobs that still wait although they could start without us come last; the totals leave them out.
+    Jobs that still wait although they could start without Tidemill come last; the totals leave them out.
     """
     plans: dict[str, r.PlanMade] = {}
     cancels: dict[str, list[r.Canceled]] = {}
@@ -197,7 +203,7 @@ def _class(key: tuple[str, str], records: list[r.RegularStarted], *, is_largest:
 
 
 def _part(change_of_ratio: float | None) -> float | None:
-    """A relative change from waits to our shares, as a share."""
+    """A relative change from waits to Tidemill's parts, as a share."""
     return None if change_of_ratio is None else max(0.0, 1.0 + change_of_ratio)
 
 
@@ -213,7 +219,7 @@ def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canc
 
 
 def _delay(record: r.RegularStarted, evidence: list[YieldAct]) -> Delay:
-    end_s = record.at_s if record.started_s is None else record.started_s
+    part = part_of(record)
     return Delay(
         id=record.id,
         user=record.user,
@@ -222,8 +228,10 @@ def _delay(record: r.RegularStarted, evidence: list[YieldAct]) -> Delay:
         submitted_s=record.submitted_s,
         could_start_s=record.could_start_s,
         started_s=record.started_s,
-        wait_s=None if record.submitted_s is None else max(0.0, end_s - record.submitted_s),
-        share_s=record.share_s,
+        wait_s=None if record.submitted_s is None else wait_of(record),
+        share_s=part.likely,
+        share_low_s=part.low,
+        share_high_s=part.high,
         uncertainty_s=record.uncertainty_s,
         evidence=evidence,
     )
@@ -242,6 +250,7 @@ def _waiting(name: str, evidence: list[YieldAct], now_s: float) -> Delay:
         started_s=None,
         wait_s=None,
         share_s=now_s - could_start_s,
+        share_high_s=now_s - could_start_s,
         uncertainty_s=0.0,
         evidence=evidence,
     )

@@ -202,7 +202,7 @@ def _with_names(rows: Sequence[CampaignRow]) -> Iterable[tuple[str, CampaignRow]
 
 
 def _campaigns(rows: Sequence[CampaignRow]) -> str:
-    heads = ["campaign", "jobs", "events", "done", "failed", "time", "events/s", "CPU/wall"]
+    heads = ["campaign", "jobs", "events", "done", "failed", "canceled", "time", "events/s", "CPU/wall"]
     cells = [
         [
             name,
@@ -210,13 +210,14 @@ def _campaigns(rows: Sequence[CampaignRow]) -> str:
             count_text(row.events),
             count_text(row.events_done),
             count_text(row.events_failed),
+            count_text(row.events_canceled),
             duration_text(wall_s([row])),
             rate_text(ratio(row.events_done, wall_s([row]) or 0)),
             percent_text(_cpu_share(row)),
         ]
         for name, row in _with_names(rows)
     ]
-    return section("Campaigns", table(heads, cells, right=range(1, 8)))
+    return section("Campaigns", table(heads, cells, right=range(1, 9)))
 
 
 def _efficiency(rows: Sequence[CampaignRow]) -> str:

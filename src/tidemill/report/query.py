@@ -11,6 +11,7 @@ from tidemill.client.client import Client
 from tidemill.errors import JobError
 from tidemill.model.failure import FailureClass, cause_of, step_after
 from tidemill.model.figures.activity import REPORTED_S, Course, counted, course
+from tidemill.report.core_hours import CoreHoursReport, core_hours
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
 from tidemill.wire.http import NotFoundError
@@ -19,6 +20,7 @@ JOBS_MAX = 20_000  #: newest jobs of a data frame
 CAMPAIGNS_MAX = 200  #: newest campaigns that the timeline is made of
 FAILURES_MAX = 10_000
 ALLOCATIONS_MAX = 1_000
+TIME_US_MAX = 1 << 62  #: later than anything
 BINS = 72
 EXAMPLES_MAX = 5
 
@@ -58,6 +60,7 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     allocations: list[AllocationRow]
     sites: list[SiteRow]
     wards: list[WardRow] = []  #: of the hospital, over all campaigns
+    core_hours: CoreHoursReport | None = None  #: None: the server is of an earlier version
 
 
 def gather(
@@ -96,7 +99,18 @@ def gather(
         else [],
         sites=client.sites() if campaign is None else [],
         wards=client.wards() if campaign is None else [],
+        core_hours=_core_hours(client, campaign, since_us=since_us, until_us=until_us),
     )
+
+
+def _core_hours(
+    client: Client, campaign: str | None, *, since_us: int | None, until_us: int | None
+) -> CoreHoursReport | None:
+    try:
+        found = list(client.core_hours(since_us=since_us or 0, until_us=until_us or TIME_US_MAX))
+    except NotFoundError:  # of the route: a server of an earlier version
+        return None
+    return core_hours(found, campaign=campaign)
 
 
 def timeline(

@@ -88,6 +88,7 @@ class Agent:
         self.harvesting.heard(entry.records)
         self.offers.profiles.heard(fleet, entry.records)
         self.metrics.totals.take(entry.records)
+        self.data.arrivals.heard(entry.records)
         self.views.staging.heard(entry.records, self.site.state.allocations)
         self.fleets.granting.troubles.heard(entry.records)
         self.fleets.granting.inputs.heard(entry.records)

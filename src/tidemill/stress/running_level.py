@@ -93,7 +93,7 @@ class RunningLevel:
         for job in self._jobs:
             detail = self._client.job(job)
             if detail.waits_for and detail.waits_for != AT_WORK:
-                return f"; its job waits for {detail.waits_for}: {detail.waits_hint or 'see `tidemill job explain`'}"
+                return f"; its job waits: {detail.waits_hint or detail.waits_for}"
         return ""
 
 

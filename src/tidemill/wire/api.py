@@ -18,13 +18,19 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.model.retry.changes import JobChanges
-from tidemill.model.trouble import RefusedApplication, Trouble
-from tidemill.wire.activity import ActivityReport
-from tidemill.wire.far import CacheView, HeldData, NearData, ReadView, RouteView
+from tidemill.model.trouble import RefusedApplication
+from tidemill.wire.activity import ActivityReport, RanReport
+from tidemill.wire.activity import PayloadTime as PayloadTime
+from tidemill.wire.activity import TimesPage as TimesPage
+from tidemill.wire.activity import TimesReport as TimesReport
+from tidemill.wire.capacity import HOLDS_MAX as HOLDS_MAX
+from tidemill.wire.capacity import NEAR_MAX as NEAR_MAX
+from tidemill.wire.capacity import UNSTARTED_CHARACTERS_MAX as UNSTARTED_CHARACTERS_MAX
+from tidemill.wire.capacity import Capacity as Capacity
+from tidemill.wire.far import CacheView, ReadView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import (
     AllocationSamples,
-    AwaitedNodes,
     BadNode,
     GrantView,
     RegularWaits,
@@ -38,8 +44,6 @@ from tidemill.wire.monitoring import (
 
 SUBMIT_JOBS_MAX = 10_000
 VIEW_ROWS_MAX = 100  #: of each list of a `SiteView` but the tide
-NEAR_MAX = 100  #: of what a site says that it is near to
-HOLDS_MAX = 1_000  #: datasets that a site says its caches hold
 TIDE_POINTS_MAX = 1_440  #: a day of minutes
 PAGE_MAX = 1_000
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
@@ -123,6 +127,15 @@ class JobRow(msgspec.Struct, kw_only=True):
     ends: str = (
         ""  #: the state that it gets once what is done of it is delivered; empty = it goes on, or has ended
     )
+    events_canceled: int = 0  #: that its owner has canceled
+    #: of a RUNNING job that does not run: `ASSIGNED` (sites have it, and no payload of it runs) or `WAITING` (nothing
+    #: of it is leased now); empty = as `state` says
+    phase: str = ""
+
+    @property
+    def shown_state(self) -> str:
+        """The state for people."""
+        return self.phase or self.state
 
     @property
     def campaign_reference(self) -> str:
@@ -156,7 +169,8 @@ class FailureRow(msgspec.Struct, kw_only=True):
 
 class OutputRow(msgspec.Struct, kw_only=True):
     """One delivered file of a job; or a directory of files, whose URL ends with `/`: `sha256` is then that of the lines
-    `SHA256  NAME` of its files in event order, and the manifest in the directory lists them."""
+    `SHA256  NAME` of its files in event order, and the manifest in the directory lists them. A directory without
+    `sha256` has the files that have arrived so far, while the job runs."""
 
     name: str
     url: str
@@ -196,6 +210,8 @@ class JobDetail(msgspec.Struct, kw_only=True):
     outputs: list[OutputRow]
     waits_for: str | None
     waits_hint: str | None
+    canceled: str = ""  #: as `done`: what its owner has canceled
+    leased: str = ""  #: as `done`: what sites have now
     remark: str = ""  #: the warning at its submission, such as of a credential that ends too early
     archived: bool = False  #: it is in the archive: it cannot be retried
     kept: KeptOutputs | None = None  #: outputs that are not delivered; None = there are none
@@ -231,6 +247,8 @@ class CampaignRow(msgspec.Struct, kw_only=True):
     first_started_us: int | None
     last_ended_us: int | None
     archived: bool = False  #: it is in the archive: nothing of it changes any more
+    events_canceled: int = 0
+    phase: str = ""  #: as `JobRow.phase`, where it holds for all its RUNNING jobs
 
     @property
     def reference(self) -> str:
@@ -251,6 +269,7 @@ class Change(msgspec.Struct, kw_only=True):
     owner: str = ""  #: of the campaign; empty also in what servers wrote that did not note it
     progress: bool = False  #: only the numbers of events have changed; the state is what it was
     ward: str = ""  #: of the hospital, in which the job is or was treated last; empty = in none
+    events_canceled: int = 0
 
 
 class FailurePage(msgspec.Struct, kw_only=True):
@@ -285,6 +304,7 @@ class Counts(msgspec.Struct, kw_only=True):
     events_done: int
     events_failed: int
     campaigns: int
+    events_canceled: int = 0
 
 
 class JobLog(msgspec.Struct, kw_only=True):
@@ -318,18 +338,6 @@ class AllocationRow(msgspec.Struct, kw_only=True):
     reason: str
     busy_us: int
     slot_us: int
-
-
-class PlacementRow(msgspec.Struct, kw_only=True):
-    """When an allocation held its nodes. `ended_us` None: it still does. `cores` of a node; 0 = no longer known."""
-
-    site: str
-    name: str
-    batch_id: str
-    nodes: int
-    cores: int
-    started_us: int
-    ended_us: int | None
 
 
 class AuditRow(msgspec.Struct, kw_only=True):
@@ -384,6 +392,9 @@ class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, om
     reason: str = ""
     key: str = ""  #: if given, the request counts once, however often it comes within a month
     unneeded: bool = False  #: of a cancellation: jobs of which no event has ended become COMPLETED
+    #: only these events, of one job, as interval text such as `100-199,205`; the reply counts events then. A retry lets
+    #: those run again that failed or were canceled
+    events: str = ""
     #: of a retry: changes for all that runs from now on, also in jobs that wait or run; none = no changes
     changes: JobChanges | None = None
 
@@ -420,7 +431,8 @@ class OwnerRow(msgspec.Struct, kw_only=True):
 
 
 class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`changed`: how many jobs (or sites) the action applied to; the others were not in a state for it."""
+    """`changed`: how many jobs (or sites, or events with `events`) the action applied to; the others were in no state
+    for it."""
 
     changed: int
     unchanged: int
@@ -475,38 +487,6 @@ class AppOffer(msgspec.Struct, kw_only=True):
     setup: list[str] = []  #: shell lines whose environment they get
     #: names of the inputs that jobs may give, with `*` for any characters; None = an older site, which does not say
     inputs: list[str] | None = None
-
-
-class Capacity(msgspec.Struct, kw_only=True):
-    """What the site could take now. `want_core_s`: more leased work, in core-seconds; 0 = none. `event_s`: measured
-    seconds per event by application. `wide_core_s`: the same for payloads that span nodes, at most `wide_nodes_max` of
-    them; `launcher`: what starts those, empty = the site runs none."""
-
-    want_core_s: float
-    want_ranges_max: int
-    slot_cores_max: int
-    slot_memory_mb_max: int
-    devices: dict[str, int]
-    event_s: dict[str, float]
-    nodes: int
-    busy_cores: int
-    adhoc: bool
-    wide_core_s: float = 0.0
-    wide_nodes_max: int = 0
-    launcher: str = ""
-    troubles: list[Trouble] = []  #: for which work waits there; what the server is to send no more of
-    keeps: bool = (
-        False  #: takes orders to stop a job and keep what is done, and delivers a job in several parts
-    )
-    opens: bool = False  #: knows inputs with `read = "url"`; others get them as files
-    limits: bool = False  #: keeps to `at_once` of a job, and knows `timed`; others get no job with `at_once`
-    packs: bool = False  #: knows `pack` of an output; others deliver tar archives
-    #: the site lets memory and time of payloads grow, accepts changes by a retry, and knows `shell` of a command; other
-    #: sites give each payload the maximum from the start, and get no `shell`
-    grows: bool = False
-    near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
-    holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
-    awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):
@@ -574,60 +554,8 @@ class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocat
     hosts: list[str] = []  #: names of its nodes, once they are known
     started_us: int = 0
     ended_us: int = 0
-
-
-class RanRange(msgspec.Struct, array_like=True):
-    """Events of a job that ran, as interval text; or a merge step of it."""
-
-    job: int
-    events: str
-    step: int = -1
-
-
-class RanReport(msgspec.Struct, kw_only=True, tag_field="t", tag="ran"):
-    """What the pilots of an allocation have recorded since the last report on it: done or failed. For the audit; counts
-    for nothing else."""
-
-    n: int
-    allocation: str
-    ran: list[RanRange]
-
-
-class PayloadTime(msgspec.Struct, frozen=True, array_like=True):
-    """One record of a pilot on events of a job: when they ran, where, and what they cost. `payloads` is more than 1
-    where the pilot joined several short ones of a slot, and 0 while a payload goes on to further ranges. Times:
-    microseconds, `started_us` and `ended_us` since 1970."""
-
-    first: int
-    count: int
-    payloads: int
-    node: str
-    slot: int
-    started_us: int
-    ended_us: int
-    wall_us: int
-    setup_us: int
-    user_us: int
-    system_us: int
-    failure: str = ""  #: a FailureClass; empty = the events are done
-    site: str = ""  #: set by the server
-
-
-class TimesReport(msgspec.Struct, kw_only=True, tag_field="t", tag="times"):
-    """When payloads of a job ran whose specification says `timed`. Counts for nothing else."""
-
-    n: int
-    job: int
-    times: list[PayloadTime]
-
-
-class TimesPage(msgspec.Struct, kw_only=True):
-    """Payload times of a job in the order in which they arrived. `next`: ask with `after` for more; always set, so that
-    a reader goes on where it was. `full`: the server keeps no more of this job."""
-
-    times: list[PayloadTime]
-    next: int
-    full: bool = False
+    held_cores: int = 0  #: of all its nodes, as the batch system counts them; 0 = not known
+    held_gpus: int = 0
 
 
 class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):
@@ -640,17 +568,18 @@ class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):
     stderr: str
 
 
+class ArrivedReport(msgspec.Struct, kw_only=True, tag_field="t", tag="arrived"):
+    """What stands of a job's outputs while it goes on: all so far, as directories of files without `sha256`."""
+
+    n: int
+    job: int
+    outputs: list[OutputRow]
+
+
 Report = (
-    DoneReport
-    | FailureReport
-    | ReleaseReport
-    | DeliveredReport
-    | AllocationReport
-    | RanReport
-    | TimesReport
-    | ActivityReport
-    | LogReport
-)
+    DoneReport | FailureReport | ReleaseReport | DeliveredReport | ArrivedReport | AllocationReport | RanReport
+    | TimesReport | ActivityReport | LogReport
+)  # fmt: skip
 
 
 class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
@@ -678,6 +607,14 @@ class CancelOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel"):
     job: int
     reason: str
     keep: bool = False
+
+
+class CancelEventsOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel_events"):
+    """Stop these events of a job (interval text) and report nothing of them: their owner has canceled them."""
+
+    n: int
+    job: int
+    events: str
 
 
 class DiscardOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="discard"):
@@ -727,7 +664,16 @@ class DrainOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="drain"):
     reason: str
 
 
-Order = LeaseOrder | CancelOrder | DiscardOrder | DeliverOrder | ForgetOrder | FetchLogOrder | DrainOrder
+Order = (
+    LeaseOrder
+    | CancelOrder
+    | CancelEventsOrder
+    | DiscardOrder
+    | DeliverOrder
+    | ForgetOrder
+    | FetchLogOrder
+    | DrainOrder
+)
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -770,14 +716,15 @@ class SyncRequest(msgspec.Struct, kw_only=True):
 
 
 class SyncReply(msgspec.Struct, kw_only=True):
-    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`: the
-    server takes an ActivityReport; an older one would refuse the whole request."""
+    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`,
+    `arrivals`: the server takes an ActivityReport, an ArrivedReport; an older one would refuse the whole request."""
 
     acked: int
     orders: list[Order]
     more: bool
     now_us: int
     activity: bool = False
+    arrivals: bool = False
 
 
 class SiteRow(msgspec.Struct, kw_only=True):

@@ -315,7 +315,14 @@ class Connection:
 
     def _unreachable(self, what: str, error: Exception) -> SiteError:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        hint = "is it running? `tidemill up` starts one for you, `tidemill doctor` looks for what is wrong"
+        if self.address.startswith("unix:"):
+            hint = (
+                "is it running? `tidemill up` starts one for you, `tidemill doctor` looks for what is wrong"
+            )
+        else:
+            hint = (
+                "ask the person who runs it whether it is up, and check the address and this host's network"
+            )
         if "CERTIFICATE_VERIFY_FAILED" in str(error) or isinstance(error, ssl.SSLCertVerificationError):
             reason = str(error)
             hint = "is it the right server? name the CA of its certificate with the key `ca`"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.model.figures.awaited import Hindrance, QueuedReason
+
 NODES_SHOWN_MAX = 64  #: of an allocation, whose samples are sent one by one
 VIEW_SAMPLES_MAX = 2_000  #: of one sync, means included
 
@@ -83,16 +85,23 @@ class StagingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site's work waits for while no pilot is at work there. Times are microseconds since 1970, 0 = none.
+    """What a site's work waits for. Times are microseconds since 1970, 0 = none.
 
-    `asked_us`: since when an allocation is asked for; `next_us`: when the site polls its batch system next, at the
-    latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a stopped site why, and what ends it.
+    `asked_us`: since when the oldest allocation is asked for whose pilots are not at work; `next_us`: when the site
+    polls its batch system next, at the latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a
+    stopped site why, and what ends it. `polled_us`: of the poll that `hindrances` and `queued` are from: `why` in
+    figures, and what the batch system says of allocations that wait. `starting`: allocations that run by the word of
+    the batch system, and whose pilots have not been heard.
     """
 
     asked_us: int = 0
     next_us: int = 0
     why: str = ""
     is_stopped: bool = False
+    polled_us: int = 0
+    starting: int = 0
+    hindrances: list[Hindrance] = []
+    queued: list[QueuedReason] = []
 
 
 class RegularWaits(msgspec.Struct, frozen=True, kw_only=True):

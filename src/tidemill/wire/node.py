@@ -14,6 +14,7 @@ fields are ignored by readers, so that old and new versions can meet during an u
     FLEET/bundle/PILOT.tar .idx    the pilot's outputs and logs (plain tar) and framed IndexEntry lines
     FLEET/STOP                     exists: pilots and lead drain and leave
     FLEET/alive.json               Alive, temp + rename, by the agent every few seconds: its sign of life
+    FLEET/at_work.json             AtWork, temp + rename, by the lead, when it changes; not synced
     FLEET/monitor/WRITER.K.log   framed Sampled lines of lead-N, or of a pilot without a lead, in segments: one that is
                                  full is followed by K + 1, and K - 1 is removed; not synced, and lost without harm
 
@@ -149,6 +150,8 @@ class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None  #: of `path`, where it is a file
     #: some of its URLs are of the node's cache, which the pilot starts then; None = none is
     node_cache: bool | None = None
+    #: `path` is a tar archive, and payloads find a directory with its files; None, false = the file as it is
+    unpack: bool | None = None
 
 
 FORM_BASE = 1 << 40
@@ -173,6 +176,14 @@ def job_of(number: int) -> int:
 def form_of(number: int) -> int:
     """The form of a `form_number`."""
     return 0 if number >= STEPS_FROM else number // FORM_BASE
+
+
+class AtWork(msgspec.Struct, frozen=True, kw_only=True):
+    """FLEET/at_work.json: the jobs that pilots run now. For people; a lead that has ended leaves its last one."""
+
+    format: int
+    incarnation: int
+    jobs: str  #: numbers (`form_number`) as interval text, such as `1-5,7`; where it would be too long, the lowest ones
 
 
 class LineRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,6 +275,15 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     chunk_max: int | None
 
 
+class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of an earlier grant that their owner has canceled: lead and pilots stop them, and return nothing."""
+
+    grant: int
+    job: int
+    first: int
+    count: int
+
+
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0)."""
 
@@ -299,6 +319,8 @@ class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
     leave: list[str]  #: allocations whose pilots are to drain and leave
     drain: bool  #: hand out nothing more; pilots return what they have not started, then leave
     close: bool  #: nothing will follow: the lead may exit once all pilots have left
+    #: stop the payloads that run any of these; the other events of such a payload run again. None = nothing
+    withdrawn: list[Withdrawn] | None = None
 
 
 # ---- records: pilot -> journal -------------------------------------------------------------------------------------
@@ -491,9 +513,10 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="ack"):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="cancel"):
-    """Stop these jobs' payloads and forget their work."""
+    """Stop these jobs' payloads and forget their work. `events`: the same for parts of grants; None = of none."""
 
     jobs: list[int]
+    events: list[Withdrawn] | None = None
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="drain"):

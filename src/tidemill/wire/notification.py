@@ -47,6 +47,7 @@ class CampaignFigures(msgspec.Struct, frozen=True, kw_only=True):
     first_started_us: int | None
     last_ended_us: int | None
     failures: list[FailureGroup] = []
+    events_canceled: int = 0
 
 
 class JobsNews(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="job"):

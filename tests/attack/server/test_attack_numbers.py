@@ -23,7 +23,7 @@ YEAR_10000_US = 253_402_300_800 * 10**6
 VALUES = [(-(2**63), -1e308), (-1, -1.0), (2**53, 1e308), (YEAR_10000_US, 1e30), (2**63 - 1, 1.7e308)]
 READ = [
     "/v1/counts", "/v1/jobs", "/v1/failures", "/v1/sites", "/v1/campaigns", "/v1/owners", "/metrics", "/",
-    "/v1/allocations?site=lrz", "/v1/placements?site=lrz", "/v1/audit?site=lrz&batch_id=4711",
+    "/v1/allocations?site=lrz", "/v1/placements?site=lrz", "/v1/audit?site=lrz&batch_id=4711", "/v1/core-hours",
     "/v1/audit?site=lrz&node=nid01&at_us=1", "/hospital",
 ]  # fmt: skip
 PAGES_MAX = 150  #: that are reached by links

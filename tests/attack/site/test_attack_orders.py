@@ -25,6 +25,7 @@ HONEST: dict[str, dict[str, Any]] = {
     "lease": {"lease": 9, "job": 2, "first": 0, "count": 5, "campaign": "c", "seed_base": 0, "owner": "ada",
               "spec": {"app": "sim", "events": 5}, "from_jobs": {}, "cure": {"ward": "far-data", "read": "cache"}},
     "cancel": {"job": 1, "reason": "x", "keep": True},
+    "cancel_events": {"job": 1, "events": "2-4"},
     "discard": {"job": 1, "first": 0, "count": 1},
     "deliver": {"job": 1, "done": "0-4", "fresh": "2-4", "merge": True, "delivery": 1, "output_dir": "/out"},
     "forget": {"job": 1},

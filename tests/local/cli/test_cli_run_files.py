@@ -370,7 +370,7 @@ def test_wait_and_attach_end_with_the_campaign(home: Home) -> None:
         def explained() -> str:
             return home.run("job", "explain", str(row.id)).stdout
 
-        wait_for(lambda: "nothing holds it up: it has run for" in explained(), home.logs)
+        wait_for(lambda: "nothing holds it up: it runs at" in explained(), home.logs)
         told = explained()
         assert "no event of it has a time limit" in told
         done = home.run("wait", name, "--timeout", "1s")
@@ -404,8 +404,11 @@ def test_all_verbs_that_wait_say_for_what_and_why_nothing_runs(home: Home) -> No
                 rest = process.communicate(timeout=WAIT_S)[1]
                 assert process.returncode == 1
                 assert first_line in seen[process][0]
-                assert "waiting: site_pinned_unknown (" not in rest, "the same cause is printed once"
+                assert NEVER_JOINED not in rest, "the same cause is printed once"
                 assert "2 jobs CANCELED" in rest
+
+
+NEVER_JOINED = "the only site that it may run at has never joined"
 
 
 def _until_waiting(process: subprocess.Popen[str]) -> str:
@@ -414,7 +417,7 @@ def _until_waiting(process: subprocess.Popen[str]) -> str:
     lines = ""
     for line in process.stderr:
         lines += line
-        if line.startswith("waiting: site_pinned_unknown ("):
+        if line.startswith(NEVER_JOINED):
             return lines
     raise AssertionError(f"no cause was named: {lines}")
 

@@ -67,7 +67,7 @@ def test_a_full_disk_is_named_while_outputs_wait_for_it(tmp_path: Path) -> None:
                 (small / "filler").unlink()
                 _, rest = run.communicate(timeout=WAIT_S)
         why = f"failed to deliver outputs of job {job.id} to `{small}/full`: No space left on device"
-        assert f"waiting: delivering (the outputs of what is done are being delivered (local: {why}" in said
+        assert f"the outputs of what is done are being delivered; local: {why}" in said
         assert why in told
         assert run.returncode == 0, rest
 

@@ -92,7 +92,7 @@ class Storm:
     def run(self, profile: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         """Python is named by its path, and the tracer's caller is not in this environment."""
         shell = [f"{name}={value}" for name, value in env.items()]
-        node = os.environ.get("TIDEMILL_NODE", str(Path(sys.executable).parent / "tidemill-node"))
+        node = os.environ.get("TIDEMILL_NODE_BINARY", str(Path(sys.executable).parent / "tidemill-node"))
         command = [*namespace_command(), "env", "-i", *shell, node, "trace", "-o", str(profile), "--"]
         return subprocess.run(
             [*command, os.path.realpath(sys.executable), str(self.script)],

@@ -73,7 +73,7 @@ RUN = {
         f"mkdir archive A B; {CAMPAIGN.format('fit-2026')}; {CAMPAIGN.format('io-week')}",
         {"/data/tidemill/archive": "archive", "/site/harvest": f"{SITE}/harvest"},
     ),
-    "security": Recipe(
+    "credentials": Recipe(
         "row=$(tidemill audit --batch-id tm-local-e1-1 --json)\n"
         "during=$(date -u +%FT%TZ -d @$(echo $row | jq '.[0].started_us / 1e6 | ceil'))",
         {
@@ -83,6 +83,7 @@ RUN = {
             "/srv/tidemill": "$TIDEMILL_HOME/server",
         },
     ),
+    "security-in-depth": Recipe(),
     "simulate": Recipe(
         "cp $LOGS/sacct.txt $LOGS/machine.swf.gz $LOGS/free.csv .",
         {**PBS, **SMALL, ".venv/bin/python bench/": f"{sys.executable} {ROOT}/bench/"},
@@ -122,6 +123,11 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "accounting": {"tidemill report accounting --month 2026-10 --site lrz --user tide": SLURM},
     "cache-study": {"pip install": INDEX, "tidemill cache study": "far XRootD: tests/caches/test_cache_study.py"},
     "caches-contents": {"tidemill cache": CACHE},
+    "cheat-sheet": {
+        "sh tidemill": OFFLINE, "export PATH": OFFLINE, "tidemill site init --enable": CLUSTER,
+        "tidemill job": "a job of more events: tests of canceled events", "rm -r": "the home of who installed it",
+    },
+    "core-hours": {"sacct": SLURM},
     "from-hyperqueue": {"hq submit": "HyperQueue: the page translates this command"},
     "gpus": {"tidemill run": GPUS},
     "guests-manners": {"sacct": SLURM},
@@ -136,6 +142,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "mpi": {"tidemill": MPI},
     "nodes": {"tidemill run --gpus": GPUS, "tidemill submit": GPUS},
     "notifications": {"tidemill submit": MAIL},
+    "python-notebooks": dict.fromkeys(("file=", "mkdir", ". ~/", "python -m pip", "python -c"), OFFLINE),
     "operations": dict.fromkeys(("install", "systemctl", "loginctl", "journalctl"), SYSTEMD),
     "opportunity": {"sacct": SLURM, "tidemill report opportunity --since": SLURM},
     "routing": {"curl": "a server of Rucio: tests/rucio"},
@@ -156,7 +163,8 @@ NOT_HERE: dict[str, dict[str, str]] = {
 
 
 def pages() -> list[Path]:
-    return [*sorted(path for path in DOCS.glob("*.md") if path.stem not in GENERATED), ROOT / "README.md"]
+    found = [*DOCS.glob("*.md"), *DOCS.glob("dev/*.md")]
+    return [*sorted(path for path in found if path.stem not in GENERATED), ROOT / "README.md"]
 
 
 def to_run(page: Path) -> list[str]:

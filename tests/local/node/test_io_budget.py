@@ -162,7 +162,7 @@ def test_a_site_keeps_a_campaign_within_the_budget_by_the_servers_own_count(opti
     done = subprocess.run(
         [*bench, "--nodes", "3", "--cores", "2", *options],
         cwd=ROOT, capture_output=True, text=True, timeout=170, check=False,
-        env={**os.environ, "TIDEMILL_NODE": str(binary())},
+        env={**os.environ, "TIDEMILL_NODE_BINARY": str(binary())},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])

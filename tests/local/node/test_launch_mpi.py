@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -135,6 +136,10 @@ def test_payload_has_all_its_ranks_and_dies_as_one(mpi: str, tmp_path: Path) -> 
     done = run(launch.mpi_words(mpi, 2, 4, shell(f"touch {tmp_path}/$rank")))
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == list("0123")
+    for path in tmp_path.iterdir():
+        path.unlink()
+    done = run(launch.mpi_words(mpi, 2, 2, shell(f"echo $TIDEMILL_NODE > {tmp_path}/$rank")))
+    assert {path.read_text() for path in tmp_path.iterdir()} == {f"{platform.node()}\n"}, done.stderr
     done = run(launch.mpi_words(mpi, 1, 2, shell("[ $rank = 1 ] && kill -9 $$; exec sleep 20")))
     assert done.returncode != 0
 

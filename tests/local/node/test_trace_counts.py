@@ -68,7 +68,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def reachable_binary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_NODE", str(folder / "tidemill-node"))
+    monkeypatch.setenv("TIDEMILL_NODE_BINARY", str(folder / "tidemill-node"))
 
 
 def counts_are_equal(case: Case, folder: Path, user: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 
 import pytest
 from tests.worlds.home.homes import Home, started_home
+from tests.worlds.home.socket_pages import get_page
 
 COMMAND = "test {event} = 0 || test -e MARK || exit 3; echo of {event} > out-{event}.txt"
 
@@ -19,16 +19,7 @@ def home() -> Iterator[Home]:
 
 
 def _get(home: Home, path: str) -> tuple[str, str]:
-    """Head and body of the answer on the server's socket."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(60)
-        connection.connect(str(home.path / "server" / "api.sock"))
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        answer = b""
-        while piece := connection.recv(1 << 16):
-            answer += piece
-    head, _, body = answer.decode("latin-1").partition("\r\n\r\n")
-    return head, body
+    return get_page(home.path, path)
 
 
 def test_pages_link_to_the_files_of_all_deliveries_of_a_job(home: Home) -> None:

@@ -19,7 +19,9 @@ def test_an_allocation_whose_pilot_hangs_is_given_back_with_a_reason(tmp_path: P
     binary.chmod(0o755)
     flag.touch()
     options = Options(
-        nodes=1, extra="[tuning.harvest]\nfirst_record_s = 1\n", environment={"TIDEMILL_NODE": str(binary)}
+        nodes=1,
+        extra="[tuning.harvest]\nfirst_record_s = 1\n",
+        environment={"TIDEMILL_NODE_BINARY": str(binary)},
     )
     with world(options=options) as it:
         it.submit("mute", JobSpec(command=["/bin/true"], events=4, resources=Resources(event_s=0.05)))

@@ -168,7 +168,7 @@ def test_check_warns_of_payloads_without_namespaces(person: Person, keys: str, t
 def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
     person.done("site", "init", "--batch", "local")
     path = person.site / "site.toml"
-    path.write_text(path.read_text().replace('# mode = "run"', 'mode = "observe"  # until Ann agrees'))
+    path.write_text('mode = "observe"  # until Ann agrees\n' + path.read_text())
     answer = person.run("run", "--", "true")
     assert (answer.returncode, "`tidemill site enable`" in answer.stderr) == (2, True), answer.stderr
     assert person.done("site", "enable", "--nodes", "7", "--node-hours", "1500").splitlines() == [
@@ -192,8 +192,8 @@ def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
 def test_enable_promises_what_the_policy_keeps(person: Person, policy: str, promise: str) -> None:
     person.done("site", "init", "--batch", "local")
     path = person.site / "site.toml"
-    text = path.read_text().replace('batch = "local"', 'batch = "pbs"')
-    path.write_text(text.replace("[harvest]\n", f'[harvest]\npolicy = "{policy}"\n'))
+    text = path.read_text().replace('# batch = "local"', 'batch = "pbs"')
+    path.write_text(f'{text}\n[harvest]\npolicy = "{policy}"\n')
     said = " ".join(person.run("site", "enable", "--nodes", "7").stderr.split())
     assert promise in said
     assert ("are released" in said) is (policy == "yield")

@@ -167,7 +167,18 @@ def test_job_between_queue_and_accounting_is_unclear_and_then_told(fake: Fake) -
     number = batch.submit(submission("tm-x-e1-1"))
     change(jobs=[])
     assert batch.status(["tm-x-e1-1"])["tm-x-e1-1"].answer is Answer.UNCLEAR
-    row = [number, "TIMEOUT", "0:0", "2026-11-21T03:00:00", "2026-11-21T04:00:00", "n1", "", "tm-x-e1-1"]
+    row = [
+        number,
+        "TIMEOUT",
+        "0:0",
+        "2026-11-21T03:00:00",
+        "2026-11-21T04:00:00",
+        "n1",
+        "8",
+        "cpu=8",
+        "",
+        "tm-x-e1-1",
+    ]
     change(accounted=["\x1f".join(row)])
     status = batch.status(["tm-x-e1-1"])["tm-x-e1-1"]
     assert (status.answer, status.ending, status.nodes) == (Answer.FOUND, Ending.WALLTIME, ("n1",))

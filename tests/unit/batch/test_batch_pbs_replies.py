@@ -219,3 +219,20 @@ def test_a_boolean_resource_is_a_feature_by_its_name_as_the_configuration_has_it
     resources = {"ncpus": "4", "host": "n1", "left": "True", "right": "False", "kind": "a,b"}
     (node,) = read_nodes({"n1": {"state": "free", "resources_available": resources}}, {})
     assert set(node.features) == {"left", "left=True", "right=False", "kind=a,b"}
+
+
+def test_queues_whose_nodes_go_to_one_job_each_are_not_shared() -> None:
+    resources = {"ncpus": 4, "mem": "8gb"}
+    queues = {"workq": {"queue_type": "Execution", "enabled": "True", "started": "True"}}
+
+    def queue(*words: str) -> tuple[bool, str]:
+        vnodes = {
+            f"n{number}": {"state": "free", "sharing": word, "resources_available": resources}
+            for number, word in enumerate(words)
+        }
+        (found,) = read_partitions(queues, read_nodes(vnodes, queues), "workq")
+        return found.is_shared, found.sharing
+
+    assert queue("default_excl", "force_exclhost") == (False, "sharing=default_excl,force_exclhost")
+    assert queue("default_shared", "default_excl") == (True, "sharing=default_excl,default_shared")
+    assert queue("ignore_excl") == (True, "sharing=ignore_excl")

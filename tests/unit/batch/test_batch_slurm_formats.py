@@ -198,3 +198,33 @@ def test_age_of_the_plan_is_read_from_sdiag() -> None:
     assert text.plan_time(shown) == 1795230731
     assert text.plan_time(b"\tLast cycle when: N/A (0)\n") is None
     assert text.plan_time(b"") is None
+
+
+def test_own_jobs_are_read_with_their_limit_and_whether_the_list_of_elements_is_whole() -> None:
+    def line(number: str, limit: str) -> str:
+        fields = [
+            number,
+            "PENDING",
+            "me",
+            "Priority",
+            "",
+            "N/A",
+            "N/A",
+            "2026-11-21T03:00:00",
+            "8",
+            "1",
+            "OK",
+            "N/A",
+            limit,
+            "tm-a-e1-1",
+            "c",
+        ]
+        return text.RECORD + text.FIELD.join(fields) + "\n"
+
+    rows = line("12_[0-3]", "1:00:00") + line("13_[0,2,4,...]", "20:00") + line("14", "UNLIMITED")
+    found = text.own_jobs(rows.encode())
+    assert [(each.number, each.limit_s, each.is_cut, each.name, each.comment) for each in found] == [
+        ("12", 3600.0, False, "tm-a-e1-1", "c"),
+        ("13", 1200.0, True, "tm-a-e1-1", "c"),
+        ("14", None, False, "tm-a-e1-1", "c"),
+    ]

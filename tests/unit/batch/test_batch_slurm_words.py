@@ -12,18 +12,30 @@ import pytest
 from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
-from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
+from tidemill.batch.slurm.hostlist import compress, expand, expand_elements, fold
+from tidemill.batch.slurm.limits import Walltimes, longest, read_walltimes
 from tidemill.batch.slurm.script import Asked, script_text, submit_words
 from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
 from tidemill.batch.slurm.times import minutes_up, parse_span, parse_time, time_text
-from tidemill.batch.slurm.words import REFUSALS, held, is_eligible, job_state, node_state, node_words
+from tidemill.batch.slurm.words import (
+    REFUSALS,
+    held,
+    hopeless,
+    is_eligible,
+    is_too_long,
+    job_state,
+    limit_named,
+    node_state,
+    node_words,
+)
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.machine import NodeState
 from tidemill.model.state import AllocationState
 
 KEY = "0123456789abcdef"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "slurm"
 S = AllocationState
 
 
@@ -45,6 +57,14 @@ def test_host_lists() -> None:
     for bad in ("n[1-", "n[a-b]", "n[1-99999999]", "n]1["):
         with pytest.raises(ProtocolError):
             expand(bad)
+
+
+def test_hosts_are_folded_by_their_last_number_and_unfold_again() -> None:
+    assert compress(["n3", "n1", "n2", "login", "g1"]) == "g1,login,n[1-3]"
+    assert compress(["n09", "n10", "n11", "n8", "r1n1", "r2n1"]) == "n8,n[09-11],r1n1,r2n1"
+    names = [f"n{k:04}" for k in range(8000) if k % 7] + [f"c{k}-{j}x" for k in range(3) for j in range(20)]
+    assert sorted(expand(compress(names))) == sorted(names)
+    assert compress([]) == ""
 
 
 def test_elements_of_arrays() -> None:
@@ -191,12 +211,59 @@ def test_elements_to_cancel_are_folded() -> None:
     assert own.ids_to_cancel(pairs) == ["6", "5_[0-1,9]"]
 
 
+def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_of_them() -> None:
+    """Rows of squeue and sacct of 22.05.8: after `scancel 13`, `scancel 15_[1-2]`, `scancel -u USER`."""
+    names = [f"tm-a-e1-1.{k}" for k in range(4)]
+    folded = job("13", "tm-a-e1-1", "CANCELLED", folded=(range(0, 4),))
+    emptied = job("13", "tm-a-e1-1", "CANCELLED")
+    for row in (folded, emptied):
+        found = own.match(names, [row], key=KEY, numbers={})
+        assert [own.tell(found[name][0]).ending for name in names] == [Ending.CANCELED] * 4
+    runs = own.match(names, [emptied, job("13", "tm-a-e1-1", element=0)], key=KEY, numbers={})
+    assert own.tell(runs[names[0]][0]).state is S.ACTIVE
+
+    rest = [job("13", "tm-a-e1-1", "PENDING", folded=(range(0, 1), range(3, 4)))]
+    missing, waited_s = names[1:3], dict.fromkeys(names, 100.0)
+
+    def gone(jobs: list[OwnJob], now_s: float, waited_s: dict[str, float] = waited_s) -> list[str]:
+        return [*own.withdrawn(missing, jobs, waited_s, key=KEY, since_s=now_s - 300)]
+
+    assert gone(rest, 160.0) == missing
+    assert gone([], 160.0) == [], "nothing of the array is shown: the controller may have lost it"
+    assert gone(rest, 401.0) == [], "they may have started, ended, and been forgotten"
+    assert gone([each._replace(is_cut=True) for each in rest], 160.0) == [], (
+        "squeue has not shown all of the list"
+    )
+    assert gone(rest, 160.0, {}) == [], "they were not seen waiting: they may yet appear"
+    assert gone([job("13", "tm-a-e1-1", comment="")], 160.0) == []
+
+
+def test_accounting_names_the_elements_that_never_started_together() -> None:
+    def line(number: str, state: str, end: str = "2026-11-29T15:47:35") -> str:
+        return (
+            FIELD.join([number, state, "0:0", "None", end, "None assigned", "0", "", "", "tm-a-e1-1"]) + "\n"
+        )
+
+    names = [f"tm-a-e1-1.{k}" for k in range(5)]
+    rows = line("16_0", "COMPLETED") + line("16_[0-3]", "CANCELLED by 1") + line("17_[4]", "CANCELLED by 1")
+    found = own.accounted(rows.encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"})
+    assert {name[-1]: each.ending for name, each in found.items()} == {
+        "0": Ending.DONE, "1": Ending.CANCELED, "2": Ending.CANCELED, "3": Ending.CANCELED,
+    }  # fmt: skip
+    assert (
+        own.accounted(line("16_[0-3]", "PENDING").encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"}) == {}
+    )
+
+
 def test_accounting_is_believed_with_the_key_or_the_number() -> None:
     def line(number: str, state: str, comment: str, name: str = "tm-a-e1-1") -> str:
         return (
-            FIELD.join([number, state, "1:0", "2026-11-21T03:00:00", "Unknown", "n[1-2]", comment, name])
+            FIELD.join([
+                number, state, "1:0", "2026-11-21T03:00:00", "2026-11-21T04:00:00", "n[1-2]", "16",
+                "billing=16,cpu=16,gres/gpu=4,gres/gpu:a100=4,mem=8G,node=2", comment, name,
+            ])
             + "\n"
-        )
+        )  # fmt: skip
 
     names, numbers = ["tm-a-e1-1", "tm-a-e1-2.4"], {"tm-a-e1-1": "5", "tm-a-e1-2": "6"}
 
@@ -206,6 +273,9 @@ def test_accounting_is_believed_with_the_key_or_the_number() -> None:
         return {name: each.ending for name, each in found.items()}
 
     assert ask(line("5", "FAILED", "")) == {"tm-a-e1-1": Ending.FAILED}
+    (told,) = own.accounted(line("5", "FAILED", "").encode(), names, key=KEY, numbers=numbers).values()
+    assert (told.cores, told.gpus) == (16, 4)
+    assert (told.ended_s or 0) - (told.started_s or 0) == 3600
     assert ask(line("99", "FAILED", "")) == {}, "another's number, no comment"
     assert ask(line("99", "CANCELLED by 0", f"tidemill {KEY} x")) == {"tm-a-e1-1": Ending.CANCELED}
     assert ask(line("5", "FAILED", "tidemill fedcba9876543210 x")) == {}
@@ -239,6 +309,26 @@ def test_a_site_that_wants_gpus_asks_for_them_on_each_node() -> None:
     assert not [word for word in submit_words(submission(), Cluster(), ASKED) if "gpu" in word]
 
 
+def test_what_leaves_the_gpus_of_a_node_asks_for_its_cores_and_not_for_all_of_it() -> None:
+    """With `--exclusive`, also beside `--gres=none`, sacct says `AllocTRES=...gres/gpu=2`; with `--mincpus` alone all
+    cores are allocated and no GPU (22.05.8, tried on select/cons_tres)."""
+    words = submit_words(submission(leaves_gpus=True), Cluster(), ASKED)
+    assert "--exclusive" not in words
+    assert f"--mincpus={submission().cores}" in words
+
+
+def test_nodes_of_other_pools_are_excluded_while_that_is_short_and_else_by_features() -> None:
+    def placed(**changes: object) -> set[str]:
+        words = submit_words(submission(**changes), Cluster(exclude=["n9"]), ASKED)
+        return {word for word in words if word.startswith(("--exclude", "--constraint"))}
+
+    assert placed(avoid=("g2", "g1")) == {"--exclude=g[1-2],n9"}
+    rows = tuple(f"n{k:04}" for k in range(1, 8001))
+    assert placed(avoid=rows) == {"--exclude=n9,n[0001-8000]"}
+    apart = tuple(f"rack{k}-{word}" for k, word in enumerate(["x", "y", "z"] * 2000))
+    assert placed(avoid=apart, avoid_by=("cpu",)) == {"--exclude=n9", "--constraint=cpu"}
+
+
 def test_words_of_a_submission() -> None:
     config = Cluster(
         partition="batch", qos="low", features=["amd"], exclude=["n1"], directives=["--gres=gpu:4"]
@@ -249,7 +339,7 @@ def test_words_of_a_submission() -> None:
     assert words[-1] == "--gres=gpu:4", "the operator's words come last, and so win"
     for word in (
         "--nodes=2-4", "--time=11", "--time-min=1", "--array=0-4", "--no-requeue",
-        "--constraint=amd&hdr", "--exclude=n1,n2", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
+        "--constraint=amd&hdr", "--exclude=n[1-2]", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
         "--output=/s p/50%%/output/tm-a-e1-1.%a",
     ):  # fmt: skip
         assert word in words
@@ -263,6 +353,12 @@ def test_words_of_a_submission() -> None:
     assert not [
         word for word in plain if word.startswith(("--nice", "--array", "--mem", "--deadline", "--qos"))
     ]
+
+
+def test_a_part_of_a_node_is_asked_for_by_its_cores_and_keeps_no_other_job_away() -> None:
+    words = submit_words(submission(cores=1, memory_mb=500, whole=False), Cluster(), ASKED)
+    assert {"--nodes=1", "--cpus-per-task=1", "--mem=500M"} <= set(words)
+    assert not [word for word in words if word.startswith(("--exclusive", "--mincpus", "--gpus"))]
 
 
 def test_script_of_one_node_becomes_the_command_and_quotes_every_word() -> None:
@@ -329,3 +425,47 @@ def test_slurm_gets_the_burst_buffer_lines(tmp_path: Path, monkeypatch: pytest.M
     config = Cluster(directives=["#DW jobdw type=scratch capacity=10GB access_mode=striped"])
     assert SlurmBatchSystem(tmp_path / "site", config, key=KEY).submit(submission()) == "7"
     assert (tmp_path / "got").read_text().startswith("#!/bin/sh\n#DW jobdw type=scratch capacity=10GB access")
+
+
+def test_reasons_that_never_pass_are_limits_of_one_job_and_not_those_of_all_jobs_of_a_user() -> None:
+    long = ["PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit"]
+    long += ["AssocMaxCpuMinutesPerJobLimit", "QOSMaxCpuMinutesPerJobLimit"]
+    never = [
+        "PartitionNodeLimit",
+        "QOSMaxCpuPerJobLimit",
+        "AssocMaxNodePerJobLimit",
+        "QOSMaxCpuPerNode",
+        "QOSMinGRES",
+    ]
+    passing = [
+        "Resources",
+        "Priority",
+        "QOSMaxCpuPerUserLimit",
+        "AssocMaxJobsLimit",
+        "QOSGrpCpuLimit",
+        "AssocGrpCPURunMinutesLimit",
+    ]
+    for word in (*long, *never):
+        assert (hopeless(word), is_too_long(word)) == (word, word in long)
+    assert [hopeless(word) for word in passing] == [""] * len(passing)
+    assert hopeless("Resources,PartitionTimeLimit") == "PartitionTimeLimit"
+    waits = own.Match(job("9", "tm-a-e1-1", "PENDING", reason="PartitionTimeLimit"), False, False)
+    assert own.tell(waits).hopeless == "PartitionTimeLimit"
+    refused = (
+        "sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: "
+        "Job violates accounting/QOS policy"
+    )
+    assert limit_named(refused) == "QOSMaxWallDurationPerJobLimit"
+    assert recognise(CommandResult("x", 1, b"", refused, 0.1), REFUSALS) is Refusal.DENIED
+
+
+def test_limits_of_qos_and_association_are_read_and_the_next_shorter_one_is_kept() -> None:
+    known = read_walltimes((FIXTURES / "assoc_mgr-22.05.txt").read_bytes(), "ada")
+    assert known == Walltimes(qos=(180.0,), associations=(600.0,))
+    assert read_walltimes((FIXTURES / "assoc_mgr-22.05.txt").read_bytes(), "bob") == Walltimes(qos=(180.0,))
+    assert longest(3600.0, "AssocMaxWallDurationPerJobLimit", known) == 600.0
+    assert longest(600.0, "QOSMaxWallDurationPerJobLimit", known) == 180.0
+    many = Walltimes(qos=(180.0, 1200.0, 7200.0))
+    assert longest(3600.0, "QOSMaxWallDurationPerJobLimit", many) == 1200.0
+    assert longest(1200.0, "QOSMaxWallDurationPerJobLimit", many) == 180.0, "it was another one"
+    assert longest(3600.0, "QOSMaxWallDurationPerJobLimit", None) == 1800.0, "not shown: half of it is tried"

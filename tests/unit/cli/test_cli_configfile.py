@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemill import config
-from tidemill.cli.configfile import commented, locate, set_keys, write_new
+from tidemill.cli.configfile import brief, commented, locate, set_keys, write_new
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
 
@@ -87,3 +87,25 @@ def test_a_new_file_is_private_and_never_written_over(tmp_path: Path) -> None:
         write_new(path, "other")
     assert path.read_text() == "new"
     assert [each.name for each in path.parent.iterdir()] == ["f.toml"]
+
+
+def test_a_short_file_has_the_keys_that_people_change_and_tables_behind_them() -> None:
+    text = brief(
+        SiteConfig,
+        head=["T"],
+        values=NEEDED
+        | {"harvest.tcp": '"nodes"', "data_roots": "[]", "allow_adhoc": "true"}
+        | {"nodes_max": "", "cluster.directives": "", "contact": ""},
+        origins={"name": "you said so", "harvest.tcp": "unknown", "allow_adhoc": "yours"},
+    )
+    read = config.loads(text, SiteConfig, source=HERE)
+    assert (read.name, read.harvest.tcp, read.nodes_max, read.allow_adhoc) == ("n", "nodes", 100, True)
+    assert "# Name of the site. -> you said so\nname" in text
+    assert "# What pilots reach by TCP. -> unknown\ntcp" in text
+    assert "approves? -> yours\n" in text
+    assert "# nodes_max = 100\n" in text
+    assert "walltime_s" not in text
+    assert text.index("data_roots") < text.index("[cluster]") < text.index("[harvest]")
+    changed = set_keys(text, {"nodes_max": "3", "walltime_s": "60", "mail.server": '"m"'}, source=HERE)
+    read = config.loads(changed, SiteConfig, source=HERE)
+    assert (read.nodes_max, read.walltime_s, read.mail.server) == (3, 60, "m")

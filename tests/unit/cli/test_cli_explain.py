@@ -9,9 +9,18 @@ from tidemill.cli.jobs.explain import _show_failure, story
 from tidemill.cli.jobs.follow import standing
 from tidemill.cli.jobs.job import _facts, _show_failures
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Output, Pack
 from tidemill.report.query import step_of
-from tidemill.wire.api import AT_WORK, Attempt, FailureRow, JobDetail, JobRow, KeptOutputs, PayloadUsage
+from tidemill.wire.api import (
+    AT_WORK,
+    Attempt,
+    FailureRow,
+    JobDetail,
+    JobRow,
+    KeptOutputs,
+    OutputRow,
+    PayloadUsage,
+)
 
 S = 1_000_000
 START = 1_800_000_000 * S
@@ -37,13 +46,13 @@ def _detail(*attempts: Attempt, leased: int = 1, waits_for: str = AT_WORK) -> Jo
 
 def test_the_time_between_the_end_of_a_job_and_its_retry_is_not_time_that_it_ran() -> None:
     lines = story(_detail(_attempt(0, 4), _attempt(2, 5), _attempt(3600, None)), now_us=START + 3604 * S)
-    assert lines[0] == "nothing holds it up: it has run for 9.0 s at site here"
+    assert lines[0] == "nothing holds it up: it runs at site here, which has had it for 9.0 s"
     assert lines[2].startswith("at 1 events/s it ends in about 1.0 s")
 
 
 def test_a_job_of_which_the_server_shows_the_newest_leases_only_has_run_since_its_start() -> None:
     lines = story(_detail(_attempt(50, None)), now_us=START + 60 * S)
-    assert "it has run for 1 m 00 s" in lines[0]
+    assert "has had it for 1 m 00 s" in lines[0]
 
 
 def test_only_the_last_failures_of_events_that_are_not_done_are_told_at_the_end() -> None:
@@ -94,6 +103,14 @@ def test_a_changed_program_is_told_once(is_said: bool, capsys: pytest.CaptureFix
 def test_an_event_of_a_job_that_waits_is_leased() -> None:
     lines = story(_detail(_attempt(0, None), waits_for="fair_share"), now_us=START + S)
     assert lines[1] == "1 of its events is leased to a site now"
+
+
+def test_what_has_arrived_of_a_job_that_waits_is_said() -> None:
+    spec = JobSpec(command=["true"], events=10, outputs=[Output(name="o", path="o", pack=Pack.FILES)])
+    rows = [OutputRow(name="o", url="file:///out/1-o/", size_bytes=9, sha256="", events="0-8")]
+    waiting = structs.replace(_detail(waits_for="assigned"), spec=spec, outputs=rows)
+    said = "output o: 9 of 10 events in /out/1-o (9 B); more files arrive while it runs"
+    assert said in story(waiting, now_us=START + S)
 
 
 def test_equal_failures_of_a_job_are_shown_once_with_their_number(capsys: pytest.CaptureFixture[str]) -> None:

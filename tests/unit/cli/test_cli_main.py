@@ -136,7 +136,29 @@ def test_wrong_usage_is_code_2_and_names_what_is_nearest(
 
 def test_a_server_that_does_not_answer_is_code_3(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["jobs", "--server", f"unix:{tmp_path}/none.sock"]) == 3
-    assert "failed to reach the server" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "failed to reach the server" in said
+    assert "`tidemill up` starts one" in said
+
+
+def test_the_server_of_another_machine_is_not_started_by_up(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("s" * 40)
+    (tmp_path / "secret").chmod(0o600)
+    words = [
+        "--server",
+        "https://127.0.0.1:1",
+        "--secret-file",
+        str(tmp_path / "secret"),
+        "--home",
+        str(tmp_path),
+    ]
+    assert main(["jobs", *words]) == 3
+    said = capsys.readouterr().err
+    assert "failed to reach the server at https://127.0.0.1:1" in said
+    assert "ask the person who runs it" in said
+    assert "tidemill up" not in said
 
 
 def test_a_bug_is_code_70_and_leaves_its_traceback_in_a_file(tmp_path: Path) -> None:

@@ -86,13 +86,13 @@ def test_a_plan_names_the_outputs_that_an_application_gives() -> None:
 def test_a_job_at_work_waits_for_nothing() -> None:
     assert waiting_text("running", "all its events are running") is None
     assert waiting_text(None, None) is None
-    assert waiting_text("fair_share", "others go first") == "fair_share (others go first)"
+    assert waiting_text("fair_share", "others go first") == "others go first"
 
 
 def test_top_shows_what_keeps_a_site_from_all_work() -> None:
     trouble = {"is_open": True, "scope": "all", "message": "replies of the batch system are not believed"}
     assert (
-        site_text(_site("big", troubles=[trouble])) == "big UP (replies of the batch system are not believed)"
+        site_text(_site("big", troubles=[trouble])) == "big UP: replies of the batch system are not believed"
     )
     assert (
         site_text(_site("big", troubles=[{**trouble, "scope": "app"}, {**trouble, "is_open": False}]))

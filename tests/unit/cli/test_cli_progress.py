@@ -35,7 +35,28 @@ def test_a_cause_is_printed_again_only_where_more_than_its_numbers_have_changed(
         now[0] += PATIENCE_S
         notice(row(0))
     told = capsys.readouterr().err.splitlines()
-    assert told == ["waiting: idle, again in 12 s", "waiting: held", "waiting: idle, again in 7 s"]
+    assert told == ["idle, again in 12 s", "held", "idle, again in 7 s"]
+
+
+def test_a_cause_that_stays_is_printed_again_each_minute_whatever_its_times_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    polls = ("due now", "in 9 s at the latest")
+    notice = WaitingNotice(
+        lambda _: f"asked for {int(now[0])} s ago; the next poll is {polls[int(now[0]) % 2]}"
+    )
+    with Progress(what="c") as progress:
+        for second in range(180):
+            now[0] = 101.0 + second
+            notice(row(0))
+            progress(row(0))
+    told = capsys.readouterr().err.splitlines()
+    causes = [line for line in told if line.startswith("asked for")]
+    assert len(causes) == 3, told
+    counts = [line for line in told if "0 of 9 events ended" in line]
+    assert len(counts) == 3, "not every ten seconds while nothing ends"
 
 
 def test_no_cause_is_asked_for_while_events_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,6 @@ def test_the_waits_of_others_come_from_what_the_broker_wrote(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--csv", "out"], "--csv needs a report from files"),
         (["--archive", "/nowhere/at/all"], "`/nowhere/at/all` does not exist"),
         (["--local"], "there is no database"),
     ],

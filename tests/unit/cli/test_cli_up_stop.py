@@ -58,16 +58,23 @@ def test_nothing_is_stopped_where_nothing_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unended", "text"),
+    ("counts", "text"),
     [
-        (0, "stopped; every job had ended"),
-        (1, "stopped; 1 job that had not ended goes on with the next `tidemill up`"),
-        (2, "stopped; 2 jobs that had not ended go on with the next `tidemill up`"),
-        (None, "stopped; what was running goes on with the next `tidemill up`"),
+        ((0,), "stopped; every job had ended"),
+        ((1,), "stopped; 1 job that had not ended goes on with the next `tidemill up`"),
+        ((2,), "stopped; 2 jobs that had not ended go on with the next `tidemill up`"),
+        ((1, 1), "stopped; what is done of 1 canceled job is delivered with the next `tidemill up`"),
+        (
+            (4, 2),
+            "stopped; 2 jobs that had not ended go on and what is done of 2 canceled jobs is delivered with the next "
+            "`tidemill up`",
+        ),
+        ((None,), "stopped; what was running goes on with the next `tidemill up`"),
     ],
 )
-def test_a_stop_says_what_goes_on_later(unended: int | None, text: str) -> None:
-    assert stopped_text(unended) == text
+def test_a_stop_says_what_goes_on_later(counts: tuple[int | None, ...], text: str) -> None:
+    unended, *canceled = counts
+    assert stopped_text(unended, *(each or 0 for each in canceled)) == text
 
 
 @pytest.mark.parametrize("foreign", ["another process", "no process"])

@@ -137,3 +137,22 @@ def test_nothing_half_is_left_where_a_copy_fails(tmp_path: Path) -> None:
 def test_an_event_and_a_name_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["outputs", "get", "7", "--event", "1", "--file", "x"]) == 2
     assert "both --event and --file" in capsys.readouterr().err
+
+
+def test_of_a_directory_to_which_files_still_come_those_that_are_there_are_read_and_verified(
+    tmp_path: Path,
+) -> None:
+    found = directory(tmp_path / "out", 7, "hits", "a.txt", "b.txt", "c.txt", "d.txt")
+    path = tmp_path / "out" / "manifest-7.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][0]["delivery"] = 1  # of an earlier delivery: an output of its own
+    for each in manifest["files"][1:]:
+        each["delivery"] = 0
+    path.write_text(json.dumps(manifest))
+    (tmp_path / "out" / "c.txt").unlink()  # listed, and about to appear
+    row = OutputRow(name="hits", url=found.output.url, size_bytes=5, sha256="", events="1")
+    assert [each.data for each in members(7, row)] == [b"b.txt", b"d.txt"]
+    assert [each.name for each in copy_outputs(7, row, tmp_path / "to")] == ["b.txt", "d.txt"]
+    (tmp_path / "out" / "b.txt").write_text("B.txt")
+    with pytest.raises(SiteError, match="has checksum"):
+        copy_outputs(7, row, tmp_path / "to")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.harvest.account.harm import PLANS_MAX, Totals, Tracker, Yielded
+from tidemill.harvest.account.harm import LATENCIES_MIN, PLANS_MAX, Totals, Tracker, Yielded, kind_of, wait_of
 from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation, Waiting
@@ -83,7 +83,7 @@ def test_a_job_that_never_stood_behind_us_has_no_share() -> None:
     assert (record.id, record.share_s, record.could_start_s, record.plans) == ("7", 0.0, None, [])
     assert (record.submitted_s, record.started_s, record.uncertainty_s) == (DAY_S + 10, DAY_S + 20, 30)
     assert tracker.look(now, []) == []
-    assert tracker.day(now.at_s) == Totals(jobs=1)
+    assert tracker.day(now.at_s) == Totals(jobs=1, wait_s=10)
 
 
 def test_the_share_runs_from_submission_to_start() -> None:
@@ -98,7 +98,9 @@ def test_the_share_runs_from_submission_to_start() -> None:
     assert record.submitted_s == DAY_S + 20
     assert decode(encode(record)) == record
     assert tracker.waiting == 0
-    assert tracker.day(DAY_S + 90) == Totals(jobs=1, delayed=1, share_s=18, worst_s=18, worst_id="7")
+    assert tracker.day(DAY_S + 90) == Totals(
+        jobs=1, delayed=1, share_s=18, worst_s=18, worst_id="7", share_high_s=18, wait_s=18
+    )
     assert tracker.day(DAY_S + 86400) == Totals()
 
 
@@ -158,7 +160,8 @@ def test_waiting_on_free_nodes_is_the_schedulers() -> None:
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
         tracker.look(now, yields("", now, idle=4))
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
-    assert (record.share_s, record.plans) == (30, ["e1-1"])
+    assert (record.share_s, record.plans) == (15, ["e1-1"])  # the nodes were free at 60, and were not at 30
+    assert (record.share_low_s, record.share_high_s) == (0, 30)
 
 
 def test_nodes_that_others_took_afterwards_are_no_more_ours() -> None:
@@ -167,7 +170,7 @@ def test_nodes_that_others_took_afterwards_are_no_more_ours() -> None:
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
         tracker.look(now, yields("e1-1", now, *blocked, idle=idle))
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
-    assert record.share_s == 30
+    assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 15, 30)
 
 
 def share_of(
@@ -202,11 +205,11 @@ def test_who_holds_nothing_delays_nobody_on_a_machine_that_does_not_show_its_ord
 def test_as_many_jobs_wait_for_us_as_our_nodes_are_enough_for_until_these_are_free() -> None:
     """Before, one node of ours was 178,500 s for all 100 jobs behind it, until each of them started."""
     assert share_of(60, jobs=100, held=[1], ending=[]) == (
-        45.0,
+        30.0,
         1,
-    )  # half a poll before, and one until it is seen
-    assert share_of(60, jobs=100, held=[1], ending=[0, 1, 1]) == (105.0, 1)
-    assert share_of(60, jobs=100, held=[5], ending=[0, 5]) == (5 * 75.0, 5)
+    )  # half a poll before, and half until it is seen
+    assert share_of(60, jobs=100, held=[1], ending=[0, 1, 1]) == (90.0, 1)
+    assert share_of(60, jobs=100, held=[5], ending=[0, 5]) == (5 * 60.0, 5)
 
 
 def test_standing_in_the_way_again_is_ours_again() -> None:
@@ -215,8 +218,9 @@ def test_standing_in_the_way_again_is_ours_again() -> None:
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
         tracker.look(now, yields(f"e1-{at_s}", now, *blocked, idle=idle))
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
-    # 30 to 60, and again from between the looks at 60 and at 90
-    assert (record.share_s, record.plans) == (65, ["e1-30", "e1-90"])
+    # until between the looks at 30 and 60, and again from between those at 60 and 90
+    assert (record.share_s, record.plans) == (50, ["e1-30", "e1-90"])
+    assert (record.share_low_s, record.share_high_s) == (0, 80)
 
 
 def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_us() -> None:
@@ -231,7 +235,7 @@ def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_
             ]
         tracker.look(now, plans)
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
-    assert record.share_s == 30
+    assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 15, 30)
 
 
 def test_idle_nodes_of_another_pool_are_enough() -> None:
@@ -239,15 +243,19 @@ def test_idle_nodes_of_another_pool_are_enough() -> None:
     now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
     tracker.look(now, [*yields("e1-1", now, "7"), *yields("e1-2", now, idle=4)])
     (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
-    assert record.share_s == 10
+    assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 5, 10)
 
 
-def test_a_job_that_leaves_unseen_is_charged_until_we_missed_it() -> None:
+def test_a_job_that_leaves_unseen_counts_until_it_was_last_seen() -> None:
+    """Before, it counted until the poll that missed it: more than it can have waited, if it had started meanwhile."""
     tracker = looked()
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
     tracker.look(first, yields("e1-4", first, "7"))
-    (record,) = tracker.look(machine(DAY_S + 60), [])
+    second = machine(DAY_S + 60, queued("7", submitted_s=DAY_S + 30))
+    tracker.look(second, yields("e1-5", second, "7"))
+    (record,) = tracker.look(machine(DAY_S + 90), [])
     assert (record.started_s, record.share_s, record.uncertainty_s) == (None, 30, 30)
+    assert (record.share_low_s, record.share_high_s, wait_of(record)) == (30, 60, 30)
     assert (record.user, record.width) == ("ann", 4)
 
 
@@ -293,10 +301,49 @@ def test_the_next_agent_goes_on_with_what_was_written() -> None:
     tracker = Tracker(30)
     tracker.restore([plan, msgspec.structs.replace(plan, plan="e1-5"), began])
     assert tracker.waiting == 1
-    assert tracker.day(DAY_S) == Totals(jobs=1, delayed=1, share_s=5, worst_s=5, worst_id="8")
+    assert tracker.day(DAY_S) == Totals(
+        jobs=1, delayed=1, share_s=5, worst_s=5, worst_id="8", share_high_s=5, wait_s=5
+    )
 
     (record,) = tracker.look(machine(DAY_S + 90, running("7", DAY_S + 70), running("9", DAY_S + 80)), [])
     assert (record.id, record.share_s, record.plans) == ("7", 40, ["e1-4", "e1-5"])
+
+
+def test_an_agent_that_was_away_for_long_does_not_charge_the_time_in_which_nobody_looked() -> None:
+    plan = PlanMade(
+        at_s=DAY_S + 31, plan="e1-4", pool="batch/64c", snapshot_s=DAY_S + 30, nodes=16, idle=0, busy=12, held=4,
+        waiting=0, queue=2, yields_to=["7", "8"],
+    )  # fmt: skip
+    tracker = Tracker(30)
+    tracker.restore([plan])
+    records = tracker.look(machine(DAY_S + 3630, running("7", DAY_S + 2000)), [])
+    assert [(each.id, each.share_s, each.share_high_s) for each in records] == [
+        ("7", 0, 2000),  # from a poll before the plan
+        ("8", 0, 3630),  # it may have waited until now
+    ]
+
+
+def test_what_a_scheduler_takes_to_start_a_job_on_free_nodes_is_no_harm() -> None:
+    tracker = looked()
+    at_s = DAY_S
+    for number in range(LATENCIES_MIN):
+        at_s += 30
+        tracker.look(machine(at_s, running(f"f{number}", at_s - 8, submitted_s=at_s - 10)), [])
+    assert tracker.latency_s == 2
+    at_s += 30
+    first = machine(at_s, queued("7", submitted_s=at_s - 10))
+    tracker.look(first, yields("e1-4", first, "7"))
+    (record,) = tracker.look(machine(at_s + 30, running("7", at_s + 5)), [])
+    assert (record.share_low_s, record.share_s, record.share_high_s) == (3, 13, 15)
+
+
+def test_a_job_on_shared_nodes_is_as_large_as_its_cores() -> None:
+    nodes = [msgspec.structs.replace(node(f"n{k}"), cores=8) for k in range(6)]
+    tracker = looked()
+    shared = running("7", DAY_S + 20, width=1, cores=5, whole=False)
+    whole = running("8", DAY_S + 20, width=4, cores=32)
+    records = tracker.look(msgspec.structs.replace(machine(DAY_S + 30, shared, whole), nodes=nodes), [])
+    assert [kind_of(each).size for each in records] == ["1/4", "1"]
 
 
 def test_evidence_is_bounded() -> None:

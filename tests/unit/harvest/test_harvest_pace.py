@@ -178,20 +178,22 @@ def test_nodes_that_tidemill_itself_released_are_not_to_be_filled(
 
 
 @pytest.mark.parametrize(
-    ("has_new_work", "living", "left", "expected"),
+    ("has_new_work", "has_grown", "living", "left", "expected"),
     [
-        (True, 0, 0, FIRST_WORK_S),
-        (True, 2, 2, FIRST_WORK_S),
-        (False, 2, 2, LEFT_S),
-        (False, 0, 0, None),
-        (True, 2, 1, None),
-        (False, 2, 1, None),
+        (True, False, 0, 0, FIRST_WORK_S),
+        (True, False, 2, 2, FIRST_WORK_S),
+        (False, False, 2, 2, LEFT_S),
+        (False, False, 0, 0, None),
+        (True, False, 2, 1, None),
+        (False, False, 2, 1, None),
+        (False, True, 2, 1, FIRST_WORK_S),
+        (False, True, 2, 2, LEFT_S),
     ],
 )
-def test_work_is_polled_for_where_no_allocation_could_take_it(
-    has_new_work: bool, living: int, left: int, expected: float | None
+def test_work_is_polled_for_where_no_allocation_could_take_it_or_too_few(
+    has_new_work: bool, has_grown: bool, living: int, left: int, expected: float | None
 ) -> None:
-    assert awaited_s(has_new_work=has_new_work, living=living, left=left) == expected
+    assert awaited_s(has_new_work=has_new_work, has_grown=has_grown, living=living, left=left) == expected
 
 
 def test_commands_of_the_last_minute_are_counted_whenever_they_were_made() -> None:

@@ -351,7 +351,7 @@ def test_jobs_are_called_hidden_only_where_they_are(hidden: list[str], expected:
         snapshot = msgspec.structs.replace(snapshot, queued=[job(1, planned_s=NOW, planned_nodes=("n0",))])
     found = decide(only(snapshot, terms=terms), Policy.WINDOWS)
     assert (found.submit, found.waits_for) == ([], expected)
-    assert ("hidden" in found.why) is are_hidden
+    assert ("hides other users' jobs" in found.why) is are_hidden
 
 
 def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:
@@ -364,7 +364,9 @@ def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:
     first, second = pools(snapshot)
     assert (first.name, second.name) == ("batch/32c", "batch/64c")
     assert (first.situation.limits.nodes_max, first.situation.limits.allocations_max) == (49, 39)
-    assert (first.situation.backlog.nodes_max, first.situation.backlog.node_s) == (99, 1e6 - 600)
+    assert (first.situation.backlog.nodes_max, first.situation.backlog.node_s) == (99, 1e6), (
+        "the node that works takes one of the nodes, not its 600 s of walltime of the work"
+    )
     assert second.situation.limits.nodes_max == 50
 
     seen: list[Situation] = []
@@ -375,7 +377,7 @@ def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:
 
     assert [pool.name for pool, _ in decide_each([first, second], ask)] == ["batch/32c", "batch/64c"]
     assert (seen[1].limits.nodes_max, seen[1].limits.allocations_max) == (44, 37)
-    assert (seen[1].backlog.nodes_max, seen[1].backlog.node_s) == (94, 1e6 - 600)
+    assert (seen[1].backlog.nodes_max, seen[1].backlog.node_s) == (94, 1e6)
 
 
 def test_a_waiting_allocation_stays_in_its_pool_when_the_pools_name_grows() -> None:
@@ -435,3 +437,112 @@ def test_a_job_like_one_that_is_left_out_counts_where_the_order_is_known() -> No
     for is_order_known, waiting in ((True, ["2"]), (False, [])):
         snapshot = machine(node("n0"), queued=[job(1), job(2)], is_order_known=is_order_known)
         assert [each.id for each in only(snapshot, terms=terms).queue] == waiting
+
+
+# ---- the work shared among pools --------------------------------------------------------------------------------
+
+CAMPAIGN = Backlog(node_s=2500 / 8, nodes_max=11, event_s=12.5, bound_by="short")
+"""200 events of 5 to 20 s on nodes of 8 cores, as `planning.backlog_of` sees them."""
+ORDINARY = Limits(nodes_max=6, allocations_max=1000)
+HOLDS_ALL = Partition(name="batch", nodes=(), is_default=True, gives_all=True)
+
+
+def ordinary(*, gpu_jobs: tuple[str, ...] = (), idle: int = 4, **fields: Any) -> Snapshot:
+    """Plain nodes, of which `idle` are idle, and two with GPUs; Tidemill's jobs on these."""
+    plain = [(node if k < idle else busy)(f"n{k}", cores=8) for k in range(4)]
+    equipped = [
+        (busy if f"g{k}" in gpu_jobs else node)(f"g{k}", cores=8, devices=(("gpu", 2),)) for k in range(2)
+    ]
+    mine = [runs(k, name, name=f"a-{name}", ours=True, ends_s=NOW + 3600) for k, name in enumerate(gpu_jobs)]
+    others = [runs(10 + k, f"n{k}") for k in range(idle, 4)]
+    return machine(*plain, *equipped, running=[*mine, *others], **fields)
+
+
+def asked(
+    snapshot: Snapshot, *held: Held, backlog: Backlog = CAMPAIGN, on_gpus: Backlog | None = None
+) -> dict[str, int]:
+    found = cut(snapshot, held, TERMS, backlog=both(backlog, on_gpus), limits=ORDINARY)
+    decided = decide_each(found, lambda situation: decide(situation, Policy.YIELD))
+    return {pool.name: sum(each.count for each in decision.submit) for pool, decision in decided}
+
+
+def both(backlog: Backlog, on_gpus: Backlog | None) -> Backlog:
+    return msgspec.structs.replace(backlog, on_gpus=on_gpus)
+
+
+def mine(name: str, **fields: Any) -> Held:
+    return Held(name=f"a-{name}", width=1, is_waiting=False, ends_s=NOW + 3600, walltime_s=3600, **fields)
+
+
+def test_an_allocation_in_one_pool_does_not_stop_the_others() -> None:
+    """200 runs of 5 to 20 s sat on one node with GPUs for 9 minutes, while 3 plain nodes were idle: the hour that the
+    allocation had left counted as an hour of the work."""
+    assert asked(ordinary(gpu_jobs=("g1",)), mine("g1")) == {"batch/8c": 4, "batch/8c/gpu*2": 1}
+
+
+def test_work_without_gpus_takes_plain_nodes_first_and_nodes_with_gpus_for_what_is_left() -> None:
+    short = msgspec.structs.replace(CAMPAIGN, nodes_max=3)
+    assert asked(ordinary(), backlog=short) == {"batch/8c": 3, "batch/8c/gpu*2": 0}
+    assert asked(ordinary()) == {"batch/8c": 4, "batch/8c/gpu*2": 2}
+    assert asked(ordinary(idle=1), backlog=short) == {"batch/8c": 1, "batch/8c/gpu*2": 2}
+
+
+def test_where_allocations_hold_gpus_whatever_they_ask_for_work_without_gpus_leaves_these_nodes() -> None:
+    assert asked(ordinary(partitions=[HOLDS_ALL])) == {"batch/8c": 4, "batch/8c/gpu*2": 0}
+    alone = machine(node("g0", devices=(("gpu", 2),)), partitions=[HOLDS_ALL])
+    assert asked(alone) == {"batch/64c": 1}, "a site that has no others uses them"
+
+
+def test_work_with_gpus_has_the_nodes_with_gpus_and_no_others() -> None:
+    nothing = Backlog(node_s=0.0, nodes_max=0, event_s=1.0)
+    training = Backlog(node_s=7200.0, nodes_max=5, event_s=60.0)
+    assert asked(ordinary(), backlog=nothing, on_gpus=training) == {"batch/8c": 0, "batch/8c/gpu*2": 2}
+    assert asked(ordinary(), on_gpus=training) == {"batch/8c": 4, "batch/8c/gpu*2": 2}
+
+
+def test_work_with_gpus_keeps_its_nodes_of_the_few_that_the_site_may_hold() -> None:
+    few = msgspec.structs.replace(ORDINARY, nodes_max=4)
+    training = Backlog(node_s=7200.0, nodes_max=1, event_s=60.0)
+    found = cut(ordinary(), (), TERMS, backlog=both(CAMPAIGN, training), limits=few)
+    decided = decide_each(found, lambda situation: decide(situation, Policy.YIELD))
+    assert [(pool.name, sum(each.count for each in decision.submit)) for pool, decision in decided] == [
+        ("batch/8c", 3),
+        ("batch/8c/gpu*2", 1),
+    ]
+
+
+def test_what_leaves_the_gpus_of_its_node_does_not_count_as_a_node_with_gpus() -> None:
+    nothing = Backlog(node_s=0.0, nodes_max=0, event_s=1.0)
+    training = Backlog(node_s=7200.0, nodes_max=2, event_s=60.0)
+    snapshot = ordinary(gpu_jobs=("g0", "g1"))
+    for leaves, missing in ((True, 2), (False, 0)):
+        held = [mine(name, without_gpus=leaves) for name in ("g0", "g1")]
+        found = cut(snapshot, held, TERMS, backlog=both(nothing, training), limits=ORDINARY)
+        equipped = next(pool for pool in found if pool.has_gpus)
+        assert (equipped.gpu_nodes, len(equipped.bare)) == (missing, 2 if leaves else 0)
+
+
+def test_no_more_nodes_are_asked_for_than_the_work_is_for_however_the_pools_are_cut() -> None:
+    draw = random.Random(7)
+    for _ in range(200):
+        kinds = [(8, ()), (8, (("gpu", 2),)), (16, ())]
+        nodes = [
+            node(f"n{k}", cores=cores, devices=devices)
+            for k in range(12)
+            for cores, devices in [draw.choice(kinds)]
+        ]
+        held_on = draw.sample(nodes, draw.randint(0, 5))
+        nodes = [
+            msgspec.structs.replace(each, state=NodeState.BUSY, cores_free=0) if each in held_on else each
+            for each in nodes
+        ]
+        running = [runs(k, each.name, name=f"a-{each.name}", ours=True) for k, each in enumerate(held_on)]
+        held = [mine(each.name, without_gpus=draw.random() < 0.5) for each in held_on]
+        plain = Backlog(node_s=draw.choice([0.0, 100.0, 1e5]), nodes_max=draw.randint(0, 9), event_s=5.0)
+        training = draw.choice([None, Backlog(node_s=1e5, nodes_max=draw.randint(1, 4), event_s=5.0)])
+        told = asked(machine(*nodes, running=running), *held, backlog=plain, on_gpus=training)
+        wanted = min(plain.nodes_max, int(plain.node_s // 30)) + (training.nodes_max if training else 0)
+        assert sum(told.values()) <= max(0, wanted - len(held)) + len(held), told
+        assert sum(told.values()) + len(held) <= max(len(held), ORDINARY.nodes_max)
+        if not any(each.without_gpus for each in held) and training is None:
+            assert sum(told.values()) <= max(0, wanted - len(held)), "each node that is held takes one"

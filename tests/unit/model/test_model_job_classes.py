@@ -25,7 +25,8 @@ def test_a_size_is_a_share_of_the_machine_with_its_upper_end() -> None:
     assert [size_class(width, 4392) for width in (1, 68, 69, 274, 275, 1098, 1099, 4392)] == [
         *("1/64", "1/64", "1/16", "1/16", "1/4", "1/4", "1", "1")
     ]
-    assert size_class(1, 16) == "1/64"  # a single node is never less than the smallest class
+    assert size_class(1, 16) == "1/16"  # a single node of a small machine is more than the smallest class
+    assert [size_class(1, 6), size_class(5, 48), size_class(40, 48)] == ["1/4", "1/4", "1"]
     assert size_class(9000, 4392) == "1"  # a job that was wider than what a snapshot shows
 
 

@@ -70,8 +70,10 @@ def test_an_ended_job_only_goes_on_when_it_is_retried() -> None:
     assert after_final == {state.JobState.WAITING, state.JobState.RUNNING}
 
 
-def test_a_completed_job_is_never_repeated() -> None:
-    assert not [edge for edge in state.JOB_TRANSITIONS if edge[0] is state.JobState.COMPLETED]
+def test_of_a_completed_job_only_canceled_events_are_tried_again() -> None:
+    whys = [why for edge, why in state.JOB_TRANSITIONS.items() if edge[0] is state.JobState.COMPLETED]
+    assert whys
+    assert all(why.startswith("its owner retries canceled events") for why in whys), whys
 
 
 def test_a_settled_lease_stays_settled() -> None:

@@ -116,13 +116,22 @@ def test_the_binary_named_by_the_variable_wins(tmp_path: Path) -> None:
     binary = tmp_path / "mine"
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
-    assert find_binary({"TIDEMILL_NODE": str(binary)}) == binary
+    assert find_binary({"TIDEMILL_NODE_BINARY": str(binary)}) == binary
+    assert find_binary({"TIDEMILL_NODE": str(binary)}) == binary  # the variable of earlier versions
+
+
+def test_the_name_of_a_payloads_node_is_not_a_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "tidemill-node"
+    installed.write_text("#!/bin/sh\n")
+    installed.chmod(0o755)
+    monkeypatch.setattr("sysconfig.get_path", lambda name, scheme=None: str(tmp_path))
+    assert find_binary({"TIDEMILL_NODE": "n17"}) == installed
 
 
 def test_a_binary_in_the_site_directory_comes_before_all_others(tmp_path: Path) -> None:
     binary, other = tmp_path / "tidemill-node", tmp_path / "other"
     other.write_text("#!/bin/sh\n")
-    variables = {"TIDEMILL_NODE": str(other)}
+    variables = {"TIDEMILL_NODE_BINARY": str(other)}
     other.chmod(0o755)
     assert find_binary(variables, site=tmp_path) == other
     binary.symlink_to(other)
@@ -136,8 +145,8 @@ def test_a_binary_in_the_site_directory_comes_before_all_others(tmp_path: Path) 
 
 
 def test_a_variable_that_names_no_executable_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="TIDEMILL_NODE names `/nowhere/x`"):
-        find_binary({"TIDEMILL_NODE": "/nowhere/x", "PATH": str(tmp_path)})
+    with pytest.raises(ConfigError, match="TIDEMILL_NODE_BINARY names `/nowhere/x`"):
+        find_binary({"TIDEMILL_NODE_BINARY": "/nowhere/x", "PATH": str(tmp_path)})
 
 
 def test_the_error_lists_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,9 @@ def test_each_job_has_its_wait_our_share_and_the_plans_and_cancels() -> None:
     assert act.canceled == ["tm-a-e1-3.0", "tm-a-e1-3.1"]
     assert (eight.state, eight.share_s, eight.evidence[0].canceled) == ("left", 40, [])
     assert (nine.id, nine.state, nine.could_start_s) == ("9", "waiting", DAY_S + 200)
-    assert found.totals == Totals(jobs=3, delayed=2, share_s=52, worst_s=40, worst_id="8")
+    assert found.totals == Totals(
+        jobs=3, delayed=2, share_s=52, worst_s=40, worst_id="8", share_low_s=10, share_high_s=112, wait_s=301
+    )
 
 
 def of_class(job: str, width: int, wait_s: float, share_s: float, **fields: Any) -> RegularStarted:
@@ -168,24 +170,35 @@ def test_the_verb_prints_delayed_jobs_and_totals(site: Path, capsys: pytest.Capt
     assert main(["site", "harm", "--dir", str(site)]) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert lines[0].split() == ["JOB", "USER", "NODES", "SUBMITTED", "WAITED", "OURS", "+-", "STATE"]
+    assert lines[0].split() == [
+        "JOB",
+        "USER",
+        "NODES",
+        "SUBMITTED",
+        "WAITED",
+        "TIDEMILL",
+        "FROM",
+        "TO",
+        "STATE",
+    ]
     assert [line.split()[0] for line in lines[1:4]] == ["7", "8", "9"]
     assert lines[4].startswith(
-        "3 regular jobs started, 2 of them later because of us: 52 s in all, job 8 the most"
+        "3 regular jobs started, 2 of them later because of Tidemill: 52 s in all (10 s to 1 m 52 s) of 5 m 01 s that "
+        "they waited, job 8 the most"
     )
-    assert lines[5] == "1 more wait that could start without us, by the last records"
+    assert lines[5] == "1 more wait that could start without Tidemill, by the last records"
     assert "1 unreadable lines" in told.err
 
 
 def test_the_verb_shows_the_evidence_of_one_job(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "harm", "7", "--dir", str(site)]) == 0
     told = capsys.readouterr().out
-    assert "could have started without us at 2024-10-04T00:03:18Z" in told
+    assert "could have started without Tidemill at 2024-10-04T00:03:18Z" in told
     assert "2024-10-04T00:03:20Z  plan e1-1: 2 nodes for job 7" in told
     assert "2024-10-04T00:03:21Z  canceled tm-a-e1-3.0, tm-a-e1-3.1" in told
 
     assert main(["site", "harm", "5", "--dir", str(site)]) == 0
-    assert "job 5 never stood behind us" in capsys.readouterr().out
+    assert "job 5 never waited for nodes of Tidemill" in capsys.readouterr().out
 
 
 def test_an_unknown_job_is_not_found_rather_than_not_delayed(
@@ -202,10 +215,16 @@ def test_the_verb_gives_all_of_it_as_json(site: Path, capsys: pytest.CaptureFixt
     assert main(["site", "harm", "--since", "2024-10-05T00:00Z", "--dir", str(site), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["id"] for each in told["jobs"]] == ["8"]
-    assert told["totals"] == {"jobs": 1, "delayed": 1, "share_s": 40.0, "worst_s": 40.0, "worst_id": "8"}
+    assert told["totals"] == {
+        "jobs": 1, "delayed": 1, "share_s": 40.0, "worst_s": 40.0, "worst_id": "8", "share_low_s": 10.0,
+        "share_high_s": 70.0, "wait_s": 101.0,
+    }  # fmt: skip
 
 
 def test_a_site_without_records_has_harmed_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "site.toml").write_text('name = "a"\nserver = "unix:/nowhere"\n')
     assert main(["site", "harm", "--dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "0 regular jobs started, 0 of them later because of us: 0.0 s in all\n"
+    assert capsys.readouterr().out == (
+        "0 regular jobs started, 0 of them later because of Tidemill: "
+        "0.0 s in all (0.0 s to 0.0 s) of 0.0 s that they waited\n"
+    )

@@ -61,6 +61,7 @@ def job(**values: Any) -> tuple[Any, ...]:
         "created_us": 0, "started_us": HOUR_US, "ended_us": 2 * HOUR_US, "reason": "", "attempts": 1, "cores": 4,
         "memory_mb": 0, "devices": "{}", "nodes": 0, "ranks": 0, "payloads": 2, "wall_us": HOUR_US, "setup_us": 0,
         "user_us": 0, "system_us": 0, "rss_kb": 0, "read_bytes": 0, "write_bytes": 0, "spec": b"{}", "remark": "",
+        "events_canceled": 0, "canceled": "",
     }  # fmt: skip
     return tuple({**zeros, **values}.values())
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.worlds.batch.slurm_cluster import GID, UID, SlurmCluster
+from tests.worlds.batch.slurm_cluster import SlurmCluster
 
 from tidemill import clock
 
@@ -58,17 +58,18 @@ class SlurmPerson:
 
     def words(self, *words: str, **env: str) -> list[str]:
         """The command line of a `tidemill` of this user."""
-        drop = ["setpriv", f"--reuid={UID}", f"--regid={GID}", "--clear-groups", "--inh-caps=-all", "--"]
+        ids = (f"--reuid={self.cluster.uid}", f"--regid={self.cluster.gid}")
+        drop = ["setpriv", *ids, "--clear-groups", "--inh-caps=-all", "--"]
         settings = [f"{key}={value}" for key, value in {**self.env, **env}.items()]
         where = self._apart()
         if self._keeper is not None:
             inner = str(_descendants(self._keeper.pid)[0])
-            where = ["nsenter", "-t", inner, "-p", "-m", f"--wd={self.space}"]
+            where = ["nsenter", "-t", inner, "-p", "-m", "-n", f"--wd={self.space}"]
         return [*where, *drop, "/usr/bin/env", "-i", *settings, "tidemill", *words]
 
     def _apart(self) -> list[str]:
         """Namespaces in which the interpreter is shown at its path although it lies below a closed directory."""
-        apart = ["unshare", "-pmf", "--kill-child", "--mount-proc"]
+        apart = [*self.cluster.within, "unshare", "-pmf", "--kill-child", "--mount-proc"]
         prefix = Path(sys.executable).resolve().parents[1]
         closed = [path for path in reversed(prefix.parents) if not path.stat().st_mode & 0o001]
         if not closed:

@@ -116,7 +116,7 @@ def site_on(
     if first_on_path:
         environment["PATH"] = f"{first_on_path}:{os.environ['PATH']}"
     if binary is not None:
-        environment["TIDEMILL_NODE"] = str(binary)
+        environment["TIDEMILL_NODE_BINARY"] = str(binary)
     options = Options(nodes=1, cores=1, user=UID, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)

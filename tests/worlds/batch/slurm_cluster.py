@@ -38,6 +38,10 @@ class SlurmCluster:
     and tests may write to.
     """
 
+    within: tuple[
+        str, ...
+    ] = ()  #: a prefix that enters its network and mounts, where they are not those of the tests
+
     def __init__(self, *options: str, parent: Path = Path("/tmp")) -> None:
         """Start one; `options` as `scripts/slurm.sh` takes them. Skips the test where Slurm cannot run, fails in CI.
         In `/tmp` slots do not see its folder: they have a `/tmp` of their own."""
@@ -76,51 +80,46 @@ class SlurmCluster:
 
     def run(self, *words: str) -> str:
         """What a client command prints to the administrator; a failure fails the test."""
-        return _run(words, self.env_root, cwd="/")
+        return self._run(*words)
 
     def run_as_user(self, *words: str, user: str = USER) -> str:
         """What a client command (or any program) prints to an ordinary user."""
         uid = UID if user == USER else OTHER_UID
-        return _run(
-            ("setpriv", f"--reuid={uid}", f"--regid={GID}", "--clear-groups", *words), self.env_root, cwd="/"
-        )
+        return self._run("setpriv", f"--reuid={uid}", f"--regid={GID}", "--clear-groups", *words)
 
     def crash_controller(self) -> None:
         """kill -9 of slurmctld: what it accepted in its last seconds is lost, its numbers come again."""
-        _run((str(SCRIPT), "crash", str(self.directory / "c")), self.env_root)
+        self._run(str(SCRIPT), "crash", str(self.directory / "c"))
 
     def stop_controller(self) -> None:
         """End slurmctld in good order: it saves its state."""
-        _run((str(SCRIPT), "quit", str(self.directory / "c")), self.env_root)
+        self._run(str(SCRIPT), "quit", str(self.directory / "c"))
 
     def start_controller(self) -> None:
         """Start slurmctld again, and wait until it answers."""
-        _run((str(SCRIPT), "controller", str(self.directory / "c")), self.env_root)
+        self._run(str(SCRIPT), "controller", str(self.directory / "c"))
 
     def crash_node(self, node: str) -> None:
         """kill -9 of a node's slurmd."""
-        _run((str(SCRIPT), "node-crash", str(self.directory / "c"), node), self.env_root)
+        self._run(str(SCRIPT), "node-crash", str(self.directory / "c"), node)
 
     def start_node(self, node: str) -> None:
         """Start a node's slurmd again."""
-        _run((str(SCRIPT), "node", str(self.directory / "c"), node), self.env_root)
+        self._run(str(SCRIPT), "node", str(self.directory / "c"), node)
 
     def resume_node(self, node: str) -> None:
         """Bring a node back that was set down or drained, unless it has come back by itself."""
         words = ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
-        subprocess.run(words, env=self.env_root, check=False, capture_output=True)
+        self._tried(*words)
 
     def register_nodes(self) -> None:
         """Let each node's slurmd tell the controller of itself now, not a minute later."""
-        _run((str(SCRIPT), "register", str(self.directory / "c")), self.env_root)
+        self._run(str(SCRIPT), "register", str(self.directory / "c"))
 
     def picture(self) -> str:
         """Jobs and nodes as they are now, for the message of a failed test; or why the controller does not say."""
         asked = (("squeue", "-a", "-t", "all"), ("sinfo", "-N", "-l"))
-        told = [
-            subprocess.run(words, env=self.env_root, check=False, capture_output=True, text=True)
-            for words in asked
-        ]
+        told = [self._tried(*words) for words in asked]
         return "".join(each.stdout or each.stderr for each in told)
 
     def cancel_all(self) -> None:
@@ -135,9 +134,8 @@ class SlurmCluster:
             nonlocal healed_s
             jobs = self.run("squeue", "-h", "-a", "-t", "PD,R,S,CF,ST", "-o", "%A").split()
             if jobs:
-                subprocess.run(["scancel", "-f", *jobs], env=self.env_root, check=False, capture_output=True)
-            shown = self.run("sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T").splitlines()
-            states = dict(line.split() for line in shown)
+                self._tried("scancel", "-f", *jobs)
+            states = self.states()
             if clock.monotonic_s() - healed_s > 10.0:
                 self._heal(states)
                 healed_s = clock.monotonic_s()
@@ -145,13 +143,17 @@ class SlurmCluster:
 
         self.wait(idle, "all nodes take jobs")
 
+    def states(self) -> dict[str, str]:
+        """Slurm's state of each node, such as `idle` and `mixed`."""
+        return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
+
     def _heal(self, states: dict[str, str]) -> None:
         """What the controller does by itself after minutes: give up an end that it was never told of, and ask a
         node that does not answer."""
         for node, state in states.items():
             if state.startswith("completing"):
                 words = ["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=completing"]
-                subprocess.run(words, env=self.env_root, check=False, capture_output=True)
+                self._tried(*words)
             if state != "idle":
                 self.resume_node(node)
         self.register_nodes()
@@ -169,6 +171,21 @@ class SlurmCluster:
         subprocess.run([SCRIPT, "stop", self.directory / "c"], check=True, capture_output=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def _run(self, *words: str) -> str:
+        done = self._tried(*words)
+        if done.returncode:
+            pytest.fail(
+                f"`{' '.join(words)}` ended with status {done.returncode}: {done.stderr or done.stdout}"
+            )
+        return done.stdout
+
+    def _tried(self, *words: str) -> subprocess.CompletedProcess[str]:
+        enter = (*self.within, "-p") if self.within else ()
+        return subprocess.run(
+            [*enter, *words], env=self.env_root, cwd="/",
+            capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S,
+        )  # fmt: skip
+
     def _make_commands(self, name: str, uid: int) -> Path:
         folder = self.directory / f"bin-{name}"
         folder.mkdir(mode=0o755)
@@ -184,15 +201,6 @@ class SlurmCluster:
             (folder / client).write_text(text)
             (folder / client).chmod(0o755)
         return folder
-
-
-def _run(words: tuple[str, ...], env: dict[str, str], *, cwd: str | None = None) -> str:
-    done = subprocess.run(
-        words, env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S
-    )
-    if done.returncode:
-        pytest.fail(f"`{' '.join(words)}` ended with status {done.returncode}: {done.stderr or done.stdout}")
-    return done.stdout
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,11 @@ def slurm_world(
         user=UID,
         extra=extra,
         yields=yields,
-        environment={"SLURM_CONF": str(cluster.conf), "TIDEMILL_NODE": str(binary), **(environment or {})},
+        environment={
+            "SLURM_CONF": str(cluster.conf),
+            "TIDEMILL_NODE_BINARY": str(binary),
+            **(environment or {}),
+        },
         parent=cluster.directory,
     )
     home = Path(tempfile.mkdtemp(prefix="h-", dir=cluster.directory))

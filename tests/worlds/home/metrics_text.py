@@ -9,7 +9,8 @@ from tidemill.model.metrics import AGENT, Sample, family
 #: the embedded batch system need not serve them: it has no nodes that others use, no plan and no grant
 OF_CLUSTER = {
     "tidemill_nodes", "tidemill_batch_polled_time_seconds", "tidemill_waits_for",
-    "tidemill_harm_today_seconds", "tidemill_harm_today_jobs",
+    "tidemill_harm_today_seconds", "tidemill_harm_today_low_seconds", "tidemill_harm_today_high_seconds",
+    "tidemill_harm_today_jobs",
     "tidemill_grant_node_seconds", "tidemill_left_node_seconds",
     "tidemill_regular_today_jobs", "tidemill_regular_today_wait_seconds", "tidemill_regular_today_harm_seconds",
 }  # fmt: skip

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 def binary() -> Path:
     """The debug build where there is a checkout with cargo, else the installed one. Built once, before the first test
     (`conftest.py`): cargo may take minutes, and waits without bound for others that build in the same directory."""
-    if "TIDEMILL_NODE" in os.environ or shutil.which("cargo") is None:
+    if "TIDEMILL_NODE_BINARY" in os.environ or shutil.which("cargo") is None:
         return find_binary()
     host = next(
         line.split()[1]

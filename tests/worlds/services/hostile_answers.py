@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.wire import api, hospital
+from tidemill.wire import api, core_hours, hospital
 
 #: Sets the title, clears the screen, colours by C1, turns the direction, ends the line in three ways, deletes, forges.
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\x85\x7f\rover\nerror: forged"
@@ -33,7 +33,8 @@ ANSWERS: dict[str, Any] = {
     r"/v1/downtimes": hospital.DowntimeList,
     r"/v1/applications": list[api.SiteApplication],
     r"/v1/allocations": list[api.AllocationRow],
-    r"/v1/placements": list[api.PlacementRow],
+    r"/v1/placements": list[core_hours.PlacementRow],
+    r"/v1/core-hours": core_hours.CoreHoursPage,
     r"/v1/audit": list[api.AuditRow],
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tidemill_wire::{End, Grant, Program};
+use tidemill_wire::{End, Grant, Program, Withdrawn};
 
 use crate::ledger::pace::Pace;
 use crate::ledger::{GrantState, JobState, Ledger, ProgramState};
@@ -15,6 +15,7 @@ use tidemill_wire::{one_line, WorkText};
 #[derive(Debug, Default, PartialEq)]
 pub struct Orders {
     pub cancelled: Vec<u64>,
+    pub withdrawn: Vec<Withdrawn>,
     /// Jobs that were defined again with another text; they must be sent to pilots again too.
     pub redefined: Vec<u64>,
     /// Limits of allocations, and allocations whose pilots are to leave.
@@ -38,6 +39,8 @@ impl Ledger {
         let mut orders = Orders::default();
         self.cancel(&work.cancel_jobs);
         orders.cancelled = work.cancel_jobs;
+        orders.withdrawn = work.withdrawn.unwrap_or_default();
+        self.withdraw(&orders.withdrawn);
         for text in work.programs {
             if let Err(problem) = self.load_program(one_line(text)) {
                 orders.problems.push(problem);
@@ -180,6 +183,35 @@ impl Ledger {
             pilot.outstanding.retain(|grant, _| !dropped.contains_key(grant));
             pilot.limbo.retain(|grant, _| !dropped.contains_key(grant));
         }
+    }
+
+    /// These events are not to run any more.
+    fn withdraw(&mut self, parts: &[Withdrawn]) {
+        for part in parts {
+            let span = (part.first, part.first.saturating_add(part.count));
+            self.withdrawn.entry(part.grant).or_default().add(span.0, span.1);
+            for pilot in &mut self.pilots {
+                pilot.drop_work(part.grant, span);
+            }
+            self.close(part.grant, span);
+        }
+    }
+
+    /// What was withdrawn of these grants.
+    pub fn withdrawn_of(&self, grants: &[Grant]) -> Vec<Withdrawn> {
+        let mut found = Vec::new();
+        for grant in grants {
+            let end = grant.first.saturating_add(grant.count);
+            let spans = self.withdrawn.get(&grant.grant);
+            let spans = spans.map_or_else(Vec::new, |spans| spans.within(grant.first, end));
+            found.extend(spans.into_iter().map(|(first, end)| Withdrawn {
+                grant: grant.grant,
+                job: grant.job,
+                first,
+                count: end - first,
+            }));
+        }
+        found
     }
 
     /// Those of the jobs that are cancelled.

@@ -109,6 +109,8 @@ pub struct Ledger {
     keys: HashMap<String, PilotKey>,
     pub(crate) of_allocation: HashMap<String, Vec<PilotKey>>,
     pub(crate) cancelled: HashSet<u64>,
+    /// Parts of grants that work files have withdrawn, for pilots that may still have them when they connect.
+    pub(crate) withdrawn: HashMap<u64, Intervals>,
     pub(crate) ended: HashSet<String>,
     pub(crate) leaving: HashSet<String>,
     /// When allocations end, in microseconds since 1970, where work files say so.
@@ -169,6 +171,39 @@ impl Ledger {
     /// Events of grants that are not settled.
     pub fn open_events(&self) -> u64 {
         self.grants.values().map(|grant| grant.open.len()).sum()
+    }
+
+    /// The numbers of jobs that run, as far as the lead can see: of what a pilot has, the oldest fills its cores. A job
+    /// of which events have ended counts as running while a pilot has more of it.
+    pub fn at_work(&self) -> Intervals {
+        let mut jobs = Vec::new();
+        for pilot in &self.pilots {
+            let mut held: Vec<_> = pilot
+                .outstanding
+                .iter()
+                .filter_map(|(grant, events)| self.grants.get(grant).map(|state| (state, events)))
+                .collect();
+            held.sort_unstable_by_key(|(state, _)| state.order);
+            let mut used = 0u64;
+            for (state, events) in held {
+                let Some(job) = self.jobs.get(&state.job) else {
+                    continue;
+                };
+                if !pilot.connected || used < pilot.cores || job.pace.is_some() {
+                    jobs.push(state.job);
+                }
+                let program = self.programs.get(&job.program);
+                let cores = program.map_or(1, |program| program.program.cores.max(1));
+                used = used.saturating_add(events.len().saturating_mul(cores));
+            }
+        }
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut found = Intervals::default();
+        for job in jobs {
+            found.add(job, job.saturating_add(1));
+        }
+        found
     }
 
     /// Events that could be handed out.
@@ -360,13 +395,19 @@ impl Ledger {
     }
 
     /// These events are over; whether the pilot had any of them.
-    fn settle(&mut self, key: PilotKey, grant: u64, (first, end): (u64, u64)) -> bool {
-        let held = !self.pilots[key].drop_work(grant, (first, end)).is_empty();
+    fn settle(&mut self, key: PilotKey, grant: u64, span: (u64, u64)) -> bool {
+        let held = !self.pilots[key].drop_work(grant, span).is_empty();
+        self.close(grant, span);
+        held
+    }
+
+    /// These events are not open any more.
+    pub(crate) fn close(&mut self, grant: u64, (first, end): (u64, u64)) {
         let Some(state) = self.grants.get_mut(&grant) else {
             if !self.live {
                 self.replayed.entry(grant).or_default().add(first, end);
             }
-            return held;
+            return;
         };
         let taken = state.free.remove(first, end);
         let over = state.open.remove(first, end) - taken;
@@ -391,7 +432,6 @@ impl Ledger {
         if state.open.is_empty() {
             self.grants.remove(&grant);
         }
-        held
     }
 
     fn refuse(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) {
@@ -487,7 +527,7 @@ impl Ledger {
 
 impl Pilot {
     /// Forget that it has these events of a grant; returns those that it had.
-    fn drop_work(&mut self, grant: u64, (first, end): (u64, u64)) -> Vec<(u64, u64)> {
+    pub(crate) fn drop_work(&mut self, grant: u64, (first, end): (u64, u64)) -> Vec<(u64, u64)> {
         let mut had = Vec::new();
         for work in [&mut self.outstanding, &mut self.limbo] {
             if let Some(events) = work.get_mut(&grant) {

@@ -61,6 +61,7 @@ fn work(number: u64, grants: Vec<Grant>) -> WorkText {
         leave: vec![],
         drain: false,
         close: false,
+        withdrawn: None,
     }
 }
 
@@ -569,4 +570,45 @@ fn a_busy_pilot_gets_no_event_of_a_job_at_once_to_queue() {
         world.ask(0, 2);
         assert_eq!(world.pilots[0].held.len(), wanted);
     }
+}
+
+#[test]
+fn a_job_behind_those_that_fill_a_pilot_is_not_at_work_until_it_is_the_oldest_or_an_event_of_it_has_ended() {
+    let mut ledger = Ledger::default();
+    ledger.start(0);
+    let behind = |id: u64, job: u64| Grant {
+        job,
+        ..grant(id, 0, 2)
+    };
+    let mut file = work(1, vec![grant(1, 0, 2), behind(2, 2)]);
+    file.jobs.push(raw(String::from(r#"{"job":2,"program":1}"#)));
+    assert!(ledger.load(file).problems.is_empty());
+    assert!(ledger.at_work().is_empty(), "no pilot is there");
+    let key = ledger.key_of("a.r0.i1");
+    ledger.connect(key, &[grant(1, 0, 2), behind(2, 2)], 1);
+    ledger.ask(key, ask(2), 1);
+    assert_eq!(
+        ledger.at_work().spans(),
+        &[(1, 2)],
+        "two events of the first job fill two cores"
+    );
+    let record = |ledger: &mut Ledger, text: &str| {
+        let head: RecordHead<'_> = serde_json::from_str(text).unwrap();
+        ledger.record(key, &head, 2);
+    };
+    let done = r#""k":"done","p":"a.r0.i1","count":1,"wall_us":1"#;
+    record(
+        &mut ledger,
+        &format!(r#"{{{done},"s":1,"grant":1,"job":1,"first":0}}"#),
+    );
+    assert_eq!(
+        ledger.at_work().spans(),
+        &[(1, 3)],
+        "a core is free for the second job"
+    );
+    record(
+        &mut ledger,
+        &format!(r#"{{{done},"s":2,"grant":1,"job":1,"first":1}}"#),
+    );
+    assert_eq!(ledger.at_work().spans(), &[(2, 3)], "the first job is over");
 }

@@ -5,7 +5,7 @@
 //! pilots.
 
 use tidemill_wire::log::cause;
-use tidemill_wire::{Cancel, Deadline, Drain, LeadMessage};
+use tidemill_wire::{Cancel, Deadline, Drain, LeadMessage, Withdrawn};
 
 use crate::address;
 use crate::server::{seconds_us, Exit, Lead};
@@ -135,6 +135,7 @@ impl Lead {
                 .error("work.unusable", &[("number", &number), ("error", problem)]);
         }
         self.cancel(orders.cancelled, now);
+        self.withdraw(&orders.withdrawn, now);
         for connection in self.connections.iter_mut().flatten() {
             for job in &orders.redefined {
                 connection.told_jobs.remove(job);
@@ -164,7 +165,28 @@ impl Lead {
                 .filter(|job| connection.told_jobs.remove(job))
                 .collect();
             if !jobs.is_empty() {
-                connection.send(&LeadMessage::Cancel(Cancel { jobs }), now, self.log);
+                connection.send(&LeadMessage::Cancel(Cancel { jobs, events: None }), now, self.log);
+            }
+        }
+    }
+
+    /// Sends withdrawn events to the pilots that know their jobs: which of them has an event may be known only later.
+    fn withdraw(&mut self, parts: &[Withdrawn], now: u64) {
+        if parts.is_empty() {
+            return;
+        }
+        self.log.info("events.withdrawn", &[("parts", &parts.len())]);
+        for connection in self.connections.iter_mut().flatten() {
+            let known = parts
+                .iter()
+                .filter(|part| connection.told_jobs.contains(&part.job));
+            let events: Vec<Withdrawn> = known.cloned().collect();
+            if !events.is_empty() {
+                let cancel = Cancel {
+                    jobs: Vec::new(),
+                    events: Some(events),
+                };
+                connection.send(&LeadMessage::Cancel(cancel), now, self.log);
             }
         }
     }

@@ -324,6 +324,7 @@ impl Lead {
 
     fn tick(&mut self, now: u64) {
         self.monitor.step(now);
+        self.monitor.show_at_work(now, || self.ledger.at_work());
         if !self.asking.is_empty() && self.ledger.free_events() > 0 {
             self.ledger.touch();
         }

@@ -1,4 +1,5 @@
-//! What pilots measured of their nodes, on its way to the agent: FLEET/monitor, written by a thread of its own.
+//! What pilots measured of their nodes, and which jobs they run, on its way to the agent: FLEET/monitor and
+//! FLEET/at_work.json, written by a thread of its own.
 //!
 //! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So
 //! it is not part of the journal, which holds what must not be lost and is kept as long as the fleet.
@@ -6,8 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 
+use tidemill_sys::file;
+use tidemill_wire::intervals::Intervals;
 use tidemill_wire::log::{cause, Log};
-use tidemill_wire::{frame, Sampled, SegmentLog};
+use tidemill_wire::{frame, AtWork, Sampled, SegmentLog, FORMAT};
 
 /// Interval at which samples are written.
 const FLUSH_US: u64 = 1_000_000;
@@ -20,12 +23,25 @@ const SAMPLE_BYTES_MAX: usize = 4096;
 /// Two are kept: 8,000 nodes fill one in 90 s at an interval of 30 s.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
+/// Of the text of `AtWork`: some thousand jobs with gaps between them.
+const JOBS_BYTES_MAX: usize = 64 << 10;
+
+/// What the thread writes at once.
+enum Batch {
+    Samples(Vec<u8>),
+    AtWork(String),
+}
+
 pub(crate) struct Monitor {
+    fleet: PathBuf,
+    incarnation: u64,
+    at_work: Option<String>,
+    at_work_due: u64,
     directory: PathBuf,
     stem: String,
     waiting: Vec<u8>,
     due: u64,
-    writer: Option<SyncSender<Vec<u8>>>,
+    writer: Option<SyncSender<Batch>>,
     log: Log,
 }
 
@@ -33,6 +49,10 @@ impl Monitor {
     /// Of this start of a lead. Nothing is made before the first sample.
     pub fn new(fleet: &Path, incarnation: u64, log: Log) -> Self {
         Monitor {
+            fleet: fleet.to_owned(),
+            incarnation,
+            at_work: None,
+            at_work_due: 0,
             directory: fleet.join("monitor"),
             stem: format!("lead-{incarnation}"),
             waiting: Vec::new(),
@@ -52,6 +72,27 @@ impl Monitor {
         }
     }
 
+    /// Write which jobs pilots run, as `jobs` finds it, when it is time and has changed.
+    pub fn show_at_work(&mut self, now: u64, jobs: impl FnOnce() -> Intervals) {
+        if now < self.at_work_due {
+            return;
+        }
+        self.at_work_due = now + FLUSH_US;
+        let text = interval_text(&jobs());
+        if self.at_work.as_ref() == Some(&text) {
+            return;
+        }
+        if self.writer.is_none() {
+            self.writer = self.start();
+        }
+        let Some(writer) = &self.writer else { return };
+        match writer.try_send(Batch::AtWork(text.clone())) {
+            Ok(()) => self.at_work = Some(text),
+            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => self.writer = None,
+        }
+    }
+
     /// Hand over what waits, when it is time and the thread is not behind.
     pub fn step(&mut self, now: u64) {
         if self.waiting.is_empty() || now < self.due {
@@ -65,27 +106,73 @@ impl Monitor {
             self.waiting.clear();
             return;
         };
-        match writer.try_send(std::mem::take(&mut self.waiting)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(lines)) => self.waiting = lines,
+        match writer.try_send(Batch::Samples(std::mem::take(&mut self.waiting))) {
+            Err(TrySendError::Full(Batch::Samples(lines))) => self.waiting = lines,
             Err(TrySendError::Disconnected(_)) => self.writer = None,
+            _ => {}
         }
     }
 
-    fn start(&self) -> Option<SyncSender<Vec<u8>>> {
+    fn start(&self) -> Option<SyncSender<Batch>> {
         let (sender, batches) = sync_channel(BATCHES_MAX);
         let (directory, stem, log) = (self.directory.clone(), self.stem.clone(), self.log);
+        let (fleet, incarnation) = (self.fleet.clone(), self.incarnation);
         let thread = std::thread::Builder::new().name(String::from("monitor"));
-        let started = thread.spawn(move || write(&directory, &stem, &batches, log));
+        let started = thread.spawn(move || write(&directory, &stem, &batches, (&fleet, incarnation), log));
         started.is_ok().then_some(sender)
     }
 }
 
-fn write(directory: &Path, stem: &str, batches: &Receiver<Vec<u8>>, log: Log) {
+/// `1-5,7`: the lowest numbers, where all would be too long.
+fn interval_text(jobs: &Intervals) -> String {
+    let mut text = String::new();
+    for &(first, end) in jobs.spans() {
+        if text.len() > JOBS_BYTES_MAX {
+            break;
+        }
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&first.to_string());
+        if end - first > 1 {
+            text.push('-');
+            text.push_str(&(end - 1).to_string());
+        }
+    }
+    text
+}
+
+/// Only for people: an error is not said, and the next change is written, too.
+fn replace_at_work(fleet: &Path, incarnation: u64, jobs: String) {
+    let told = AtWork {
+        format: FORMAT,
+        incarnation,
+        jobs,
+    };
+    let temporary = format!(".at_work.json.{incarnation}.tmp");
+    if let Ok(text) = serde_json::to_vec(&told) {
+        let _ = file::replace(fleet, "at_work.json", &temporary, &text);
+    }
+}
+
+fn write(
+    directory: &Path,
+    stem: &str,
+    batches: &Receiver<Batch>,
+    (fleet, incarnation): (&Path, u64),
+    log: Log,
+) {
     remove_others(directory, stem);
     let mut segments = SegmentLog::new(directory, stem, SEGMENT_BYTES_MAX);
     let mut failed = false;
-    for lines in batches {
+    for batch in batches {
+        let lines = match batch {
+            Batch::Samples(lines) => lines,
+            Batch::AtWork(jobs) => {
+                replace_at_work(fleet, incarnation, jobs);
+                continue;
+            }
+        };
         let written = segments.append(&lines);
         if let (Err(error), false) = (&written, failed) {
             let hint = "what nodes measure is lost meanwhile, and nothing else";
@@ -153,6 +240,21 @@ mod tests {
         assert_eq!((read.p.as_str(), read.node.as_str()), ("a.r0.i1", "n1"));
         assert!(!directory.join("lead-1.7.log").exists());
         assert!(directory.join("a.r0.i1.1.log").exists());
+    }
+
+    #[test]
+    fn the_jobs_that_pilots_run_are_written_when_they_change() {
+        let fleet = tempfile::tempdir().unwrap();
+        let path = fleet.path().join("at_work.json");
+        let mut monitor = Monitor::new(fleet.path(), 2, Log::new("test"));
+        let mut jobs = Intervals::of(1, 5);
+        jobs.add(7, 8);
+        monitor.show_at_work(2 * FLUSH_US, || jobs.clone());
+        let read = || -> Option<AtWork> { serde_json::from_slice(&std::fs::read(&path).ok()?).ok() };
+        until(|| read().is_some_and(|told| told.jobs == "1-5,7" && told.incarnation == 2));
+        monitor.show_at_work(2 * FLUSH_US + 1, || panic!("it is too soon"));
+        monitor.show_at_work(4 * FLUSH_US, Intervals::default);
+        until(|| read().is_some_and(|told| told.jobs.is_empty()));
     }
 
     #[test]

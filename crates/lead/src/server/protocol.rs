@@ -140,8 +140,10 @@ impl Lead {
         let proof = handshake::lead_proof(&self.secret, nonce, &hello.nonce, &hello.pilot);
         Lead::welcome(connection, proof, (self.synced[key], now), self.log);
         let jobs = self.ledger.cancelled_of(&hello.held);
-        if !jobs.is_empty() {
-            connection.send(&LeadMessage::Cancel(Cancel { jobs }), now, self.log);
+        let events = self.ledger.withdrawn_of(&hello.held);
+        if !jobs.is_empty() || !events.is_empty() {
+            let events = (!events.is_empty()).then_some(events);
+            connection.send(&LeadMessage::Cancel(Cancel { jobs, events }), now, self.log);
         }
         self.tell_orders(key, connection, now);
         self.log.info(

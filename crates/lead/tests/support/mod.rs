@@ -372,6 +372,13 @@ impl Pilot {
         })
     }
 
+    pub fn withdrawn(&mut self) -> Vec<Withdrawn> {
+        self.wait(|message| match message {
+            LeadMessage::Cancel(cancel) => cancel.events.clone(),
+            _ => None,
+        })
+    }
+
     pub fn cancelled(&mut self) -> Vec<u64> {
         self.wait(|message| match message {
             LeadMessage::Cancel(cancel) => Some(cancel.jobs.clone()),

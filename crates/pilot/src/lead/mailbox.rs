@@ -149,9 +149,13 @@ impl Mailbox {
     fn read(&mut self, work: WorkText, events: &mut Vec<LinkEvent>) {
         self.problem.clear();
         let number = work.number;
-        if !work.cancel_jobs.is_empty() {
-            let jobs = work.cancel_jobs.clone();
-            events.push(LinkEvent::Message(LeadMessage::Cancel(Cancel { jobs })));
+        if !work.cancel_jobs.is_empty() || work.withdrawn.is_some() {
+            let (jobs, withdrawn) = (work.cancel_jobs.clone(), work.withdrawn.clone());
+            let cancel = Cancel {
+                jobs,
+                events: withdrawn,
+            };
+            events.push(LinkEvent::Message(LeadMessage::Cancel(cancel)));
         }
         if work.ended.contains(&self.allocation) {
             events.push(LinkEvent::Revoked);

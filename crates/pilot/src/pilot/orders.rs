@@ -75,6 +75,15 @@ impl Pilot {
                     cx.slots.tell(slot, &ToSlot::CancelJob { job });
                     cx.slots.tell(slot, &ToSlot::Forget { job });
                 }
+                let withdrawn = cancel.events.unwrap_or_default();
+                if !withdrawn.is_empty() {
+                    LOG.info("events.withdrawn", &[("parts", &withdrawn.len())]);
+                }
+                self.setups.withdraw(&withdrawn);
+                for (slot, ticket, first, count) in cx.work.withdraw(&withdrawn) {
+                    cx.slots
+                        .tell(slot, &ToSlot::CancelEvents { ticket, first, count });
+                }
             }
             LeadMessage::Drain(drain) => {
                 let reason = match drain.reason.as_str() {

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tidemill_sys::process::Waited;
-use tidemill_wire::{Grant, SetupDef, Work};
+use tidemill_wire::{Grant, SetupDef, Withdrawn, Work};
 
 pub use child::run;
 pub use nodetype::node_type;
 use stored::{Claim, Stored};
 
 use crate::time::{pause_after, seconds_us};
+use crate::work::pieces_without;
 
 /// How often a child's end, or another pilot's result, is checked.
 const LOOK_US: u64 = 50_000;
@@ -132,6 +133,16 @@ impl Setups {
     pub fn cancel(&mut self, jobs: &[u64]) {
         for work in &mut self.waiting {
             work.grants.retain(|grant| !jobs.contains(&grant.job));
+        }
+    }
+
+    /// Drop events that were withdrawn.
+    pub fn withdraw(&mut self, parts: &[Withdrawn]) {
+        for part in parts {
+            for work in &mut self.waiting {
+                let grants = std::mem::take(&mut work.grants).into_iter();
+                work.grants = grants.flat_map(|grant| pieces_without(&grant, part)).collect();
+            }
         }
     }
 

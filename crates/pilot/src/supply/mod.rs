@@ -127,6 +127,7 @@ impl Supply {
         let (devices, other_devices) = gpus::divided(cx.work.room().gpus(), &share.gpus);
         let spec = SlotSpec {
             index: slot,
+            node: cx.node.clone(),
             images: images.collect(),
             spill: settings
                 .spill

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{Action, Binding, SlotState, Ticket, SPARE_JOBS_MAX};
+use tidemill_wire::intervals::Intervals;
+use tidemill_wire::Withdrawn;
+
+use super::{Action, Binding, Queued, SlotState, Ticket, SPARE_JOBS_MAX};
 use crate::work::piece::Piece;
 
 impl Binding {
@@ -119,6 +122,36 @@ impl Binding {
             told.extend(known.map(|&job| (slot, job)));
         }
         told
+    }
+
+    /// Drop queued events that were withdrawn, and return what slots have of them: slot, ticket, first event and number.
+    pub fn withdraw(&mut self, parts: &[Withdrawn]) -> Vec<(u32, u64, u64, u64)> {
+        let mut at_slots = Vec::new();
+        for part in parts {
+            let end = part.first.saturating_add(part.count);
+            for (shape, queue) in &mut self.queues {
+                for queued in std::mem::take(queue) {
+                    let left = pieces_without(&queued.piece, part);
+                    let gone = queued.piece.count - left.iter().map(|piece| piece.count).sum::<u64>();
+                    for total in self
+                        .queued_events
+                        .get_mut(shape)
+                        .into_iter()
+                        .chain(self.program_events.get_mut(&queued.program))
+                    {
+                        *total -= gone;
+                    }
+                    queue.extend(left.into_iter().map(|piece| Queued { piece, ..queued }));
+                }
+            }
+            for (&ticket, known) in &self.tickets {
+                if known.piece.grant == part.grant {
+                    let spans = known.left.within(part.first, end).into_iter();
+                    at_slots.extend(spans.map(|(first, end)| (known.slot, ticket, first, end - first)));
+                }
+            }
+        }
+        at_slots
     }
 
     /// Jobs that slots may forget: those without work anywhere here, of slots that know many or are idle.
@@ -241,6 +274,20 @@ impl Binding {
     pub fn slot_ids(&self) -> Vec<u32> {
         self.slots.keys().copied().collect()
     }
+}
+
+/// A piece without what was withdrawn of its grant.
+pub(crate) fn pieces_without(piece: &Piece, part: &Withdrawn) -> Vec<Piece> {
+    let mut left = Intervals::of(piece.first, piece.count);
+    if piece.grant == part.grant {
+        left.remove(part.first, part.first.saturating_add(part.count));
+    }
+    let of = |&(first, end): &(u64, u64)| Piece {
+        first,
+        count: end - first,
+        ..piece.clone()
+    };
+    left.spans().iter().map(of).collect()
 }
 
 fn pieces_left(ticket: &Ticket) -> Vec<Piece> {

@@ -17,6 +17,7 @@ use tidemill_wire::{JobDef, Program, Work};
 
 use crate::node::room::{Room, Share};
 use crate::work::piece::{KnownProgram, Piece, Shape};
+pub(crate) use answers::pieces_without;
 use images::Images;
 
 /// Work that a slot has at hand: at least this many seconds, or two runs.

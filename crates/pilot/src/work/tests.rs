@@ -284,6 +284,33 @@ fn canceled_work_leaves_the_queue_and_the_slots_that_know_it_are_named() {
     );
 }
 
+#[test]
+fn withdrawn_events_leave_the_queue_and_those_at_slots_are_named() {
+    let mut binding = binding(1);
+    binding.take_work(
+        work(
+            vec![program(1, 1, 1.0)],
+            vec![job(1, 1), job(2, 1)],
+            &[(1, 0, 100), (2, 0, 3)],
+        ),
+        0,
+    );
+    let given = runs(&binding.decide(0));
+    let at_hand: u64 = given.iter().map(|(_, _, piece)| piece.count).sum();
+    let (slot, ticket, piece) = given.last().unwrap();
+    let part = |grant: u64, first: u64, count: u64| tidemill_wire::Withdrawn {
+        grant,
+        job: 1,
+        first,
+        count,
+    };
+    let end = piece.first + piece.count;
+    let at_slots = binding.withdraw(&[part(piece.grant, end - 1, 51)]);
+    assert_eq!(at_slots, [(*slot, *ticket, end - 1, 1)]);
+    let left: u64 = binding.drain_queue().iter().map(|piece| piece.count).sum();
+    assert_eq!(left, 100 - at_hand - 50 + 3, "those of the other job, too");
+}
+
 /// Whether the definition goes to the slot before the next event runs, which is done at once.
 fn tells(binding: &mut Binding) -> bool {
     let actions = binding.decide(0);

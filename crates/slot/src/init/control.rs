@@ -64,8 +64,12 @@ impl Control {
     /// Has something arrived that a long copy must not hold up?
     pub fn urgent(&mut self) -> bool {
         self.receive();
-        let stops =
-            |message: &Downward| matches!(message, Downward::Pilot(ToSlot::Stop | ToSlot::CancelJob { .. }));
+        let stops = |message: &Downward| {
+            matches!(
+                message,
+                Downward::Pilot(ToSlot::Stop | ToSlot::CancelJob { .. } | ToSlot::CancelEvents { .. })
+            )
+        };
         self.closed || self.inbox.iter().any(stops)
     }
 

@@ -1,5 +1,7 @@
 //! Inputs of a job: copied into the slot's memory once, shown where the node holds them, or opened by their program.
 
+mod unpack;
+
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +110,9 @@ impl Inputs {
             let target = format!("{}/{}", directory(job.job), input.name);
             match (&input.path, input.kind.as_str()) {
                 _ if self.shown.contains(&target) => {}
+                (Some(path), "shared") if input.unpack == Some(true) => {
+                    unpack_into(place, (path, &target), input, go_on)?;
+                }
                 (Some(path), "shared") if show(place, path, &target) => {
                     if place.isolated == Isolated::Namespaces {
                         self.shown.push(target.clone());
@@ -351,6 +356,54 @@ fn copy(place: &Place, from: &str, to: &str, input: &InputDef, go_on: GoOn<'_>) 
     target
         .flush()
         .map_err(|source| failed("copy", input, &SysError::new("write", to, source)))
+}
+
+/// The directory of an input in the slot, to which the files of an archive go.
+struct Unpacked<'a, 'b> {
+    place: &'a Place,
+    directory: &'a str,
+    go_on: &'a mut GoOn<'b>,
+}
+
+impl unpack::Target for Unpacked<'_, '_> {
+    fn make_directory(&mut self, path: &str) -> std::io::Result<()> {
+        let path = format!("{}/{path}", self.directory);
+        file::make_dir_at(self.place.own.as_fd(), &path, 0o755).map_err(|error| error.source)
+    }
+
+    fn create(&mut self, path: &str) -> std::io::Result<File> {
+        create(self.place, &format!("{}/{path}", self.directory)).map_err(|error| error.source)
+    }
+
+    fn goes_on(&mut self) -> bool {
+        (self.go_on)()
+    }
+}
+
+/// Unpacks the archive `from` into the directory `to`.
+fn unpack_into(
+    place: &Place,
+    (from, to): (&str, &str),
+    input: &InputDef,
+    mut go_on: GoOn<'_>,
+) -> Result<(), InputError> {
+    let mut source =
+        file::open_in_root(place.old_root.as_fd(), from).map_err(|error| failed("read", input, &error))?;
+    file::make_dir_at(place.own.as_fd(), to, 0o755)
+        .map_err(|error| failed("make room for", input, &error))?;
+    let mut target = Unpacked {
+        place,
+        directory: to,
+        go_on: &mut go_on,
+    };
+    match unpack::unpack(&mut source, &mut target) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Err(InputError {
+            failure: "preempted",
+            message: format!("unpacking input `{}` was broken off", input.name),
+        }),
+        Err(source) => Err(failed("unpack", input, &SysError::new("unpack", from, source))),
+    }
 }
 
 /// What the site wrote beside `path` of a file that programs open, as `.NAME.url`; None = it has a copy of it.

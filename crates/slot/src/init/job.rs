@@ -321,6 +321,9 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
         ("TIDEMILL_SLOT", spec.index.to_string()),
         ("TIDEMILL_PARAMS", def.params.clone()),
     ];
+    if !spec.node.is_empty() {
+        ours.push(("TIDEMILL_NODE", spec.node.clone()));
+    }
     if program.mode == "range" {
         ours.push(("TIDEMILL_IN", "3".to_owned()));
         ours.push(("TIDEMILL_OUT", "4".to_owned()));

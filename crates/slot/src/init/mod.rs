@@ -359,6 +359,19 @@ impl Init {
                     self.recall("cancel");
                 }
             }
+            ToSlot::CancelEvents { ticket, first, count } => {
+                let end = first.saturating_add(count);
+                for events in self.queue.take_part(ticket, (first, end)) {
+                    self.give_back(events, "cancel");
+                }
+                if self
+                    .payload
+                    .as_ref()
+                    .is_some_and(|payload| payload.runs(ticket, (first, end)))
+                {
+                    self.recall("cancel");
+                }
+            }
         }
     }
 

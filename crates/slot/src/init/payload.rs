@@ -162,6 +162,14 @@ impl Payload {
         }
     }
 
+    /// Whether it was given any of the events `first..end` of a ticket and has not answered for them.
+    pub fn runs(&self, ticket: u64, span: (u64, u64)) -> bool {
+        match &self.kind {
+            Kind::Command { events, .. } => events.overlaps(ticket, span),
+            Kind::Range(talk) => talk.left().any(|events| events.overlaps(ticket, span)),
+        }
+    }
+
     pub fn age_us(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.started_us)
     }

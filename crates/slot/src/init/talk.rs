@@ -299,6 +299,11 @@ impl Talk {
         given.iter().flat_map(Given::left).collect()
     }
 
+    /// What was given and has no answer.
+    pub fn left(&self) -> impl Iterator<Item = Events> + '_ {
+        self.given.iter().flat_map(Given::left)
+    }
+
     /// What is left of the oldest range: where the payload most likely was.
     pub fn take_oldest_left(&mut self) -> Vec<Events> {
         if self.given.is_empty() {

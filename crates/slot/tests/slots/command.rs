@@ -198,7 +198,7 @@ fn replaced_at_start() {
 }
 
 fn templates() {
-    let mut what = (program("/bin/sh", "command"), job(&["-c", "echo $* $TIDEMILL_FIRST $TIDEMILL_COUNT $TIDEMILL_SEED $TIDEMILL_JOB $TIDEMILL_CORES $A $B $PWD $HOME $TMPDIR", "x"]));
+    let mut what = (program("/bin/sh", "command"), job(&["-c", "echo $* $TIDEMILL_FIRST $TIDEMILL_COUNT $TIDEMILL_SEED $TIDEMILL_JOB $TIDEMILL_CORES $TIDEMILL_NODE $A $B $PWD $HOME $TMPDIR", "x"]));
     what.1.argv.extend(
         [
             "{event}",
@@ -213,11 +213,15 @@ fn templates() {
     what.0.env.insert("A".into(), "program".into());
     what.0.env.insert("B".into(), "program".into());
     what.1.env.insert("B".into(), "job".into());
-    let mut rig = Rig::new(&isolated());
+    what.1.env.insert("TIDEMILL_NODE".into(), "elsewhere".into());
+    let mut rig = Rig::new(&tidemill_slot::SlotSpec {
+        node: "n7".into(),
+        ..isolated()
+    });
     rig.learn(&what).give(7, 1).all();
     assert_eq!(
         rig.stdout(),
-        "7 7 1 108 1 a{b} 7 1 108 5 1 program job /tmp/work /tmp/home /tmp\n"
+        "7 7 1 108 1 a{b} 7 1 108 5 1 n7 program job /tmp/work /tmp/home /tmp\n"
     );
 }
 
@@ -422,6 +426,7 @@ fn input(name: &str, kind: &str, path: Option<&str>, lines: Option<&str>) -> Inp
         sha256: None,
         bytes: None,
         node_cache: None,
+        unpack: None,
     }
 }
 

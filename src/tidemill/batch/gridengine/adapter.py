@@ -40,7 +40,7 @@ from tidemill.batch.gridengine.replies import (
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name, is_allocation_name
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import Records, SubmissionRecord, ended, tail_of
+from tidemill.batch.records import LEFT_WAITING, Records, SubmissionRecord, ended, tail_of
 from tidemill.batch.run import Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
@@ -88,6 +88,7 @@ class GridEngineBatchSystem:
         self._missing_since_s: dict[str, float] = {}
         self._accounts: dict[str, Status] = {}
         self._failed: dict[str, Status] = {}
+        self._waited: set[str] = set()  #: allocations that waited when Grid Engine showed them last
         self._asked_accounting_s = -ACCOUNTING_EVERY_S
 
     # ---- contract ----
@@ -126,6 +127,8 @@ class GridEngineBatchSystem:
             if row is not None:
                 self._missing_since_s.pop(name, None)
                 answers[name] = self._told(name, row)
+                is_waiting = answers[name].state is AllocationState.QUEUED
+                (self._waited.add if is_waiting else self._waited.discard)(name)
             else:
                 answers[name] = self._left(name)
         self._delete_errors([found[name] for name in names if name in found and found[name].is_error])
@@ -224,6 +227,7 @@ class GridEngineBatchSystem:
         for name in names:
             for kept in (self._missing_since_s, self._accounts, self._failed):
                 kept.pop(name, None)
+            self._waited.discard(name)
         gone = set(submissions)
         self._ours = {key: is_ours for key, is_ours in self._ours.items() if key[1] not in gone}
         self._records.forget(names, submissions)
@@ -308,6 +312,7 @@ class GridEngineBatchSystem:
             nodes=row.hosts,
             started_s=row.started_s if row.runs else None,
             ends_s=ends_s if row.runs else None,
+            cores=row.slots,
             requeued=int("R" in row.state),
         )
 
@@ -328,6 +333,12 @@ class GridEngineBatchSystem:
             return self._accounts[name]
         now_s = clock.monotonic_s()
         since_s = self._missing_since_s.setdefault(name, now_s)
+        if (
+            name in self._waited
+            and now_s - since_s > self._config.word_s
+            and not self._records.has_started(name)
+        ):
+            return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason=LEFT_WAITING)
         gone = now_s - since_s > self._config.unknown_s
         return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
 

@@ -109,6 +109,7 @@ def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
     return Facts(
         system=f"Grid Engine ({version[0].strip()})" if version else "Grid Engine",
         partitions=partitions,
+        nodes=seen.nodes,
         accounts=_lines(budget, ["qconf", "-sprjl"]),
         array_max=whole(settings.get("max_aj_tasks", "")) or 0,
         submits_max=jobs_max or None,
@@ -181,6 +182,7 @@ def _running(row: Row, limits: dict[tuple[str, str], float | None], *, whole: bo
         ends_s=FAR_FUTURE_S if limit is None else started_s + limit,
         submitted_s=row.submitted_s,
         partition=row.queue,
+        cores=row.slots,
         whole=whole,
         ours=ours,
     )

@@ -44,7 +44,7 @@ from tidemill.batch.pbs.replies import (
     variables,
 )
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import Records, SubmissionRecord, ended, tail_of
+from tidemill.batch.records import LEFT_WAITING, Records, SubmissionRecord, ended, tail_of
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
@@ -94,6 +94,7 @@ class PbsBatchSystem:
         self.knows_numbers = True
         self._asked_server_s = 0.0
         self._is_scheduled = True
+        self._waited: set[str] = set()  #: allocations that waited when PBS showed them last
         self._is_planning = False  #: at the last poll, PBS planned the start of a regular job
         self._asked_scheduler_s = -SERVER_EVERY_S
 
@@ -149,6 +150,8 @@ class PbsBatchSystem:
                 self._missing_since_s.pop(name, None)
                 self._living.add(name)
                 answers[name] = self._told(name, job)
+                is_waiting = answers[name].state is AllocationState.QUEUED
+                (self._waited.add if is_waiting else self._waited.discard)(name)
         unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
         if unclear and self._ask_history(unclear):
             answers.update({name: self._final[name] for name in unclear if name in self._final})
@@ -308,8 +311,8 @@ class PbsBatchSystem:
         for name in names:
             for kept in (self._final, self._missing_since_s):
                 kept.pop(name, None)
-            self._suspended.discard(name)
-            self._living.discard(name)
+            for names_kept in (self._suspended, self._living, self._waited):
+                names_kept.discard(name)
         for name in submissions:
             self._sought_s.pop(name, None)
         self._records.forget(names, submissions)
@@ -460,6 +463,8 @@ class PbsBatchSystem:
             nodes=self._hosts(job) if active else (),
             started_s=started_s,
             ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
+            cores=read_number(text_of(job, "Resource_List", "ncpus")),
+            gpus=read_number(text_of(job, "Resource_List", "ngpus")),
             requeued=max(0, read_number(text_of(job, "run_count")) - 1),
             suspended=state in _SUSPENDED,
         )
@@ -479,6 +484,12 @@ class PbsBatchSystem:
             return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="we ended it")
         now_s = clock.monotonic_s()
         since_s = self._missing_since_s.setdefault(name, now_s)
+        if (
+            name in self._waited
+            and now_s - since_s > self._config.word_s
+            and not self._records.has_started(name)
+        ):
+            return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason=LEFT_WAITING)
         gone = now_s - since_s > self._config.unknown_s
         return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
 
@@ -493,7 +504,10 @@ class PbsBatchSystem:
         tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
         reason = f"Exit_status {status or 'none'}: {comment[:300]}"
         told = ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
-        return msgspec.structs.replace(told, nodes=self._hosts(job))
+        ended_s = read_time(text_of(job, "obittime"), clock.now_s()) if text_of(job, "obittime") else None
+        return msgspec.structs.replace(
+            told, nodes=self._hosts(job), ended_s=None if ended_s is None else float(ended_s)
+        )
 
     def _hosts(self, job: Record) -> tuple[str, ...]:
         """The nodes of a job by the names that they have in a snapshot."""

@@ -12,6 +12,9 @@ AWAY = {"offline", "down", "stale", "state-unknown", "unresolvable", "maintenanc
 WAKING = {"provisioning", "wait-provisioning", "initializing", "provision"}
 SLEEPING = {"sleep", "sleeping"}
 FULL = {"job-busy", "job-exclusive", "busy"}
+_WHOLE = ("default_excl", "default_exclhost", "force_excl", "force_exclhost")
+"""Words of `sharing` for vnodes that a job gets as a whole (pbs_node_attributes(7B))."""
+
 _PLAIN = {"ncpus", "mem", "vmem", "host", "vnode", "mpiprocs"}
 
 
@@ -32,15 +35,18 @@ def read_partitions(queues: dict[str, Record], nodes: list[Node], default: str) 
         if text_of(each, "queue_type").startswith("R") and "route_destinations" in each:
             continue
         width_max = text_of(each, "resources_max", "nodect")
+        inside = [node for node in nodes if name in node.partitions]
+        words = {word for node in inside for word in node.sharing.split(",") if word}
         partition = Partition(
             name=name,
-            nodes=tuple(node.name for node in nodes if name in node.partitions),
+            nodes=tuple(node.name for node in inside),
             walltime_max_s=read_duration(text_of(each, "resources_max", "walltime")),
             width_max=read_number(width_max) if width_max else None,
             width_min=max(1, read_number(text_of(each, "resources_min", "nodect"))),
             is_up=text_of(each, "enabled") == "True" and text_of(each, "started") == "True",
             is_default=name == first,
-            is_shared=True,
+            is_shared=not words or not all(word.endswith(_WHOLE) for word in words),
+            sharing=f"sharing={','.join(sorted(words))}" if words else "",
             tier=read_number(text_of(each, "Priority")) or 1,
         )
         found.append(partition)
@@ -78,6 +84,7 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         ),
         features=tuple(sorted(_features(resources))),
         devices=(("gpu", gpus),) if gpus else (),
+        sharing=",".join(sorted(sharing - {""})),
         word=",".join(sorted(states)),
     )
 

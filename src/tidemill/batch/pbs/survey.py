@@ -196,7 +196,9 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
             cores_per_node=min((nodes[name].cores for name in each.nodes), default=0),
             memory_mb_per_node=min((nodes[name].memory_mb for name in each.nodes), default=0),
             walltime_max_s=each.walltime_max_s,
+            width_max=each.width_max,
             is_shared=each.is_shared,
+            sharing=each.sharing,
             usable=each.is_up,
             why_not="" if each.is_up else "not enabled, or not started",
         )
@@ -214,6 +216,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
     return Facts(
         system=f"PBS {text_of(server, 'pbs_version')}".strip(),
         partitions=partitions,
+        nodes=seen.nodes,
         array_max=read_number(text_of(server, "max_array_size") or "10000"),
         jobs_max=_generic(text_of(server, "max_run")),
         submits_max=_generic(text_of(server, "max_queued")),
@@ -264,6 +267,7 @@ def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) 
         ends_s=FAR_FUTURE_S if limit_s is None else started_s + limit_s,
         submitted_s=read_time(text_of(job, "qtime"), now_s),
         partition=text_of(job, "queue"),
+        cores=read_number(text_of(job, "Resource_List", "ncpus")),
         whole="excl" in text_of(job, "Resource_List", "place"),
         ours=ours,
     )

@@ -119,6 +119,7 @@ def _running(job: dict[str, Any], is_ours: Callable[[str, str, str], bool]) -> R
         ends_s=number(job.get("end_time")) or FAR_FUTURE_S,
         submitted_s=number(job.get("submit_time")),
         partition=sys.intern(str(job.get("partition", ""))),
+        cores=int(number(job.get("cpus")) or 0),
         whole=_is_whole(job),
         ours=is_ours(user, str(job.get("name", "")), str(job.get("comment", ""))),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.batch.launch import describe
 from tidemill.batch.polite import Budget
-from tidemill.batch.run import CommandResult
+from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import text
 from tidemill.batch.slurm.survey import Survey, array_max, can_account
 from tidemill.errors import SiteError
@@ -18,6 +18,14 @@ _TELLING = (
     "SlurmctldParameters", "EnforcePartLimits", "PrologFlags", "SuspendTime",
 )  # fmt: skip
 """Settings that matter to a guest (slurm.conf(5))."""
+
+
+_OF_ACCOUNT = ("MaxWall", "MaxTRES", "GrpTRES", "GrpJobs", "GrpWall")
+_OF_QOS = (*_OF_ACCOUNT, "MaxTRESPU", "MaxJobsPU", "MaxSubmitPU", "MinTRES")
+"""Limits that jobs of whole nodes can meet (sacctmgr(1)), besides the numbers of jobs that `_associations` reads."""
+
+LIMITS_MAX = 12
+"""More lines of limits are of accounts and QOS that the site does not use."""
 
 
 def find_facts(budget: Budget, survey: Survey, user: str) -> Facts:
@@ -38,11 +46,14 @@ def find_facts(budget: Budget, survey: Survey, user: str) -> Facts:
     return Facts(
         system=f"Slurm {settings.get('SLURM_VERSION', '')}".strip(),
         partitions=[_partition(each, nodes) for each in partitions],
+        nodes=nodes,
         accounts=accounts,
         qos=qos,
         array_max=array_max(settings),
         jobs_max=jobs_max,
         submits_max=submits_max,
+        limits=[] if granted is None else _limits(budget, user, qos, notes),
+        is_accounted=granted is not None,
         others_hidden=hidden,
         preempts="" if preempts == "none" else preempts,
         architectures=_architectures(budget, notes),
@@ -67,7 +78,10 @@ def _partition(partition: Partition, nodes: list[Node]) -> PartitionFacts:
         memory_mb_per_node=min((node.memory_mb for node in working), default=0),
         features=sorted(features),
         walltime_max_s=partition.walltime_max_s,
+        width_max=partition.width_max,
         is_shared=partition.is_shared,
+        sharing=partition.sharing,
+        accounts=list(partition.accounts),
         tier=partition.tier,
         preempted=partition.preempted,
         usable=partition.is_up and bool(inside),
@@ -101,6 +115,40 @@ def _associations(
         min(limits[0], default=None),
         min(limits[1], default=None),
     )
+
+
+def _limits(budget: Budget, user: str, qos: list[str], notes: list[str]) -> list[str]:
+    """Limits in Slurm's words, such as `account phys: MaxWall=02:00:00, GrpTRES=cpu=64`."""
+    found = []
+    for kind, fields, words in (
+        ("account", _OF_ACCOUNT, ["assoc", f"user={user}"]),
+        ("QOS", _OF_QOS, ["qos", *qos]),
+    ):
+        if kind == "QOS" and not qos:
+            continue
+        first = "Account" if kind == "account" else "Name"
+        command = ["sacctmgr", "-n", "-P", "show", *words, f"format={','.join([first, *fields])}"]
+        reply = _asked(budget, command, notes)
+        for line in reply.output.decode(errors="replace").splitlines() if reply else []:
+            name, *values = line.split("|")
+            told = [f"{key}={value}" for key, value in zip(fields, values, strict=False) if value]
+            if told:
+                found.append(f"{kind} {name}: {', '.join(told)}")
+    return list(dict.fromkeys(found))[:LIMITS_MAX]
+
+
+def find_refusal(budget: Budget, words: list[str], script: bytes) -> str:
+    """Why `sbatch` would refuse this job now; empty where it would not, or cannot be asked. `--test-only` submits
+    nothing: slurmctld checks account, QOS, partition and limits (sbatch(1))."""
+    try:
+        reply = budget.act([*words, "--test-only"], stdin=script)
+        number = reply.output.decode(errors="replace").strip().partition(";")[0]
+        if reply.status == 0 and number.isdecimal():  # a wrapper of the centre has dropped the option
+            budget.act(["scancel", number])
+    except SiteError:
+        return ""
+    is_refused = reply.status != 0 and budget.refusal(reply) in (Refusal.DENIED, Refusal.LIMIT)
+    return reply.last_words if is_refused else ""
 
 
 def _architectures(budget: Budget, notes: list[str]) -> list[str]:

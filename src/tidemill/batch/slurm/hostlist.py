@@ -97,3 +97,37 @@ def fold(numbers: Iterable[int]) -> str:
         else:
             parts.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+_LAST_NUMBER = re.compile(r"(.*?)(\d{1,18})(\D*)", re.ASCII | re.DOTALL)
+
+
+def compress(names: Iterable[str]) -> str:
+    """`g[1-2],n[001-004,7],login` for hosts: those that differ in their last number are folded. `expand` undoes it, but
+    for the order."""
+    plain: list[str] = []
+    groups: dict[tuple[str, str, int], set[int]] = {}
+    for name in set(names):
+        match = _LAST_NUMBER.fullmatch(name)
+        if match is None:
+            plain.append(name)
+            continue
+        head, digits, tail = match.groups()
+        width = len(digits) if digits.startswith("0") else 0
+        groups.setdefault((head, tail, width), set()).add(int(digits))
+    # `09` and `10` are of one row: numbers without zeros in front join the row of their width
+    for (head, tail, width), numbers in sorted(groups.items()):
+        if width:
+            same = groups.get((head, tail, 0), set())
+            joined = {number for number in same if len(str(number)) == width}
+            numbers |= joined
+            same -= joined
+    found = [
+        f"{head}{_folded(numbers, width)}{tail}" for (head, tail, width), numbers in groups.items() if numbers
+    ]
+    return ",".join(sorted([*plain, *found]))
+
+
+def _folded(numbers: set[int], width: int) -> str:
+    text = re.sub(r"\d+", lambda match: match[0].zfill(width), fold(numbers))
+    return f"[{text}]" if len(numbers) > 1 else text

@@ -10,12 +10,12 @@ from tidemill.batch.names import carries_key, is_allocation_name
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.text import ELEMENTS_MAX, FIELD, OwnJob, records, value
 from tidemill.batch.slurm.times import parse_time
-from tidemill.batch.slurm.words import held, job_state
+from tidemill.batch.slurm.words import held, hopeless, job_state
 from tidemill.errors import ProtocolError
 from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
-RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,Comment,JobName"
+RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,AllocCPUS,AllocTRES,Comment,JobName"
 """sacct(1), with FIELD between."""
 
 _RANK = {AllocationState.ACTIVE: 0, AllocationState.QUEUED: 1}
@@ -57,9 +57,54 @@ def match(
                 fitting = fitting + [
                     job for job in folded.get(label, []) if any(index in each for each in job.folded)
                 ]
+                fitting += [job for job in singles.get((label, None), []) if _is_emptied(job)]
             if fitting:
                 found[name] = _ordered(fitting, renamed=label != base)
                 break
+    return found
+
+
+def _is_emptied(job: OwnJob) -> bool:
+    """Whether this row stands for what waited of an array until it was canceled: `15 CANCELLED` without elements, where
+    these went one by one (`scancel -u`, `scancel -t PENDING`; 22.05.8, tried)."""
+    return job_state(job.word, job.reason)[0] is AllocationState.CANCELED
+
+
+def canceled_while_waiting(batch_id: str) -> Status:
+    """The word on an element of an array that was canceled while it waited: Slurm keeps no record of it (22.05.8,
+    tried)."""
+    return Status(
+        answer=Answer.FOUND,
+        state=AllocationState.CANCELED,
+        batch_id=batch_id,
+        ending=Ending.CANCELED,
+        reason="canceled while it waited",
+    )
+
+
+def withdrawn(
+    missing: Collection[str],
+    jobs: Collection[OwnJob],
+    waited_s: Mapping[str, float],
+    *,
+    key: str,
+    since_s: float,
+) -> dict[str, Status]:
+    """Elements of arrays that were canceled alone while they waited: Slurm shows others of the array and not these.
+
+    `waited_s`: when each allocation was last seen waiting; `since_s`: since when Slurm has kept all jobs (MinJobAge).
+    An element that was seen later, and that Slurm does not show, has not started.
+    """
+    shown = {job.name: job.number for job in jobs if carries_key(job.comment, key)}
+    for job in jobs:
+        if job.is_cut:
+            shown.pop(job.name, None)  # which elements it lacks is not known
+    found = {}
+    for name in missing:
+        base, index = split_element(name)
+        seen_s = waited_s.get(name)
+        if index is not None and seen_s is not None and base in shown and seen_s > since_s:
+            found[name] = canceled_while_waiting(f"{shown[base]}_{index}")
     return found
 
 
@@ -94,6 +139,7 @@ def tell(match: Match) -> Status:
             batch_id=job.id,
             reason=reason,
             held=held(job.reason),
+            hopeless=hopeless(job.reason),
             requeued=int(again),
         )
     return Status(
@@ -105,6 +151,9 @@ def tell(match: Match) -> Status:
         nodes=expand(job.nodes),
         started_s=job.started_s,
         ends_s=job.ends_s,
+        ended_s=job.ends_s if state in ALLOCATION_FINAL else None,
+        cores=job.cores,
+        gpus=job.gpus,
         suspended=job.word.startswith("SUSPENDED"),
     )
 
@@ -152,14 +201,19 @@ def accounted(
     with AccountingStoreFlags=job_comment only): then the number received at submission must match."""
     wanted = set(names)
     found: dict[str, Status] = {}
+    folded: list[tuple[str, str, str, str]] = []
     for line in output.decode(errors="replace").split("\n"):
         row = line.split(FIELD)
-        if len(row) != 8:
+        if len(row) != 10:
             continue  # a comment or a name with a line break
-        number, word, code, start, end, nodes, comment, base = row
+        number, word, code, start, end, nodes, cores, resources, comment, base = row
         number, _, index = number.partition("_")
+        if index.startswith("["):
+            if carries_key(comment, key) or (not comment and numbers.get(base) == number):
+                folded.append((base, number, index, word))
+            continue
         name = f"{base}.{index}" if index else base
-        if name not in wanted or index.startswith("["):
+        if name not in wanted:
             continue
         if not (carries_key(comment, key) or (not comment and numbers.get(base) == number)):
             continue
@@ -179,5 +233,32 @@ def accounted(
             nodes=where,
             started_s=parse_time(start),
             ends_s=parse_time(end),
+            ended_s=parse_time(end),
+            cores=whole(cores) or 0,
+            gpus=_gpus(resources),
         )
+    return _unfolded(folded, wanted) | found
+
+
+def _unfolded(rows: Collection[tuple[str, str, str, str]], wanted: Collection[str]) -> dict[str, Status]:
+    """What one row says of the elements that never started: `16_[0-3]|CANCELLED by 1` (22.05.8; it names those, too,
+    that have rows of their own)."""
+    found: dict[str, Status] = {}
+    for base, number, text, word in rows:
+        if job_state(word)[0] is not AllocationState.CANCELED:
+            continue
+        try:
+            elements = expand_elements(text.strip("[]"), ELEMENTS_MAX)
+        except ProtocolError:
+            continue
+        for name in wanted:
+            name_base, index = split_element(name)
+            if name_base == base and index is not None and any(index in each for each in elements):
+                found[name] = canceled_while_waiting(f"{number}_{index}")
     return found
+
+
+def _gpus(resources: str) -> int:
+    """GPUs of sacct's AllocTRES, of all nodes: `billing=8,cpu=8,gres/gpu=2,node=1`."""
+    found = dict(each.split("=", 1) for each in resources.split(",") if "=" in each)
+    return whole(found.get("gres/gpu", "")) or 0

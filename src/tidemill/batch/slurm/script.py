@@ -11,11 +11,15 @@ import msgspec
 
 from tidemill.batch.contract import ELEMENT, BatchSubmission
 from tidemill.batch.launch import launch_words
+from tidemill.batch.slurm.hostlist import compress
 from tidemill.batch.slurm.times import minutes_up
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+AVOID_CHARS_MAX = 4000
+"""slurmctld keeps a list of excluded nodes with each job, and reads it in each cycle."""
+
 _NODES = 999_999_937
 """Stands for the number of nodes until the script knows it: that of an allocation that takes what there is."""
 
@@ -46,7 +50,10 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
     words += [f"--chdir={asked.directory}", f"--output={output}", "--open-mode=append", "--export=ALL"]
     words += [f"--nodes={s.nodes}" if nodes_min == s.nodes else f"--nodes={nodes_min}-{s.nodes}"]
     # `--ntasks-per-node` would make one node of a range (22.05.8, tried)
-    words += [f"--mincpus={s.cores}", "--exclusive", f"--time={limit}", "--no-requeue"]
+    words.append(f"--mincpus={s.cores}" if s.whole else f"--cpus-per-task={s.cores}")
+    if s.whole and not s.leaves_gpus:
+        words.append("--exclusive")  # gives all GPUs of the node, whatever `--gres` says (22.05.8, tried)
+    words += [f"--time={limit}", "--no-requeue"]
     if least < limit:
         words.append(f"--time-min={least}")
     if s.count > 1:
@@ -61,17 +68,26 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
     # its latest start in its command alone.
     if s.start_by_s is not None and least == limit:
         words.append(f"--deadline=now+{max(1, round(s.start_by_s + least * 60 - asked.now_s))}seconds")
+    avoid, features = _place(s)
     named = {
         "partition": s.partition or config.partition,
         "account": s.account or asked.account,
         "qos": config.qos,
         "reservation": config.reservation,
-        "constraint": "&".join([*config.features, *s.features]),
-        "exclude": ",".join([*config.exclude, *s.exclude]),
+        "constraint": "&".join([*config.features, *features]),
+        "exclude": compress([*config.exclude, *s.exclude, *avoid]),
         "nice": str(config.nice) if config.nice and s.polite else "",
     }
     words += [f"--{key}={text}" for key, text in named.items() if text]
     return [*words, *config.submit_options]
+
+
+def _place(submission: BatchSubmission) -> tuple[Sequence[str], Sequence[str]]:
+    """Nodes to exclude and features to ask for, so that a plan for one pool is not placed in another."""
+    s = submission
+    if len(compress(s.avoid)) <= AVOID_CHARS_MAX:
+        return s.avoid, s.features
+    return (), [*s.features, *(each for each in s.avoid_by if each not in s.features)]
 
 
 def script_text(submission: BatchSubmission, launcher: str, *, head: Sequence[str] = ()) -> bytes:

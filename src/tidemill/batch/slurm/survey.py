@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import pwd
 import secrets
 from collections.abc import Callable
 
@@ -10,6 +13,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.polite import Budget
 from tidemill.batch.slurm import document, text
+from tidemill.batch.slurm.limits import OwnLimit
 from tidemill.config.site import Cluster
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.log import Log
@@ -25,9 +29,9 @@ from tidemill.model.machine import (
 )
 
 SETTINGS_S = 3600.0
-PARTITIONS_S = 600.0
+PARTITIONS_S = 60.0
 RESERVATIONS_S = 120.0
-"""How long what changes rarely is believed."""
+"""How long what changes rarely is believed. Limits of partitions are read again at once when a job meets one."""
 
 LIVING = "PD,R,CG,S,CF,ST,SI,SO,RS,RQ,RF,RH,SE"
 _log = Log("slurm")
@@ -46,6 +50,7 @@ class Survey:
         self._partitions: tuple[float, list[Partition]] | None = None
         self._reservations: tuple[float, list[Reservation]] | None = None
         self._complained = False
+        self.own_limit = OwnLimit(budget, pwd.getpwuid(os.geteuid()).pw_name)
 
     def snapshot(self, is_ours: IsOurs) -> Snapshot:
         """The machine now. Raises SiteError, ProtocolError."""
@@ -55,6 +60,7 @@ class Survey:
         nodes = self.nodes()
         running, queued = self._jobs(is_ours, len(nodes))
         partitions = self.partitions()
+        self.own_limit.refresh()
         exclusive = {each.name for each in partitions if not each.is_shared}
         running = _whole(running, exclusive)
         return Snapshot(
@@ -68,6 +74,8 @@ class Survey:
             are_jobs_hidden="jobs" in self._private(),
             hidden=self._hidden(nodes),
             counts=text.counts(told),
+            walltime_max_s=self.own_limit.walltime_s,
+            walltime_by=self.own_limit.reason if self.own_limit.walltime_s is not None else "",
         )
 
     def glance(self) -> JobCounts | None:
@@ -100,6 +108,10 @@ class Survey:
                 found = [msgspec.structs.replace(each, is_shared=False) for each in found]
             self._partitions = clock.monotonic_s(), found
         return self._partitions[1]
+
+    def expire(self) -> None:
+        """Read the limits of partitions again with the next snapshot."""
+        self._partitions = None
 
     def _known_reservations(self) -> list[Reservation]:
         if self._reservations is None or clock.monotonic_s() - self._reservations[0] > RESERVATIONS_S:
@@ -191,3 +203,12 @@ def array_max(settings: dict[str, str]) -> int:
         return max(0, int(settings.get("MaxArraySize", "1001")) - 1)
     except ValueError:
         raise SiteError(f"Slurm says MaxArraySize={settings['MaxArraySize']}") from None
+
+
+def job_age_s(settings: dict[str, str]) -> float:
+    """How long squeue shows a job that has ended: MinJobAge, 300 s by default, for ever with 0 (slurm.conf(5)); 0 where
+    it cannot be read."""
+    number = settings.get("MinJobAge", "300").partition(" ")[0]
+    if not number.isdecimal():
+        return 0.0
+    return float(number) or math.inf

@@ -33,11 +33,11 @@ from tidemill.batch.polite import Budget
 from tidemill.batch.records import remove
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import own, text
-from tidemill.batch.slurm.facts import find_facts
+from tidemill.batch.slurm.facts import find_facts, find_refusal
 from tidemill.batch.slurm.script import Asked, output_path, script_text, submit_words
-from tidemill.batch.slurm.survey import Survey, can_account
+from tidemill.batch.slurm.survey import Survey, can_account, job_age_s
 from tidemill.batch.slurm.times import minutes_up, time_text
-from tidemill.batch.slurm.words import REFUSALS
+from tidemill.batch.slurm.words import REFUSALS, limit_named
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.files import make_directories, write_durable
@@ -50,6 +50,9 @@ ENDED_MAX = 100_000
 
 ACCOUNTED_NAMES_MAX = 500
 ACCOUNTED_DAYS = 14
+TRIAL_S = 60.0
+"""Limit of a job that is never submitted: within every limit of a partition."""
+
 USED_MARGIN_S = 60.0
 """A limit is never set below the time used and this: a limit in the past kills at once, one in minutes rounds."""
 
@@ -74,6 +77,9 @@ class SlurmBatchSystem:
         self._numbers: dict[str, str] = {}  # of submissions, by name
         self._ended: dict[str, Status] = {}
         self._missing_since: dict[str, float] = {}
+        self._waited_s: dict[
+            str, float
+        ] = {}  #: allocations that waited when Slurm was last asked, and when that was
         try:
             for name in ("scripts", "output"):
                 make_directories(directory / name, 0o022)
@@ -84,14 +90,7 @@ class SlurmBatchSystem:
         """Submit with `sbatch` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
         script = script_text(submission, self._launcher, head=self._config.script_head)
-        asked = Asked(
-            directory=self._directory,
-            comment=compose_comment(self._key, submission.comment),
-            account=self._account,
-            launcher=self._launcher,
-            now_s=clock.now_us() / 1e6,
-        )
-        words = submit_words(submission, self._config, asked)
+        words = submit_words(submission, self._config, self._asked(submission))
         if self._is_submitted(name):
             known = self._number(name) or self._find_number(name)
             if known:
@@ -101,6 +100,8 @@ class SlurmBatchSystem:
         line = (reply.output.decode(errors="replace").strip().splitlines()[-1:] or [""])[0]
         number, _, cluster = line.partition(";")  # `id` or `id;cluster`
         if reply.status != 0 or not number.isdecimal():
+            self._survey.expire()  # a limit that has changed may be why
+            self._survey.own_limit.met(submission.walltime_s, limit_named(reply.errors))
             raise self._not_submitted(name, reply)
         if cluster and cluster != self._survey.settings().get("ClusterName", cluster):
             raise self._sent_elsewhere(name, number, cluster)
@@ -113,10 +114,15 @@ class SlurmBatchSystem:
         confirming it, the surplus one is canceled."""
         if not names:
             return {}
-        matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
+        jobs = self._own_jobs()
+        matches = own.match(names, jobs, key=self._key, numbers=self._read_numbers(names))
         answers = {name: self._told(name, own.tell(found[0])) for name, found in matches.items()}
         missing = [name for name in names if name not in answers]
         answers |= {name: self._ended[name] for name in missing if name in self._ended}
+        missing = [name for name in missing if name not in answers]
+        answers |= self._withdrawn(missing, jobs)
+        self._note_waiting(answers)
+        self._note_limits(matches, answers)
         missing = [name for name in missing if name not in answers]
         left = [name for name in missing if self._is_submitted(split_element(name)[0])]
         if left and can_account(self._survey.settings()):
@@ -156,14 +162,7 @@ class SlurmBatchSystem:
             if (
                 each.job.folded
             ):  # Slurm keeps no record of a waiting element that was canceled (22.05.8, tried)
-                told = Status(
-                    answer=Answer.FOUND,
-                    state=AllocationState.CANCELED,
-                    batch_id=each.job.id,
-                    ending=Ending.CANCELED,
-                    reason="canceled while it waited",
-                )
-                self._remember(name, told)
+                self._remember(name, own.canceled_while_waiting(each.job.id))
         unseen = [name for name in names if name not in matches and name not in self._ended]
         if unseen:
             self._scancel([*self.plain(unseen).shown.values()])
@@ -223,7 +222,15 @@ class SlurmBatchSystem:
 
     def facts(self) -> Facts:
         """Gather what a newcomer needs to know about the machine."""
-        return find_facts(self._budget, self._survey, self._user)
+        facts = find_facts(self._budget, self._survey, self._user)
+        if not self._config.partition and not any(each.is_default for each in facts.partitions):
+            return facts  # `sbatch` needs the name of one
+        trial = BatchSubmission(
+            name="tm-trial", command=["/bin/true"], nodes=1, cores=1, memory_mb=0, walltime_s=TRIAL_S
+        )
+        words = submit_words(trial, self._config, self._asked(trial))
+        refused = find_refusal(self._budget, words, script_text(trial, self._launcher))
+        return msgspec.structs.replace(facts, refused=refused)
 
     def output(self, name: str) -> Path:
         """Return the file that holds what the allocation printed."""
@@ -238,6 +245,15 @@ class SlurmBatchSystem:
             self._numbers.pop(name, None)
         scripts = [self._script(name) for name in submissions]
         remove([*map(self.output, names), *scripts, *(each.with_suffix(".id") for each in scripts)])
+
+    def _asked(self, submission: BatchSubmission) -> Asked:
+        return Asked(
+            directory=self._directory,
+            comment=compose_comment(self._key, submission.comment),
+            account=self._account,
+            launcher=self._launcher,
+            now_s=clock.now_us() / 1e6,
+        )
 
     def _own_jobs(self) -> list[text.OwnJob]:
         """All jobs of our user, by one query."""
@@ -266,6 +282,27 @@ class SlurmBatchSystem:
             self._ended.pop(next(iter(self._ended)))
         self._ended[name] = status
         return status
+
+    def _note_limits(self, matches: Mapping[str, list[own.Match]], answers: Mapping[str, Status]) -> None:
+        """Learn from jobs that a limit keeps from ever starting: the limits have changed since they were read."""
+        told = {(answers[name].hopeless, found[0].job.limit_s or 0.0) for name, found in matches.items()}
+        for reason, limit_s in sorted(each for each in told if each[0]):
+            self._survey.expire()
+            self._survey.own_limit.met(limit_s, reason)
+
+    def _note_waiting(self, answers: Mapping[str, Status]) -> None:
+        now_s = clock.monotonic_s()
+        self._waited_s = {
+            name: now_s for name, each in answers.items() if each.state is AllocationState.QUEUED
+        }
+
+    def _withdrawn(self, missing: Collection[str], jobs: Collection[text.OwnJob]) -> dict[str, Status]:
+        """See `own.withdrawn`. Nothing is asked for where no such element was seen waiting before."""
+        if not any(name in self._waited_s for name in missing):
+            return {}
+        since_s = clock.monotonic_s() - job_age_s(self._survey.settings())
+        found = own.withdrawn(missing, jobs, self._waited_s, key=self._key, since_s=since_s)
+        return {name: self._remember(name, status) for name, status in found.items()}
 
     def _vanished(self, name: str) -> Status:
         """Neither queue nor accounting know it."""

@@ -28,8 +28,9 @@ RECORD, FIELD = "\x1e", "\x1f"
 ELEMENTS_MAX = 1_000_000
 UNREADABLE_SHARE_MAX = 0.02
 
-OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVjk")
-"""squeue(1): id, state, user, reason, nodes, start, end, submission, name, comment."""
+OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVCDhbljk")
+"""squeue(1): id, state, user, reason, nodes, start, end, submission, CPUs, node count, sharing, resources of each node
+that were asked for, limit, name, comment."""
 
 ALL_FIELDS = FIELD.join(f"%{letter}" for letter in "ituDNSelVPfrQYvCmhjk")
 """Besides: node count, limit, partitions, features, priority, planned nodes, reservation, CPUs, memory, sharing."""
@@ -50,6 +51,12 @@ class OwnJob(NamedTuple):
     submitted_s: float | None
     name: str
     comment: str
+    cores: int = 0  #: CPUs of all its nodes, as `AllocCPUS` of sacct
+    gpus: int | None = None  #: of all its nodes; None = those of its nodes, which it has for itself
+    limit_s: float | None = None
+    is_cut: bool = (
+        False  #: `folded` lacks elements: squeue shows 64 bytes of a list (squeue(1), SLURM_BITSTR_LEN)
+    )
 
     @property
     def id(self) -> str:
@@ -84,17 +91,32 @@ def rows(output: bytes, fields: int, record: str = RECORD) -> Iterator[list[str]
 def own_jobs(output: bytes) -> list[OwnJob]:
     """Our user's jobs. Raises ProtocolError."""
     found = []
-    for row in rows(output, 10):
+    for row in rows(output, 15):
         if row is None:
             continue  # a name with our separators: of our user, but none that we made
         number, index, elements = _numbers(row[0])
         found.append(
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
-                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[8], row[9],
+                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[13], row[14], _count_or_0(row[8]),
+                held_gpus(row[11], _count_or_0(row[9]), whole=row[10] in _WHOLE), parse_span(row[12]), "..." in row[0],
             )
         )  # fmt: skip
     return found
+
+
+def held_gpus(each_node: str, nodes: int, *, whole: bool) -> int | None:
+    """GPUs of a job, by what it asked for on each node: `gres/gpu:a100:2`, `gres:gpu:2`, `N/A`. A job that has its
+    nodes for itself and did not ask for any holds those of its nodes all the same (None)."""
+    asked = dict(devices(each_node.replace("gres/", "").replace("gres:", ""))).get("gpu", 0)
+    return asked * nodes if asked or not whole else None
+
+
+def _count_or_0(text: str) -> int:
+    try:
+        return count(text)
+    except ValueError:
+        return 0
 
 
 def _numbers(text: str) -> tuple[str, int | None, tuple[range, ...]]:
@@ -139,6 +161,7 @@ def everybody(
     return Everybody(running, queued, unreadable)
 
 
+_WHOLE = ("NO", "EXCLUSIVE")  #: words of squeue for a job that has its nodes for itself
 _ENDED = frozenset({"CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "RV"})
 
 
@@ -157,7 +180,8 @@ def _running(row: list[str], is_ours: Callable[[str, str, str], bool]) -> Runnin
         ends_s=parse_time(end) or FAR_FUTURE_S,
         submitted_s=parse_time(submitted),
         partition=sys.intern(partition),
-        whole=row[17] in ("NO", "EXCLUSIVE"),
+        cores=count(row[15]),
+        whole=row[17] in _WHOLE,
         ours=is_ours(user, name, comment),
     )
 
@@ -187,7 +211,7 @@ def _queued(row: list[str], is_ours: Callable[[str, str, str], bool], most: int)
         planned_nodes=planned_nodes,
         reservation="" if reservation in ("(null)", "") else reservation,
         eligible=is_eligible(reason, _finite(priority)),
-        whole=sharing in ("NO", "EXCLUSIVE"),
+        whole=sharing in _WHOLE,
         reason=sys.intern(reason),
         ours=is_ours(user, name, comment),
     )
@@ -369,6 +393,11 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
                 is_up=value(line, "State") == "UP",
                 is_default=value(line, "Default") == "YES",
                 is_shared=not value(line, "OverSubscribe").startswith("EXCLUSIVE"),
+                gives_all=value(line, "OverSubscribe").startswith("EXCLUSIVE"),
+                sharing=f"OverSubscribe={value(line, 'OverSubscribe')}"
+                if value(line, "OverSubscribe")
+                else "",
+                accounts=() if value(line, "AllowAccounts") == "ALL" else _list(value(line, "AllowAccounts")),
                 tier=1 if tier is None else tier,
                 preempted=mode if preempts and mode in ("cancel", "requeue", "suspend") else "",
                 grace_s=float(seconds) if seconds is not None else parse_span(grace) or 0.0,

@@ -7,6 +7,7 @@ slurm_errno.c; those of the client's own are quoted from src/common/slurm_protoc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from tidemill.batch.contract import Ending
@@ -35,6 +36,7 @@ REFUSALS = (
     ("unable to connect to database", Refusal.AWAY),
     ("problem talking to the database", Refusal.AWAY),
     ("accounting storage is disabled", Refusal.UNKNOWN),
+    ("maxwalldurationperjoblimit", Refusal.DENIED),  # of a QOS with DenyOnLimit
     ("job violates accounting/qos policy", Refusal.LIMIT),
     ("job submit limit", Refusal.LIMIT),
     ("maxjobcount", Refusal.LIMIT),
@@ -151,6 +153,33 @@ def held(reason: str) -> str:
     for each in reason.split(","):
         used_up = each.startswith(("AssocGrp", "QOSGrp")) and "Minutes" in each and "Run" not in each
         if used_up or each in _HELD:
+            return each
+    return ""
+
+
+_TOO_LONG = re.compile(
+    r"PartitionTimeLimit|(?:Assoc|QOS)MaxWall\w*|(?:Assoc|QOS)Max\w+MinutesPerJob\w*", re.ASCII
+)
+_NEVER = re.compile(
+    r"PartitionNodeLimit|MaxMemPerLimit|(?:Assoc|QOS)Max\w+Per(?:Job|Node)\w*|QOSMin\w+", re.ASCII
+)  # limits of a job's size; those of a user or account at a time pass by themselves
+
+
+def is_too_long(reason: str) -> bool:
+    """Whether a job waits for ever because it asks for more time than a limit allows."""
+    return any(_TOO_LONG.fullmatch(each) for each in reason.split(","))
+
+
+def limit_named(errors: str) -> str:
+    """Which limit an error of sbatch names: `sbatch: error: QOSMaxWallDurationPerJobLimit`; empty = none."""
+    match = _TOO_LONG.search(errors)
+    return match[0] if match else ""
+
+
+def hopeless(reason: str) -> str:
+    """The reason, if a limit of the partition, QOS or association keeps the job from ever starting as it is."""
+    for each in reason.split(","):
+        if _TOO_LONG.fullmatch(each) or _NEVER.fullmatch(each):
             return each
     return ""
 

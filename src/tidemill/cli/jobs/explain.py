@@ -7,9 +7,11 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from tidemill import clock
-from tidemill.cli.arguments import Command, client_of
+from tidemill.cli.arguments import Command, Parser, client_of
+from tidemill.cli.arriving import outputs_lines
 from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import check_events, define_events, one_job
+from tidemill.cli.progress import waiting_text
 from tidemill.cli.terminal import show, show_json
 from tidemill.model.job import STRESS_REASON
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
@@ -25,12 +27,36 @@ REASON_CHARACTERS_MIN = 20
 """A shorter reason, such as `exit status 1`, says nothing about which failure it is."""
 
 
+def define_explain(parser: Parser) -> None:
+    """Options of `job explain`."""
+    define_one(parser)
+    define_events(parser, "say what is with these events")
+
+
+def _explain_events(client: Client, detail: JobDetail, args: Namespace) -> int:
+    """Print what is with some events of a job."""
+    check_events(detail, args.events)
+    from tidemill.client.event_states import lines, read_failures, states
+
+    failures = read_failures(client, detail.row.id) if detail.failed else []
+    found = states(detail, failures, args.events, now_us=clock.now_us())
+    if args.json:
+        rows = [{"events": str(which), "state": text} for which, text in found]
+        show_json({"job": detail.row.id, "state": detail.row.state, "events": rows})
+        return 0
+    for line in lines(found):
+        show(line)
+    return 0
+
+
 def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, how far it is, or how it ended."""
     from tidemill.report.query import step_of
 
     client = client_of(args)
     detail = client.job(one_job(client, args.job))
+    if args.events is not None:
+        return _explain_events(client, detail, args)
     row = detail.row
     last = detail.failures[0] if detail.failures else None
     is_over = row.state == "COMPLETED" or detail.archived
@@ -87,10 +113,11 @@ def story(detail: JobDetail, *, now_us: int) -> list[str]:
         return _ended(detail)
     lines = []
     if detail.waits_for != AT_WORK:
-        lines.append(f"it waits for: {detail.waits_for}")
-        lines += [f"to change it: {detail.waits_hint}"] if detail.waits_hint else []
+        lines.append(f"why: {waiting_text(detail.waits_for, detail.waits_hint)}")
         if detail.row.events_leased:
             lines.append(f"{_leased_text(detail.row.events_leased, 'of its events')} to a site now")
+        if detail.outputs:  # what has arrived stays where it is while the rest waits
+            lines += [f"output {each}" for each in outputs_lines(detail)]
     else:
         lines += _at_work(detail, now_us=now_us)
     most = detail.spec.running_max
@@ -106,9 +133,8 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
     row = detail.row
     site = row.site or next((each.site for each in detail.attempts), None)
     ran_s = _ran_s(detail, now_us=now_us)
-    lines = [
-        f"nothing holds it up: it has run for {duration_text(ran_s)}" + (f" at site {site}" if site else "")
-    ]
+    where = f"site {site}" if site else "a site"
+    lines = [f"nothing holds it up: it runs at {where}, which has had it for {duration_text(ran_s)}"]
     failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
     if row.events > 1:
         lines.append(
@@ -116,11 +142,12 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
             f"{_leased_text(row.events_leased)} to the site"
         )
     rate = ratio(row.events_done, ran_s)
-    left = row.events - row.events_done - row.events_failed
+    left = row.events - row.events_done - row.events_failed - row.events_canceled
     if row.events_done and rate:
         lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
     else:
         lines.append(_limit_text(detail.spec.resources))
+    lines += [f"output {each}" for each in outputs_lines(detail)]
     lines.append(f"`tidemill attach {row.campaign}` follows it, `tidemill job cancel {row.id}` ends it")
     return lines
 
@@ -161,6 +188,7 @@ def _ended(detail: JobDetail) -> list[str]:
     lines = []
     counts = f"{count_text(row.events_done)} of {count_text(row.events)} events done"
     counts += f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+    counts += f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
     if row.started_us and row.ended_us:
         counts += f", in {duration_text((row.ended_us - row.started_us) / 1e6)}"
         waited_s = (row.started_us - row.created_us) / 1e6
@@ -239,4 +267,4 @@ def _show_routes(detail: JobDetail) -> None:
         show(f"and {more} more inputs: `tidemill job explain --json {detail.row.id}`")
 
 
-COMMANDS = {"job explain": Command(define_one, explain, "tidemill job explain 7")}
+COMMANDS = {"job explain": Command(define_explain, explain, "tidemill job explain 7")}

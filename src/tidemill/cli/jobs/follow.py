@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from tidemill.cli.arriving import ArrivalNotice
+from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import TidemillError
 from tidemill.model.quantities import count_text, counted_text
@@ -25,18 +27,19 @@ def follow(
 ) -> tuple[CampaignRow, bool]:
     """Wait until jobs have ended (none named = all of the campaign). The first Ctrl-C cancels them, the second stops
     waiting; without `cancels` the first one does."""
-    from tidemill.cli.progress import Progress, WaitingCause, WaitingNotice
-
     interrupted = False
     client.notice = None if quiet else say
     if not quiet:
         what = jobs_text(sent.jobs) if sent.jobs else "all jobs"
         say(f"following {what} of campaign `{sent.campaign}`")
     patience = WaitingNotice(WaitingCause(client, set(sent.jobs)))
+    arrival = ArrivalNotice(client, sent.jobs)
 
     def look(row: CampaignRow) -> None:
         progress(row)
         patience(row)
+        if not quiet:
+            arrival(row)
 
     with Progress(what=sent.campaign, quiet=quiet) as progress:
         while True:
@@ -130,7 +133,8 @@ def states_text(states: Mapping[str, int]) -> str:
 def counts_text(row: JobRow) -> str:
     """`PARTIAL: 980 of 1,000 events done, 20 failed`."""
     failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
-    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
+    canceled = f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
+    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}{canceled}"
 
 
 def tell_failures(

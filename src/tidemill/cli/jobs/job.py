@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import define_events, job_of_events, one_job, told
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import (
@@ -46,9 +47,16 @@ def define_many(parser: Parser) -> None:
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
 
 
+def define_cancel(parser: Parser) -> None:
+    """Options of `job cancel`."""
+    define_many(parser)
+    define_events(parser, "cancel only these events of the job")
+
+
 def define_retry(parser: Parser) -> None:
     """Options of `job retry`."""
     define_many(parser)
+    define_events(parser, "run again only these events of the job, which failed or were canceled")
     define_changes(parser)
     parser.add_argument(
         "--wait",
@@ -88,7 +96,10 @@ def show_job(args: Namespace) -> int:
         show(f"ward         {stay_text(stay)}")
     _show_failures(detail.failures)
     for output in detail.outputs:
-        show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
+        if output.sha256:
+            show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
+    for line in outputs_lines(detail):
+        show(f"output       {line}")
     return 0
 
 
@@ -106,6 +117,7 @@ def stay_text(stay: StayRow) -> str:
 def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     from tidemill import clock
     from tidemill.model.seed import seed
+    from tidemill.wire.api import JobOutput
 
     row, usage = detail.row, detail.usage
     what = row.app if detail.spec.command is None else " ".join(detail.spec.command)
@@ -114,8 +126,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         ("campaign", row.campaign),
         ("runs", what),
         ("state", state_text(row)),
-        ("events", f"{count_text(row.events_done)} done, {count_text(row.events_failed)} failed"
-         f" of {count_text(row.events)}"),
+        ("events", _events_text(row)),
         *[("limits", text) for text in [limits_text(detail.spec.resources)] if text],
         ("site", row.site or "-"),
         ("seeds", f"{seed(detail.seed_base, 0)} to {seed(detail.seed_base, row.events - 1)}"),
@@ -129,11 +140,11 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
         facts.append(("used", f"{duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share},"
                       f" at most {bytes_text(usage.rss_kb * 1024)} of memory"))  # fmt: skip
-    if detail.failed:
-        facts.append(("failed", detail.failed))
+    facts += _ended_lists(detail)
     if detail.kept is not None:
         where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
-        facts.append(("undelivered", f"{detail.kept.events} ({where})"))
+        found = [JobOutput(job=row.id, output=each) for each in detail.outputs]
+        facts += [("undelivered", f"{each.events} ({where})") for each in still_kept([detail.kept], found)]
         if is_acceptable(detail):
             facts.append(("", f"`tidemill job accept {row.id}` delivers them as they are"))
     if detail.waits_for:
@@ -145,12 +156,23 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     return facts
 
 
+def _events_text(row: JobRow) -> str:
+    canceled = f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
+    done, failed = count_text(row.events_done), count_text(row.events_failed)
+    return f"{done} done, {failed} failed{canceled} of {count_text(row.events)}"
+
+
+def _ended_lists(detail: JobDetail) -> list[tuple[str, str]]:
+    """Events that are not done, and will not be."""
+    return [(name, text) for name, text in (("failed", detail.failed), ("canceled", detail.canceled)) if text]
+
+
 def _waits_text(cause: str, hint: str | None) -> str:
     from tidemill.wire.api import AT_WORK
 
     if cause == AT_WORK:
         return f"nothing: {hint}" if hint else "nothing"
-    return cause + (f" ({hint})" if hint else "")
+    return hint or cause
 
 
 def limits_text(need: Resources) -> str:
@@ -192,7 +214,7 @@ def state_text(row: JobRow) -> str:
     """The state, with the reason."""
     from tidemill.model.state import told_reason
 
-    return row.state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
+    return row.shown_state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
 
 
 def _show_failures(failures: list[FailureRow]) -> None:
@@ -219,7 +241,9 @@ def _failure_lines(each: FailureRow) -> list[str]:
 
 
 def cancel(args: Namespace) -> int:
-    """Cancel jobs or a campaign."""
+    """Cancel jobs, a campaign, or some events of a job."""
+    if args.events is not None:
+        return _act_on_events(args, "cancel", done="canceled", not_done="had ended already")
     return _act(args, "cancel", "canceled", "had ended already")
 
 
@@ -230,6 +254,14 @@ def retry(args: Namespace) -> int:
     if args.wait and not args.jobs:
         raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")
     changes = changes_of(args)
+    if args.events is not None:
+        if changes is not None:
+            raise ConfigError(
+                "`--events` cannot be combined with options that change the job",
+                hint="change the job first: `tidemill job retry JOB` with these options, without --events",
+            )
+        code = _act_on_events(args, "retry", done="run again", not_done="did not change")
+        return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
     if changes is not None and changes.output_dir and client_of(args).place.is_own:
         check_output_dir(Path(changes.output_dir), args.campaign or "")
     more = {} if changes is None else {"changes": changes}
@@ -267,6 +299,20 @@ def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> i
     return 0
 
 
+def _act_on_events(args: Namespace, verb: str, *, done: str, not_done: str) -> int:
+    client = client_of(args)
+    job = job_of_events(client, args, verb)
+    act = client.cancel if verb == "cancel" else client.retry
+    reply = act([job], reason=args.reason, events=str(args.events))
+    if args.json:
+        show_json(reply)
+    else:
+        say(told(reply.changed, reply.unchanged, done=done, not_done=not_done))
+        if reply.changed and verb == "cancel":
+            hint(f"`tidemill job retry {job} --events {args.events}` runs them after all")
+    return 0
+
+
 def tell_gone(reply: ActionReply) -> None:
     """Say how many jobs no retry can run again, and why; nothing if there are none."""
     if reply.gone:
@@ -279,7 +325,7 @@ def tell_gone(reply: ActionReply) -> None:
 
 COMMANDS = {
     "job show": Command(define_one, show_job, "tidemill job show 7"),
-    "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
+    "job cancel": Command(define_cancel, cancel, "tidemill job cancel 7 --events 100-199"),
     "job retry": Command(define_retry, retry, "tidemill job retry 7 8"),
     "job accept": Command(define_many, accept, "tidemill job accept 7"),
     "job discard": Command(define_many, discard, "tidemill job discard 7"),

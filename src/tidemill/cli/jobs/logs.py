@@ -5,19 +5,22 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero, define_raw
 from tidemill.cli.jobs.job import define_one
-from tidemill.cli.jobs.named import one_job
+from tidemill.cli.jobs.named import check_events, define_events, one_job
 from tidemill.cli.terminal import hint, pass_on, say, show_json
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.quantities import count_text
 
 if TYPE_CHECKING:
+    from tidemill.client.client import Client
     from tidemill.client.outputs import Member
     from tidemill.model.failure import Evidence
     from tidemill.wire.api import JobDetail
 
 LOG_WAIT_S = 30
+EVENTS_MAX = 100  #: whose logs are read one after the other
 STDOUT = "stdout"
 
 
@@ -30,6 +33,7 @@ def define_logs(parser: Parser) -> None:
         metavar="N",
         help="the payload that ran this event (default: the latest payload)",
     )
+    define_events(parser, f"the payloads that ran these events, {EVENTS_MAX} at most")
     parser.add_argument(
         "--timeout",
         type=count,
@@ -45,6 +49,8 @@ def logs(args: Namespace) -> int:
     client = client_of(args)
     job = one_job(client, args.job)
     detail = client.job(job)
+    if args.events is not None:
+        return _logs_of_events(client, detail, args)
     check_event(detail, args.event)
     log = client.log(job, event=args.event, timeout_s=args.timeout)
     which = f"job {job}" + ("" if args.event is None else f", event {args.event}")
@@ -68,6 +74,39 @@ def logs(args: Namespace) -> int:
             f"remark: the event is done; an earlier try failed ({failed.message}) and printed this to stderr:"
         )
     pass_on([log.stderr], to_stderr=True, raw=args.raw)
+    return 0
+
+
+def _logs_of_events(client: Client, detail: JobDetail, args: Namespace) -> int:
+    """Print the logs of several events, each under a line with its number; of events that have none, what is with
+    them."""
+    from tidemill.client.event_states import read_failures, states
+
+    if args.event is not None:
+        raise ConfigError("`--event` and `--events` cannot be combined", hint="name all events with --events")
+    check_events(detail, args.events)
+    if len(args.events) > EVENTS_MAX:
+        raise ConfigError(
+            f"{count_text(len(args.events))} logs are asked for, at most {EVENTS_MAX} at once",
+            hint="name fewer events; `tidemill errors` groups what failed by its cause",
+        )
+    failures = read_failures(client, detail.row.id) if detail.failed else []
+    found = states(detail, failures, args.events, now_us=clock.now_us())
+    logs = []
+    for event in (event for span in args.events for event in range(*span)):
+        log = client.log(detail.row.id, event=event, timeout_s=args.timeout)
+        delivered = _delivered(detail, event)
+        if delivered is not None:
+            log.found, log.stdout = True, delivered.data.decode(errors="replace")
+        logs.append(log)
+        if args.json:
+            continue
+        state = next(text for which, text in found if event in which)
+        say(f"event {event}: {state}" + ("" if log.found else "; it has no log"))
+        pass_on([log.stdout if delivered is None else delivered.data], raw=args.raw)
+        pass_on([log.stderr], to_stderr=True, raw=args.raw)
+    if args.json:
+        show_json(logs)
     return 0
 
 

@@ -102,7 +102,9 @@ def follow(args: Namespace) -> int:
 
 def _events(change: object) -> str:
     done, failed = getattr(change, "events_done", 0), getattr(change, "events_failed", 0)
-    return f"{done} events done" + (f", {failed} failed" if failed else "")
+    canceled = getattr(change, "events_canceled", 0)
+    ended = f", {failed} failed" if failed else ""
+    return f"{done} events done{ended}" + (f", {canceled} canceled" if canceled else "")
 
 
 def _messenger(args: Namespace) -> Messenger:

@@ -1,16 +1,21 @@
-"""Jobs and campaigns as they are named on a command line: `7`, `3-9`, `zmumu`."""
+"""Jobs, campaigns and events as they are named on a command line: `7`, `3-9`, `zmumu`, `--events 100-199,205`."""
 
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tidemill.errors import ConfigError
+from tidemill.cli.arguments import Parser
+from tidemill.errors import ConfigError, JobError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.quantities import count_text, counted_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
+    from tidemill.wire.api import JobDetail
 
 JOBS_MAX = 1_000_000
 _JOBS = re.compile(r"(\d+)(?:-(\d+))?")
@@ -61,3 +66,52 @@ def known_campaign(client: Client, name: str) -> str:
             return own
         raise
     return name
+
+
+def define_events(parser: Parser, what: str) -> None:
+    """The option `--events`."""
+    parser.add_argument(
+        "--events", type=events_list, metavar="LIST", help=f"{what}, such as `100-199,205` (default: all)"
+    )
+
+
+def events_list(text: str) -> IntervalSet:
+    """`100-199,205`. Raises ValueError."""
+    from argparse import ArgumentTypeError
+
+    try:
+        events = IntervalSet.parse(text.replace(" ", ""))
+    except ValueError as error:
+        raise ArgumentTypeError(f"{error}; write a list such as `100-199,205`") from error
+    if not events:
+        raise ArgumentTypeError("it names no event; write a list such as `100-199,205`")
+    return events
+
+
+def job_of_events(client: Client, args: Namespace, verb: str) -> int:
+    """The one job whose events are named. Raises ConfigError."""
+    if len(args.jobs) + bool(args.campaign) != 1:
+        raise ConfigError(
+            f"`tidemill job {verb} --events` needs one job: events are numbered within a job",
+            hint=f"`tidemill job {verb} JOB --events {args.events}`, or --campaign NAME of a campaign of one job",
+        )
+    return args.jobs[0] if args.jobs else one_job(client, args.campaign)
+
+
+def check_events(detail: JobDetail, events: IntervalSet) -> None:
+    """Raises JobError if a job does not have all of these events. Pure."""
+    from tidemill.client.event_states import shown
+
+    outside = events.copy()
+    outside.remove(0, detail.row.events)
+    if outside:
+        last = detail.row.events - 1
+        has = f"its events are 0 to {count_text(last)}" if last else "its only event is 0"
+        raise JobError(f"job {detail.row.id} has no event {shown(outside)}", hint=has)
+
+
+def told(changed: int, unchanged: int, *, done: str, not_done: str) -> str:
+    """`100 events canceled, 3 had ended already`. Pure."""
+    return f"{counted_text(changed, 'event')} {done}" + (
+        f", {count_text(unchanged)} {not_done}" if unchanged else ""
+    )

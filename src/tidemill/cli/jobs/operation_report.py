@@ -5,21 +5,27 @@ from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Parser
+from tidemill.cli.core_hours import print_core_hours
 from tidemill.cli.terminal import say, show, show_json, show_table
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, install_hint
 from tidemill.files import write_whole
 from tidemill.model.quantities import counted_text
 
 if TYPE_CHECKING:
+    from tidemill.config.server import ServerConfig
+    from tidemill.report.core_hours import CoreHoursReport
     from tidemill.report.operation.gather import OperationReport
     from tidemill.report.operation.sheet import Sheet
+    from tidemill.server.database.store import Store
 
 SHOWN = ("sites", "years", "months", "backfill", "failure_rate", "times")  #: sheets that stdout gets
 MONTHS_SHOWN = 12  #: the latest ones
+PAGE_ROWS = 1_000  #: allocations that are read from the database at a time
 
 
 def define(parser: Parser) -> None:
@@ -61,7 +67,10 @@ def define(parser: Parser) -> None:
         help="with --local or --archive: a directory of stress tests' runs; repeatable",
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="DIR", help="write each table as CSV into a directory (default: no)"
+        "--csv",
+        type=Path,
+        metavar="DIR",
+        help="write each table as CSV into a directory; without --local or --archive those of core-hours (default: no)",
     )
     parser.add_argument(
         "--parquet",
@@ -75,7 +84,6 @@ def is_wanted(args: Namespace) -> bool:
     """Whether these options ask for a report from files. Raises ConfigError where one of them lacks another."""
     reads = bool(args.local or args.archive)
     for option, value in (
-        ("--csv", args.csv),
         ("--parquet", args.parquet),
         ("--harvest", args.harvest),
         ("--stress", args.stress),
@@ -90,6 +98,10 @@ def is_wanted(args: Namespace) -> bool:
 
 def run(args: Namespace) -> int:
     """Read the files, then print or write the report."""
+    used = _core_hours(args) if args.local else None
+    if used is not None and not has_pyarrow() and not (args.archive or args.html or args.parquet):
+        _write_core_hours(args, used)
+        return 0
     from tidemill.report.operation.gather import gather
     from tidemill.report.operation.sheet import need_pyarrow
     from tidemill.report.operation.source import ReportFiles, Window
@@ -101,17 +113,66 @@ def run(args: Namespace) -> int:
         if args.local:
             directories += _local(args, Path(temporary))
         operation = gather(ReportFiles(directories, window), harvest=args.harvest, stressed=args.stress)
-    _write(args, operation)
+    _write(args, operation, used)
     return 0
 
 
-def _local(args: Namespace, temporary: Path) -> list[Path]:
-    """The archive of this machine's server, and its database in the same form."""
+def _core_hours(args: Namespace) -> CoreHoursReport:
+    """Core-hours from the database of this machine's server."""
     from tidemill import clock
+    from tidemill.report.core_hours import core_hours
+    from tidemill.server.read.core_hours import CoreHoursQuestion, every
+
+    _, store = _store(args)
+    session = store.reader()
+    try:
+        asked = CoreHoursQuestion(
+            since_us=args.since or 0,
+            until_us=args.until or 1 << 62,
+            owner=None,
+            after="",
+            limit=PAGE_ROWS,
+            now_us=clock.now_us(),
+        )
+        return core_hours(every(session, asked), campaign=args.campaign)
+    finally:
+        session.close()
+
+
+def _write_core_hours(args: Namespace, used: CoreHoursReport) -> None:
+    """All that there is without pyarrow."""
+    from tidemill.report.core_hours import sheets
+
+    if args.csv is not None:
+        write_tables(args.csv, sheets(used))
+    if args.json:
+        show_json({"core_hours": used})
+    elif args.csv is None:
+        print_core_hours(used)
+    say(f"months, failures and figures are not shown: they need pyarrow; {install_hint('archive')}")
+
+
+def write_tables(directory: Path, found: Sequence[Sheet]) -> None:
+    """Write `NAME.csv` of each table. Raises ConfigError."""
+    from tidemill.report.operation.sheet import write_csv
+
+    say(f"wrote {counted_text(len(write_csv(directory, found)), 'file')} into `{directory}`")
+
+
+def has_pyarrow() -> bool:
+    """Whether reports of months can be made here."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _store(args: Namespace) -> tuple[ServerConfig, Store]:
+    """This machine's server and its database. Raises ConfigError where there is none."""
     from tidemill.client.home import home_dir
     from tidemill.config.server import ServerConfig, read_config
-    from tidemill.server.archive.live import export
-    from tidemill.server.run import archive_of, store_of
+    from tidemill.server.run import store_of
 
     path = args.config or home_dir(args.home) / "server" / "server.toml"
     config = read_config(path) if args.config or path.exists() else ServerConfig(dir=path.parent)
@@ -120,6 +181,16 @@ def _local(args: Namespace, temporary: Path) -> list[Path]:
         raise ConfigError(
             f"there is no database `{store.path}`", hint="name the server's file: --config server.toml"
         )
+    return config, store
+
+
+def _local(args: Namespace, temporary: Path) -> list[Path]:
+    """The archive of this machine's server, and its database in the same form."""
+    from tidemill import clock
+    from tidemill.server.archive.live import export
+    from tidemill.server.run import archive_of
+
+    config, store = _store(args)
     session = store.reader()
     try:
         export(session, temporary, now_us=clock.now_us())
@@ -129,19 +200,20 @@ def _local(args: Namespace, temporary: Path) -> list[Path]:
     return [*([archive] if archive.is_dir() else []), temporary]
 
 
-def _write(args: Namespace, operation: OperationReport) -> None:
+def _write(args: Namespace, operation: OperationReport, used: CoreHoursReport | None) -> None:
+    from tidemill.report.core_hours import sheets as sheets_of
     from tidemill.report.operation.gather import nothing
     from tidemill.report.operation.page import page
-    from tidemill.report.operation.sheet import write_csv, write_parquet
+    from tidemill.report.operation.sheet import write_parquet
 
-    sheets = list(operation.sheets.values())
+    sheets = [*([] if used is None else sheets_of(used)), *operation.sheets.values()]
     if not operation.jobs.sums:
         say(nothing(operation.source))
     if args.html is not None:
         write_whole(args.html, page(operation).encode(), mode=0o644, failure=ConfigError)
         say(f"wrote `{args.html}`")
     if args.csv is not None:
-        say(f"wrote {counted_text(len(write_csv(args.csv, sheets)), 'file')} into `{args.csv}`")
+        write_tables(args.csv, sheets)
     if args.parquet is not None:
         say(f"wrote {counted_text(len(write_parquet(args.parquet, sheets)), 'file')} into `{args.parquet}`")
     if args.json:
@@ -150,6 +222,8 @@ def _write(args: Namespace, operation: OperationReport) -> None:
             strict=True)) for row in each.rows] for each in sheets
         })  # fmt: skip
     elif args.html is None and args.csv is None and args.parquet is None:
+        if used is not None:
+            print_core_hours(used)
         _print(operation)
 
 

@@ -110,7 +110,8 @@ def may_be_missed(row: JobRow) -> bool:
     """Whether a job is PARTIAL, and its specification has to say whether its owner accepts that. The server has it end
     as FAILED where more events fail than `failed_max`; its owner has accepted one with events that never ran."""
     is_command = not row.app
-    return row.state == "PARTIAL" and is_command and row.events_done + row.events_failed == row.events
+    ended = row.events_done + row.events_failed + row.events_canceled
+    return row.state == "PARTIAL" and is_command and ended == row.events
 
 
 def exit_status(detail: JobDetail) -> int:

@@ -1,4 +1,4 @@
-"""`tidemill outputs ls|get`: outputs of a job or campaign, at the site, under way and delivered."""
+"""`tidemill outputs ls|get`: outputs of a job or campaign: at the site, arrived, delivered."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero
+from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.quantities import bytes_text
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tidemill.wire.api import KeptOutputs
 
 EVENTS_CHARACTERS_MAX = 30
+JOBS_EXPLAINED = 3  #: jobs that go on of which it is said when their outputs come
 
 
 def define_ls(parser: Parser) -> None:
@@ -60,7 +62,9 @@ def _find(args: Namespace) -> tuple[Any, list[Any]]:
 
 
 def ls(args: Namespace) -> int:
-    """List outputs: what is delivered, and what is done but not delivered."""
+    """List outputs: what is delivered, what has arrived of jobs that go on, and what is done but not delivered."""
+    from tidemill.client.outputs import is_arriving
+
     client, found = _find(args)
     if args.files:
         return _ls_files(found, as_json=args.json)
@@ -69,7 +73,7 @@ def ls(args: Namespace) -> int:
         return 0
     kept = client.kept_outputs(campaign=args.campaign, job=args.job)
     if not found and not kept:
-        say("nothing was delivered (yet)")
+        say("nothing has arrived (yet)")
         return 0
     show_table(
         ["JOB", "OUTPUT", "STATE", "EVENTS", "SIZE", "SHA256", "URL"],
@@ -77,17 +81,20 @@ def ls(args: Namespace) -> int:
             [
                 each.job,
                 each.output.name,
-                "delivered",
+                "arrived" if is_arriving(each.output) else "delivered",
                 _shortened(each.output.events),
                 bytes_text(each.output.size_bytes),
-                each.output.sha256[:12],
+                each.output.sha256[:12] or "-",
                 each.output.url,
             ]
             for each in found
         ]
-        + [[each.job, *_kept(each), "-", "-", "-"] for each in kept],
+        + [[each.job, *_kept(each), "-", "-", "-"] for each in still_kept(kept, found)],
         right=(0, 4),
     )
+    for each in kept[:JOBS_EXPLAINED]:
+        for line in outputs_lines(client.job(each.job)):
+            say(f"job {each.job}: output {line}")
     return 0
 
 
@@ -127,15 +134,20 @@ def _ls_files(found: list[Any], *, as_json: bool) -> int:
 
 
 def get(args: Namespace) -> int:
-    """Copy outputs here. Checksums of whole outputs are verified on the way, those of files out of bundles are not."""
+    """Copy outputs here, of a job that goes on what has arrived. Checksums of whole outputs are verified on the way,
+    those of files out of bundles are not."""
     from tidemill.client.outputs import copy_members, copy_outputs
 
     if args.event is not None and args.file is not None:
         raise ConfigError("both --event and --file say which file is meant", hint="give one of them")
-    _, found = _find(args)
+    client, found = _find(args)
     of = f"job {args.job}" if args.campaign is None else f"campaign `{args.campaign}`"
     if not found:
-        raise JobError(f"failed to copy outputs of {of}: nothing was delivered (yet)")
+        lines = [] if args.job is None else outputs_lines(client.job(args.job))
+        raise JobError(
+            f"failed to copy outputs of {of}: nothing has arrived (yet)",
+            hint="; ".join(f"output {line}" for line in lines) or None,
+        )
     chosen = [each for each in found if args.output in (None, each.output.name)]
     if not chosen:
         names = ", ".join(f"`{name}`" for name in sorted({each.output.name for each in found}))

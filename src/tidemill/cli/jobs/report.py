@@ -1,5 +1,5 @@
-"""`tidemill report`: what was done, as tables, or as one HTML page to keep and to send; asked from the server, or read
-from its files (`operation_report`)."""
+"""`tidemill report`: core-hours and what was done, as tables, or as one HTML page to keep and to send; asked from the
+server, or read from its files (`operation_report`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, moment
+from tidemill.cli.core_hours import print_core_hours
 from tidemill.cli.jobs import operation_report
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
@@ -41,15 +42,18 @@ def run(args: Namespace) -> int:
     """Print or write a report."""
     if operation_report.is_wanted(args):
         return operation_report.run(args)
+    from tidemill.report.core_hours import sheets
     from tidemill.report.query import gather
 
     data = gather(client_of(args), campaign=args.campaign, since_us=args.since, until_us=args.until)
     if args.html is not None:
         write_html(args.html, data)
         say(f"wrote `{args.html}`")
+    if args.csv is not None and data.core_hours is not None:
+        operation_report.write_tables(args.csv, sheets(data.core_hours))
     if args.json:
         show_json(data)
-    elif args.html is None:
+    elif args.html is None and args.csv is None:
         print_tables(data)
     return 0
 
@@ -62,12 +66,13 @@ def write_html(path: Path, data: ReportData, *, more: str = "") -> None:
 
 
 def print_tables(data: ReportData) -> None:
-    """The report as tables on stdout."""
+    """The report as tables on stdout: core-hours first."""
+    print_core_hours(data.core_hours)
     names = shown_names([(row.owner, row.name) for row in data.campaigns])
     show_table(
-        ["CAMPAIGN", "JOBS", "EVENTS", "DONE", "FAILED", "TIME", "EVENTS/S", "CPU/WALL"],
+        ["CAMPAIGN", "JOBS", "EVENTS", "DONE", "FAILED", "CANCELED", "TIME", "EVENTS/S", "CPU/WALL"],
         [campaign_cells(name, row) for name, row in zip(names, data.campaigns, strict=True)],
-        right=(1, 2, 3, 4, 5, 6, 7),
+        right=(1, 2, 3, 4, 5, 6, 7, 8),
     )
     show("")
     if data.wards:
@@ -101,6 +106,7 @@ def campaign_cells(name: str, row: CampaignRow) -> list[object]:
         count_text(row.events),
         count_text(row.events_done),
         count_text(row.events_failed),
+        count_text(row.events_canceled),
         duration_text(seconds),
         rate_text(ratio(row.events_done, seconds or 0)),
         percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count
-from tidemill.cli.terminal import live_tables, show_json, show_table, stdout_is_terminal
+from tidemill.cli.progress import site_waits_text
+from tidemill.cli.terminal import live_tables, show, show_json, show_table, stdout_is_terminal
 from tidemill.model.campaign import shown_names
+from tidemill.model.figures.activity import REPORTED_S, pace
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 from tidemill.model.trouble import Scope
+from tidemill.wire.http import NotFoundError
 
 if TYPE_CHECKING:
+    from tidemill.client.client import Client
     from tidemill.wire.api import CampaignRow, SiteRow
 
 PAUSE_S = 1.0
+RATE_S = 5.0  #: for which a rate is shown before the server is asked again
 ROWS = 20
 TROUBLE_CHARS_MAX = 100
 
@@ -38,9 +43,12 @@ def run(args: Namespace) -> int:
     if args.json:
         show_json(client.campaigns()[: args.rows])
         return 0
-    rates = _Rates()
+    rates = _Rates(client)
     if args.once or not stdout_is_terminal():
-        show_table(*_table(client.campaigns()[: args.rows], rates), right=_RIGHT)
+        rows = client.campaigns()[: args.rows]
+        show_table(*_table(rows, rates), right=_RIGHT)
+        for site in client.sites() if any(_state(row) in _OPEN for row in rows) else ():
+            show(f"site {site_text(site)}")
         return 0
     with suppress(KeyboardInterrupt):
         live_tables(_pages(client, args.rows, rates), right=_RIGHT)
@@ -48,23 +56,36 @@ def run(args: Namespace) -> int:
 
 
 _RIGHT = (2, 3, 4, 5, 6, 7, 8)
+_OPEN = ("RUNNING", "ASSIGNED", "WAITING")
 
 
 class _Rates:
-    """Events per second of each campaign, from two readings."""
+    """Events per second of campaigns that run, as the server knows what payloads did; asked rarely."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}
-        self._rates: dict[str, float] = {}
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, tuple[float, float | None]] = {}
 
     def of(self, row: CampaignRow) -> float | None:
+        """The rate of late; None of a campaign that does not run, or in which nothing has been done."""
+        if not row.states.get("RUNNING") or not row.events_done:
+            return None
         now = clock.monotonic_s()
-        at, done = self._seen.get(row.reference, (now, row.events_done))
-        self._seen[row.reference] = (now, row.events_done)
-        if now > at:
-            last = (row.events_done - done) / (now - at)
-            self._rates[row.reference] = 0.5 * last + 0.5 * self._rates.get(row.reference, last)
-        return self._rates.get(row.reference)
+        at, rate = self._known.get(row.reference, (now - RATE_S, None))
+        if now - at >= RATE_S:
+            rate = self._asked(row)
+            self._known[row.reference] = (now, rate)
+        return rate
+
+    def _asked(self, row: CampaignRow) -> float | None:
+        now_us = clock.now_us()
+        with suppress(NotFoundError):  # a server of an older version, or the campaign has just gone
+            found = pace(self._client.activity(row.reference), now_us / 1e6 - REPORTED_S)
+            if found is not None and found.per_s > 0:
+                return found.per_s
+        if row.first_started_us is None:
+            return None
+        return ratio(row.events_done, (now_us - row.first_started_us) / 1e6)
 
 
 def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list[object]]]:
@@ -88,6 +109,8 @@ def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list
 
 def _state(row: CampaignRow) -> str:
     """The most informative state: running before waiting before how it ended."""
+    if row.phase:
+        return row.phase
     for state in ("RUNNING", "WAITING", "FAILED", "PARTIAL", "CANCELED"):
         if row.states.get(state):
             return state
@@ -97,23 +120,24 @@ def _state(row: CampaignRow) -> str:
 def _time(row: CampaignRow) -> str:
     if row.first_started_us is None:
         return "-"
-    running = _state(row) in ("RUNNING", "WAITING")
+    running = _state(row) in _OPEN
     end = clock.now_us() if running or row.last_ended_us is None else row.last_ended_us
     return duration_text(max(0, end - row.first_started_us) / 1e6)
 
 
 def site_text(site: SiteRow) -> str:
-    """A site with its state and, if it takes no work at all, its trouble."""
+    """A site with its state and, if it takes no work at all, its trouble; else what its work waits for."""
     troubles = site.capacity.get("troubles", [])
     told = [each["message"] for each in troubles if each["is_open"] and each["scope"] == Scope.ALL]
-    return f"{site.name} {site.state}" + (f" ({told[0][:TROUBLE_CHARS_MAX]})" if told else "")
+    why = told[0][:TROUBLE_CHARS_MAX] if told else site_waits_text(site)
+    return f"{site.name} {site.state}" + (f": {why}" if why else "")
 
 
 def _pages(client: Any, rows: int, rates: _Rates) -> Iterator[tuple[str, list[str], list[list[object]]]]:
     """What there is to see now, without end: a headline, headers and rows."""
     while True:
         counts = client.counts()
-        sites = ", ".join(map(site_text, client.sites())) or "none"
+        sites = "; ".join(map(site_text, client.sites())) or "none"
         headline = (
             f"tidemill {clock.utc_text(clock.now_us())}  jobs: {count_text(counts.jobs)}"
             f"  events done: {count_text(counts.events_done)}  sites: {sites}  (Ctrl-C ends)"

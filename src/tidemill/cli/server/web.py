@@ -63,10 +63,11 @@ def _serve(args: Namespace, client: Client, server_socket: Path) -> int:
         if args.json:
             show_json({"url": url, "forward": forward})
         else:
+            say("this command shows the pages until you press Ctrl-C; jobs go on without it")
             show(url)
         flush()  # a script that reads the URL from a pipe needs it while this runs
         if not args.json:
-            say(f"this URL works once, within {TOKEN_S / 60:.0f} minutes; the pages are there until Ctrl-C")
+            say(f"this URL works once, within {TOKEN_S / 60:.0f} minutes")
             say(f"from another computer, run there first: {forward}")
         try:
             await asyncio.get_running_loop().create_future()

@@ -105,12 +105,12 @@ def drain(args: Namespace) -> int:
 
 def resume(args: Namespace) -> int:
     """Let the site work again; both reasons are kept in SITE/resumed.log."""
-    from tidemill.site.staff.drain import drained, request_resume
+    from tidemill.site.staff.drain import drained, paused, request_resume
 
     directory = site_directory(args)
     config = read_site(directory)
     before = drained(directory)
-    if before is None and not (config.stop_file and config.stop_file.exists()):
+    if before is None and paused(directory) is None and not (config.stop_file and config.stop_file.exists()):
         say("it was not stopped")
         return 0
     request_resume(directory, args.reason, stop_file=config.stop_file)

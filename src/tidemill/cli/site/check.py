@@ -117,14 +117,11 @@ def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed
             )
         )
     where = "" if args.dir is None else f" {directory}"
+    is_up = args.dir is None and read.is_its_own
     if changed and _agent_lives(directory):
-        restart = (
-            "`tidemill up --stop; tidemill up --detach`"
-            if args.dir is None
-            else f"`tidemill site run{where}`"
-        )
+        restart = "`tidemill up --stop; tidemill up --detach`" if is_up else f"`tidemill site run{where}`"
         _hint(f"its agent has read the old file: start it again, {restart}")
-    elif args.dir is None:
+    elif is_up:
         _hint(
             "`tidemill run -- hostname` starts what is needed; `tidemill site drain --reason TEXT` stops it"
         )
@@ -245,7 +242,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     if read.mail.server and not offline:
         yield _mail(read)
     if read.batch != "local":
-        yield from _manners(read)
+        yield from _manners(directory, read)
         yield from missing_findings(read, os.environ)
         if not offline:
             yield from _cluster(directory, read)
@@ -380,7 +377,7 @@ def _why_no_directory(path: Path) -> str:
     return why_unseen(path) or ("" if path.is_dir() else "is not a directory")
 
 
-def _manners(read: SiteConfig) -> Iterator[Finding]:
+def _manners(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     if not read.contact:
         yield Finding(
             "contact",
@@ -391,9 +388,9 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
     if read.stop_file is None:
         yield Finding(
             "stop_file",
-            "warn",
-            "no file is agreed with the centre's staff",
-            "set `stop_file`, and give them its path",
+            "warn" if read.serves_others else "ok",
+            f"`{directory / 'STOP'}` stops the site; no other file is agreed with the centre's staff",
+            "set `stop_file`, and give them its path" if read.serves_others else "",
         )
     elif unseen := _why_no_directory(read.stop_file.parent):
         yield Finding("stop_file", "fail", f"its directory `{read.stop_file.parent}` {unseen}", "make it")
@@ -401,7 +398,9 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
         yield Finding(
             "stop_file", "warn", f"`{read.stop_file}` exists: the site is stopped", "ask those who made it"
         )
-    if read.harvest.has_lead and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
+    # one that `site init` has written is where a compute node reached this host
+    is_default = "lead_listen" not in locate((directory / "site.toml").read_text(encoding="utf-8"))
+    if is_default and read.harvest.has_lead:
         yield Finding(
             "lead_listen", "warn", f"`{read.lead_listen}` can be reached from this host only",
             "right where the compute nodes are this host; else `tidemill doctor --compute` prints the address",
@@ -425,6 +424,7 @@ def _mail(read: SiteConfig) -> Finding:
 
 def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.batch.open import asked_cluster
+    from tidemill.cli.site.init import examine_fit
     from tidemill.site.setup.advice import advise
     from tidemill.site.setup.detection import SiteWishes, choose_partition, of_facts
 
@@ -444,6 +444,7 @@ def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
         node_hours=read.accounts[0].node_hours if read.accounts else None,
     )
     yield from of_facts(facts, partition, wishes)
+    yield from examine_fit(facts, read)
     limit = partition.walltime_max_s if partition else None
     if limit and partition and read.walltime_s > limit:
         yield Finding(

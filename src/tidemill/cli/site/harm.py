@@ -1,4 +1,4 @@
-"""`tidemill site harm`: how long regular jobs waited because of us, by our own records, with the evidence."""
+"""`tidemill site harm`: how long regular jobs waited because of Tidemill, by its own records, with the evidence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def define(parser: Parser) -> None:
         "job",
         nargs="?",
         metavar="JOBID",
-        help="a regular job, by its number in the batch system (default: all that we delayed)",
+        help="a regular job, by its number in the batch system (default: all that Tidemill delayed)",
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="the site's directory (default: HOME/site)")
     parser.add_argument(
@@ -38,7 +38,8 @@ def define(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Print regular jobs that started, our share in their wait, and the totals. Raises SiteError for an unknown job."""
+    """Print regular jobs that started, the part of their wait that Tidemill caused, and the totals. Raises SiteError
+    for an unknown job."""
     from tidemill.report.harm import harm, read_records
 
     since_s = None if args.since is None else args.since / 1e6
@@ -60,9 +61,9 @@ def run(args: Namespace) -> int:
     delayed = [each for each in found.jobs if each.evidence or args.job is not None]
     if delayed:
         show_table(
-            ["JOB", "USER", "NODES", "SUBMITTED", "WAITED", "OURS", "+-", "STATE"],
+            ["JOB", "USER", "NODES", "SUBMITTED", "WAITED", "TIDEMILL", "FROM", "TO", "STATE"],
             [_row(each) for each in delayed],
-            right=(2, 4, 5, 6),
+            right=(2, 4, 5, 6, 7),
         )
     if args.job is not None:
         for each in delayed:
@@ -82,16 +83,17 @@ def _row(each: Delay) -> list[str]:
         "-" if each.submitted_s is None else _at(each.submitted_s),
         duration_text(each.wait_s),
         duration_text(each.share_s),
-        duration_text(each.uncertainty_s),
+        duration_text(each.share_low_s),
+        duration_text(each.share_high_s),
         each.state,
     ]
 
 
 def _tell_evidence(each: Delay) -> None:
     if each.could_start_s is None:
-        show(f"job {each.id} never stood behind us: no plan had to yield to it")
+        show(f"job {each.id} never waited for nodes of Tidemill: no plan had to yield to it")
         return
-    show(f"job {each.id} could have started without us at {_at(each.could_start_s)}")
+    show(f"job {each.id} could have started without Tidemill at {_at(each.could_start_s)}")
     for act in each.evidence:
         _tell_act(act)
     if each.started_s is not None:
@@ -110,13 +112,14 @@ def _tell_act(act: YieldAct) -> None:
 def _tell_totals(found: Harm) -> None:
     totals = found.totals
     show(
-        f"{count_text(totals.jobs)} regular jobs started, {count_text(totals.delayed)} of them later because of us: "
-        f"{duration_text(totals.share_s)} in all"
+        f"{count_text(totals.jobs)} regular jobs started, {count_text(totals.delayed)} of them later because of "
+        f"Tidemill: {duration_text(totals.share_s)} in all ({duration_text(totals.share_low_s)} to "
+        f"{duration_text(totals.share_high_s)}) of {duration_text(totals.wait_s)} that they waited"
         + (f", job {totals.worst_id} the most: {duration_text(totals.worst_s)}" if totals.delayed else "")
     )
     waiting = sum(each.state == "waiting" for each in found.jobs)
     if waiting:
-        show(f"{count_text(waiting)} more wait that could start without us, by the last records")
+        show(f"{count_text(waiting)} more wait that could start without Tidemill, by the last records")
     if found.unreadable:
         say(f"{count_text(found.unreadable)} unreadable lines, such as a crash may leave")
 

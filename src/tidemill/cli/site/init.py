@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, duration
-from tidemill.cli.configfile import commented, write_new
+from tidemill.cli.configfile import brief, write_new
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.site.directory import nodes_text
 from tidemill.cli.terminal import ask, say, say_lines, show, show_json
@@ -28,7 +28,22 @@ if TYPE_CHECKING:
     from tidemill.site.setup.probe import NodeFacts
 
 PROBE_WAIT_S = 300
-TITLE = "A Tidemill site, written by `tidemill site init`. Lines with `->` say where a value comes from"
+HEAD = (
+    "A Tidemill site, written by `tidemill site init`; `->` says where a value comes from. Lines that begin with",
+    "`# NAME =` show defaults. `tidemill site check --effective` prints all settings, docs/configuration.md has each.",
+)
+OFFERED = ("allow_adhoc", "output_dir")
+"""Keys that people change, and that a new file shows with their defaults."""
+
+OFFERED_ON_CLUSTERS = (
+    *OFFERED,
+    *("contact", "stop_file", "walltime_s", "node.gpus", "harvest.policy"),
+    *("cluster.qos", "cluster.exclude", "cluster.directives"),
+)
+OFFERED_HERE = (*OFFERED, "batch", "node.cores", "node.memory_mb")
+OFFERED_ELSEWHERE = ("certificate", "key", "ca", "token_file")
+"""Beside these, where the server is another machine's: it lets no site in without a credential."""
+
 SYSTEMS = ("slurm", "pbs", "gridengine", "local")
 #: the commands that identify a batch system: Grid Engine and PBS share the name `qsub`
 COMMANDS_OF = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "pbsnodes"), "gridengine": ("qsub", "qconf")}
@@ -106,14 +121,15 @@ def init(args: Namespace) -> int:
         write_durable(path, text.encode(), failure=ConfigError)
     else:
         write_new(path, text)
-    node, problem = None, None
+    node, problem, fit = None, None, []
     if facts is not None:
+        fit = examine_fit(facts, read)
         node, problem = _probe(args, read, directory, login=login)
     if node is not None:
         suggestion = suggest(wishes, login, facts, node)
         write_durable(path, draw(suggestion).encode(), failure=ConfigError)
     told = taken_findings(wishes.shell, os.environ, kind=wishes.batch) if facts is not None else ()
-    findings = [*suggestion.findings, *told, *([problem] if problem else [])]
+    findings = [*suggestion.findings, *told, *([problem] if problem else []), *fit]
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
 
 
@@ -250,13 +266,29 @@ def draw(suggestion: Suggestion) -> str:
     """The site.toml of a suggestion."""
     from tidemill.config.site import SiteConfig
 
-    return commented(
+    values = {each.key: each.value for each in suggestion.choices if each.value}
+    offered = OFFERED_ON_CLUSTERS if "batch" in values else OFFERED_HERE
+    if not values["server"].startswith('"unix:'):
+        offered = (*offered, *OFFERED_ELSEWHERE)
+    return brief(
         SiteConfig,
-        title=TITLE,
-        values={each.key: each.value for each in suggestion.choices if each.value},
+        head=HEAD,
+        values=dict.fromkeys(offered, "") | values,
         origins={each.key: each.origin for each in suggestion.choices},
         tail=suggestion.tail,
     )
+
+
+def examine_fit(facts: Facts, read: SiteConfig) -> list[Finding]:
+    """What to expect of the site's partition: none where it is unknown, or where the site asks for parts of nodes."""
+    from tidemill.site.setup.detection import choose_partition
+    from tidemill.site.setup.fit import fit_findings
+    from tidemill.site.setup.past import last_day
+
+    partition, _ = choose_partition(facts, read.cluster.partition or None)
+    if partition is None or any("oversubscribe" in each for each in read.cluster.directives):
+        return []
+    return fit_findings(facts, partition, *last_day(facts, partition))
 
 
 def _checked(text: str, path: Path) -> SiteConfig:
@@ -287,7 +319,7 @@ def _may_submit(args: Namespace, read: SiteConfig) -> bool:
     if args.yes or args.json or not sys.stdin.isatty():
         return True
     where = f"partition `{read.cluster.partition}`" if read.cluster.partition else "the default partition"
-    say(f"One small job (1 node, 2 minutes at most) in {where} can inspect a compute node.")
+    say(f"One small job (1 core, 2 minutes at most) in {where} can inspect a compute node.")
     return ask("Submit it? [Y/n]").lower() in ("", "y", "yes")
 
 
@@ -304,7 +336,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     comment = f"tidemill {site_key(directory)} site={config.name} contact={config.contact}"
     try:
         probe = Probe(open_batch(hasty, directory), directory, config=config, binary=binary, comment=comment)
-        facts = run_probe(probe, wait_s=wait_s, tell=say)
+        facts = run_probe(probe, wait_s=wait_s, tell=lambda news: say_lines(wrapped("", news)))
     except SiteError as error:
         raise SiteError(
             error.message, hint=error.hint or advise(error.message), transient=error.transient
@@ -352,12 +384,13 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
     """What it does from here on and which command comes next: (head, text)."""
     where = "" if is_default else f" {path.parent}"
     stop_file = read.stop_file or path.parent / "STOP"
-    start = "`tidemill up --detach`" if is_default else f"`tidemill site run{where}`"
+    is_up = is_default and read.is_its_own  # `tidemill up` runs the server of the home, and this site with it
+    start = "`tidemill up --detach`" if is_up else f"`tidemill site run{where}`"
+    steps = _missing_credential(read, path)
     if read.batch == "local":
-        if is_default:
-            return [("next", "`tidemill run -- hostname`")]
-        return [("next", f"read it; put application files into apps/; then `tidemill site run{where}`")]
-    steps = []
+        if is_up:
+            return [*steps, ("next", "`tidemill run -- hostname`")]
+        return [*steps, ("next", f"read it; put application files into apps/; then {start}")]
     if failed:
         steps.append(("missing", f"what is marked `fail` above; then `tidemill site check{where}`"))
     if read.mode == "observe":
@@ -370,13 +403,24 @@ def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) 
         steps += [
             ("mode", f"run: it submits jobs as you, {_bounds(read)}; {PROMISES[policy_of(read)]}"),
             ("stop", f"`tidemill site drain{where} --reason TEXT`, or make {stop_file}"),
-            ("next", "`tidemill run -- hostname`" if is_default else start),
+            ("next", "`tidemill run -- hostname`" if is_up else f"{start} connects it to its server"),
         ]  # fmt: skip
     if not read.contact:
         steps.append(
             ("contact", "none: `contact` in site.toml should name you, the staff see it with every job")
         )
     return steps
+
+
+def _missing_credential(read: SiteConfig, path: Path) -> list[tuple[str, str]]:
+    """What a site has to have before another machine's server lets it in."""
+    from tidemill.config.keys import addresses
+
+    if read.is_its_own or read.certificate or read.token_file or read.secret_file:
+        return []
+    named = ", ".join(addresses(read.server))
+    told = f"`certificate`, `token_file` or `secret_file` in {path}: {named} lets no site in without one"
+    return [("missing", f"{told}; ask its operator")]
 
 
 def _bounds(read: SiteConfig) -> str:

@@ -6,12 +6,16 @@ import subprocess
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemill import __version__
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
-from tidemill.site.setup.limitations import ImageSize, of_abilities
+from tidemill.site.setup.limitations import ImageSize, Uses, of_abilities
+
+if TYPE_CHECKING:
+    from tidemill.config.site import SiteConfig
 
 TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
 
@@ -61,7 +65,7 @@ def abilities_findings(args: Namespace) -> Iterator[Finding]:
     except TidemillError as error:
         yield Finding("abilities", "warn", error.message, error.hint or "")
         return
-    yield from of_abilities(here, site_images(directory))
+    yield from of_abilities(here, site_uses(directory))
 
 
 def look_here() -> Abilities:
@@ -81,6 +85,23 @@ def look_here() -> Abilities:
             transient=False,
         )
     return parse_abilities(done.stdout)
+
+
+def site_uses(directory: Path, config: SiteConfig | None = None) -> Uses:
+    """What a site uses of its nodes. `config` None: of this host alone, which serves no files to other nodes."""
+    from tidemill.site.applications.catalogue import Applications
+
+    images = site_images(directory)
+    if config is None:
+        return Uses(images=images)
+    applications = Applications(directory / "apps", site=config)
+    applications.refresh()
+    has_containers = any(each.app.container for each in applications.by_name.values())
+    return Uses(
+        images=images,
+        containers=bool(config.containers) or has_containers,
+        peers=config.batch != "local" and config.harvest.has_peers,
+    )
 
 
 def site_images(directory: Path) -> list[ImageSize]:

@@ -7,7 +7,7 @@ import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.account.records import PlanMade
     from tidemill.model.trouble import Trouble
+    from tidemill.site.applications.catalogue import Applications
     from tidemill.site.data.moves import UnderWay
     from tidemill.site.nodes.outage import BatchOutage
     from tidemill.site.state.failed_runs import FailedRuns
     from tidemill.wire.api import SiteRow
+    from tidemill.wire.monitoring import AwaitedNodes
 
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
@@ -32,7 +34,6 @@ METRICS_BYTES_MAX = 1_000_000
 MOVES_SHOWN = 5
 HOUR_S = 3600.0
 PREFIX = "tidemill_"
-POLLED = "tidemill_batch_polled_time_seconds"
 NONE_RUNS = "none runs now: `tidemill run` and `tidemill up` start it"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of metrics: (labels, value), by name."""
@@ -53,7 +54,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.data.transfer_node import under_way
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
-    from tidemill.site.staff.drain import drained, way_out
+    from tidemill.site.staff.drain import drained
     from tidemill.site.state.failed_runs import read_failed_runs
 
     directory = site_directory(args)
@@ -66,7 +67,10 @@ def status(args: Namespace) -> int:
     stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
     failed = read_failed_runs(directory)
     denied = denied_lines(directory)
-    plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
+    samples, known = (
+        read_metrics(directory / "metrics.prom"),
+        last_known(directory, is_stopped=stopped is not None),
+    )
     if args.json:
         show_json(
             {
@@ -81,7 +85,8 @@ def status(args: Namespace) -> int:
                 "drained": stopped,
                 "denied": denied,
                 "batch_away": away,
-                "plans": plans,
+                "plans": known.plans,
+                "awaits": known.awaits,
                 "metrics": samples,
                 "moving": under_way(directory),
                 "troubles": _troubles(directory),
@@ -100,26 +105,60 @@ def status(args: Namespace) -> int:
     _show_agent(config, directory, owner, failed)
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
-    if stopped is not None:
-        end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
-        _line("stopped", f"{stopped or 'no reason given'}; {end}")
-    polled_s = _one(samples, POLLED) or 0.0
-    for plan in plans:
-        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6, polled_s=polled_s))
-    for head, text in _figures(directory, samples, denied, plans, is_stopped=stopped is not None):
+    _show_stop(args, config, directory, stopped)
+    for plan in known.plans:
+        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
+    for head, text in _figures(directory, samples, denied, known):
         _line(head, text)
-    _line("applications", ", ".join(sorted(applications.by_name)) or "none")
-    for file, problem in sorted(applications.problems.items()):
-        _line("refused", f"{file}: {problem}")
-    for file in sorted(applications.pending):
-        _line("not read", f"{file}: it has large files, which the agent has not read yet")
+    _show_applications(applications)
     _show_row(config, row, why)
     _show_contact(config, directory)
     return 0
 
 
+def _show_stop(args: Namespace, config: SiteConfig, directory: Path, stopped: str | None) -> None:
+    """Why the site works no more, or asks for nothing now."""
+    from tidemill.site.staff.drain import paused, way_out
+
+    if stopped is not None:
+        end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
+        _line("stopped", f"{stopped or 'no reason given'}; {end}")
+    elif (pause := paused(directory)) is not None:
+        _line("paused", pause)
+
+
+def _show_applications(applications: Applications) -> None:
+    _line("applications", ", ".join(sorted(applications.by_name)) or "none")
+    for file, problem in sorted(applications.problems.items()):
+        _line("refused", f"{file}: {problem}")
+    for file in sorted(applications.pending):
+        _line("not read", f"{file}: it has large files, which the agent has not read yet")
+
+
+class LastKnown(NamedTuple):
+    """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
+    agent that did not write them), and whether the site is stopped since."""
+
+    plans: Sequence[PlanMade] = ()
+    awaits: AwaitedNodes | None = None
+    is_stopped: bool = False
+
+
+NOTHING_KNOWN = LastKnown()
+
+
+def last_known(directory: Path, *, is_stopped: bool) -> LastKnown:
+    """The plans and figures of the last poll; of an agent of an older version the plans that it recorded last."""
+    from tidemill.site.nodes.plan_log import read_last_poll
+
+    polled = read_last_poll(directory)
+    if polled is None:
+        return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped)
+    return LastKnown(polled.pools, polled.awaits, is_stopped)
+
+
 def _figures(
-    directory: Path, samples: Samples, denied: list[str], plans: list[PlanMade], *, is_stopped: bool
+    directory: Path, samples: Samples, denied: list[str], waiting: LastKnown
 ) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
@@ -128,7 +167,7 @@ def _figures(
     moves = moves_lines(under_way(directory))
     troubles = trouble_lines(_troubles(directory))
     return [
-        *metrics_lines(samples, plans, is_stopped=is_stopped),
+        *metrics_lines(samples, waiting),
         *moves,
         *troubles,
         *bad,
@@ -144,7 +183,7 @@ def _troubles(directory: Path) -> list[Trouble]:
 
 def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
     """What jobs wait for at the site, and what would end it: (head, text)."""
-    from tidemill.model.trouble import whose_text
+    from tidemill.model.trouble import next_try_text, whose_text
 
     lines: list[tuple[str, str]] = []
     for each in troubles:
@@ -154,7 +193,7 @@ def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
             text += f"; to end it: {each.hint}"
         if each.is_open:
             whose = whose_text(each.owner, each.scope, each.name)
-            text += f"; blocked {whose}: nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
+            text += f"; blocked {whose}: nothing more of it is taken; {next_try_text(each.next_us, clock.now_us())}"
         lines.append(("breaker" if each.is_open else "waits", text))
     return lines
 
@@ -263,28 +302,30 @@ def newest_plans(directory: Path) -> list[PlanMade]:
     return list(plans.values())
 
 
-def plan_text(plan: PlanMade, *, now_s: float, polled_s: float = 0.0) -> str:
-    """What a plan saw and did, in words. `polled_s`: when the machine was last polled. A plan that decides the same as
-    the one before it is not recorded."""
-    age = f"{duration_text(max(0.0, now_s - plan.at_s))} ago"
-    if polled_s > plan.snapshot_s + 1.0:
-        age += f", unchanged at the last poll {duration_text(max(0.0, now_s - polled_s))} ago"
-    text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}, {plan.busy} busy, {plan.idle} idle, "
-    text += f"{plan.held} Tidemill's; "
-    regular = f"{plan.queue} regular job{'s wait' if plan.queue != 1 else ' waits'}"
-    text += f"{plan.waiting} of Tidemill's and {regular}" if plan.waiting or plan.queue else "no job waits"
+def plan_text(plan: PlanMade, *, now_s: float) -> str:
+    """What a poll showed of a pool, and what was done, in words, with the age of the poll."""
+    from tidemill.model.figures.awaited import states_text
+
+    age = f"as of {duration_text(max(0.0, now_s - plan.at_s))} ago"
+    if plan.counts is not None:
+        text = f"{plan.pool}: {states_text(plan.counts)}"
+    else:  # of an agent of an older version
+        text = f"{plan.pool}: {counted_text(plan.nodes, 'node')}: {plan.idle} idle, {plan.busy} in use by others, "
+        text += f"{plan.held} in use by Tidemill"
+    text += f"; {counted_text(plan.queue, 'regular job')} {'waits' if plan.queue == 1 else 'wait'} for them"
+    if plan.waiting:
+        text += f"; allocations of Tidemill wait for {counted_text(plan.waiting, 'node')}"
     acts = [(plan.submit, "asked for"), (plan.cancel, "released"), (plan.shorten, "shortened")]
-    done = ", ".join(f"{number} {word}" for number, word in acts if number)
-    if plan.why:
-        text += f". {plan.why[0].upper()}{plan.why[1:]}"
-    # a sentence of the agent's, not the word that stands for `why`
-    if " " in plan.waits_for and plan.waits_for not in plan.why:
-        text += f"; waits: {plan.waits_for}"
+    done = ", ".join(f"{counted_text(number, 'allocation')} {word}" for number, word in acts if number)
     if done:
         text += f"; {done}"
     if plan.yields_to:
-        text += f" for {', '.join(plan.yields_to[:3])}"
-    return f"{text} ({age})"
+        text += (
+            f" for {', '.join(plan.yields_to[:3])}"
+            if done
+            else f"; yields to {', '.join(plan.yields_to[:3])}"
+        )
+    return f"{text}; {age}"
 
 
 def read_metrics(path: Path) -> Samples:
@@ -307,12 +348,10 @@ def read_metrics(path: Path) -> Samples:
     return samples
 
 
-def metrics_lines(
-    samples: Samples, plans: Sequence[PlanMade] = (), *, is_stopped: bool = False
-) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text). `plans`: the last ones, which have some causes at length.
+def metrics_lines(samples: Samples, waiting: LastKnown = NOTHING_KNOWN) -> list[tuple[str, str]]:
+    """What people want to know of the metrics: (head, text). `waiting`: what is known at length.
 
-    Metrics are written at polls: of a site that was stopped since (`is_stopped`) they have an older cause.
+    Metrics are written at polls: of a site that was stopped since they have an older cause.
     """
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
@@ -340,19 +379,25 @@ def metrics_lines(
     if _one(samples, "tidemill_batch_glance_off"):
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
-    if is_stopped:
+    if waiting.is_stopped:
         lines.append(("why no more", "the site is stopped"))
-    elif causes:
-        lines.append(("why no more", "; ".join(_cause_text(cause, plans) for cause in causes)))
+    elif text := why_text(causes, waiting):
+        lines.append(("why no more", text))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
-        text = (
-            f"{jobs or 0:.0f} regular jobs waited {harm:.0f} s because of us"
-            if jobs
-            else "no regular job waited because of Tidemill"
-        )
+        text = _harm_text(samples, harm, jobs) if jobs else "no regular job waited because of Tidemill"
         lines.append(("today", text + (", `tidemill site harm` gives details" if jobs else "")))
     return lines
+
+
+def _harm_text(samples: Samples, harm_s: float, jobs: float) -> str:
+    low, high = (_one(samples, f"tidemill_harm_today_{bound}_seconds") for bound in ("low", "high"))
+    bounds = "" if low is None or high is None else f" ({low:.0f} to {high:.0f} s)"
+    waits = sum(value for _, value in samples.get("tidemill_regular_today_wait_seconds", []))
+    return (
+        f"{counted_text(round(jobs), 'regular job')} waited {harm_s:.0f} s{bounds} because of Tidemill"
+        f"; all regular jobs that started waited {waits:.0f} s"
+    )
 
 
 def _held_text(pinned: float, idle: float) -> str:
@@ -409,13 +454,26 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     return lines
 
 
+def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
+    """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
+    wrote none; empty = nothing is known to hold back more."""
+    from tidemill.harvest.plan.sentences import awaited_text, hindrances_text
+
+    awaits, now_us = waiting.awaits, clock.now_us()
+    if awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
+        text = awaited_text(awaits, now_us)
+        more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
+        return f"{text}; {more}" if more else text
+    return "; ".join(_cause_text(cause, waiting.plans) for cause in causes)
+
+
 def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
     """Why no more nodes are asked for, in words. Of what holds back starts the plan has the time of the next."""
     from tidemill.harvest.plan.waves import SENTENCES, Binding
     from tidemill.site.nodes import planning
     from tidemill.site.nodes.doubts import CAUSE
 
-    if cause in (planning.FAILED_STARTS, Binding.STARTS):
+    if cause in (planning.FAILED_STARTS, planning.WITHDRAWN, Binding.STARTS):
         told = next((plan.waits_for for plan in plans if " " in plan.waits_for), "")
         if told:
             return told
@@ -425,6 +483,7 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
         planning.CONTESTED: "the server takes another agent for this site's, see the agent's log",
         planning.WIDE: "a job that spans nodes waits for them",
         planning.FAILED_STARTS: "starts have failed, and the next is tried after a pause",
+        planning.WITHDRAWN: "waiting allocations were canceled, and not by Tidemill: it pauses before it asks again",
     }
     words = {binding.value: text for binding, text in SENTENCES.items()} | own
     return words.get(cause, cause)

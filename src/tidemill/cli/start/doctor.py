@@ -92,7 +92,8 @@ def _site(args: Namespace, home: Path) -> Iterator[Finding]:
 
 def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.cli.site.init import login_facts, probe_node
-    from tidemill.cli.site.node import site_images
+    from tidemill.cli.site.node import site_uses
+    from tidemill.site.setup.capabilities import without_limit
     from tidemill.site.setup.detection import of_node
     from tidemill.site.setup.limitations import of_abilities
 
@@ -108,7 +109,7 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
         return
     # the binary's own doctor has tried what the shell probe only read
     yield from (each for each in told if each.check != "isolation")
-    yield from of_abilities(node.abilities, site_images(directory))
+    yield from of_abilities(without_limit(node.abilities), site_uses(directory, read))
 
 
 def _machine() -> Iterator[Finding]:
@@ -201,9 +202,9 @@ def _examples() -> Finding:
         return Finding("examples", "ok", "Pythia and the analysis are installed")
     return Finding(
         "examples",
-        "warn",
-        f"not installed: {', '.join(missing)}",
-        f"for quickstart: {install_hint('examples')}",
+        "ok",
+        f"not installed ({', '.join(missing)}): only `tidemill quickstart` needs them",
+        install_hint("examples"),
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import uuid
 from argparse import Namespace
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +23,8 @@ from tidemill.cli.terminal import about_campaign, say, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.client.client import Client
+    from tidemill.client.client import Client, Submission
+    from tidemill.model.job import JobSpec
 
 OUTPUT_DIR = Path("tidemill-out")
 
@@ -201,7 +205,7 @@ def run(args: Namespace) -> int:
         return resume(args, _client(args), _telling(args)._replace(with_files=True))
     if not command:
         raise ConfigError("`tidemill run` needs a command", hint="tidemill run --events 10 -- ./prog {event}")
-    from tidemill.client.client import Wishes, check_name, new_campaign
+    from tidemill.client.client import check_name, new_campaign
     from tidemill.client.home import home_dir
 
     args.cores = args.cores or 1
@@ -224,17 +228,31 @@ def run(args: Namespace) -> int:
     except BaseException:
         spool.drop()
         raise
-    try:
-        # of two commands with the same name at the same time, the server accepts one
-        sent = client.submit(spec, campaign=campaign, wishes=Wishes(new=True))
-    except TidemillError as error:
-        spool.drop_if_refused(error)
-        raise
+    sent = _send(client, spec, campaign, spool)
     # One event is as if its command ran here: without a terminal only its own output is printed.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
     row, interrupted = follow(client, sent, quiet=quiet)
     with about_campaign(campaign):
         return tell_outcome(client, sent.jobs[0], row, _telling(args)._replace(interrupted=interrupted))
+
+
+def _send(client: Client, spec: JobSpec, campaign: str, spool: CommandFiles) -> Submission:
+    """Submit. After Ctrl-C the server may have the job although no answer has come: sent again with the same key it is
+    the same job, which is canceled."""
+    from tidemill.client.client import Wishes
+
+    # of two commands with the same name at the same time, the server accepts one
+    submit = partial(client.submit, spec, campaign=campaign, key=uuid.uuid4().hex, wishes=Wishes(new=True))
+    try:
+        return submit()
+    except TidemillError as error:
+        spool.drop_if_refused(error)
+        raise
+    except KeyboardInterrupt:
+        say("canceling what was submitted; Ctrl-C again leaves at once")
+        with suppress(TidemillError):  # the server refuses it, or does not answer
+            client.cancel(submit().jobs, reason="interrupted by Ctrl-C")
+        raise
 
 
 def _telling(args: Namespace) -> Telling:

@@ -225,10 +225,10 @@ def _stop_words(home: Path) -> str:
 
 
 def _stop(home: Path) -> int:
-    unended = _unended(home)
+    unended, canceled = _unended(home)
     has_run = stop_up(home)
     _check_batch(home)
-    say(stopped_text(unended) if has_run else f"no `tidemill up` runs in `{home}`")
+    say(stopped_text(unended, canceled) if has_run else f"no `tidemill up` runs in `{home}`")
     return 0
 
 
@@ -260,25 +260,35 @@ def _check_batch(home: Path) -> None:
     )
 
 
-def stopped_text(unended: int | None) -> str:
-    """That everything has ended, and what goes on later. `unended`: jobs that had not ended, None = not known."""
-    if unended == 0:
+def stopped_text(unended: int | None, canceled: int = 0) -> str:
+    """That everything has ended, and what goes on later. `unended`: jobs that had not ended, None = not known;
+    `canceled`: those of them that were canceled, of which the site delivers what is done."""
+    if unended is None:
+        return "stopped; what was running goes on with the next `tidemill up`"
+    going = unended - canceled
+    if not unended:
         return "stopped; every job had ended"
-    what = "what was running goes" if unended is None else counted_text(unended, "job")
-    if unended is not None:
-        what += " that had not ended goes" if unended == 1 else " that had not ended go"
-    return f"stopped; {what} on with the next `tidemill up`"
+    parts = []
+    if going:
+        parts.append(f"{counted_text(going, 'job')} that had not ended {'goes' if going == 1 else 'go'} on")
+    if canceled:
+        parts.append(f"what is done of {counted_text(canceled, 'canceled job')} is delivered")
+    return f"stopped; {' and '.join(parts)} with the next `tidemill up`"
 
 
-def _unended(home: Path) -> int | None:
-    """How many jobs of the server have not ended; None = it does not answer."""
-    from tidemill.model.state import JOB_FINAL
-    from tidemill.wire.api import Counts
+def _unended(home: Path) -> tuple[int | None, int]:
+    """How many jobs of the server have not ended (None = it does not answer), and how many of those were canceled, as
+    far as one page of the running ones shows."""
+    from tidemill.model.state import JOB_FINAL, JobState
+    from tidemill.wire.api import Counts, JobPage
 
     counts = _asked(home, "/v1/counts", Counts)
     if counts is None:
-        return None
-    return sum(number for state, number in counts.states.items() if state not in JOB_FINAL)
+        return None, 0
+    unended = sum(number for state, number in counts.states.items() if state not in JOB_FINAL)
+    page = _asked(home, f"/v1/jobs?state={JobState.RUNNING}", JobPage) if unended else None
+    canceled = 0 if page is None else sum(each.ends == JobState.CANCELED for each in page.jobs)
+    return unended, min(unended, canceled)
 
 
 def _serve(args: Namespace, home: Path) -> int:

@@ -4,12 +4,21 @@ A decision lists in `yields_to` the regular jobs that could start on nodes that 
 are not free yet. Tidemill causes the wait of such a job from that decision until one no longer lists it: its nodes are
 free, it has started, or it could not start even without Tidemill. If it then waits on although nodes are free, it waits
 for the scheduler's cycle, as it would have without Tidemill.
+
+Submission and start are the batch system's own times. What happened between two polls has an interval: it began at the
+earlier poll at the earliest (or at the submission) and at the later one at the latest; estimates use its middle. So
+the lower bound of a part counts what polls saw, the upper bound all that they cannot exclude, and no part is more than
+the wait of its job. A job that vanished between two polls counts until the last poll that saw it wait: its start is
+not known.
 Deterministic: reads no clock and no file.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +34,12 @@ WATCHED_MAX = 100_000
 """Jobs that wait and to which we yielded; beyond that the oldest are forgotten."""
 
 
+LATENCIES_KEPT, LATENCIES_MIN = 100, 5
+"""Waits that Tidemill had no part in, of which the median is taken, and the least number of them."""
+
+GAP_POLLS = 4
+"""A job that no agent saw for longer than that, while none ran, is not said to have waited for Tidemill meanwhile."""
+
 DAYS_MAX = 3
 """Days of totals that are kept: today's are shown, and clocks may differ about midnight."""
 
@@ -38,43 +53,90 @@ class Yielded(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over regular jobs that started (or left)."""
+    """Sums over regular jobs that started (or left). `share_low_s`, `share_high_s`: bounds of `share_s`."""
 
     jobs: int = 0
     delayed: int = 0  #: whose wait Tidemill caused in part
     share_s: float = 0.0
     worst_s: float = 0.0
     worst_id: str = ""
+    share_low_s: float = 0.0
+    share_high_s: float = 0.0
+    wait_s: float = 0.0  #: all that these jobs waited
+
+
+class WaitPart(NamedTuple):
+    """A part of a job's wait in seconds: `low` <= `likely` <= `high`."""
+
+    low: float = 0.0
+    likely: float = 0.0
+    high: float = 0.0
+
+    def within(self, wait_s: float) -> WaitPart:
+        """At most the whole wait."""
+        most = max(0.0, wait_s)
+        high = min(max(self), most)
+        likely = min(self.likely, high)
+        return WaitPart(min(self.low, likely), likely, high)
+
+
+class Moment(NamedTuple):
+    """When something happened that polls saw afterwards."""
+
+    earliest: float
+    likely: float
+    latest: float
+
+
+def between(earliest: float, latest: float) -> Moment:
+    """Between two polls: likely in the middle."""
+    return Moment(earliest, (earliest + latest) / 2, latest)
 
 
 class _Watched(msgspec.Struct):
-    """A waiting job that could start without Tidemill. `free_s`: since when Tidemill does not delay it, None = it does.
-    `since_s`: the start of the current delay; `earlier_s`: the sum of all earlier delays."""
+    """A waiting job that could start without Tidemill. `free`: since when Tidemill does not delay it, None = it does.
+    `since`: the start of the current delay; `earlier`: the sum of all earlier delays; `seen_s`: the last poll that saw
+    it wait."""
 
-    could_start_s: float
+    since: Moment
     uncertainty_s: float
     plans: list[str]
-    since_s: float = 0.0
-    earlier_s: float = 0.0
+    seen_s: float
+    could_start_s: float = 0.0
+    earlier: WaitPart = WaitPart()
     user: str = ""
     width: int = 0
+    cores: int = 0
     limit_s: float | None = None
     submitted_s: float | None = None
-    free_s: float | None = None
+    free: Moment | None = None
 
     def __post_init__(self) -> None:
-        self.since_s = self.since_s or self.could_start_s
+        self.could_start_s = self.could_start_s or self.since.likely
 
-    def share_s(self, end_s: float) -> float:
-        """Our part of its wait, which ended then."""
-        end_s = end_s if self.free_s is None else min(end_s, self.free_s)
-        return self.earlier_s + max(0.0, end_s - self.since_s)
+    def part(self, end_s: float, *, latency_s: float | None = None) -> WaitPart:
+        """The part of its wait that Tidemill caused, if the wait ended then. `latency_s`: what jobs wait for free
+        nodes without Tidemill, too; None = not known. Where it is known, a job that Tidemill delayed at the last poll
+        was delayed until it started: without Tidemill it would have started before that poll, or within that time."""
+        if self.free is not None:
+            return self._with(Moment(*(min(end_s, each) for each in self.free)))
+        if latency_s is None:
+            return self._with(Moment(min(end_s, self.seen_s), end_s, end_s))
+        return self._with(Moment(end_s - latency_s, end_s - latency_s, end_s))
 
-    def block(self, since_s: float) -> None:
-        """It could start again, were we not here."""
-        if self.free_s is not None:
-            self.earlier_s += max(0.0, self.free_s - self.since_s)
-            self.since_s, self.free_s = since_s, None
+    def block(self, since: Moment) -> None:
+        """It could start again without Tidemill."""
+        if self.free is not None:
+            self.earlier = self._with(self.free)
+            self.since, self.free = since, None
+
+    def _with(self, end: Moment) -> WaitPart:
+        low, likely, high = self.earlier
+        return WaitPart(
+            low + max(0.0, end.earliest - self.since.latest),
+            likely + max(0.0, end.likely - self.since.likely),
+            high + max(0.0, end.latest - self.since.earliest),
+        )
 
 
 class Tracker:
@@ -86,18 +148,27 @@ class Tracker:
         self._running: set[str] | None = None
         self._looked_s: float | None = None
         self._days: dict[str, Totals] = {}
-        self._seen_s = 0.0  #: our part of the waits of regular jobs that started since this tracker began
+        self._seen_s = (
+            0.0  #: Tidemill's part of the waits of regular jobs that started since this tracker began
+        )
         self._classes: dict[str, dict[SizeAndLength, ClassTotals]] = {}
+        self._undelayed: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self._latency_s: float | None = None  #: None = to be computed again
 
     def restore(self, records: Iterable[AnyRecord]) -> None:
         """Take up what an earlier agent has written, the oldest first: the last days will do."""
         for record in records:
             if isinstance(record, PlanMade):
                 for job in record.yields_to:
-                    found = self._watched.setdefault(job, _Watched(record.snapshot_s, self._poll_s, []))
+                    found = self._watched.get(job)
+                    if found is None:
+                        since = Moment(record.snapshot_s - self._poll_s, record.snapshot_s, record.snapshot_s)
+                        found = self._watched[job] = _Watched(since, self._poll_s, [], record.snapshot_s)
+                    found.seen_s = record.snapshot_s
                     _add(found.plans, record.plan)
             elif isinstance(record, RegularStarted):
                 self._watched.pop(record.id, None)
+                self._learn(record)
                 self._count(record)
 
     def look(self, snapshot: Snapshot, yields: Sequence[Yielded]) -> list[RegularStarted]:
@@ -107,6 +178,8 @@ class Tracker:
         """
         if snapshot.hidden:
             return []
+        if self._looked_s is None:
+            self._resume(snapshot.at_s)
         others = [job for job in snapshot.running if not job.ours]
         started = self._started(snapshot, others)
         self._running = {job.id for job in others}
@@ -117,17 +190,27 @@ class Tracker:
             del self._watched[next(iter(self._watched))]
         self._looked_s = snapshot.at_s
         for record in started:
+            self._learn(record)
             self._count(record)
             self._seen_s += record.share_s
         return started
 
     @property
     def share_s(self) -> float:
-        """Our part of the waits of regular jobs since this tracker began, those included that waited at the last poll.
-        It falls where a job turns out to wait for another reason."""
-        if self._looked_s is None:
+        """Tidemill's part of the waits of regular jobs since this tracker began, those included that waited at the
+        last poll. It falls where a job turns out to wait for another reason."""
+        looked_s = self._looked_s
+        if looked_s is None:
             return 0.0
-        return self._seen_s + sum(each.share_s(self._looked_s) for each in self._watched.values())
+        return self._seen_s + sum(each.part(looked_s).likely for each in self._watched.values())
+
+    @property
+    def latency_s(self) -> float | None:
+        """How long jobs wait for the scheduler where nothing is in their way: the median of those that started within
+        an interval of polls and that Tidemill did not delay. None = too few are known."""
+        if self._latency_s is None and len(self._undelayed) >= LATENCIES_MIN:
+            self._latency_s = median(self._undelayed)
+        return self._latency_s
 
     def day(self, at_s: float) -> Totals:
         """The totals of the day (UTC) that holds this time."""
@@ -139,27 +222,38 @@ class Tracker:
 
     @property
     def waiting(self) -> int:
-        """Regular jobs that could start without us and have not started."""
+        """Regular jobs that could start without Tidemill and have not started."""
         return len(self._watched)
 
     def _is_needed(self, yields: Sequence[Yielded]) -> bool:
         return bool(self._watched) or any(each.decision.yields_to for each in yields)
 
+    def _resume(self, now_s: float) -> None:
+        """At the first poll: what has delayed jobs that an agent saw wait long ago is not known."""
+        for watched in self._watched.values():
+            if now_s - watched.seen_s > GAP_POLLS * self._poll_s:
+                watched.free = Moment(watched.seen_s, watched.seen_s, now_s)
+
     def _started(self, snapshot: Snapshot, others: Iterable[Running]) -> list[RegularStarted]:
         records = []
+        cores = sum(node.cores for node in snapshot.nodes)
         for job in others:
             watched = self._watched.pop(job.id, None)
             if watched is None and (self._running is None or job.id in self._running):
                 continue  # it ran before, or we have only begun to look
             submitted_s = job.submitted_s
-            if watched is None:
-                interval_s = snapshot.at_s - (self._looked_s or snapshot.at_s)
-                watched = _Watched(job.started_s, interval_s, [])
-                could_start_s, share_s = None, 0.0
-            else:
-                could_start_s = watched.could_start_s
-                share_s = watched.share_s(job.started_s)
+            could_start_s, part, plans = None, WaitPart(), []
+            uncertainty_s = snapshot.at_s - (self._looked_s or snapshot.at_s)
+            if watched is not None:
                 submitted_s = watched.submitted_s if submitted_s is None else submitted_s
+                could_start_s, uncertainty_s, plans = (
+                    watched.could_start_s,
+                    watched.uncertainty_s,
+                    watched.plans,
+                )
+                part = watched.part(job.started_s, latency_s=self.latency_s)
+                begin_s = watched.since.earliest if submitted_s is None else submitted_s
+                part = part.within(job.started_s - begin_s)
             records.append(
                 RegularStarted(
                     at_s=snapshot.at_s,
@@ -169,20 +263,27 @@ class Tracker:
                     submitted_s=submitted_s,
                     could_start_s=could_start_s,
                     started_s=job.started_s,
-                    share_s=share_s,
-                    uncertainty_s=watched.uncertainty_s,
-                    plans=watched.plans,
+                    share_s=part.likely,
+                    share_low_s=part.low,
+                    share_high_s=part.high,
+                    uncertainty_s=uncertainty_s,
+                    plans=plans,
                     limit_s=job.ends_s - job.started_s,
                     nodes=len(snapshot.nodes),
+                    cores=0 if job.whole else job.cores,
+                    machine_cores=cores,
                 )
             )
         return records
 
     def _left(self, snapshot: Snapshot, waiting: dict[str, Queued]) -> list[RegularStarted]:
-        """Jobs that Tidemill yielded to and that vanished between two polls: canceled, or started and ended."""
+        """Jobs that Tidemill yielded to and that vanished between two polls: canceled, or started and ended. They
+        waited at least until the last poll that saw them wait, and at most until now."""
         records = []
+        cores = sum(node.cores for node in snapshot.nodes)
         for job in [job for job in self._watched if job not in waiting]:
             watched = self._watched.pop(job)
+            seen, now = watched.part(watched.seen_s), watched.part(snapshot.at_s)
             records.append(
                 RegularStarted(
                     at_s=snapshot.at_s,
@@ -192,11 +293,16 @@ class Tracker:
                     submitted_s=watched.submitted_s,
                     could_start_s=watched.could_start_s,
                     started_s=None,
-                    share_s=watched.share_s(snapshot.at_s),
-                    uncertainty_s=watched.uncertainty_s + snapshot.at_s - (self._looked_s or snapshot.at_s),
+                    share_s=seen.likely,
+                    share_low_s=seen.low,
+                    share_high_s=now.high,
+                    uncertainty_s=watched.uncertainty_s + snapshot.at_s - watched.seen_s,
                     plans=watched.plans,
                     limit_s=watched.limit_s,
                     nodes=len(snapshot.nodes),
+                    cores=watched.cores,
+                    machine_cores=cores,
+                    seen_s=watched.seen_s,
                 )
             )
         return records
@@ -215,7 +321,7 @@ class Tracker:
                 if watched is None:
                     watched = self._watched[name] = self._first(job, now_s)
                 watched.user, watched.width, watched.submitted_s = job.user, job.width, job.submitted_s
-                watched.limit_s = job.walltime_s
+                watched.limit_s, watched.cores = job.walltime_s, 0 if job.whole else job.cores
                 _add(watched.plans, each.plan)
             idle, blocked = each.situation.idle, set(each.decision.yields_to)
             if self._watched:
@@ -223,20 +329,32 @@ class Tracker:
                     job.id for job in each.situation.queue if job.width <= idle and job.id not in blocked
                 )
         blocked = {name for each in yields for name in each.decision.yields_to}
+        before_s = now_s if self._looked_s is None else self._looked_s
         for name, watched in self._watched.items():
+            watched.seen_s = now_s
             if name in free or name not in blocked:
-                watched.free_s = now_s if watched.free_s is None else watched.free_s
+                if watched.free is None:
+                    watched.free = between(max(before_s, watched.since.earliest), now_s)
             else:
-                watched.block((now_s + (now_s if self._looked_s is None else self._looked_s)) / 2)
+                watched.block(between(before_s, now_s))
 
     def _first(self, job: Queued, now_s: float) -> _Watched:
-        """A new record of a job that became able to start after the last poll: at its submission if that is later, else
-        when another job released nodes, estimated as the middle of the interval."""
+        """A new record of a job that became able to start after the last poll: likely at its submission if that is
+        later, else when another job released nodes, in the middle of the interval."""
         before_s = now_s - self._poll_s if self._looked_s is None else self._looked_s
         if job.submitted_s is not None and job.submitted_s > before_s:
             begin_s = min(job.submitted_s, now_s)
-            return _Watched(begin_s, now_s - begin_s, [])
-        return _Watched((before_s + now_s) / 2, now_s - before_s, [])
+            return _Watched(Moment(begin_s, begin_s, now_s), now_s - begin_s, [], now_s)
+        return _Watched(between(before_s, now_s), now_s - before_s, [], now_s)
+
+    def _learn(self, record: RegularStarted) -> None:
+        """Take the wait of a job that nothing delayed as the scheduler's own."""
+        if record.could_start_s is not None or record.started_s is None or record.submitted_s is None:
+            return
+        wait_s = record.started_s - record.submitted_s
+        if 0 <= wait_s <= record.uncertainty_s:
+            self._undelayed.append(wait_s)
+            self._latency_s = None
 
     def _count(self, record: RegularStarted) -> None:
         name = file_name(record.at_s)
@@ -253,27 +371,50 @@ class Tracker:
 def add(totals: Totals, record: RegularStarted) -> Totals:
     """The totals with one more job."""
     worst = record.share_s > totals.worst_s
+    part = part_of(record)
     return Totals(
         jobs=totals.jobs + 1,
         delayed=totals.delayed + (record.share_s > 0),
         share_s=totals.share_s + record.share_s,
         worst_s=record.share_s if worst else totals.worst_s,
         worst_id=record.id if worst else totals.worst_id,
+        share_low_s=totals.share_low_s + part.low,
+        share_high_s=totals.share_high_s + part.high,
+        wait_s=totals.wait_s + wait_of(record),
     )
+
+
+def part_of(record: RegularStarted) -> WaitPart:
+    """Tidemill's part of a job's wait with its bounds; of a record without bounds, by its uncertainty."""
+    if record.share_low_s is not None and record.share_high_s is not None:
+        return WaitPart(record.share_low_s, record.share_s, record.share_high_s)
+    if record.could_start_s is None:
+        return WaitPart(record.share_s, record.share_s, record.share_s)
+    spread_s = record.uncertainty_s
+    part = WaitPart(max(0.0, record.share_s - spread_s), record.share_s, record.share_s + spread_s)
+    return part.within(wait_of(record))
 
 
 def kind_of(record: RegularStarted, *, nodes: int = 0) -> SizeAndLength:
     """The class of a job by size and by the walltime that it asked for; `nodes`: of the machine,
-    for records that do not have it.
+    for records that do not have it. A job that shares its nodes is as large as its cores.
 
     By what it asked for, because that is known when it starts, and because scheduler and broker act on nothing else.
     """
-    return SizeAndLength(size_class(record.width, record.nodes or nodes), length_class(record.limit_s))
+    size = (
+        size_class(record.cores, record.machine_cores)
+        if record.cores and record.machine_cores
+        else size_class(record.width, record.nodes or nodes)
+    )
+    return SizeAndLength(size, length_class(record.limit_s))
 
 
 def wait_of(record: RegularStarted) -> float:
-    """Seconds that a job waited, at least our share: more is not known of a job whose submission is not."""
-    end_s = record.at_s if record.started_s is None else record.started_s
+    """Seconds that a job waited, at least Tidemill's part: more is not known of a job whose submission is not. One that
+    vanished between two polls: until the last poll that saw it wait."""
+    end_s = record.started_s
+    if end_s is None:
+        end_s = record.at_s if record.seen_s is None else record.seen_s
     return max(record.share_s, 0.0 if record.submitted_s is None else end_s - record.submitted_s)
 
 

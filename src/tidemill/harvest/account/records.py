@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ProtocolError
+from tidemill.model.figures.awaited import NodeCounts
 
 QUOTED_CHARS_MAX = 200
 
@@ -42,6 +43,9 @@ class PlanMade(Record, frozen=True, kw_only=True, tag="plan"):
     submit: int = 0
     waits_for: str = ""
     why: str = ""
+    counts: NodeCounts | None = (
+        None  #: of the pool's nodes at that poll; None = of an agent that did not count them
+    )
 
 
 class PoolGone(Record, frozen=True, kw_only=True, tag="pool_gone"):
@@ -81,7 +85,9 @@ class RegularStarted(Record, frozen=True, kw_only=True, tag="regular"):
 
     `could_start_s`: when it could first have started without Tidemill, None = Tidemill never blocked it; `share_s`: the
     part of its wait that Tidemill caused, estimated to within `uncertainty_s`; `plans`: those that yielded to it, as
-    evidence. `limit_s`: its requested walltime; `nodes`: nodes of the machine. Earlier agents wrote neither of these.
+    evidence. `limit_s`: its requested walltime; `nodes`, `machine_cores`: of the machine; `cores`: of a job that shares
+    its nodes, else 0; `share_low_s`, `share_high_s`: bounds of `share_s`; `seen_s`: the last poll that saw a job wait
+    that left the queue. Earlier agents did not write these.
     """
 
     id: str
@@ -95,6 +101,11 @@ class RegularStarted(Record, frozen=True, kw_only=True, tag="regular"):
     plans: list[str] = []
     limit_s: float | None = None
     nodes: int = 0
+    share_low_s: float | None = None
+    share_high_s: float | None = None
+    cores: int = 0
+    machine_cores: int = 0
+    seen_s: float | None = None
 
 
 AnyRecord = PlanMade | PoolGone | Submitted | Shortened | Canceled | RegularStarted

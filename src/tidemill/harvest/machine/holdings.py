@@ -30,6 +30,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     walltime_s: float = 0.0
     loss_s: float = 0.0
     pool: str = ""
+    without_gpus: bool = False  #: it has none of the GPUs of its nodes
 
 
 class Placed(msgspec.Struct, frozen=True):

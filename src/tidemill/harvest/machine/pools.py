@@ -22,7 +22,8 @@ from tidemill.harvest.machine.named import HOST, NamedHosts
 from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
 from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
-from tidemill.harvest.plan.waves import Binding
+from tidemill.harvest.plan.waves import Binding, nodes_for, work_s
+from tidemill.model.devices import GPU
 from tidemill.model.machine import Node, NodeState, Snapshot
 
 
@@ -58,6 +59,15 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     situation: Situation
     nodes: frozenset[str]
     names: dict[int, list[str]]
+    bare: dict[
+        str, int
+    ] = {}  #: allocations there that leave the GPUs of their nodes to others, and their nodes
+    gpu_nodes: int = 0  #: nodes that work with GPUs is for, and that are not held yet, in all pools with GPUs
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether its nodes have GPUs: then they are the last that work without GPUs is placed on."""
+        return any(kind == GPU and number for kind, number in self.devices)
 
     def first(self, key: int, count: int) -> list[str]:
         """The names of the `count` allocations of a holding that are to be ended first."""
@@ -65,13 +75,21 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut(
-    snapshot: Snapshot, held: Sequence[Held], terms: Terms, *, backlog: Backlog, limits: Limits
+    snapshot: Snapshot,
+    held: Sequence[Held],
+    terms: Terms,
+    *,
+    backlog: Backlog,
+    limits: Limits,
 ) -> list[Pool]:
-    """The pools that we can use, the one with most idle nodes first.
+    """The pools that we can use, in the order in which they are decided on: nodes with GPUs last, and among pools alike
+    in that the one with most idle nodes first.
 
-    Limits and backlog are those of the whole site; each pool gets what the holdings of the other pools leave. Raises
-    ConfigError for a partition that does not exist. Linear in nodes and jobs.
+    Limits and backlog are those of the whole site; each pool gets what the holdings of the other pools leave. Work with
+    GPUs (`backlog.on_gpus`) is for nodes with GPUs, and all other for any node. Raises ConfigError for a partition that
+    does not exist. Linear in nodes and jobs.
     """
+    on_gpus, backlog = backlog.on_gpus, msgspec.structs.replace(backlog, on_gpus=None)
     placed = matched(snapshot, held)
     taken = occupancy(snapshot, placed, reservation=terms.reservation, slack_s=terms.end_slack_s)
     groups = _with_named(_group(snapshot, terms, taken), snapshot, terms, taken, placed)
@@ -94,7 +112,8 @@ def cut(
         )
         for group in usable
     ]
-    return sorted(_bounded(here, snapshot, terms, limits), key=lambda pool: (-pool.situation.idle, pool.name))
+    bounded = _bounded(here, snapshot, terms, limits, on_gpus)
+    return sorted(bounded, key=lambda pool: (pool.has_gpus, -pool.situation.idle, pool.name))
 
 
 def decide_each(
@@ -103,7 +122,7 @@ def decide_each(
     """Decide for one pool after the other; what one asks for is taken off the limits and the backlog of the next."""
     decided: list[tuple[Pool, Decision]] = []
     nodes = allocations = 0
-    node_s = 0.0
+    node_s = 0.0  # of the grant
     for pool in pools:
         situation = _less(pool.situation, nodes=nodes, allocations=allocations, node_s=node_s)
         decision = decide(situation)
@@ -130,9 +149,7 @@ def _less(situation: Situation, *, nodes: int, allocations: int, node_s: float) 
             submits_max=max(0, limits.submits_max - allocations),
             node_s_left=max(0.0, limits.node_s_left - node_s),
         ),
-        backlog=replace(
-            backlog, node_s=max(0.0, backlog.node_s - node_s), nodes_max=max(0, backlog.nodes_max - nodes)
-        ),
+        backlog=replace(backlog, nodes_max=max(0, backlog.nodes_max - nodes)),
     )
 
 
@@ -431,15 +448,18 @@ def _pool(
         ),
         nodes=frozenset(node.name for node in group.nodes),
         names=names,
+        bare={each.name: each.width for each in group.ours if each.without_gpus},
     )
 
 
-def _bounded(pools: Sequence[Pool], snapshot: Snapshot, terms: Terms, limits: Limits) -> list[Pool]:
+def _bounded(
+    pools: Sequence[Pool], snapshot: Snapshot, terms: Terms, limits: Limits, on_gpus: Backlog | None
+) -> list[Pool]:
     """The pools, each with its part of the site's limits and backlog: what the holdings elsewhere leave."""
     chosen = partitions(snapshot, terms.partition)
-    used = [_used(pool, snapshot.at_s) for pool in pools]
+    used = [_used(pool) for pool in pools]
     nodes, allocations = sum(each.nodes for each in used), sum(each.allocations for each in used)
-    node_s = sum(each.node_s for each in used)
+    shares = _Shares.of(pools, used, limits, on_gpus)
     replace = msgspec.structs.replace
     found = []
     for pool, own in zip(pools, used, strict=True):
@@ -447,22 +467,21 @@ def _bounded(pools: Sequence[Pool], snapshot: Snapshot, terms: Terms, limits: Li
         is_up = not mine or any(each.is_up for each in mine)
         walltimes = [each.walltime_max_s for each in mine if each.walltime_max_s is not None]
         widths = [each.width_max for each in mine if each.width_max is not None]
-        backlog = pool.situation.backlog
+        kept = 0 if pool.has_gpus else shares.kept_for_gpus
         bounds = replace(
             limits,
-            nodes_max=max(0, limits.nodes_max - (nodes - own.nodes)),
+            nodes_max=max(0, limits.nodes_max - (nodes - own.nodes) - kept),
             allocations_max=max(0, limits.allocations_max - (allocations - own.allocations)),
             walltime_max_s=min([limits.walltime_max_s, *walltimes]),
             width_max=min([limits.width_max, *widths]),
             width_min=max([limits.width_min, *(each.width_min for each in mine)]),
             closed_by=Binding.SCHEDULER if snapshot.starts_nothing else "" if is_up else Binding.CLOSED,
         )
-        left = replace(
-            backlog,
-            node_s=max(0.0, backlog.node_s - (node_s - own.node_s)),
-            nodes_max=max(0, backlog.nodes_max - (nodes - own.nodes)),
-        )
-        found.append(replace(pool, situation=replace(pool.situation, limits=bounds, backlog=left)))
+        holds_all = bool(mine) and all(each.gives_all for each in mine)
+        left = shares.backlog(pool, own, limits, holds_all=holds_all)
+        situation = replace(pool.situation, limits=bounds, backlog=left)
+        missing = shares.equipped_missing if pool.has_gpus else 0
+        found.append(replace(pool, situation=situation, gpu_nodes=missing))
     return found
 
 
@@ -471,13 +490,66 @@ class _Used(NamedTuple):
 
     nodes: int
     allocations: int
-    node_s: float
+    with_gpus: int  #: of the nodes
 
 
-def _used(pool: Pool, now_s: float) -> _Used:
+def _used(pool: Pool) -> _Used:
     holdings = pool.situation.holdings
+    nodes = sum(each.width * each.count for each in holdings)
     return _Used(
-        nodes=sum(each.width * each.count for each in holdings),
+        nodes=nodes,
         allocations=sum(each.count for each in holdings),
-        node_s=sum(each.width * each.count * max(0.0, each.ends_s - now_s) for each in holdings),
+        with_gpus=max(0, nodes - sum(pool.bare.values())) if pool.has_gpus else 0,
     )
+
+
+class _Shares(NamedTuple):
+    """How the site's work is shared among its pools, in nodes.
+
+    A node that is held takes one of the nodes that the work is for, for as long as there is that much work: an hour of
+    walltime that is left does not stand for an hour of the work. Work with GPUs has the nodes with GPUs first; work
+    for any node has the others, and what they leave of these.
+    """
+
+    plain_missing: int  #: nodes that work for any node is for, and that are not held yet
+    equipped_missing: int  #: the same of work with GPUs
+    wanted: int  #: nodes that all the work is for
+    has_plain: bool  #: whether there are nodes without GPUs
+    kept_for_gpus: (
+        int  #: of the nodes that the site may hold: idle nodes with GPUs that work with GPUs waits for
+    )
+    on_gpus: Backlog | None
+
+    @classmethod
+    def of(
+        cls, pools: Sequence[Pool], used: Sequence[_Used], limits: Limits, on_gpus: Backlog | None
+    ) -> _Shares:
+        plain = nodes_for(pools[0].situation.backlog, limits) if pools else 0
+        equipped = 0 if on_gpus is None else nodes_for(on_gpus, limits)
+        with_gpus = sum(own.with_gpus for own in used)
+        others = sum(own.nodes for own in used) - with_gpus
+        lent = max(0, with_gpus - equipped)  # nodes with GPUs that do other work
+        missing = max(0, equipped - with_gpus)
+        idle = sum(pool.situation.idle for pool in pools if pool.has_gpus)
+        return cls(
+            plain_missing=max(0, plain - others - lent),
+            equipped_missing=missing,
+            wanted=plain + equipped,
+            has_plain=not all(pool.has_gpus for pool in pools),
+            kept_for_gpus=min(idle, missing),
+            on_gpus=on_gpus,
+        )
+
+    def backlog(self, pool: Pool, own: _Used, limits: Limits, *, holds_all: bool) -> Backlog:
+        """What is left for this pool, with what it holds itself. `holds_all`: allocations there hold GPUs whether they
+        want them or not; then work for any node goes there only if there are no other nodes at all."""
+        plain, on_gpus, replace = pool.situation.backlog, self.on_gpus, msgspec.structs.replace
+        more = 0 if pool.has_gpus and holds_all and self.has_plain else self.plain_missing
+        more += self.equipped_missing if pool.has_gpus else 0
+        nodes = min(own.nodes + more, self.wanted)
+        if on_gpus is None or not pool.has_gpus:
+            return replace(plain, nodes_max=nodes)
+        base = plain if plain.nodes_max else on_gpus
+        both = replace(base, event_s=max(plain.event_s, on_gpus.event_s), nodes_max=nodes)
+        # so much that the length of the longer kind of event does not bound it once more
+        return replace(both, node_s=max(plain.node_s + on_gpus.node_s, nodes * work_s(both, limits)))

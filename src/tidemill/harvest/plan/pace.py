@@ -105,16 +105,17 @@ def change_between(
     )
 
 
-def awaited_s(*, has_new_work: bool, living: int, left: int) -> float | None:
+def awaited_s(*, has_new_work: bool, has_grown: bool, living: int, left: int) -> float | None:
     """Seconds from the last poll to the one that waiting work calls for; None = it waits for the regular one. `living`:
     allocations that have not ended, as far as the last poll showed; `left`: those of them that are about to end, since
-    they were canceled or their pilots have all signed off.
+    they were canceled or their pilots have all signed off. `has_grown`: `planning.has_grown`, since the last poll.
 
-    An allocation with a pilot, or one that is to start one, takes the work. Without such an allocation the poll after
+    An allocation with a pilot, or one that is to start one, takes the work, unless it is for more nodes by now than
+    were asked for, as when the first events have shown how long they take. Without such an allocation the poll after
     new work finds idle nodes, and those after it follow only until what was left has ended, and its nodes are free.
     """
     if living > left:
-        return None
+        return FIRST_WORK_S if has_grown else None
     if has_new_work:
         return FIRST_WORK_S
     return LEFT_S if left else None

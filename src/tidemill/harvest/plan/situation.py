@@ -61,6 +61,9 @@ class Backlog(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     nodes_max: int
     event_s: float  #: seconds of a typical range on a slot: what a kill throws away
     bound_by: str = "backlog"  #: the `waves.Binding` because of which `nodes_max` is not more
+    on_gpus: Backlog | None = (
+        None  #: of a whole site: besides, work that needs nodes with GPUs; None = there is none
+    )
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):

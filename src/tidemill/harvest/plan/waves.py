@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tidemill.harvest.plan.situation import Situation, Submit
+from tidemill.harvest.plan.situation import Backlog, Limits, Situation, Submit
 
 
 class Binding(StrEnum):
@@ -23,6 +23,7 @@ class Binding(StrEnum):
     OURS = "ours"
     HEADROOM = "headroom"
     PAYBACK = "payback"
+    LIMIT = "limit"
     BACKLOG = "backlog"
     SHORT = "short"
     LEARNING = "learning"
@@ -40,34 +41,27 @@ class Binding(StrEnum):
 
 SENTENCES: dict[Binding, str] = {
     Binding.NOTHING: "nothing holds back more",
-    Binding.IDLE: "no node is idle",
+    Binding.IDLE: "no node is wholly idle",
     Binding.REGULAR: "all idle nodes are kept for regular jobs that may start there",
-    Binding.OURS: "allocations of Tidemill wait for the idle nodes already",
-    Binding.HEADROOM: "the nodes left idle are kept for small jobs that are about to come",
-    Binding.PAYBACK: "the gaps are too short to pay back a start",
+    Binding.OURS: "allocations of Tidemill that wait in the queue are meant for the idle nodes",
+    Binding.HEADROOM: "the nodes left idle are kept for small jobs that usually come soon",
+    Binding.PAYBACK: "no node is idle for long enough to pay for a start there",
+    Binding.LIMIT: "the batch system's time limit for a job is too short for an allocation",
     Binding.BACKLOG: "there is no work for more nodes",
-    Binding.SHORT: "the work that waits is too short to share it among more nodes",
-    Binding.LEARNING: "one node or a few first, to learn how long an event takes",
+    Binding.SHORT: "the work that is left takes less than half a minute of one more node, by what events took so far",
+    Binding.LEARNING: "the first events run on one node or a few, to learn how long an event takes",
     Binding.NODES: "the limit of nodes is reached (`nodes_max`)",
     Binding.ALLOCATIONS: "the limit of allocations is reached",
     Binding.WIDTH: "fewer nodes are idle than an allocation must have (`width`)",
-    Binding.WAITING: "enough allocations wait in the queue for the idle nodes",
+    Binding.WAITING: "enough allocations of Tidemill wait in the queue for the idle nodes",
     Binding.STARTS: "no more allocations may be started now",
-    Binding.SUBMITS: "enough is submitted for one tick (`submits_max`)",
+    Binding.SUBMITS: "the rest is asked for at the next poll (`submits_max`)",
     Binding.GRANT: "the grant is used up, or promised to what runs",
-    Binding.HIDDEN: "regular jobs are hidden: only windows that no plan needs can be used, and none is known",
+    Binding.HIDDEN: "the batch system hides other users' jobs, and no idle node is known that they do not need",
     Binding.SCHEDULER: "the batch system's scheduler starts no jobs now",
     Binding.CLOSED: "the partition is closed: it takes or starts no jobs now",
 }
-"""What people read."""
-
-
-def in_words(waits_for: str) -> str:
-    """Why a site asks for no more nodes, in sentences: some causes are one word (a `Binding`), joined by `; `."""
-    return "; ".join(_WORDS.get(each, each) for each in waits_for.split("; "))
-
-
-_WORDS = {binding.value: text for binding, text in SENTENCES.items() if binding}
+"""What people read where figures are not known: `sentences` makes sentences with figures."""
 
 KEPT = 18
 """Allocations that one gap leaves for others where they are scarce."""
@@ -95,13 +89,21 @@ class Room(msgspec.Struct, kw_only=True):
         return min(bounds, key=lambda bound: bound[0])
 
 
+def work_s(backlog: Backlog, limits: Limits) -> float:
+    """Node-seconds of work for which one more node is worth its start."""
+    return max(limits.payback * limits.startup_s, backlog.event_s, 1.0)
+
+
+def nodes_for(backlog: Backlog, limits: Limits) -> int:
+    """How many nodes the work is for, those that are held among them."""
+    return min(backlog.nodes_max, int(min(backlog.node_s / work_s(backlog, limits), 1e12)))
+
+
 def room_of(situation: Situation, *, running: tuple[int, int], waiting: tuple[int, int]) -> Room:
     """The room left beside Tidemill's running and waiting allocations: (nodes, allocations) each, after this tick."""
     limits, backlog = situation.limits, situation.backlog
     held = running[0] + waiting[0]
-    work_s = max(limits.payback * limits.startup_s, backlog.event_s, 1.0)
-    by_work = backlog.node_s / work_s
-    wanted = min(backlog.nodes_max, int(min(by_work, 1e12)))
+    wanted = nodes_for(backlog, limits)
     binding = Binding(backlog.bound_by) if wanted < limits.nodes_max else Binding.NODES
     return Room(
         nodes=min(wanted, limits.nodes_max) - held,
@@ -141,7 +143,7 @@ def wave(
             continue
         walltime_s = rounded(min(seconds - limits.cycle_s - limits.death_s, limits.walltime_max_s), situation)
         if walltime_s < least_s:
-            binding = Binding.PAYBACK
+            binding = Binding.LIMIT if limits.walltime_max_s < least_s else Binding.PAYBACK
             break
         taken, binding = _cut(submits, (missing, walltime_s), room, situation)
         given += taken

@@ -1,7 +1,8 @@
 """Classes of regular jobs by size and by length: the same names in simulations, metrics, pages and reports. Pure.
 
 Size is the job's share of the machine, because a machine's own queues and a guest's harm follow shares: 64 nodes are
-small on one machine and half of another. Length is in absolute time, because the person who waits has a clock.
+small on one machine and half of another. It is a share of nodes, or of cores for jobs that share nodes. Length is in
+absolute time, because the person who waits has a clock.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ class ClassTotals(NamedTuple):
 
 
 def size_edges(nodes: int) -> list[int]:
-    """The most nodes of a job of each class, on a machine of `nodes`."""
-    return [max(1, int(nodes * share)) for share in SIZE_SHARES]
+    """The most nodes of a job of each class, on a machine of `nodes`; 0 = a single node is more than that share."""
+    return [int(nodes * share) for share in SIZE_SHARES]
 
 
 def size_class(width: int, nodes: int) -> str:
-    """The class of a job of `width` nodes on a machine of `nodes`; UNKNOWN where one of them is not known."""
+    """The class of a job of `width` nodes on a machine of `nodes`, or of `width` cores among `nodes` cores; UNKNOWN
+    where one of them is not known."""
     if width < 1 or nodes < 1:
         return UNKNOWN
     return SIZES[min(bisect_left(size_edges(nodes), width), len(SIZES) - 1)]

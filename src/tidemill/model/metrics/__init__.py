@@ -59,7 +59,7 @@ _CAUSES = Label(
     (
         "idle", "regular", "ours", "headroom", "payback", "backlog", "short", "learning", "nodes", "allocations",
         "waiting", "starts", "submits", "width", "grant", "hidden", "scheduler", "closed", "failed_starts", "wide",
-        "stopped", "contested", "doubt",
+        "stopped", "contested", "doubt", "limit", "withdrawn",
     ),
     about="what binds",
 )  # fmt: skip
@@ -98,8 +98,10 @@ AGENT: dict[str, Metric] = {
     ),
     "tidemill_shortens_total": Metric("counter", "Limits of running allocations that we lowered"),
     "tidemill_harm_today_seconds": Metric(
-        "gauge", "Our estimated part of the waits of regular jobs since 0 h UTC"
+        "gauge", "Estimated part of the waits of regular jobs that Tidemill caused since 0 h UTC"
     ),
+    "tidemill_harm_today_low_seconds": Metric("gauge", "Lower bound of that estimate"),
+    "tidemill_harm_today_high_seconds": Metric("gauge", "Upper bound of that estimate"),
     "tidemill_harm_today_jobs": Metric(
         "gauge", "Regular jobs since 0 h UTC that waited partly because of Tidemill"
     ),

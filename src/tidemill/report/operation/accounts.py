@@ -286,7 +286,7 @@ def nodes_sheet(rows: Sequence[tuple[str, str, int, float, str]]) -> Sheet:
 
 
 def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
-    """What regular jobs waited because of us."""
+    """What regular jobs waited because of Tidemill."""
     rows = []
     for directory, each in found:
         shares = sorted(job.share_s for job in each.jobs if job.state != "waiting" and job.share_s > 0)
@@ -294,16 +294,18 @@ def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
         median = shares[len(shares) // 2] if shares else None
         rows.append((
             directory.parent.name, totals.jobs, totals.delayed, ratio(totals.delayed, totals.jobs),
-            totals.share_s / 3600,
+            totals.share_s / 3600, totals.share_low_s / 3600, totals.share_high_s / 3600, totals.wait_s / 3600,
             median, totals.worst_s, totals.worst_id or "-",
         ))  # fmt: skip
     about = (
         "Jobs of other users that started in this time; how many waited for nodes that Tidemill held, "
-        "and for how long: the broker's estimate, each with its evidence (`tidemill site harm`)."
+        "and for how long: the broker's estimate, each with its evidence (`tidemill site harm`). "
+        "The bounds are what polls saw, and what they cannot exclude; `wait` is all that these jobs waited."
     )
     columns = (
         text("site"), count("jobs"), count("delayed"), share("share_delayed"), Column("delay", "h"),
-        Column("median_delay", "s"), Column("worst_delay", "s"), text("worst_job"),
+        Column("delay_low", "h"), Column("delay_high", "h"), Column("wait", "h"), Column("median_delay", "s"),
+        Column("worst_delay", "s"), text("worst_job"),
     )  # fmt: skip
     return Sheet("waits", "Waits of others", about, columns, rows)
 

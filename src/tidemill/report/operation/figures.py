@@ -313,7 +313,7 @@ def waits(found: Harm) -> str | None:
     y = Axis(0, ceiling(max(a + b for a, b in zip(values, errors, strict=True))), "Delayed jobs")
     step = Steps("", 2, edges, values, errors, kind="fill")
     note = f"{len(shares):,} of {found.totals.jobs:,} jobs"
-    panel = Panel(_log_axis(edges, "Delay of a regular job because of us / s"), y, [step], 230)
+    panel = Panel(_log_axis(edges, "Delay of a regular job because of Tidemill / s"), y, [step], 230)
     return histogram([panel], head="Tidemill", title="delays of other users' jobs", note=note)
 
 

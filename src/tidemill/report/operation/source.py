@@ -16,6 +16,7 @@ from tidemill.server.archive.live import MONTH as LIVE
 from tidemill.server.archive.parquet import OPERATION, OPERATION_KEYS
 
 ROWS = 65_536
+LATER = ("events_canceled",)  #: columns that files of earlier versions lack: 0
 MONTH = re.compile(rf"\d{{4}}-\d{{2}}|{LIVE}")  #: a folder of an archive
 
 
@@ -149,7 +150,14 @@ def pieces_of(path: Path, columns: Sequence[str]) -> Iterator[Any]:
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(ROWS, columns=list(columns), use_threads=False):
-                yield pyarrow.table({name: _plain(batch.column(name)) for name in columns})
+                there = set(batch.schema.names)
+                later = [name for name in columns if name in LATER and name not in there]
+                yield pyarrow.table(
+                    {
+                        name: _zeros(batch.num_rows) if name in later else _plain(batch.column(name))
+                        for name in columns
+                    }
+                )
     except (OSError, ValueError, KeyError) as error:  # pyarrow's own errors are the first two
         raise SiteError(
             f"file `{path}` of the archive cannot be read: {str(error)[:200]}",
@@ -163,6 +171,13 @@ def _ids(numbers: Sequence[int]) -> Any:
     import pyarrow
 
     return pyarrow.array(numbers, pyarrow.int64())
+
+
+def _zeros(rows: int) -> Any:
+    """A column of a later version, of a file of an earlier one."""
+    import pyarrow
+
+    return pyarrow.array([0] * rows, pyarrow.int64())
 
 
 def _plain(column: Any) -> Any:

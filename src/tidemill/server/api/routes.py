@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill import clock
 from tidemill.model.campaign import reference
 from tidemill.model.figures.activity import Activity
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
@@ -21,7 +22,16 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.hospital import downtimes
-from tidemill.server.read import activity, api_pages, archived, hospital, numbered, samples, web_pages
+from tidemill.server.read import (
+    activity,
+    api_pages,
+    archived,
+    core_hours,
+    hospital,
+    numbered,
+    samples,
+    web_pages,
+)
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -38,7 +48,6 @@ from tidemill.wire.api import (
     JobPage,
     OutputPage,
     OwnerRow,
-    PlacementRow,
     ResetRequest,
     SharesRequest,
     SiteApplication,
@@ -49,6 +58,7 @@ from tidemill.wire.api import (
     SyncRequest,
     TimesPage,
 )
+from tidemill.wire.core_hours import CoreHoursPage, PlacementRow
 from tidemill.wire.hospital import DowntimeList, WardRow
 from tidemill.wire.monitoring import SampleReply
 
@@ -147,6 +157,15 @@ class PlacementsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A site, two times (microseconds since 1970), and the place of a page: allocations after a name."""
 
     site: str | None = None
+    since_us: int = 0
+    until_us: int = 1 << 62
+    after: str = ""
+    limit: int | None = None
+
+
+class CoreHoursQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Two times (microseconds since 1970), and the place of a page: `next` of the last one."""
+
     since_us: int = 0
     until_us: int = 1 << 62
     after: str = ""
@@ -400,6 +419,20 @@ def _placements(call: Call) -> list[PlacementRow]:
     return api_pages.placements(call.session, query.site or call.own(Act.ALLOCATIONS), asked)
 
 
+def _core_hours(call: Call) -> CoreHoursPage:
+    query: CoreHoursQuery = call.query
+    asked = core_hours.CoreHoursQuestion(
+        since_us=query.since_us,
+        until_us=query.until_us,
+        owner=call.own(Act.READ),
+        after=query.after,
+        limit=api_pages.limit_of(query.limit),
+        now_us=clock.now_us(),
+        silent=frozenset(call.silent()),
+    )
+    return core_hours.page(call.session, asked)
+
+
 def _outputs(call: Call) -> OutputPage:
     query: OutputsQuery = call.query
     number = _own_number(call, query)
@@ -499,6 +532,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/placements", "When allocations of a site held nodes", PlacementsQuery, None, list[PlacementRow],
         _placements, Act.ALLOCATIONS,
+    ),
+    Route(
+        "GET", "/v1/core-hours", "Core-hours: what allocations held, and what payloads used of it",
+        CoreHoursQuery, None, CoreHoursPage, _core_hours, Act.READ,
     ),
     Route(
         "GET", "/v1/audit", "Who ran what in an allocation, or on a node at a time", AuditQuery, None, list[AuditRow],

@@ -358,7 +358,7 @@ def chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[
     """Jobs of all campaigns of a batch (0 = of none yet), some thousand at a time; writes the campaigns on the way."""
     ids: list[int] = []
     for rows in _campaigns(session, batch, CANDIDATES):
-        out.write("campaigns", [[*each[:19], *_sums(session, each[0])] for each in rows])
+        out.write("campaigns", [[*each[:19], *_sums(session, each[0]), each[19]] for each in rows])
         for each in rows:
             write_activity(session, out, each[0], each[1])
             after = 0
@@ -488,6 +488,7 @@ def _job(job: StoredJob, about: _About) -> tuple[Any, ...]:
         job.started_us, job.ended_us, job.reason, job.attempts, kind.cores, kind.memory_mb,
         msgspec.json.encode(kind.devices).decode(), kind.nodes, kind.ranks,
         *msgspec.structs.astuple(usage_of(job.usage)), about.specs[job.spec], remark,
+        job.n_canceled, job.canceled,
     )  # fmt: skip
 
 
@@ -536,7 +537,7 @@ def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
 def _delete_campaigns(session: Session, batch: int, rows: list[tuple[Any, ...]]) -> None:
     session.many(
         "insert_archived_campaigns",
-        [(each[0], batch, *each[1:19], *_sums(session, each[0])) for each in rows],
+        [(each[0], batch, *each[1:19], *_sums(session, each[0]), each[19]) for each in rows],
     )
     ids = [each[0] for each in rows]
     for statement in _OF_CAMPAIGNS:

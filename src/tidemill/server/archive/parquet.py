@@ -23,10 +23,10 @@ from tidemill.files import TEMPORARY, replaced, sync_directory
 _USAGE = "payloads wall_us setup_us user_us system_us rss_kb read_bytes write_bytes"
 COLUMNS: dict[str, str] = {
     "campaigns": "id name:text owner:text shares:float created_us jobs events events_done events_failed "
-    f"{_USAGE} first_started_us last_ended_us states:text failures:text",
+    f"{_USAGE} first_started_us last_ended_us states:text failures:text events_canceled",
     "jobs": "id campaign:word owner:word name:text app:word state:word site:word events events_done events_failed "
     "done:text failed:text priority seed_base created_us started_us ended_us reason:text attempts cores memory_mb "
-    f"devices:word nodes ranks {_USAGE} spec:json remark:word",
+    f"devices:word nodes ranks {_USAGE} spec:json remark:word events_canceled canceled:text",
     "leases": "job lease site:word first count state:word leased_us ended_us reason:text cores event_s:float",
     "failures": "job campaign:word event seed site:word final evidence:json",
     "outputs": "job campaign:word number name:text url:text size_bytes sha256:text events:text",
@@ -57,7 +57,7 @@ OPERATION_KEYS = {
     "traces": 3,
 }
 """The first columns of such a table that name a record: a later one of the same name replaces it."""
-VERSION = 3  #: of the tables; in the metadata of each file since version 2
+VERSION = 4  #: of the tables; in the metadata of each file since version 2; 4 counts canceled events
 _VERSION_KEY = b"tidemill.archive"
 _SINCE = {"stays": 2, "activity": 3}  #: version that brought a table
 _UNREADABLE = (OSError, ValueError, TypeError, NotImplementedError)

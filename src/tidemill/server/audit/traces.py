@@ -13,7 +13,8 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import AllocationReport, AppOffer, AuditRow, RanRange, RanReport
+from tidemill.wire.activity import RanRange, RanReport
+from tidemill.wire.api import AllocationReport, AppOffer, AuditRow
 
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 50  #: in one answer
@@ -34,16 +35,17 @@ def keep_allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> N
         return
     work.upserts["upsert_placements"][site.id, name] = (
         site.id, name, clean(report.batch_id), f" {' '.join(hosts)} " if hosts else "",
-        report.started_us, report.ended_us, work.now_us,
+        report.started_us, report.ended_us, work.now_us, report.held_cores, report.held_gpus,
     )  # fmt: skip
 
 
-def keep_ran(work: UnitOfWork, site: Site, report: RanReport) -> None:
-    """What pilots of an allocation have recorded."""
+def keep_ran(work: UnitOfWork, site: Site, report: RanReport) -> bool:
+    """Keep what pilots of an allocation have recorded. Whether there was room for it."""
     body = _ENCODER.encode(report.ran)
     if not _has_room(work, site, len(body) + len(report.allocation)):
-        return
+        return False
     work.change_rows["insert_ran"].append((site.id, clean(report.allocation), work.now_us, body))
+    return True
 
 
 def _has_room(work: UnitOfWork, site: Site, size_bytes: int) -> bool:
@@ -75,6 +77,7 @@ def prune(work: UnitOfWork, before_us: int) -> None:
     work.session.run("prune_submits", before=before_us, limit=SUBMITS_PRUNED_MAX)
     work.session.run("prune_ran", before=before_us)
     work.session.run("prune_placements", before=before_us)
+    work.session.run("prune_core_use", before=before_us)
 
 
 JobAbout = tuple[str, str, str]

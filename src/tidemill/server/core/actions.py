@@ -82,7 +82,7 @@ def act_in_pieces(
     """
     if (request.campaign is None) == (not request.jobs):
         raise RequestError("name either jobs or a campaign")
-    key = _key_of(request, *by)
+    key = key_of(request, *by)
     named = sorted(set(request.jobs))
     writer.write(partial(check_exist, jobs=named))
     # once: while its jobs are changed, another owner may begin a campaign of this name
@@ -93,9 +93,9 @@ def act_in_pieces(
     )
 
     def piece(work: UnitOfWork, so_far: ActionReply, after: int) -> tuple[ActionReply, int | None]:
-        known = _known(work, key) if after == 0 else None
-        if known is not None:
-            return known, None
+        before = known(work, key) if after == 0 else None
+        if before is not None:
+            return before, None
         if campaign is None:
             jobs = named[bisect_right(named, after) :][:PIECE]
         else:
@@ -115,7 +115,7 @@ def act_in_pieces(
         )
         if jobs and jobs[-1:] != named[-1:]:
             return reply, jobs[-1]
-        _keep_answer(work, key, reply)
+        keep_answer(work, key, reply)
         return reply, None
 
     reply, after = ActionReply(changed=0, unchanged=0), 0
@@ -126,7 +126,7 @@ def act_in_pieces(
         after = last
 
 
-def _key_of(request: ActionRequest, identity: Identity, act: Act) -> ActionKey | None:
+def key_of(request: ActionRequest, identity: Identity, act: Act) -> ActionKey | None:
     """None without a key. Raises RequestError."""
     if not request.key:
         return None
@@ -136,7 +136,7 @@ def _key_of(request: ActionRequest, identity: Identity, act: Act) -> ActionKey |
     return ActionKey(f"{identity.role}/{identity.name}/{request.key}", hashlib.sha256(content).digest())
 
 
-def _known(work: UnitOfWork, key: ActionKey | None) -> ActionReply | None:
+def known(work: UnitOfWork, key: ActionKey | None) -> ActionReply | None:
     """What was answered to the key. Raises ConflictError if that was for other content."""
     rows = [] if key is None else work.session.rows("act_by_key", key=key.key)
     if key is None or not rows:
@@ -150,7 +150,8 @@ def _known(work: UnitOfWork, key: ActionKey | None) -> ActionReply | None:
     return ActionReply(changed=int(changed), unchanged=int(unchanged), repeated=True)
 
 
-def _keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) -> None:
+def keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) -> None:
+    """Remember in this transaction what is answered to the key; nothing without one."""
     if key is None:
         return
     work.session.run(
@@ -203,7 +204,7 @@ def cancel(work: UnitOfWork, jobs: Sequence[int], request: ActionRequest, *, hal
         if job is not None and job.state in CANCELABLE:
             ending.cancel(work, job, reason, unneeded=request.unneeded)
             changed += 1
-    _finish(work, half_life_s)
+    finish(work, half_life_s)
     return changed
 
 
@@ -229,29 +230,30 @@ def retry(
             [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) and job.state in RETRIABLE],
         )
     changed = 0
-    _forget_lost(work, jobs)
-    outcomes, gone = _outcomes(work, jobs), shortened(work.session, list(jobs))
+    forget_lost(work, jobs)
+    outcomes, gone = outcomes_of(work, jobs), shortened(work.session, list(jobs))
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None:
             continue
         if number in gone:
             if alone:
-                raise _shortened(number)
+                raise shortened_error(number)
             continue
         if job.state == RUNNING:
             changed += _go_on(work, job)
         elif job.state in ENDED_WITHOUT_SUCCESS:
             try:
-                changed += _again(work, job, outcomes.get(number))
+                changed += again(work, job, outcome=outcomes.get(number))
             except RequestError:
                 if alone:
                     raise
-    _finish(work, half_life_s)
+    finish(work, half_life_s)
     return changed
 
 
-def _shortened(job: int) -> RequestError:
+def shortened_error(job: int) -> RequestError:
+    """Why a job cannot run again whose specification is gone."""
     return RequestError(
         f"job {job} was canceled before it ran, and its specification has been removed since: it cannot be retried",
         hint="submit it again: a large specification is kept for 30 days after a cancellation, for one day where room "
@@ -274,7 +276,7 @@ def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     is delivered, and the jobs become PARTIAL; how many that were."""
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
-    changed, outcomes = 0, _outcomes(work, jobs)
+    changed, outcomes = 0, outcomes_of(work, jobs)
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
         if job is None or job.state not in ACCEPTABLE or not job.n_done:
@@ -290,7 +292,7 @@ def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
         else:
             ending.end(work, job, PARTIAL)
         changed += 1
-    _finish(work, half_life_s)
+    finish(work, half_life_s)
     return changed
 
 
@@ -311,11 +313,11 @@ def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int
         job.kept = job.home = 0
         job.ward, job.place = 0, job.pin
         changed += 1
-    _finish(work, half_life_s)
+    finish(work, half_life_s)
     return changed
 
 
-def _forget_lost(work: UnitOfWork, jobs: Sequence[int]) -> None:
+def forget_lost(work: UnitOfWork, jobs: Sequence[int]) -> None:
     """Lost sites have orders to stop the jobs that have ended, or are about to: when they return, they run nothing of
     these jobs that could be taken up again."""
     over = [each for each in jobs if (job := work.jobs.get(each)) and (job.state > RUNNING or job.ends)]
@@ -339,13 +341,15 @@ def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
     return True
 
 
-def _outcomes(work: UnitOfWork, jobs: Iterable[int]) -> dict[int, int]:
+def outcomes_of(work: UnitOfWork, jobs: Iterable[int]) -> dict[int, int]:
+    """How the last stays of loaded jobs ended that were treated in a ward, by job."""
     found = [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) is not None and job.ward]
     return records.outcomes_of(work.session, found) if found else {}
 
 
-def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
-    """Whether a job that has ended runs again. `outcome`: of its stay, where it ended in a ward."""
+def again(work: UnitOfWork, job: StoredJob, *, outcome: int | None = None, whole: bool = True) -> bool:
+    """Whether a job that has ended runs again. `outcome`: of its stay, where it ended in a ward; `whole`: with all that
+    failed. What its owner has canceled stays so, unless nothing else would run."""
     spec = work.spec(job)
     waits, why = submission.resolve_after(
         work, spec, f"job {job.id}", upto=job.id - 1, whose=submission.Whose(work.owner_of(job))
@@ -355,8 +359,10 @@ def _again(work: UnitOfWork, job: StoredJob, outcome: int | None) -> bool:
     _drop_gone(work, job)
     job.reason, job.ended_us, job.refusals, job.refused = "", None, 0, ""
     is_delivery = job.state == FAILED and ending.is_settled(job) and ending.undelivered(work, job)
-    if not (is_delivery and job.n_failed <= spec.failed_max):
+    if whole and not (is_delivery and job.n_failed <= spec.failed_max):
         _clear_failed(work, job)
+        if job.n_canceled and not job.n_left and not is_delivery:
+            _clear_canceled(work, job)
     if not job.kept:
         job.home = job.outputs = 0
         job.ward, job.place = 0, job.pin
@@ -380,6 +386,12 @@ def _clear_failed(work: UnitOfWork, job: StoredJob) -> None:
     work.sets(job).failed = IntervalSet()
     work.keep_sets(job)
     work.change_rows["reopen_failures"].append((job.id,))
+
+
+def _clear_canceled(work: UnitOfWork, job: StoredJob) -> None:
+    """Canceled events are to run after all."""
+    work.sets(job).canceled = IntervalSet()
+    work.keep_sets(job)
 
 
 def _drop_gone(work: UnitOfWork, job: StoredJob) -> None:
@@ -445,7 +457,8 @@ def set_shares(work: UnitOfWork, owner: str, shares: float) -> bool | None:
     return True
 
 
-def _finish(work: UnitOfWork, half_life_s: float) -> None:
+def finish(work: UnitOfWork, half_life_s: float) -> None:
+    """What follows from changes of jobs, then write all of it."""
     ending.pass_on(work)
     leasing.charge(work, half_life_s)
     work.flush()

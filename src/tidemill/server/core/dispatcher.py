@@ -33,6 +33,7 @@ from tidemill.server.core.leasing import LeaseRules
 from tidemill.server.core.limits import quota
 from tidemill.server.core.limits.storage import Storage
 from tidemill.server.core.meters import Meters
+from tidemill.server.core.parts import events
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.core.specifications import changing
@@ -195,6 +196,9 @@ class Dispatcher:
                 "are not needed",
                 hint="cancel them without `unneeded`",
             )
+        if request.events:
+            cancel = partial(events.cancel, request=request, half_life_s=self.rules.half_life_s)
+            return events.act_on_events(self.writer, request, cancel, (identity, Act.CANCEL))
         return actions.act_in_pieces(
             self.writer,
             request,
@@ -212,6 +216,10 @@ class Dispatcher:
         def check(work: UnitOfWork, jobs: list[StoredJob]) -> None:
             if counts:
                 quota.check_again(work, identity.name, [job.kind for job in jobs], self.rules.quotas)
+
+        if request.events:
+            retry = partial(events.retry, half_life_s=self.rules.half_life_s, check=check)
+            return events.act_on_events(self.writer, request, retry, (identity, Act.RETRY))
 
         def act(work: UnitOfWork, jobs: list[int]) -> int:
             changed = 0
@@ -264,6 +272,13 @@ class Dispatcher:
         change, and what does not exist yet may be another's when it does."""
         if request.changes is not None and act is not Act.RETRY:
             raise RequestError(f"`changes` says what a retry changes, and this is to {act} jobs")
+        if request.events:
+            if act not in (Act.CANCEL, Act.RETRY):
+                raise RequestError(f"`events` are canceled or retried, and this is to {act} jobs")
+            if request.changes is not None or request.unneeded:
+                raise RequestError(
+                    "`events` cannot be combined with `changes` or `unneeded`, which are for whole jobs"
+                )
         if identity.is_everybody:
             return
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]

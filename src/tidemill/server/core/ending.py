@@ -34,6 +34,9 @@ from tidemill.server.hospital import records
 from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
 
 EVIDENCE_JOB_MAX = 1_000  #: failures kept per job; more are only counted
+OUTPUTS_PER_DELIVERY = 1 << 20
+"""More than a request may hold: files of a job are numbered in order of delivery. In the upper half of the numbers of
+the delivery that is to come: what arrived before it."""
 
 
 def settle(work: UnitOfWork, job: StoredJob) -> None:
@@ -45,6 +48,9 @@ def settle(work: UnitOfWork, job: StoredJob) -> None:
             _conclude(work, job)
     elif job.n_failed and job.n_failed > work.spec(job).failed_max:
         fail(work, job, _too_many_text(job, work.spec(job).failed_max))
+    elif job.n_canceled == job.events:
+        job.reason = job.reason or "all of its events were canceled by their owner"
+        end(work, job, CANCELED)
     elif is_settled(job):
         work.enter(job, RUNNING)  # it waits where late results of a lease that is over are its first
         if undelivered(work, job):
@@ -56,14 +62,14 @@ def settle(work: UnitOfWork, job: StoredJob) -> None:
 
 
 def is_settled(job: StoredJob) -> bool:
-    """Whether every event is done or failed."""
-    return job.n_done + job.n_failed == job.events
+    """Whether every event is done, failed or canceled."""
+    return not job.n_left
 
 
 def open_again(work: UnitOfWork, job: StoredJob) -> None:
     """WAITING or RUNNING, and ready to be leased if it has free events."""
     work.enter(job, RUNNING if job.n_done or job.n_failed or job.n_leased else WAITING)
-    free = job.events - job.n_done - job.n_failed - job.n_leased
+    free = job.n_left - job.n_leased
     was_ready, job.ready = job.ready, 1 if free and not job.blocked else 0
     if job.ready and not was_ready and job.id not in work.given_back:  # one that a site refused waits on
         job.waits_us = work.now_us
@@ -74,7 +80,10 @@ def open_again(work: UnitOfWork, job: StoredJob) -> None:
 
 def finish(work: UnitOfWork, job: StoredJob) -> None:
     """Every event is kept or failed, and outputs are delivered."""
-    job.reason = _failed_text(job) if job.n_failed else ""
+    said = [_failed_text(job)] if job.n_failed else []
+    if job.n_canceled:
+        said.append(f"{counted_text(job.n_canceled, 'event')} canceled by the owner")
+    job.reason = ", ".join(said)
     end(work, job, PARTIAL if job.n_failed else COMPLETED)
 
 
@@ -141,6 +150,17 @@ def without(events: IntervalSet, taken: str) -> IntervalSet:
     left = events.copy()
     left.remove_all(IntervalSet.parse(taken))
     return left
+
+
+def arrived_from(job: StoredJob) -> int:
+    """Number of the first output of which files have arrived while the job goes on."""
+    return job.deliveries * OUTPUTS_PER_DELIVERY + OUTPUTS_PER_DELIVERY // 2
+
+
+def drop_arrived(work: UnitOfWork, job: StoredJob) -> None:
+    """What has arrived is delivered now, or lost with the job's home."""
+    if job.events > 1:
+        work.change_rows["delete_arrived"].append((job.id, arrived_from(job)))
 
 
 def is_kept_well(work: UnitOfWork, job: StoredJob) -> bool:

@@ -443,7 +443,7 @@ def _leased(work: UnitOfWork, site: Site, job: StoredJob, *, is_bound: bool) -> 
     job.site = site.id
     if work.parsed(job):
         work.keep_sets(job)
-    job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
+    job.ready = 1 if job.n_left - job.n_leased else 0
     if is_bound and not job.home:
         job.home, job.place = 1, site.id
 
@@ -471,12 +471,13 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
             named = job_input(each.url)
             if named is not None:
                 asking[named[0]].append(job)
-    _without_containers(work, site, jobs, found)
+    _without_unknown(work, site, jobs, found)
     if not asking:
         return found
     outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for job_id, name, url, _, sha256, _ in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
-        outputs[job_id][name].append((url, sha256))
+        if sha256:  # else files of a job that goes on
+            outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = msgspec.structs.replace(_told(found[job.id].spec, outputs), cure=found[job.id].cure)
         bad = _unreadable(told)
@@ -490,14 +491,21 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
     return found
 
 
-def _without_containers(work: UnitOfWork, site: Site, jobs: list[StoredJob], found: dict[int, _Told]) -> None:
-    """Fail the jobs in containers that the site, of an older version, would run outside of them."""
-    if site.capacity and site.capacity.packs:
-        return
+def _without_unknown(work: UnitOfWork, site: Site, jobs: list[StoredJob], found: dict[int, _Told]) -> None:
+    """Fail the jobs that the site, of an older version, would run otherwise than they ask for."""
+    knows = site.capacity
+    packs, parts = (knows.packs, knows.parts) if knows is not None else (False, False)
     for job in {each.id: each for each in jobs}.values():
-        if job.id in found and found[job.id].spec.container is not msgspec.UNSET:
+        if job.id not in found:
+            continue
+        spec, lacks = found[job.id].spec, ""
+        if not packs and spec.container is not msgspec.UNSET:
+            lacks = "runs no commands in containers"
+        elif not parts and any(each.unpack is True for each in spec.inputs):
+            lacks = "unpacks no inputs (`unpack`)"
+        if lacks:
             del found[job.id]
-            text = f"site {site.name} is of an older version, which runs no commands in containers"
+            text = f"site {site.name} is of an older version, which {lacks}"
             ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
 
 
@@ -508,7 +516,11 @@ def _unreadable(told: _Told) -> list[tuple[str, str]]:
         each.url for each in told.spec.inputs if each.name in told.from_jobs and each.url.endswith("/")
     ]
     return [(url, "that job has delivered no such output") for url in missing] + [
-        (url, 'its files lie in a directory, and an input is one file: give that output `pack = "tar"`')
+        (
+            url,
+            'its files lie in a directory, and an input is one file: give that output `pack = "tar"`; with '
+            "`unpack = true` the input is a directory again",
+        )
         for url in directories
     ]
 

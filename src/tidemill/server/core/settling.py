@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import payload_times, traces
 from tidemill.server.audit.activities import Reported
+from tidemill.server.audit.core_use import Used
 from tidemill.server.core import ending, matching
 from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database import refusals
@@ -34,16 +36,17 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.server.hospital import records
-from tidemill.wire.activity import ActivityReport
+from tidemill.wire.activity import ActivityReport, RanReport
 from tidemill.wire.api import (
     AllocationReport,
+    ArrivedReport,
     DeliveredReport,
     DiscardOrder,
     DoneReport,
     FailureReport,
     LogReport,
+    OutputRow,
     PayloadUsage,
-    RanReport,
     ReleaseReport,
     Report,
     TimesReport,
@@ -51,8 +54,8 @@ from tidemill.wire.api import (
 
 REFUSALS_MAX = 3
 EVENTS_TEXT_MAX = 1_000  #: characters of a delivered file's events; a longer list stands in its manifest only
-OUTPUTS_PER_DELIVERY = 1 << 20
-"""More than a request may hold: files of a job are numbered in order of delivery."""
+ARRIVED_TEXT_MAX = 100_000  #: the same while the job goes on: how much has arrived is known from it alone
+ARRIVED_MAX = 100  #: outputs of a job of which files have arrived
 
 NODES_MAX = 10**9  #: nodes of an allocation, and cores of a node: more is nonsense, and sums of it overflow
 USAGE_MAX = 2**56  #: of one figure of a report: 2,284 years in microseconds, 72 PB; more is nonsense
@@ -68,20 +71,20 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
     work.load(of_jobs)
     work.load_leases(of_jobs)
     open_jobs: dict[int, None] = {}
-    activities = Reported()
+    activities, used = Reported(), Used()
     for report in reports:
         match report:
             case DoneReport() | FailureReport() | ReleaseReport():
                 _apply_lease(work, site, report)
                 open_jobs[report.job] = None
-            case DeliveredReport():
-                _delivered(work, site, report)
+            case DeliveredReport() | ArrivedReport():
+                _in_place(work, site, report)
             case AllocationReport():
                 bounded = _bounded(report, work.now_us)
                 _allocation(work, site, bounded)
                 traces.keep_allocation(work, site, bounded)
             case RanReport():
-                traces.keep_ran(work, site, report)
+                used.take(work, site, report)
             case TimesReport():
                 payload_times.keep(work, site, report)
             case ActivityReport():
@@ -92,6 +95,7 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
                     stdout=report.stdout.encode(), stderr=report.stderr.encode(),
                 )  # fmt: skip
     activities.keep(work)
+    used.keep(work, site)
     for job in [work.jobs[number] for number in open_jobs if number in work.jobs]:
         ending.settle(work, job)
 
@@ -169,7 +173,11 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
             _return(work, job, lease, (report.first, end), "its result came too late")
         return
     kept = work.sets(job)
-    undone = [(report.first, end)] if not job.n_done and not job.n_failed else kept.undone(report.first, end)
+    # what was on its way when its event was canceled counts, unless what is done is on its way, too
+    find = kept.undone if job.delivering else kept.wanting
+    undone = (
+        find(report.first, end) if job.n_done or job.n_failed or job.delivering else [(report.first, end)]
+    )
     if report.outputs and undone:
         job.outputs = job.kept = 1
         if not job.home:
@@ -179,8 +187,11 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
         job.refusals = 0
         for first, stop in undone:
             kept.done.add(first, stop)
+            kept.canceled.remove(first, stop)
         _take_from_leases(work, job, lease, undone)
         work.keep_sets(job)
+    elif report.outputs:
+        _discard(work, site, job, report)
 
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
@@ -314,6 +325,13 @@ def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[in
         work.change_lease(lease)
 
 
+def _in_place(work: UnitOfWork, site: Site, report: DeliveredReport | ArrivedReport) -> None:
+    if isinstance(report, DeliveredReport):
+        _delivered(work, site, report)
+    else:
+        _arrived(work, site, report)
+
+
 def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     job = work.jobs.get(report.job)
     if job is None or job.place != site.id or not job.home or not (job.delivering or _is_late(job, report)):
@@ -364,9 +382,17 @@ def _joined(events: str, more: IntervalSet) -> str:
 def _keep_rows(work: UnitOfWork, job: StoredJob, report: DeliveredReport) -> None:
     if not report.outputs:
         return
-    campaign, first = work.campaign_of(job), job.deliveries * OUTPUTS_PER_DELIVERY
+    ending.drop_arrived(work, job)
+    rows = _rows(work, job, report.outputs, job.deliveries * ending.OUTPUTS_PER_DELIVERY, EVENTS_TEXT_MAX)
+    work.change_rows["insert_outputs"] += rows
     job.deliveries += 1
-    work.change_rows["insert_outputs"] += [
+
+
+def _rows(
+    work: UnitOfWork, job: StoredJob, outputs: list[OutputRow], first: int, events_max: int
+) -> list[tuple[Any, ...]]:
+    campaign = work.campaign_of(job)
+    return [
         (
             job.id,
             number,
@@ -375,10 +401,26 @@ def _keep_rows(work: UnitOfWork, job: StoredJob, report: DeliveredReport) -> Non
             clean(each.url, 10_000),
             each.size_bytes,
             clean(each.sha256),
-            clean(each.events) if len(each.events) <= EVENTS_TEXT_MAX else "",
+            clean(each.events, events_max) if len(each.events) <= events_max else "",
         )
-        for number, each in enumerate(report.outputs, first)
+        for number, each in enumerate(outputs, first)
     ]
+
+
+def _arrived(work: UnitOfWork, site: Site, report: ArrivedReport) -> None:
+    """Show what has arrived of a job that goes on. It changes nothing else: the job's delivery is still to come."""
+    job = work.jobs.get(report.job)
+    if job is None or job.state > RUNNING or job.place != site.id or not job.kept or job.delivering:
+        return  # it has its delivery, or another home
+    outputs = [msgspec.structs.replace(each, sha256="") for each in report.outputs[:ARRIVED_MAX]]
+    try:  # clients count them
+        for each in outputs:
+            IntervalSet.parse(each.events)
+    except ValueError:
+        work.complain("report.refused", site=site.name, n=report.n, job=report.job)
+        return
+    for row in _rows(work, job, outputs, ending.arrived_from(job), ARRIVED_TEXT_MAX):
+        work.upserts["upsert_arrived"][row[:2]] = row
 
 
 def _lost(work: UnitOfWork, job: StoredJob, evidence: Evidence, lost: str) -> None:
@@ -409,7 +451,8 @@ def _bounded(report: AllocationReport, now_us: int) -> AllocationReport:
         report, nodes=between(report.nodes, NODES_MAX), cores=between(report.cores, NODES_MAX),
         at_us=between(report.at_us, now_us), busy_us=between(report.busy_us, USAGE_MAX),
         slot_us=between(report.slot_us, USAGE_MAX), started_us=between(report.started_us, TIME_US_MAX),
-        ended_us=between(report.ended_us, TIME_US_MAX),
+        ended_us=between(report.ended_us, TIME_US_MAX), held_cores=between(report.held_cores, NODES_MAX),
+        held_gpus=between(report.held_gpus, NODES_MAX),
     )  # fmt: skip
 
 

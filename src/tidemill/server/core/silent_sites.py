@@ -110,6 +110,8 @@ def lose(work: UnitOfWork, site: Site, reason: str, *, state: int = LOST) -> int
 def lose_kept(work: UnitOfWork, job: StoredJob) -> None:
     """The job has no home any more: what lies there and is not delivered is to run again."""
     lost = ending.undelivered(work, job)
+    if job.kept:
+        ending.drop_arrived(work, job)
     if lost:
         work.change_rows["insert_lost_results"].append((job.place, job.id, str(lost)))
         kept = work.sets(job)

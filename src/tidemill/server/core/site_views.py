@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 
+from tidemill.model.figures.awaited import (
+    HINDRANCES_MAX,
+    REASON_CHARACTERS_MAX,
+    REASONS_MAX,
+    Hindrance,
+    NodeCounts,
+    QueuedReason,
+)
 from tidemill.model.figures.job_classes import LENGTHS, SIZES
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.trouble import RefusedApplication
 from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database.rows import Site, clean
@@ -17,6 +26,7 @@ from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
+    UNSTARTED_CHARACTERS_MAX,
     VIEW_ROWS_MAX,
     SiteView,
 )
@@ -54,10 +64,49 @@ def awaited(nodes: AwaitedNodes | None) -> AwaitedNodes | None:
     """What is kept of a site's word on what its work waits for."""
     if nodes is None:
         return None
-    asked_us, next_us = (max(0, min(each, TIME_US_MAX)) for each in (nodes.asked_us, nodes.next_us))
+    times = (nodes.asked_us, nodes.next_us, nodes.polled_us)
+    asked_us, next_us, polled_us = (max(0, min(each, TIME_US_MAX)) for each in times)
     return AwaitedNodes(
-        asked_us=asked_us, next_us=next_us, why=_short(nodes.why), is_stopped=nodes.is_stopped
+        asked_us=asked_us,
+        next_us=next_us,
+        polled_us=polled_us,
+        why=_short(nodes.why),
+        is_stopped=nodes.is_stopped,
+        starting=_number(nodes.starting),
+        hindrances=[
+            Hindrance(cause=_short(each.cause), nodes=_counts(each.nodes))
+            for each in nodes.hindrances[:HINDRANCES_MAX]
+        ],
+        queued=[
+            QueuedReason(
+                reason=clean(each.reason, REASON_CHARACTERS_MAX),
+                meaning=_short(each.meaning),
+                allocations=_number(each.allocations),
+            )
+            for each in nodes.queued[:REASONS_MAX]
+        ],
     )
+
+
+def _number(value: int) -> int:
+    return max(0, min(value, NUMBER_MAX))
+
+
+def _counts(nodes: NodeCounts | None) -> NodeCounts | None:
+    if nodes is None:
+        return None
+    return NodeCounts(**{name: _number(getattr(nodes, name)) for name in NodeCounts.__struct_fields__})
+
+
+def unstarted(jobs: str) -> str:
+    """What is kept of a site's word on the jobs that no pilot runs: nothing where it is not a list of numbers."""
+    if len(jobs) > UNSTARTED_CHARACTERS_MAX:
+        return ""
+    try:
+        IntervalSet.parse(jobs)
+    except ValueError:
+        return ""
+    return jobs
 
 
 def within_range(value: Any) -> Any:
@@ -183,6 +232,15 @@ def awaited_inputs(session: Session, job: int, having: Container[int]) -> tuple[
         for each in view.transfers if site in having else ():
             if each.job == job and each.waits_for:
                 return site, each.waits_for
+    return None
+
+
+def fetched_inputs(session: Session, job: int, having: Container[int]) -> tuple[int, TransferView] | None:
+    """The site, of those that have the job, that fetches its inputs, and which; None where none has said so."""
+    for site, (_, view) in told(session).items():
+        for each in view.transfers if site in having else ():
+            if each.job == job and each.way == "in" and each.under_way:
+                return site, each
     return None
 
 

@@ -82,7 +82,9 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     orders = pending + work.new_orders(site.id)
     told = orders[: fitting(orders)]
     more = more or len(told) < len(orders)
-    return SyncReply(acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True)
+    return SyncReply(
+        acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True, arrivals=True
+    )
 
 
 def _fresh(site: Site, request: SyncRequest) -> list[Report]:
@@ -143,6 +145,8 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     request.capacity.troubles = breakers.bounded(request.capacity.troubles)
     nearness.bounded(request.capacity)
     request.capacity.awaits = site_views.awaited(request.capacity.awaits)
+    request.capacity.more = site_views.awaited(request.capacity.more)
+    request.capacity.unstarted = site_views.unstarted(request.capacity.unstarted)
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}

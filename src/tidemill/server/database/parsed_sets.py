@@ -40,6 +40,7 @@ class ParsedSets:
             self.parse((job.id, "done"), job.done),
             self.parse((job.id, "failed"), job.failed),
             self.parse((job.id, "leased"), job.leased),
+            self.parse((job.id, "canceled"), job.canceled),
         )
 
     def write(self, job: StoredJob, sets: Sets) -> None:
@@ -47,6 +48,7 @@ class ParsedSets:
         job.done = self.text((job.id, "done"), sets.done)
         job.failed = self.text((job.id, "failed"), sets.failed)
         job.leased = self.text((job.id, "leased"), sets.leased)
+        job.canceled = self.text((job.id, "canceled"), sets.canceled)
 
     def parse(self, key: tuple[int, str], text: str) -> IntervalSet:
         """What `IntervalSet.parse` returns. `key`: the number of its job or lease, and the column."""

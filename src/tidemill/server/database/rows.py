@@ -76,11 +76,18 @@ class StoredJob(msgspec.Struct, gc=False):
     ward: int = 0  #: the ward in which it is; 0 = in none
     moves: int = 0  #: times that it was admitted to a ward
     waits_us: int = 0  #: since when it waits, where that is later than its creation
+    n_canceled: int = 0
+    canceled: str = ""  #: events that its owner has canceled
 
     @property
     def waits_since_us(self) -> int:
         """Since when it waits for a site."""
         return max(self.created_us, self.waits_us)
+
+    @property
+    def n_left(self) -> int:
+        """Events that are neither done, failed nor canceled: a site has them, or they wait for one."""
+        return self.events - self.n_done - self.n_failed - self.n_canceled
 
     @property
     def berth(self) -> int:
@@ -196,33 +203,43 @@ def site_of(row: tuple[Any, ...]) -> Site:
 
 
 class Sets(msgspec.Struct):
-    """The interval sets of a job, parsed."""
+    """The interval sets of a job, parsed. No event is in two of them."""
 
     done: IntervalSet
     failed: IntervalSet
     leased: IntervalSet
+    canceled: IntervalSet
 
     def undone(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Intervals neither done nor failed."""
+        """Intervals neither done, failed nor canceled."""
+        gaps = self.wanting(first, end)
+        if not self.canceled:
+            return gaps
+        return [piece for gap in gaps for piece in self.canceled.missing(*gap)]
+
+    def wanting(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Intervals neither done nor failed: a result for them counts, even if it was canceled meanwhile."""
         gaps = self.done.missing(first, end)
         if not self.failed:
             return gaps
         return [piece for gap in gaps for piece in self.failed.missing(*gap)]
 
     def settled(self, first: int, end: int) -> bool:
-        """Whether all of these events are done or failed. Looks from the end backwards, where work is left."""
+        """Whether all of these events have ended. Looks from the end backwards, where work is left."""
         while first < end:
             start = self.done.start_of(end - 1)
             if start is None:
                 start = self.failed.start_of(end - 1)
+            if start is None:
+                start = self.canceled.start_of(end - 1)
             if start is None:
                 return False
             end = start
         return True
 
     def free(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Intervals neither done, failed nor leased."""
-        return IntervalSet.union((self.done, self.failed, self.leased)).missing(first, end)
+        """Intervals neither done, failed, leased nor canceled."""
+        return IntervalSet.union((self.done, self.failed, self.leased, self.canceled)).missing(first, end)
 
 
 def add_usage(text: str, usage: PayloadUsage) -> str:

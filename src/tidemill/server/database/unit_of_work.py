@@ -50,12 +50,13 @@ _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
     "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
     "outputs", "told", "usage", "kept", "delivered", "sent", "deliveries", "ends", "ward", "moves", "waits_us",
+    "n_canceled", "canceled",
 )  # fmt: skip
 _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
 _LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
 _COMPLETED = attrgetter("id", "ended_us", "usage")
-_COUNTED = attrgetter("kind", "state", "site", "n_done", "n_failed")
+_COUNTED = attrgetter("kind", "state", "site", "n_done", "n_failed", "n_canceled")
 
 
 class FeedRetention(NamedTuple):
@@ -70,6 +71,7 @@ class CampaignSums(msgspec.Struct):
 
     done: int = 0
     failed: int = 0
+    canceled: int = 0
     usage: PayloadUsage = msgspec.field(default_factory=PayloadUsage)
     started_us: int | None = None
     ended_us: int | None = None
@@ -85,7 +87,7 @@ class UnitOfWork:
         self.session, self.memory, self.now_us = session, memory, now_us
         self._kept = kept or FeedRetention()
         self.jobs: dict[int, StoredJob] = {}
-        self._before: dict[int, tuple[int, int, int, int, int]] = {}  #: what `_COUNTED` has of each job
+        self._before: dict[int, tuple[int, ...]] = {}  #: what `_COUNTED` has of each job
         self._sets: dict[int, Sets] = {}
         self._returned: dict[tuple[int, int], IntervalSet] = {}  #: by job and lease
         self.leases: dict[int, dict[int, StoredLease]] = defaultdict(dict)
@@ -169,7 +171,7 @@ class UnitOfWork:
         """The intervals of a job that may be leased. Keeps no sets: of thousands of jobs few are leased in the end."""
         sets = self._sets.get(job.id)
         if sets is None:
-            if not (job.n_done or job.n_failed or job.n_leased):
+            if not (job.n_done or job.n_failed or job.n_leased or job.n_canceled):
                 return [(0, job.events)]
             sets = self.memory.parsed.sets_of(job)
         return sets.free(0, job.events)
@@ -219,6 +221,7 @@ class UnitOfWork:
         """The job's sets have changed: count them, and write them at the end."""
         kept = self.sets(job)
         job.n_done, job.n_failed, job.n_leased = len(kept.done), len(kept.failed), len(kept.leased)
+        job.n_canceled = len(kept.canceled)
         self.touched[job.id] = None
 
     def enter(self, job: StoredJob, state: int) -> None:
@@ -370,13 +373,13 @@ class UnitOfWork:
     def _moved(self, jobs: list[StoredJob], state: int) -> None:
         counts, before = self._counts, self._before
         for job in jobs:
-            _, was, site, _, _ = before[job.id]
+            _, was, site, *_ = before[job.id]
             counts[(job.kind, was, site)] -= 1
             counts[(job.kind, state, job.site)] += 1
         self._changes += jobs
 
     def _account(self, job: StoredJob) -> None:
-        kind, state, site, done, failed = self._before[job.id]
+        kind, state, site, done, failed, canceled = self._before[job.id]
         if state != job.state or site != job.site or kind != job.kind:
             self._counts[(kind, state, site)] -= 1
             self._counts[(job.kind, job.state, job.site)] += 1
@@ -386,10 +389,11 @@ class UnitOfWork:
                     self.sums[self.memory.kinds[job.kind].campaign].started_us = self.now_us
                 elif job.state > RUNNING:
                     self.sums[self.memory.kinds[job.kind].campaign].ended_us = self.now_us
-        if done != job.n_done or failed != job.n_failed:
+        if (done, failed, canceled) != (job.n_done, job.n_failed, job.n_canceled):
             sums = self.sums[self.memory.kinds[job.kind].campaign]
             sums.done += job.n_done - done
             sums.failed += job.n_failed - failed
+            sums.canceled += job.n_canceled - canceled
             if state == job.state:
                 self._changes.append(job)
                 self._progressed.add(job.id)
@@ -403,6 +407,7 @@ class UnitOfWork:
                 *(min(each, USAGE_SUM_MAX) for each in msgspec.structs.astuple(sums.usage)),
                 sums.started_us,
                 sums.ended_us,
+                sums.canceled,
             )
             for campaign, sums in sorted(self.sums.items())
         ]
@@ -430,6 +435,7 @@ class UnitOfWork:
         for campaign, sums in self.sums.items():
             changes[(campaign, "events_done")] += sums.done
             changes[(campaign, "events_failed")] += sums.failed
+            changes[(campaign, "events_canceled")] += sums.canceled
         for (_, name), failures in self.failures.items():
             of_all[f"failures/{name}"] += failures
         owners = self._owners({campaign for (campaign, _), change in changes.items() if change})
@@ -463,6 +469,7 @@ class UnitOfWork:
                 number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]][0], job=job.id,
                 state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
                 owner=names[of_kind[job.kind]][1], progress=job.id in self._progressed, ward=self._ward_name(job.ward),
+                events_canceled=job.n_canceled,
             )
             for number, job in enumerate(self._changes, first)
         ]  # fmt: skip

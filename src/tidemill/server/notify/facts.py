@@ -102,6 +102,7 @@ def campaign_figures(session: Session, subject: str) -> CampaignFigures | None:
         events_failed=row.events_failed, payloads=used.payloads, cpu_us=used.user_us + used.system_us,
         wall_us=used.wall_us, rss_kb=used.rss_kb, first_started_us=row.first_started_us,
         last_ended_us=row.last_ended_us, failures=_groups(session, key.number, row.failures),
+        events_canceled=row.events_canceled,
     )  # fmt: skip
 
 

@@ -123,6 +123,7 @@ def _figures(figures: CampaignFigures | None) -> Iterator[str]:
     share = f" ({figures.events_failed / ended:.2%})" if ended and figures.events_failed else ""
     yield ""
     yield f"    jobs      {figures.jobs:,}: {counts(figures.states)}"
+    share += f", {figures.events_canceled:,} canceled" if figures.events_canceled else ""
     yield f"    events    {figures.events:,}: {figures.events_done:,} done, {figures.events_failed:,} failed{share}"
     if figures.first_started_us is not None and figures.last_ended_us is not None:
         took = span_text((figures.last_ended_us - figures.first_started_us) / 1e6)

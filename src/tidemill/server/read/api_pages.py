@@ -20,6 +20,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
+from tidemill.model.state import JobState, Phase
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import traces
 from tidemill.server.core import campaign_names, rights, site_views
@@ -30,6 +31,7 @@ from tidemill.server.database.rows import (
     ACTIVE,
     JOB_STATES,
     LEASE_STATES,
+    RUNNING,
     JobKind,
     Site,
     StoredJob,
@@ -43,8 +45,9 @@ from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.hospital import records
 from tidemill.server.read import archived, listing
+from tidemill.server.read.assigned import has_unstarted, phases_of
 from tidemill.server.read.listing import TOP, Filter, Leg
-from tidemill.server.read.waiting import HINTS, Cause, Known, after_texts, waits_for
+from tidemill.server.read.waiting import Cause, Known, after_texts, fetching_text, hint_of, waits_for
 from tidemill.wire.api import (
     PAGE_MAX,
     AllocationRow,
@@ -63,13 +66,14 @@ from tidemill.wire.api import (
     OutputRow,
     OwnerRow,
     PayloadUsage,
-    PlacementRow,
     SiteApplication,
     SiteRow,
 )
+from tidemill.wire.core_hours import PlacementRow
 
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
+PHASE_JOBS_MAX = 100
 PATTERNS_READ = 200
 _OfCampaign = dict[int, dict[str, int]]
 
@@ -137,6 +141,25 @@ def _named(
     return ids[:size]
 
 
+def _inputs_first(
+    session: Session,
+    job: StoredJob,
+    waits: tuple[Cause, str | None],
+    having: set[int],
+    of_site: dict[int, str],
+) -> tuple[Cause, str | None]:
+    """What a job that sites have waits for, where it waits for inputs before anything else."""
+    room = site_views.awaited_inputs(session, job.id, having)
+    if room is not None:
+        return Cause.STAGE_FULL, hint_of(Cause.STAGE_FULL, f"site {of_site.get(room[0], '')}: {room[1]}")
+    if waits[0] is Cause.RUNNING and job.n_done:
+        return waits
+    fetched = site_views.fetched_inputs(session, job.id, having)
+    if fetched is None:
+        return waits
+    return Cause.FETCHING, hint_of(Cause.FETCHING, fetching_text(of_site.get(fetched[0], ""), fetched[1]))
+
+
 def rows_of(session: Session, ids: list[int]) -> list[JobRow]:
     """Jobs as rows of a listing, in the order of `ids`."""
     found = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
@@ -144,7 +167,9 @@ def rows_of(session: Session, ids: list[int]) -> list[JobRow]:
     campaigns = {known[job.kind].campaign for job in found.values()}
     names = _campaigns_of(session, campaigns)
     of_site: dict[int, str] = dict(session.rows("site_names"))
-    return [_row(found[each], known, names, of_site) for each in ids if each in found]
+    is_any = any(job.state == RUNNING for job in found.values())
+    phases = phases_of(session, found.values(), sites(session)) if is_any else {}
+    return [_row(found[each], known, names, of_site, phases) for each in ids if each in found]
 
 
 def _campaigns_of(session: Session, numbers: Iterable[int]) -> dict[int, tuple[str, str]]:
@@ -155,7 +180,11 @@ def _campaigns_of(session: Session, numbers: Iterable[int]) -> dict[int, tuple[s
 
 
 def _row(
-    job: StoredJob, known: dict[int, JobKind], names: dict[int, tuple[str, str]], of_site: dict[int, str]
+    job: StoredJob,
+    known: dict[int, JobKind],
+    names: dict[int, tuple[str, str]],
+    of_site: dict[int, str],
+    phases: dict[int, Phase],
 ) -> JobRow:
     kind = known[job.kind]
     campaign, owner = names[kind.campaign]
@@ -164,6 +193,7 @@ def _row(
         site=of_site.get(job.site), events=job.events, events_done=job.n_done, events_failed=job.n_failed,
         events_leased=job.n_leased, priority=-job.rank, created_us=job.created_us, started_us=job.started_us,
         ended_us=job.ended_us, reason=job.reason, ends=JOB_STATES[job.ends] if job.ends else "",
+        phase=phases.get(job.id, ""), events_canceled=job.n_canceled,
     )  # fmt: skip
 
 
@@ -210,16 +240,12 @@ def job(
     )
     cause, hint = waits_for(found, kind, all_sites, more)
     having = {each.site for each in leases if each.state == ACTIVE}
-    room = (
-        site_views.awaited_inputs(session, number, having)
-        if cause in (Cause.RUNNING, Cause.NO_ALLOCATION)
-        else None
-    )
-    if room is not None:
-        cause, hint = Cause.STAGE_FULL, f"{HINTS[Cause.STAGE_FULL]} ({of_site.get(room[0], '')}: {room[1]})"
+    if cause in (Cause.RUNNING, Cause.NO_ALLOCATION, Cause.ASSIGNED):
+        cause, hint = _inputs_first(session, found, (cause, hint), having, of_site)
+    phases = phases_of(session, [found], all_sites)
     return JobDetail(
-        row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
-        failed=found.failed, usage=usage_of(found.usage),
+        row=_row(found, known, names, of_site, phases), spec=spec, seed_base=found.seed_base, done=found.done,
+        failed=found.failed, canceled=found.canceled, leased=found.leased, usage=usage_of(found.usage),
         attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
@@ -292,7 +318,22 @@ def campaign(session: Session, key: CampaignKey) -> CampaignRow:
 
 def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:
     """Rows of `campaigns` with their jobs by state and failures by class."""
-    return _with_counts(rows, *_counts_of(session, [row[0] for row in rows]))
+    numbers = [row[0] for row in rows]
+    found = _with_counts(rows, *_counts_of(session, numbers))
+    return _with_phases(session, dict(zip(numbers, found, strict=True)))
+
+
+def _with_phases(session: Session, found: dict[int, CampaignRow]) -> list[CampaignRow]:
+    """The rows with the phase of those whose RUNNING jobs, the newest PHASE_JOBS_MAX of them, do not run."""
+    running = {number: row for number, row in found.items() if row.states.get(JobState.RUNNING)}
+    if not running or not any(map(has_unstarted, sites(session))):
+        return list(found.values())
+    for number, row in running.items():
+        filters = Filter(campaign=number, state=JobState.RUNNING)
+        phases = {each.phase for each in jobs(session, filters, before=None, limit=PHASE_JOBS_MAX).jobs}
+        if phases and "" not in phases:
+            row.phase = Phase.ASSIGNED if Phase.ASSIGNED in phases else Phase.WAITING
+    return list(found.values())
 
 
 def _counts_of(session: Session, ids: list[int]) -> tuple[_OfCampaign, _OfCampaign]:
@@ -313,6 +354,7 @@ def _with_counts(rows: list[tuple[Any, ...]], states: _OfCampaign, classes: _OfC
             states=states.get(row[0], {}), events=row[6], events_done=row[7], events_failed=row[8],
             usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, row[9:17], strict=True))),
             failures=classes.get(row[0], {}), first_started_us=row[17], last_ended_us=row[18],
+            events_canceled=row[19],
         )
         for row in rows
     ]  # fmt: skip
@@ -342,6 +384,7 @@ def counts_of(totals: dict[str, int]) -> Counts:
         states={str(state): totals.get(f"state/{code}", 0) for code, state in enumerate(JOB_STATES)},
         events=totals.get("events", 0), events_done=totals.get("events_done", 0),
         events_failed=totals.get("events_failed", 0), campaigns=totals.get("campaigns", 0),
+        events_canceled=totals.get("events_canceled", 0),
     )  # fmt: skip
 
 

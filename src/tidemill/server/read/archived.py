@@ -61,6 +61,7 @@ def _campaign(found: tuple[Any, ...]) -> CampaignRow:
         states=msgspec.json.decode(found[19]), events=found[6], events_done=found[7], events_failed=found[8],
         usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, found[9:17], strict=True))),
         failures=msgspec.json.decode(found[20]), first_started_us=found[17], last_ended_us=found[18], archived=True,
+        events_canceled=found[22],
     )  # fmt: skip
 
 
@@ -81,6 +82,7 @@ def job(session: Session, archive: Archive, number: int) -> JobDetail | None:
     )  # fmt: skip
     return JobDetail(
         row=_row(own), spec=spec, seed_base=own["seed_base"], done=own["done"], failed=own["failed"],
+        canceled=own.get("canceled", ""),
         usage=PayloadUsage(**{name: own[name] for name in PayloadUsage.__struct_fields__}),
         attempts=[_attempt(each) for each in leases], failures=[_failure(each) for each in failed][:ATTEMPTS_SHOWN],
         outputs=[_output(each).output for each in _rows(archive, place, "outputs", [number])],
@@ -323,7 +325,7 @@ def _row(found: dict[str, Any]) -> JobRow:
         events_done=found["events_done"], events_failed=found["events_failed"], events_leased=0,
         priority=found["priority"],
         created_us=found["created_us"], started_us=found["started_us"], ended_us=found["ended_us"],
-        reason=found["reason"],
+        reason=found["reason"], events_canceled=found.get("events_canceled", 0),
     )  # fmt: skip
 
 

@@ -9,16 +9,18 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.errors import did_you_mean
-from tidemill.harvest.plan.waves import in_words
+from tidemill.harvest.plan.sentences import awaited_text
 from tidemill.model.devices import devices_text
 from tidemill.model.fit import SlotNeed, amount_text, keys_text, nearest, options_text
 from tidemill.model.job import JobSpec
-from tidemill.model.quantities import counted_text, duration_text
-from tidemill.model.trouble import Trouble, whose_text
+from tidemill.model.quantities import counted_text, times_text
+from tidemill.model.trouble import Trouble, next_try_text, whose_text
 from tidemill.server.core import breakers, matching
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, JobKind, Site, StoredJob, StoredLease
+from tidemill.server.read.assigned import is_unstarted
 from tidemill.wire.api import AT_WORK
+from tidemill.wire.monitoring import AwaitedNodes, TransferView
 
 SITES_NAMED = 10
 
@@ -50,6 +52,8 @@ class Cause(StrEnum):
     FAIR_SHARE = "fair_share"
     STAGE_FULL = "stage_full"
     NO_ALLOCATION = "no_allocation"
+    ASSIGNED = "assigned"
+    FETCHING = "fetching"
     RUNNING = AT_WORK
     DELIVERING = "delivering"
     ENDING = "ending"
@@ -71,14 +75,17 @@ HINTS = {
     Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
     Cause.SITE_DOWNTIME: "the sites that could run it are in a downtime: `tidemill downtimes` lists them",
     Cause.IN_WARD: "it is treated away from its home site: it starts when a site of the ward has room",
-    Cause.SITE_TROUBLE: "it waits for the sites that could run it to end a trouble of their own; it goes on by itself",
+    Cause.SITE_TROUBLE: "the sites that could run it have a trouble of their own; it goes on by itself when that ends",
     Cause.SITE_REFUSED: "the sites that could run it returned it for causes of their own, and get it again later",
-    Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: they have enough for their nodes",
-    Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
+    Cause.SITE_WANTS_NOTHING: "the sites that could run it ask for no more work now",
+    Cause.FAIR_SHARE: "a site that asks for work gets it in its turn; campaigns with fewer core-seconds per share, and "
+    "jobs of higher priority or age, go first",
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
     "may free disk space or raise `stage_bytes_max`",
-    Cause.NO_ALLOCATION: "the site that has it holds no allocation at work now; it goes on by itself when one starts",
-    Cause.RUNNING: "all its events are running",
+    Cause.NO_ALLOCATION: "a site has it and waits for a node; it goes on by itself",
+    Cause.ASSIGNED: "a site has it, and no payload of it runs yet; it goes on by itself",
+    Cause.FETCHING: "a site has it and fetches its inputs; it goes on by itself",
+    Cause.RUNNING: "payloads of it run",
     Cause.DELIVERING: "the outputs of what is done are being delivered",
     Cause.ENDING: "its payloads are being stopped, then what is done is delivered; a second cancel ends it at once",
 }
@@ -100,11 +107,31 @@ class Known(NamedTuple):
 def waits_for(
     job: StoredJob, kind: JobKind, sites: list[Site], known: Known
 ) -> tuple[Cause | None, str | None]:
-    """The cause and its hint; None for a job that has ended."""
+    """The cause and its hint, a sentence; None for a job that has ended."""
     cause, detail = _cause(job, kind, sites, known)
     if cause is None:
         return None, None
-    return cause, HINTS[cause] + (f" ({detail})" if detail else "")
+    return cause, hint_of(cause, detail)
+
+
+def hint_of(cause: Cause, detail: str = "") -> str:
+    """The sentence for people. `detail`: what is known of this job; of a job that a site has it says all."""
+    if not detail:
+        return HINTS[cause]
+    return detail if cause in SAID_BY_DETAIL else f"{HINTS[cause]}; {detail}"
+
+
+SAID_BY_DETAIL = frozenset({Cause.NO_ALLOCATION, Cause.ASSIGNED, Cause.FETCHING})
+"""Causes of which the sites that have the job say more than a hint could."""
+
+
+def fetching_text(site: str, view: TransferView) -> str:
+    """That a site fetches inputs of a job."""
+    names = ", ".join(f"`{name}`" for name in view.names)
+    what = f"its inputs {names}" if len(view.names) > 1 else f"its input {names}" if names else "its inputs"
+    places = f" from {', '.join(view.places)}" if view.places else ""
+    tries = f"; it failed {times_text(view.tries)} before" if view.tries else ""
+    return f"site {site} fetches {what}{places}{tries}"
 
 
 def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tuple[Cause | None, str]:
@@ -148,7 +175,7 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
     """A job that sites have: it may wait there."""
     having = {lease.site for lease in known.leases if lease.state == ACTIVE}
     told = [
-        _trouble(site, each)
+        _trouble(site, each, known.now_us)
         for site in joined
         if site.id in having
         and (each := breakers.waiting_for(site, job.id, kind.app, known.spec, owner=known.owner)) is not None
@@ -156,11 +183,31 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
     if told:
         return Cause.SITE_TROUBLE, "; ".join(told[:SITES_NAMED])
     sites = [site for site in joined if site.id in having and site.name not in known.silent]
-    texts = [_awaits(site, known.now_us) for site in sites]
-    found = [text for text in texts if text]
-    if found and len(found) == len(texts):
-        return Cause.NO_ALLOCATION, "; ".join(found[:SITES_NAMED])
-    return Cause.RUNNING, ""
+    if having and not sites:
+        names = [site.name for site in joined if site.id in having]
+        return Cause.SITE_SILENT, f"it is with {', '.join(names[:SITES_NAMED])}"
+    if not having or not all(is_unstarted(site, job.id) for site in sites):
+        return Cause.RUNNING, ""
+    if all(_awaited(site) is not None for site in sites):
+        return Cause.NO_ALLOCATION, "; ".join(_awaits(site, known.now_us) for site in sites[:SITES_NAMED])
+    return Cause.ASSIGNED, "; ".join(_assigned(site, kind, known.now_us) for site in sites[:SITES_NAMED])
+
+
+def _assigned(site: Site, kind: JobKind, now_us: int) -> str:
+    """What a job waits for that no pilot of its site has, although pilots are at work there."""
+    if _awaited(site) is not None:
+        return _awaits(site, now_us)
+    text = f"site {site.name} has it, and none of the nodes that Tidemill has there runs it yet: it needs a free slot"
+    text += f" of {_slot_text(kind)}"
+    more = None if site.capacity is None else site.capacity.more
+    return text if more is None else f"{text}; for more nodes: {awaited_text(more, now_us)}"
+
+
+def _slot_text(kind: JobKind) -> str:
+    devices = {name: number for name, number in kind.devices.items() if number}
+    text = counted_text(kind.cores or 1, "core")
+    text += f" and {kind.memory_mb} MB" if kind.memory_mb else ""
+    return text + (f" with {devices_text(devices)}" if devices else "")
 
 
 def _undelivered(job: StoredJob, sites: list[Site], kind: JobKind, known: Known) -> str:
@@ -170,55 +217,58 @@ def _undelivered(job: StoredJob, sites: list[Site], kind: JobKind, known: Known)
         for site in sites
         if site.id == job.place
     )
-    return next((_trouble(site, trouble) for site, trouble in found if trouble is not None), "")
+    return next((_trouble(site, trouble, known.now_us) for site, trouble in found if trouble is not None), "")
+
+
+def _awaited(site: Site) -> AwaitedNodes | None:
+    return None if site.capacity is None else site.capacity.awaits
 
 
 def _awaits(site: Site, now_us: int) -> str:
     """What the work of a site waits for while no pilot is at work there; empty = one is."""
-    awaits = None if site.capacity is None else site.capacity.awaits
-    if awaits is None:
-        return ""
-    if awaits.is_stopped:
-        return f"{site.name} is stopped: {awaits.why}"
-    if awaits.asked_us:
-        asked_s = max(0, now_us - awaits.asked_us) / 1e6
-        return f"{site.name}: it asked for one {duration_text(asked_s)} ago, whose pilot has not started yet"
-    text = in_words(awaits.why) or "it has not asked for one yet"
-    if awaits.next_us:
-        left_s = max(0, awaits.next_us - now_us) / 1e6
-        text += f"; it polls for idle nodes again in {left_s:.0f} s at the latest"
-    return f"{site.name}: {text}"
+    awaits = _awaited(site)
+    return "" if awaits is None else f"site {site.name}: {awaited_text(awaits, now_us)}"
 
 
 def _named(sites: Sequence[Site], now_us: int) -> str:
-    """Sites that take no more, each with what its work waits for where no pilot is at work."""
-    return ", ".join(_awaits(site, now_us) or site.name for site in sites[:5])
+    """Sites that take no more, each with what its work waits for."""
+    return "; ".join(_busy(site, now_us) for site in sites[:5])
+
+
+def _busy(site: Site, now_us: int) -> str:
+    more = None if site.capacity is None else site.capacity.more
+    if _awaited(site) is not None:
+        return _awaits(site, now_us)
+    text = f"site {site.name} has as much work as it asks for, and asks again when some of it is done"
+    return text if more is None else f"{text}; for more nodes: {awaited_text(more, now_us)}"
 
 
 def _held(site: Site, job: StoredJob, kind: JobKind, known: Known) -> tuple[Cause, str] | None:
     """Why this site does not get the job now; None = it may have it."""
     trouble = breakers.met(site, kind.app, known.spec, owner=known.owner)
     if trouble is not None:
-        return Cause.SITE_TROUBLE, _trouble(site, trouble)
+        return Cause.SITE_TROUBLE, _trouble(site, trouble, known.now_us)
     refusal = refusals.parse(job.refused).get(site.id)
     if refusal is None or not refusal.until_s:
         return None
     reasons = (lease.reason for lease in known.leases if lease.site == site.id and lease.reason)
-    again = clock.utc_text(refusal.until_s * 1_000_000)
-    return (
-        Cause.SITE_REFUSED,
-        f"{site.name}: {next(reasons, 'it gave the job back')}, offered again at {again}",
+    until_us = refusal.until_s * 1_000_000
+    again = (
+        f"offered again at {clock.utc_text(until_us)}"
+        if until_us > known.now_us
+        else "to be offered again now"
     )
+    return Cause.SITE_REFUSED, f"{site.name}: {next(reasons, 'it gave the job back')}, {again}"
 
 
-def _trouble(site: Site, trouble: Trouble) -> str:
+def _trouble(site: Site, trouble: Trouble, now_us: int) -> str:
     """A site's trouble, what would end it, and when it is tried again."""
     text = f"{site.name}: {trouble.message}"
     if trouble.hint:
         text += f"; to end it: {trouble.hint}"
     if trouble.is_open:
         text += f"; blocked {whose_text(trouble.owner, trouble.scope, trouble.name)}"
-    return text + (f"; tried again at {clock.utc_text(trouble.next_us)}" if trouble.next_us else "")
+    return text + (f"; {next_try_text(trouble.next_us, now_us)}" if trouble.next_us else "")
 
 
 def _anywhere(joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:

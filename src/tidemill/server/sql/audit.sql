@@ -26,10 +26,10 @@ UPDATE submits SET subject = :subject, credential = :credential, remark = :remar
 -- Whose credential brought a job.
 SELECT first_job, count, subject, credential, remark FROM submits WHERE first_job <= :job ORDER BY first_job DESC LIMIT 1;
 
--- name: upsert_placements many(site bigint, name text, batch_id text, hosts text, started_us bigint, ended_us bigint, at_us bigint)
+-- name: upsert_placements many(site bigint, name text, batch_id text, hosts text, started_us bigint, ended_us bigint, at_us bigint, held_cores bigint, held_gpus bigint)
 -- Where and when allocations are.
-INSERT INTO placements (site, name, batch_id, hosts, started_us, ended_us, at_us) SELECT v.site, v.name, v.batch_id, v.hosts, v.started_us, v.ended_us, v.at_us FROM v WHERE true
-ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, hosts = CASE WHEN excluded.hosts <> '' THEN excluded.hosts ELSE placements.hosts END, started_us = CASE WHEN excluded.started_us > 0 THEN excluded.started_us ELSE placements.started_us END, ended_us = excluded.ended_us, at_us = excluded.at_us;
+INSERT INTO placements (site, name, batch_id, hosts, started_us, ended_us, at_us, held_cores, held_gpus) SELECT v.site, v.name, v.batch_id, v.hosts, v.started_us, v.ended_us, v.at_us, v.held_cores, v.held_gpus FROM v WHERE true
+ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, hosts = CASE WHEN excluded.hosts <> '' THEN excluded.hosts ELSE placements.hosts END, started_us = CASE WHEN excluded.started_us > 0 THEN excluded.started_us ELSE placements.started_us END, ended_us = excluded.ended_us, at_us = excluded.at_us, held_cores = excluded.held_cores, held_gpus = excluded.held_gpus;
 
 -- name: insert_ran many(site bigint, allocation text, at_us bigint, body bytea)
 -- What ran in an allocation.
@@ -51,6 +51,27 @@ SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE (
 -- name: placements_between
 -- Allocations of a site that held nodes between two times, by name, after a name.
 SELECT placements.name, placements.batch_id, placements.hosts, placements.started_us, placements.ended_us, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.site = :site AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND placements.name > :after ORDER BY placements.name LIMIT :limit;
+
+-- name: add_core_use many(site bigint, allocation text, owner text, campaign text, app text, core_us bigint, at_us bigint)
+-- What payloads used of an allocation. Sums that a site drives beyond 2^61 grow no more.
+INSERT INTO core_use (site, allocation, owner, campaign, app, core_us, at_us) SELECT v.site, v.allocation, v.owner, v.campaign, v.app, v.core_us, v.at_us FROM v WHERE true
+ON CONFLICT (site, allocation, owner, campaign, app) DO UPDATE SET core_us = CASE WHEN core_use.core_us + excluded.core_us > 2305843009213693952 THEN 2305843009213693952 ELSE core_use.core_us + excluded.core_us END, at_us = excluded.at_us;
+
+-- name: leased_cores
+-- Of these jobs those that a site ever had: the cores of a payload, campaign, owner and application.
+SELECT leases.job, MAX(leases.cores), campaigns.owner, campaigns.name, kinds.app FROM leases JOIN jobs ON jobs.id = leases.job JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE leases.site = :site AND leases.job {in:ids} GROUP BY leases.job, campaigns.owner, campaigns.name, kinds.app;
+
+-- name: held_by_allocations
+-- Allocations that held nodes between two times, by site and name, after one of them; of all owners ('') or those that one of them used.
+SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site > :site OR (placements.site = :site AND placements.name > :after)) AND (:is_any = 1 OR EXISTS (SELECT 1 FROM core_use WHERE core_use.site = placements.site AND core_use.allocation = placements.name AND core_use.owner = :owner)) ORDER BY placements.site, placements.name LIMIT :limit;
+
+-- name: core_use_of
+-- What payloads used of a site's allocations, from one name to another.
+SELECT allocation, owner, campaign, app, core_us FROM core_use WHERE site = :site AND allocation >= :first AND allocation <= :last ORDER BY allocation, owner, campaign, app;
+
+-- name: prune_core_use
+-- Older ones have had their time.
+DELETE FROM core_use WHERE at_us < :before;
 
 -- name: ran_in
 -- What ran in an allocation.

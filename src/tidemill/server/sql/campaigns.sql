@@ -14,19 +14,19 @@ UPDATE campaigns SET jobs = jobs + :jobs, events = events + :events, shares = :s
 -- Core-seconds that a campaign has had, decayed to a time.
 UPDATE campaigns SET used_core_s = v.used, used_at_us = v.at_us FROM v WHERE campaigns.id = v.id;
 
--- name: add_campaigns many(id bigint, done bigint, failed bigint, payloads bigint, wall_us bigint, setup_us bigint, user_us bigint, system_us bigint, rss_kb bigint, read_bytes bigint, write_bytes bigint, started_us bigint, ended_us bigint)
+-- name: add_campaigns many(id bigint, done bigint, failed bigint, payloads bigint, wall_us bigint, setup_us bigint, user_us bigint, system_us bigint, rss_kb bigint, read_bytes bigint, write_bytes bigint, started_us bigint, ended_us bigint, canceled bigint)
 -- Add to the sums of campaigns. A sum of what sites report ends at 2^61 + 2^61: see USAGE_SUM_MAX.
-UPDATE campaigns SET events_done = campaigns.events_done + v.done, events_failed = campaigns.events_failed + v.failed, payloads = CASE WHEN campaigns.payloads < 2305843009213693952 THEN campaigns.payloads + v.payloads ELSE campaigns.payloads END, wall_us = CASE WHEN campaigns.wall_us < 2305843009213693952 THEN campaigns.wall_us + v.wall_us ELSE campaigns.wall_us END, setup_us = CASE WHEN campaigns.setup_us < 2305843009213693952 THEN campaigns.setup_us + v.setup_us ELSE campaigns.setup_us END, user_us = CASE WHEN campaigns.user_us < 2305843009213693952 THEN campaigns.user_us + v.user_us ELSE campaigns.user_us END, system_us = CASE WHEN campaigns.system_us < 2305843009213693952 THEN campaigns.system_us + v.system_us ELSE campaigns.system_us END, rss_kb = CASE WHEN v.rss_kb > campaigns.rss_kb THEN v.rss_kb ELSE campaigns.rss_kb END, read_bytes = CASE WHEN campaigns.read_bytes < 2305843009213693952 THEN campaigns.read_bytes + v.read_bytes ELSE campaigns.read_bytes END, write_bytes = CASE WHEN campaigns.write_bytes < 2305843009213693952 THEN campaigns.write_bytes + v.write_bytes ELSE campaigns.write_bytes END, first_started_us = COALESCE(campaigns.first_started_us, v.started_us), last_ended_us = COALESCE(v.ended_us, campaigns.last_ended_us)
+UPDATE campaigns SET events_done = campaigns.events_done + v.done, events_failed = campaigns.events_failed + v.failed, events_canceled = campaigns.events_canceled + v.canceled, payloads = CASE WHEN campaigns.payloads < 2305843009213693952 THEN campaigns.payloads + v.payloads ELSE campaigns.payloads END, wall_us = CASE WHEN campaigns.wall_us < 2305843009213693952 THEN campaigns.wall_us + v.wall_us ELSE campaigns.wall_us END, setup_us = CASE WHEN campaigns.setup_us < 2305843009213693952 THEN campaigns.setup_us + v.setup_us ELSE campaigns.setup_us END, user_us = CASE WHEN campaigns.user_us < 2305843009213693952 THEN campaigns.user_us + v.user_us ELSE campaigns.user_us END, system_us = CASE WHEN campaigns.system_us < 2305843009213693952 THEN campaigns.system_us + v.system_us ELSE campaigns.system_us END, rss_kb = CASE WHEN v.rss_kb > campaigns.rss_kb THEN v.rss_kb ELSE campaigns.rss_kb END, read_bytes = CASE WHEN campaigns.read_bytes < 2305843009213693952 THEN campaigns.read_bytes + v.read_bytes ELSE campaigns.read_bytes END, write_bytes = CASE WHEN campaigns.write_bytes < 2305843009213693952 THEN campaigns.write_bytes + v.write_bytes ELSE campaigns.write_bytes END, first_started_us = COALESCE(campaigns.first_started_us, v.started_us), last_ended_us = COALESCE(v.ended_us, campaigns.last_ended_us)
 FROM v WHERE campaigns.id = v.id;
 
 -- name: campaigns
 -- Campaigns, newest first.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: campaign_whole
 -- One campaign.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE id = :id;
 
 -- name: campaign_owners
@@ -58,6 +58,10 @@ INSERT INTO failures (job, campaign, first, count, event, site, final, evidence)
 -- The events of these jobs run again: no failure of theirs so far is final.
 UPDATE failures SET final = 0 FROM v WHERE failures.job = v.job AND failures.final = 1;
 
+-- name: reopen_failures_of many(job bigint, first bigint, last bigint)
+-- The same for some events of a job.
+UPDATE failures SET final = 0 FROM v WHERE failures.job = v.job AND failures.final = 1 AND failures.first >= v.first AND failures.first + failures.count <= v.last;
+
 -- name: failures_of_job
 -- A job's failures, newest first.
 SELECT id, job, event, site, final, evidence FROM failures WHERE job = :job AND id < :before ORDER BY id DESC LIMIT :limit;
@@ -85,6 +89,19 @@ SELECT id, seed_base FROM jobs WHERE id {in:ids};
 -- name: insert_outputs many(job bigint, number bigint, campaign bigint, name text, url text, size_bytes bigint, sha256 text, events text)
 -- Delivered files.
 INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v;
+
+-- name: upsert_arrived many(job bigint, number bigint, campaign bigint, name text, url text, size_bytes bigint, sha256 text, events text)
+-- Directories of files of jobs that go on, as they stand now.
+INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v WHERE true
+ON CONFLICT (job, number) DO UPDATE SET name = excluded.name, url = excluded.url, size_bytes = excluded.size_bytes, events = excluded.events;
+
+-- name: delete_arrived [sqlite] many(job bigint, first bigint)
+-- The same, when their job is delivered.
+DELETE FROM outputs WHERE job = v.job AND number >= v.first;
+
+-- name: delete_arrived [postgresql] many(job bigint, first bigint)
+-- The same, when their job is delivered.
+DELETE FROM outputs USING (SELECT v.job, v.first FROM v) ended WHERE outputs.job = ended.job AND outputs.number >= ended.first;
 
 -- name: outputs_of_jobs
 -- Delivered files of jobs.
@@ -118,39 +135,39 @@ SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE job {in:ids
 
 -- name: campaigns_newest
 -- A page of campaigns, newest first.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns ORDER BY id DESC LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_newest_of
 -- The same of an owner's.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_ended
 -- Campaigns of which a job ended last.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE last_ended_us IS NOT NULL ORDER BY last_ended_us DESC, id DESC LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_sorted
 -- Of the newest campaigns, those whose name holds a text, in one of several orders.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM (SELECT * FROM campaigns ORDER BY id DESC LIMIT :look) AS newest WHERE LOWER(name) LIKE :pattern ESCAPE '!'
-ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed - events_canceled WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
 LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_sorted_of
 -- The same of an owner's.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM (SELECT * FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :look) AS newest WHERE LOWER(name) LIKE :pattern ESCAPE '!'
-ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed - events_canceled WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
 LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_unfinished
 -- Campaigns with jobs that have not ended, in the same orders.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE id IN (SELECT kinds.campaign FROM counts CROSS JOIN kinds WHERE kinds.id = counts.kind AND counts.state IN (0, 1) AND counts.jobs > 0)
 AND LOWER(name) LIKE :pattern ESCAPE '!' AND (:owner = '' OR owner = :owner)
-ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed - events_canceled WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
 LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_failing

@@ -58,12 +58,12 @@ UNION ALL SELECT 1 FROM archived_jobs JOIN campaigns ON campaigns.id = archived_
 
 -- name: campaigns_of_batch
 -- Campaigns of a batch that are still in the database.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE batch = :batch AND batch > 0 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: unarchived_campaigns
 -- Campaigns of no batch.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE batch = 0 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: failures_of_jobs
@@ -74,10 +74,10 @@ SELECT id, job, event, site, final, evidence FROM failures WHERE job {in:ids} OR
 -- What was remarked when these jobs were submitted.
 SELECT first_job, count, remark FROM submits WHERE first_job <= :last AND first_job + count > :first AND remark <> '';
 
--- name: insert_archived_campaigns many(id bigint, batch bigint, name text, owner text, shares double precision, created_us bigint, jobs bigint, events bigint, events_done bigint, events_failed bigint, payloads bigint, wall_us bigint, setup_us bigint, user_us bigint, system_us bigint, rss_kb bigint, read_bytes bigint, write_bytes bigint, first_started_us bigint, last_ended_us bigint, states text, failures text)
+-- name: insert_archived_campaigns many(id bigint, batch bigint, name text, owner text, shares double precision, created_us bigint, jobs bigint, events bigint, events_done bigint, events_failed bigint, payloads bigint, wall_us bigint, setup_us bigint, user_us bigint, system_us bigint, rss_kb bigint, read_bytes bigint, write_bytes bigint, first_started_us bigint, last_ended_us bigint, states text, failures text, events_canceled bigint)
 -- Campaigns that are in the archive.
-INSERT INTO archived_campaigns (id, batch, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures)
-SELECT v.id, v.batch, v.name, v.owner, v.shares, v.created_us, v.jobs, v.events, v.events_done, v.events_failed, v.payloads, v.wall_us, v.setup_us, v.user_us, v.system_us, v.rss_kb, v.read_bytes, v.write_bytes, v.first_started_us, v.last_ended_us, v.states, v.failures FROM v;
+INSERT INTO archived_campaigns (id, batch, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, events_canceled)
+SELECT v.id, v.batch, v.name, v.owner, v.shares, v.created_us, v.jobs, v.events, v.events_done, v.events_failed, v.payloads, v.wall_us, v.setup_us, v.user_us, v.system_us, v.rss_kb, v.read_bytes, v.write_bytes, v.first_started_us, v.last_ended_us, v.states, v.failures, v.events_canceled FROM v;
 
 -- name: insert_archived_jobs many(first bigint, last bigint, campaign bigint)
 -- Jobs that are in the archive.
@@ -113,12 +113,12 @@ SELECT first, last FROM archived_jobs WHERE campaign = :campaign AND last > :aft
 
 -- name: archived_campaign
 -- One campaign of the archive.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch, events_canceled
 FROM archived_campaigns WHERE id = :id;
 
 -- name: archived_campaigns
 -- Campaigns of the archive, newest first, of one owner or of all.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch, events_canceled
 FROM archived_campaigns WHERE id < :before AND (:any_owner = 1 OR owner = :owner) ORDER BY id DESC LIMIT :limit;
 
 -- name: closed_jobs

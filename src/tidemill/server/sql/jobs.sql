@@ -9,12 +9,12 @@ COPY jobs (id, kind, spec, state, site, pin, place, ready, rank, events, seed_ba
 
 -- name: jobs_by_id
 -- Whole rows, in the order of records.Job.
-SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us
+SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us, n_canceled, canceled
 FROM jobs WHERE id {in:ids};
 
 -- name: jobs_ready
 -- The next jobs to lease of one kind and place, by priority, then age: a scan of the head of an index.
-SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us
+SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us, n_canceled, canceled
 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
 -- name: ready_of_legs [sqlite]
@@ -31,9 +31,9 @@ FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS bigint) AS pla
 CROSS JOIN LATERAL (
   SELECT jobs.rank, jobs.id FROM jobs WHERE jobs.ready = 1 AND jobs.kind = leg.kind AND jobs.place = leg.place AND (jobs.rank, jobs.id) > (leg.rank, leg.id) ORDER BY jobs.rank, jobs.id LIMIT :limit) AS found;
 
--- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text, kept smallint, delivered text, sent text, deliveries bigint, ends smallint, ward bigint, moves bigint, waits_us bigint)
+-- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text, kept smallint, delivered text, sent text, deliveries bigint, ends smallint, ward bigint, moves bigint, waits_us bigint, n_canceled bigint, canceled text)
 -- Write back everything of a job that can change.
-UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage, kept = v.kept, delivered = v.delivered, sent = v.sent, deliveries = v.deliveries, ends = v.ends, ward = v.ward, moves = v.moves, waits_us = v.waits_us
+UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage, kept = v.kept, delivered = v.delivered, sent = v.sent, deliveries = v.deliveries, ends = v.ends, ward = v.ward, moves = v.moves, waits_us = v.waits_us, n_canceled = v.n_canceled, canceled = v.canceled
 FROM v WHERE jobs.id = v.id;
 
 -- name: respecify_jobs many(id bigint, kind bigint, spec bigint)

@@ -26,7 +26,7 @@ INSERT INTO stored (owner, bytes) VALUES (:owner, :bytes) ON CONFLICT (owner) DO
 
 -- name: campaigns_of
 -- Campaigns of one owner, newest first.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
 FROM campaigns WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: owner_shares

@@ -78,7 +78,7 @@ class ServerMetrics:
         for state, number in counts.states.items():
             yield Sample("tidemill_server_jobs", number, (("state", str(state)),))
         events = {
-            "open": counts.events - counts.events_done - counts.events_failed,
+            "open": counts.events - counts.events_done - counts.events_failed - counts.events_canceled,
             "done": counts.events_done,
             "failed": counts.events_failed,
         }

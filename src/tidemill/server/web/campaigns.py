@@ -76,7 +76,7 @@ def campaign(ask: PageRequest, made: Pages) -> str:
 def _progress(ask: PageRequest, key: CampaignKey, row: CampaignRow, living: int) -> ProgressView:
     found = activity.of_campaign(ask.session, ask.dispatcher.rules.archive, key)
     counts = ProgressCounts(
-        row.events, row.events_done, row.events_failed, row.first_started_us,
+        row.events - row.events_canceled, row.events_done, row.events_failed, row.first_started_us,
         None if living or row.last_ended_us is None else row.last_ended_us, row.usage,
     )  # fmt: skip
     return progress.view(found, counts, ask.now_us)

@@ -148,6 +148,7 @@ def strip(row: JobRow, done: str, failed: str, attempts: Sequence[Attempt]) -> M
     title = (
         f"{row.events:,} events: {row.events_done:,} done, {row.events_failed:,} failed, "
         f"{row.events_leased:,} leased"
+        + (f", {row.events_canceled:,} canceled" if row.events_canceled else "")
     )
     parts = [rect(Frame(0, 0, width, 18), kind="track")]
     begin = 0

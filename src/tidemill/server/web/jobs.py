@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemill.errors import did_you_mean
+from tidemill.model.arrival import comes_when
+from tidemill.model.campaign.workers import WORKER_NAME, WORKERS_FOLDED_MIN
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.state import JobState
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
@@ -18,7 +21,7 @@ from tidemill.server.web.files import Download
 from tidemill.server.web.progress import ProgressCounts
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import ActionRequest, JobDetail
+from tidemill.wire.api import ActionRequest, JobDetail, JobRow, OutputRow
 
 SORTS = {
     Sort.NEWEST: "newest first", Sort.OLDEST: "oldest first", Sort.ENDED: "ended last first", Sort.NAME: "by name",
@@ -48,8 +51,12 @@ def listing(ask: PageRequest, made: Pages) -> str:
     total = page.found.total
     if not filters.by_legs and filters.begins is None:
         total = api_pages.counts(ask.session).jobs
+    workers = [] if filters.begins else [row for row in page.rows if row.name == WORKER_NAME]
+    if len(workers) < WORKERS_FOLDED_MIN:
+        workers = []
+    rows = [row for row in page.rows if row.name != WORKER_NAME] if workers else page.rows
     return made.show(
-        ask, "jobs.html", page=page, rows=page.rows, found=page.found, total=total, sorts=SORTS, sort=sort,
+        ask, "jobs.html", page=page, rows=rows, workers=workers, found=page.found, total=total, sorts=SORTS, sort=sort,
         states=[str(state) for state in JobState], owners=owner is None, choices=choices(ask, owner),
         can=_rights(ask, [row.id for row in page.rows]), after=web_pages.reached(ask.session),
     )  # fmt: skip
@@ -88,7 +95,12 @@ def job(ask: PageRequest, made: Pages) -> str:
         )
     found = activity.of_job(ask.session, ask.dispatcher.rules.archive, row.id)
     counts = ProgressCounts(
-        row.events, row.events_done, row.events_failed, row.started_us, row.ended_us, detail.usage
+        row.events - row.events_canceled,
+        row.events_done,
+        row.events_failed,
+        row.started_us,
+        row.ended_us,
+        detail.usage,
     )
     return made.show(
         ask, "job.html", ran=ran, progress=progress.view(found, counts, ask.now_us),
@@ -98,15 +110,24 @@ def job(ask: PageRequest, made: Pages) -> str:
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
             "cancel": is_open and row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
-            "retry": is_open and row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
+            "retry": is_open and _is_retriable(row) and ask.may(Act.RETRY, owner=owner),
             "accept": is_open and row.state in ("FAILED", "CANCELED") and detail.kept is not None
             and ask.may(Act.ACCEPT, owner=owner),
             "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
+        arrived=[_arrived(each) for each in detail.outputs],
+        comes={each.name: comes_when(detail.spec, each) for each in detail.spec.outputs or []},
         gets=[files.may_download(ask.identity, each.url) for each in detail.outputs],
         has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
     )  # fmt: skip
+
+
+def _arrived(output: OutputRow) -> int | None:
+    """Of how many events files have come while the job goes on; None = the output is delivered, 0 = not known."""
+    if output.sha256:
+        return None
+    return len(IntervalSet.parse(output.events)) if output.events else 0
 
 
 def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
@@ -194,10 +215,16 @@ def act(ask: PageRequest, form: Form) -> str:
     elif not jobs:
         raise RequestError("no job is ticked", hint="go back and tick some")
     rights.check_jobs(ask.session, ask.identity, wanted, jobs)
-    request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
+    events = form.get("events", [""])[0].replace(" ", "")
+    request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form), events=events)
     reply = do(request, ask.identity)
     back = own_path(form.get("back", [""])[0])
-    return f"{back}{'&' if '?' in back else '?'}said={word}&n={reply.changed}&m={reply.unchanged}"
+    said = f"{word}-events" if events else word
+    return f"{back}{'&' if '?' in back else '?'}said={said}&n={reply.changed}&m={reply.unchanged}"
+
+
+def _is_retriable(row: JobRow) -> bool:
+    return row.state in ("PARTIAL", "FAILED", "CANCELED") or row.events_canceled > 0
 
 
 def _reason(form: Form) -> str:

@@ -78,9 +78,10 @@ def own_path(text: str | None) -> str:
 def said(values: Mapping[str, str]) -> str | None:
     """What an action has done, from the address that it led to. Fixed words and numbers only."""
     word, changed, unchanged = values.get("said"), values.get("n", ""), values.get("m", "")
-    done = {"cancel": "canceled", "retry": "will run again", "accept": "accepted"}.get(word or "")
+    word, dash, _ = (word or "").partition("-events")
+    done = {"cancel": "canceled", "retry": "will run again", "accept": "accepted"}.get(word)
     if done is None or not (changed.isdecimal() and unchanged.isdecimal()):
         return None
-    number = f"{int(changed[:18]):,} job{'' if changed == '1' else 's'}"
+    number = f"{int(changed[:18]):,} {'event' if dash else 'job'}{'' if changed == '1' else 's'}"
     rest = f"; {int(unchanged[:18]):,} unchanged" if unchanged.strip("0") else ""
     return f"{number} {done}{rest}"

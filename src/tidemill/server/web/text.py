@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from tidemill.harvest.plan.waves import in_words
+from tidemill import clock
+from tidemill.harvest.plan.sentences import capacity_text, in_words
 from tidemill.model.quantities import (
     bytes_text,
     coarse_text,
@@ -17,13 +18,14 @@ from tidemill.model.quantities import (
     span_text,
 )
 from tidemill.model.state import told_reason
-from tidemill.wire.api import JobRow
+from tidemill.wire.api import JobRow, SiteRow
 
 STATE_LETTERS_MAX = 20  #: of a state that a site made up
 LAST_S = 253_402_300_799  #: the last second of the year 9999
 #: State -> (class of its colour, sign): no meaning in colour alone.
 STATES = {
-    "WAITING": ("idle", "…"), "RUNNING": ("main", "▶"), "COMPLETED": ("good", "✓"), "PARTIAL": ("warn", "◐"),
+    "WAITING": ("idle", "…"), "ASSIGNED": ("idle", "▷"), "RUNNING": ("main", "▶"), "COMPLETED": ("good", "✓"),
+    "PARTIAL": ("warn", "◐"),
     "FAILED": ("bad", "✗"), "CANCELED": ("soft", "⊘"),
     "UP": ("good", "✓"), "SILENT": ("warn", "?"), "LOST": ("bad", "✗"), "DOWN": ("warn", "⊖"), "DRAINED": ("warn", "‖"),
     "INTENDED": ("idle", "…"), "QUEUED": ("idle", "…"), "ACTIVE": ("main", "▶"), "SETTLED": ("good", "✓"),
@@ -72,8 +74,13 @@ def reason(row: JobRow) -> str:
     return told_reason(row.state, row.reason, row.ends)
 
 
+def no_more_nodes(row: SiteRow, waits_for: str) -> str:
+    """Why a site asks for no more nodes. `waits_for`: in words without figures, as its view has it; empty = it asks."""
+    return capacity_text(row.capacity, clock.now_us()) or (in_words(waits_for) if waits_for else "")
+
+
 FILTERS = {
     "count": count_text, "figure": figure_text, "size": bytes_text, "span": span_text, "utc": utc, "share": share_text,
-    "percent": percent_text, "waits": in_words,
+    "percent": percent_text, "no_more_nodes": no_more_nodes,
     "state": state, "code": code, "reason": reason,
 }  # fmt: skip

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-PART_FILES_MAX = 100_000
-"""Events of a job whose outputs may be files in one directory; of more, an archive is made."""
-
 NAME_BYTES_MAX = 200
 """Limit of a file name. File systems take 255 bytes: the rest is room for the output's name before it and the numbers
 of events behind it."""

@@ -20,6 +20,7 @@ from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.outputs import BrokenMerge, DamagedError, Deliverer, OutputDelivery, check_complete
+from tidemill.site.data.placed.arrivals import Arrivals, Coming
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
 from tidemill.transfer.contract import TransferError
@@ -74,8 +75,15 @@ class _Stop(msgspec.Struct):
 class Deliveries:
     """What the helper threads deliver."""
 
-    def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
+    def __init__(
+        self,
+        site: ServedSite,
+        preparer: Preparer,
+        deliverer: Deliverer,
+        arrivals: Arrivals,
+    ) -> None:
         self._log = site.log
+        self._arrivals = arrivals
         self._executor = site.pools.deliveries
         self._preparer = preparer
         self._deliverer = deliverer
@@ -173,8 +181,9 @@ class Deliveries:
 
     def troubles(self) -> list[Trouble]:
         """Why deliveries wait for their next try, each cause once. They hold back no other work."""
-        causes: dict[str, list[tuple[int, _Try]]] = {}
-        for job, attempt in self._tries.items():
+        causes: dict[str, list[tuple[int, _Try | Coming]]] = {}
+        held_up: list[tuple[int, _Try | Coming]] = [*self._tries.items(), *self._arrivals.failing()]
+        for job, attempt in held_up:
             if attempt.why:
                 causes.setdefault(attempt.why, []).append((job, attempt))
         now_s, now_us = clock.monotonic_s(), clock.now_us()
@@ -201,6 +210,8 @@ class Deliveries:
             return 0
         if job.open:
             return 0  # lost parts are made again
+        if self._arrivals.holds(job_id):
+            return 0  # both would write the same files
         try:
             self._preparer.check_owner(job)
             outputs = self._preparer.outputs(job.spec)

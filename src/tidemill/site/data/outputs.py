@@ -6,10 +6,10 @@
     merge    the file that the merge step made
 
 Outputs that name no place go to their owner's directory (see `owners`). An output whose URL is remote is built below
-SITE/stage/out and moved there whole (see `moves`), bundles as one file. Beside local ones stands `manifest-JOB.json`,
-written before the files appear: what belongs to the job, with checksums, seeds and failed events. A file that no
-manifest of this site claims is never overwritten. Works in the agent's helper threads, which wait for no remote place:
-`deliver` raises MovesPendingError then, and is called again.
+SITE/stage/out and moved there whole (see `moves`), bundles as one file. Beside local ones stands `manifest-JOB.json`
+(see `manifests`), written before the files appear: what belongs to the job, with checksums, seeds and failed events.
+Works in the agent's helper threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is
+called again. `arrive` puts files of parts in their place while the job goes on; `deliver` keeps those that still stand.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+from msgspec.structs import replace
 
-from tidemill.errors import UNDECODABLE, JobError, ProtocolError, SiteError
+from tidemill.errors import JobError, ProtocolError, SiteError
 from tidemill.files import (
     current_umask,
     make_directories,
@@ -41,13 +42,27 @@ from tidemill.files import (
     sync_directory,
     write_durable,
 )
+from tidemill.model.arrival import arrives, is_spread
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import InputKind, JobSpec, Output, OutputKind, Pack
+from tidemill.model.job import InputKind, JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
-from tidemill.site.applications.part_names import PART_FILES_MAX, Parts, part_names
+from tidemill.site.applications.part_names import Parts, part_names
 from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.owners import MANIFEST_BYTES_MAX, OwnedPlaces, is_manifest_name, manifest_path
+from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
+from tidemill.site.data.placed.manifests import (
+    ARRIVED,
+    ClaimedFile,
+    File,
+    JobManifest,
+    Listing,
+    OutputMember,
+    is_changed,
+    publish,
+    read_manifest,
+    stands,
+    withdraw,
+)
 from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
@@ -74,7 +89,7 @@ LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """What a thread needs to deliver what is done of a job. `parts`: by event, of the events `done`; `fresh`: those of
     them of which nothing has been delivered yet, None = all; `merged`: output -> the part its merge step made;
-    `held`: the merge steps were not run; `number`: 1 = the first delivery of the job."""
+    `held`: the merge steps were not run; `number`: 1 = the first delivery of the job, `ARRIVED` = the job goes on."""
 
     job: int
     campaign: str
@@ -111,43 +126,6 @@ class BrokenMerge(NamedTuple):
 
     output: str
     message: str
-
-
-class OutputMember(msgspec.Struct, frozen=True, kw_only=True):
-    """Events `first..first+count-1` in a delivered file; `seed` is the first one's."""
-
-    first: int
-    count: int
-    seed: int
-    name: str
-    sha256: str
-
-
-class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivered file; `members` in its order."""
-
-    output: str
-    kind: str
-    file: str
-    size_bytes: int
-    sha256: str
-    members: list[OutputMember]
-    delivery: int = 1
-
-
-class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`manifest-JOB.json`."""
-
-    job: int
-    campaign: str
-    name: str
-    app: str
-    app_digest: str
-    events: int
-    done: str
-    failed: str
-    files: list[File]
-    owner: str = ""
 
 
 class DamagedError(SiteError):
@@ -191,29 +169,61 @@ class Deliverer:
         self._check_size(delivery)
         copying = _Copying(self._fleets, delivery, canceled or threading.Event())
         rows = self._send(delivery, copying)
-        made: list[tuple[Path, Path, File]] = []
+        files = self._put(delivery, [each for each in delivery.outputs if each.name not in rows], copying)
+        for output in delivery.outputs:
+            if found := [(target, file) for target, file in files if file.output == output.name]:
+                rows[output.name] = _row(delivery, output, found)
+        if self._departures is not None:
+            self._departures.clean(delivery.job)
+        return [rows[output.name] for output in delivery.outputs if output.name in rows]
+
+    def arrive(self, delivery: OutputDelivery, canceled: threading.Event) -> list[OutputRow]:
+        """Put the files of parts in their place while the job goes on; all that stands of it now, of each output.
+
+        Raises as `deliver` does.
+        """
+        outputs = [each for each in delivery.outputs if arrives(delivery.spec, each)]
+        self._put(delivery, outputs, _Copying(self._fleets, delivery, canceled))
+        rows: list[OutputRow] = []
+        listings = _Listings(delivery)
+        for output in outputs:
+            folder = Path(os.path.realpath(self._folder(delivery, output)))
+            known = listings.of(folder).parts(output.name)
+            files = {events: file for events, file in known.items() if file.delivery == ARRIVED}
+            if files:
+                rows.append(
+                    OutputRow(
+                        name=output.name,
+                        url=folder.as_uri() + "/",
+                        size_bytes=sum(each.size_bytes for each in files.values()),
+                        sha256="",
+                        events=str(IntervalSet((first, first + count) for first, count in files)),
+                    )
+                )
+        return rows
+
+    def _put(
+        self, delivery: OutputDelivery, outputs: list[Output], copying: _Copying
+    ) -> list[tuple[Path, File]]:
+        """Write outputs and their manifests, and give them their names; where each file is then."""
+        made: list[_Built] = []
+        listings = _Listings(delivery)
         try:
-            for output in delivery.outputs:
-                if output.name in rows:
-                    continue
-                self._build(delivery, output, copying, made)
-            known = self._claim(delivery, made)
-            for temporary, target, _ in made:
-                _publish(temporary, target, known[target])
-            for directory in {target.parent for _, target, _ in made}:
+            for output in outputs:
+                self._build(delivery, output, copying, made, listings)
+            known = self._claim(delivery, made, listings)
+            for each in made:
+                if each.temporary is not None:
+                    publish(each.temporary, each.target, known[each.target])
+            for directory in {each.target.parent for each in made if each.temporary is not None}:
                 sync_directory(directory)
         except OSError as error:
             raise SiteError(f"failed to deliver outputs of job {delivery.job}: {error.strerror}") from error
         finally:
-            for temporary, _, _ in made:
-                temporary.unlink(missing_ok=True)
-        for output in delivery.outputs:
-            files = [(target, file) for _, target, file in made if file.output == output.name]
-            if files:
-                rows[output.name] = _row(delivery, output, files)
-        if self._departures is not None:
-            self._departures.clean(delivery.job)
-        return [rows[output.name] for output in delivery.outputs if output.name in rows]
+            for each in made:
+                if each.temporary is not None:
+                    each.temporary.unlink(missing_ok=True)
+        return [(each.target, each.file) for each in made]
 
     def is_done(self, awaits: tuple[str, ...]) -> bool:
         """Whether all of these moves have an outcome."""
@@ -288,26 +298,13 @@ class Deliverer:
         delivery: OutputDelivery,
         output: Output,
         copying: _Copying,
-        made: list[tuple[Path, Path, File]],
+        made: list[_Built],
+        listings: _Listings,
     ) -> None:
         """Write an output under temporary names, which are added to `made`; nothing where no event left one."""
         refs = list(_refs(delivery, output.name))
         if _is_spread(delivery, output):
-            folder = self._folder(delivery, output)
-            path = output.path
-            if self._is_shared(delivery, output):  # `a/out.txt` and `b/out.txt`: `a-out.txt`, `b-out.txt`
-                path = "-".join(Path(path).parts)
-            names = part_names(path, self._parts(delivery, output, refs))
-            taken = {target for _, target, _ in made}
-            for (part, ref), name in zip(refs, names, strict=True):
-                marked = folder / f"{output.name}-{name}"
-                target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
-                if target in taken:  # `out.txt` and `out-{event}.txt` of a job have names in common
-                    target = self._confine(marked, delivery.owner)
-                member = _member(delivery, part, ref, "")
-                made.append(self._written(delivery, output, target, [member], lambda path, part=part, ref=ref: (  # type: ignore[misc]
-                    copying.write_joined(path, [(part, ref)], None)
-                )))  # fmt: skip
+            self._spread(delivery, output, copying, made, listings)
             return
         if not refs and output.name not in delivery.merged:
             return
@@ -325,6 +322,46 @@ class Deliverer:
             )
         )
 
+    def _spread(
+        self,
+        delivery: OutputDelivery,
+        output: Output,
+        copying: _Copying,
+        made: list[_Built],
+        listings: _Listings,
+    ) -> None:
+        """Write a file for each part of an output. What has arrived keeps its name, and is not written again."""
+        folder = self._folder(delivery, output)
+        listing = listings.of(Path(os.path.realpath(folder)))
+        known, reserved = listing.parts(output.name), listing.reserved(delivery.number)
+        refs = list(_refs(delivery, output.name))
+        path = output.path
+        if self._is_shared(delivery, output):  # `a/out.txt` and `b/out.txt`: `a-out.txt`, `b-out.txt`
+            path = "-".join(Path(path).parts)
+        names = part_names(path, self._parts(delivery, output, refs))
+        taken = {each.target for each in made}
+        for (part, ref), name in zip(refs, names, strict=True):
+            before = known.get((part.first, part.count))
+            if before is not None and delivery.number == ARRIVED != before.delivery:
+                continue  # an earlier delivery of the job has it
+            marked = folder / f"{output.name}-{name}"
+            if before is not None and before.file in reserved:
+                target = self._confine(folder / before.file, delivery.owner)
+                if before.sha256 == ref.sha256 and stands(target, ref.length, ref.sha256):
+                    made.append(_Built(None, target, replace(before, delivery=delivery.number)))
+                    continue
+                if is_changed(target, (before.size_bytes, before.sha256), (ref.length, ref.sha256)):
+                    target = self._confine(marked, delivery.owner)  # what arrived is its owner's to change
+            else:
+                target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
+                if target in taken or target.name in reserved:
+                    # `out.txt` and `out-{event}.txt` of a job have names in common
+                    target = self._confine(marked, delivery.owner)
+            member = _member(delivery, part, ref, "")
+            made.append(self._written(delivery, output, target, [member], lambda path, part=part, ref=ref: (  # type: ignore[misc]
+                copying.write_joined(path, [(part, ref)], None)
+            )))  # fmt: skip
+
     def _written(
         self,
         delivery: OutputDelivery,
@@ -332,7 +369,7 @@ class Deliverer:
         target: Path,
         members: list[OutputMember],
         write: Callable[[Path], _Made],
-    ) -> tuple[Path, Path, File]:
+    ) -> _Built:
         """Write a file of an output under a temporary name beside its own. `write` returns its permissions before the
         umask."""
         umask = self._umask.of(delivery.spec)
@@ -358,7 +395,7 @@ class Deliverer:
             members=members,
             delivery=delivery.number,
         )
-        return temporary, target, file
+        return _Built(temporary, target, file)
 
     def _folder(self, delivery: OutputDelivery, output: Output) -> Path:
         """Where the files of an output's parts go: the directory that its URL names, else one of its own."""
@@ -464,45 +501,55 @@ class Deliverer:
         except OSError as error:
             raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
 
-    def _claim(self, delivery: OutputDelivery, made: list[tuple[Path, Path, File]]) -> dict[Path, _Claim]:
+    def _claim(
+        self, delivery: OutputDelivery, made: list[_Built], listings: _Listings
+    ) -> dict[Path, ClaimedFile]:
         """Write the manifests, after a check that nothing foreign stands where the files go."""
-        known: dict[Path, _Claim] = {}
-        folders: dict[Path, list[File]] = {}
+        known: dict[Path, ClaimedFile] = {}
+        folders: dict[Path, list[_Built]] = {}
         umask = self._umask.of(delivery.spec)
-        for _, target, file in made:
-            folders.setdefault(target.parent, []).append(file)
+        for each in made:
+            folders.setdefault(each.target.parent, []).append(each)
         for folder, fresh in folders.items():
+            listing = listings.of(folder)
+            for each in fresh:
+                if each.temporary is not None:
+                    known[each.target] = claim = listing.claim(each.file)
+                    claim.check(each.target)
             path = manifest_path(folder, delivery.job)
-            before = _read_manifest(path)
-            ours = {(each.output, each.file): each for each in before.files} if before else {}
-            for file in fresh:
-                earlier = ours.get((file.output, file.file), file)
-                known[folder / file.file] = claim = _Claim(
-                    {(each.size_bytes, each.sha256) for each in (file, earlier)}
-                )
-                claim.check(folder / file.file)
             self._make_directory(path.parent, umask)
-            spec = delivery.spec
-            done = IntervalSet.parse(delivery.done)
-            listed = [*(_earlier(before, delivery, done, fresh)), *fresh]
-            failed = IntervalSet([(0, spec.events)])
-            for first, end in done:
-                failed.remove(first, end)
-            manifest = JobManifest(
-                job=delivery.job,
-                campaign=delivery.campaign,
-                name=spec.name or "",
-                app=spec.app or "command",
-                app_digest=delivery.app_digest,
-                events=spec.events,
-                done=str(done),
-                failed=str(failed),
-                files=listed,
-                owner=delivery.owner,
-            )
+            files = [each.file for each in fresh]
+            if delivery.number != ARRIVED:
+                withdraw(folder, listing.withdrawn(files))
             mode = 0o666 & ~umask | stat.S_IRUSR  # later deliveries read the manifest
-            write_durable(path, msgspec.json.encode(manifest), mode=mode, exact=True)
+            content = msgspec.json.encode(_manifest(delivery, listing, files))
+            write_durable(path, content, mode=mode, exact=True)
         return known
+
+
+class _Built(NamedTuple):
+    """A file of an output: under a temporary name, or (None) in its place already."""
+
+    temporary: Path | None
+    target: Path
+    file: File
+
+
+class _Listings:
+    """What the job's manifests say, each read once."""
+
+    def __init__(self, delivery: OutputDelivery) -> None:
+        self._delivery = delivery
+        self._of: dict[Path, Listing] = {}
+
+    def of(self, folder: Path) -> Listing:
+        """What the one in a directory says."""
+        found = self._of.get(folder)
+        if found is None:
+            it = self._delivery
+            manifest = read_manifest(manifest_path(folder, it.job))
+            found = self._of[folder] = Listing(manifest, it.campaign, it.spec.events)
+        return found
 
 
 class _Made(NamedTuple):
@@ -629,11 +676,33 @@ def _is_tar(delivery: OutputDelivery, output: Output) -> bool:
 
 
 def _is_spread(delivery: OutputDelivery, output: Output) -> bool:
-    """Whether each part becomes a file of its own. Remote places get one archive, and so do too many parts."""
-    if output.kind is not OutputKind.EACH or output.pack is not Pack.FILES:
-        return False
-    return delivery.spec.events <= PART_FILES_MAX and not is_remote(
-        output.url or delivery.spec.output_dir or ""
+    return is_spread(delivery.spec, output)
+
+
+def _manifest(delivery: OutputDelivery, listing: Listing, files: list[File]) -> JobManifest:
+    """What the manifest of a directory says from now on: its files are the job's."""
+    spec = delivery.spec
+    if delivery.number == ARRIVED:
+        names = {each.file for each in files}
+        listed = [*(each for each in listing.files if each.file not in names), *files]
+        done, failed = listing.done, listing.failed
+    else:
+        found = IntervalSet.parse(delivery.done)
+        listed = [*(listing.beside(found, files) if delivery.number > 1 else ()), *files]
+        lacking = IntervalSet([(0, spec.events)])
+        lacking.remove_all(found)
+        done, failed = str(found), str(lacking)
+    return JobManifest(
+        job=delivery.job,
+        campaign=delivery.campaign,
+        name=spec.name or "",
+        app=spec.app or "command",
+        app_digest=delivery.app_digest,
+        events=spec.events,
+        done=done,
+        failed=failed,
+        files=listed,
+        owner=delivery.owner,
     )
 
 
@@ -662,22 +731,6 @@ def _row(delivery: OutputDelivery, output: Output, files: list[tuple[Path, File]
         sha256=hashlib.sha256(listed.encode()).hexdigest(),
         events=events,
     )
-
-
-def _earlier(
-    before: JobManifest | None, delivery: OutputDelivery, done: IntervalSet, files: list[File]
-) -> list[File]:
-    """The files of the job's earlier deliveries; adds their events to `done`."""
-    is_ours = before is not None and (before.campaign, before.events) == (
-        delivery.campaign,
-        delivery.spec.events,
-    )
-    if before is None or delivery.number == 1 or not is_ours:
-        return []
-    for first, end in IntervalSet.parse(before.done):
-        done.add(first, end)
-    names = {each.file for each in files}
-    return [each for each in before.files if each.file not in names]
 
 
 def _events_of(parts: list[KeptPart]) -> str:
@@ -712,51 +765,3 @@ def _member_name(output: Output, part: KeptPart) -> str:
     last = part.first + part.count - 1
     events = f"{part.first:09}" if part.count == 1 else f"{part.first:09}-{last:09}"
     return f"{stem}-{events}{dot}{suffix}"
-
-
-class _Claim:
-    """The sizes and checksums that an existing file may have: those of the new content, and of Tidemill's earlier
-    delivery. Reads the file only if its size is one of these, and again only after it has changed."""
-
-    def __init__(self, known: set[tuple[int, str]]) -> None:
-        self._known = known
-        self._read: tuple[int, ...] = ()  #: what stat(2) said when the file was read
-
-    def check(self, path: Path) -> None:
-        """Raise JobError if the file is not this job's."""
-        try:
-            with path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-                if state == self._read:
-                    return
-                if any(found.st_size == size for size, _ in self._known):
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    if (found.st_size, digest) in self._known:
-                        self._read = state
-                        return
-        except FileNotFoundError:
-            return
-        raise JobError(
-            f"`{path}` exists already and is not this job's",
-            hint="move it away, or give the job another output directory or name, then `tidemill job retry`",
-        )
-
-
-def _publish(temporary: Path, target: Path, claim: _Claim) -> None:
-    """Give the file its name, never over a foreign one that has appeared meanwhile."""
-    try:
-        os.link(temporary, target)
-    except OSError:  # the target exists, or the file system has no hard links
-        claim.check(target)
-        temporary.rename(target)
-
-
-def _read_manifest(path: Path) -> JobManifest | None:
-    content = read_bounded(path, MANIFEST_BYTES_MAX)
-    if content is None:
-        return None
-    try:
-        return msgspec.json.decode(content, type=JobManifest)
-    except UNDECODABLE:
-        return None  # not a manifest of Tidemill's: the files it claims are then foreign, too

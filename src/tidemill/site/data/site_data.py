@@ -15,6 +15,7 @@ from tidemill.site.data.masks import private_paths
 from tidemill.site.data.outputs import Deliverer, FileMask
 from tidemill.site.data.owners import OwnedPlaces, person_of
 from tidemill.site.data.payload_logs import LogFetches
+from tidemill.site.data.placed.arrivals import Arrivals
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import DataFigures, Stage
 from tidemill.site.data.transfer_node import open_moves
@@ -48,14 +49,16 @@ class SiteData:
             site.fleets_dir, places, bytes_max=config.delivery_bytes_max, departures=self._departures,
             umask=FileMask(site=current_umask(), bounds=config.serves_others),
         )  # fmt: skip
-        self.deliveries = Deliveries(site, preparer, deliverer)
+        self.arrivals = Arrivals(site, preparer, deliverer)
+        self.deliveries = Deliveries(site, preparer, deliverer, self.arrivals)
         self._logs = LogFetches(site)
         self._next_tidy_s = 0.0
 
     def step(self) -> bool:
         """Start and finish deliveries and fetches of logs that are due; whether anything changed."""
-        fetched = self._logs.step()
-        return self.deliveries.step() or fetched
+        changed = self._logs.step()
+        changed |= self.arrivals.step()
+        return self.deliveries.step() or changed
 
     def clean(self) -> list[int]:
         """Remove the files of jobs that are over, of some in each tick, and copies that nothing needs; these jobs."""
@@ -87,7 +90,7 @@ class SiteData:
     @property
     def under_way(self) -> list[Future[Any]]:
         """What threads do in the fleets' directories; `step` takes each that is done."""
-        return [*self.deliveries.under_way, *self._logs.under_way]
+        return [*self.deliveries.under_way, *self.arrivals.under_way, *self._logs.under_way]
 
     @property
     def is_busy(self) -> bool:
@@ -97,5 +100,6 @@ class SiteData:
     def close(self) -> None:
         """Start no move any more, end those that run, and deliveries; keep what was learned."""
         self.stage.routes.links.write(at_once=True)
+        self.arrivals.close()
         self.deliveries.close()
         self._moves.close()

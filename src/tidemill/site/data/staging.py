@@ -768,7 +768,8 @@ def _described(directory: Path, one: Input) -> InputDef:
     sha256 = one.sha256
     if sha256 is None and size >= STAGED_BYTES_MIN:
         sha256 = digest_of(path)
-    return _definition(one.name, "shared", path=path, content=(sha256, size))
+    found = _definition(one.name, "shared", path=path, content=(sha256, size))
+    return msgspec.structs.replace(found, unpack=True) if one.unpack is True else found
 
 
 def _definition(

@@ -20,12 +20,14 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.files import make_private
 from tidemill.log import Log
+from tidemill.model.devices import without_gpus
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
 from tidemill.site.applications.gpus import gpus_of_node
 from tidemill.site.applications.programs import network_of
 from tidemill.site.data.masks import masked_paths, view_of
+from tidemill.site.fleet.at_work import read_at_work
 from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
@@ -312,6 +314,13 @@ class Fleets:
             seats = _seats(state, opened.record.name, self._devices)
             opened.mailbox.step(seats, clock.monotonic_s(), check)
 
+    def at_work(self, name: str) -> set[int] | None:
+        """The jobs that pilots of a fleet run; None = that is not known."""
+        opened = self.open.get(name)
+        if opened is not None and opened.mailbox is not None:
+            return opened.mailbox.at_work()
+        return read_at_work(self._directory / name)
+
     def share_io(self, state: s.SiteState, check: Callable[[], None]) -> None:
         """Divide what fleets may do to shared file systems: by the allocations of those that have work whose starts
         cost something there. Cost: one pass over all allocations, when it is due."""
@@ -416,7 +425,7 @@ def _first_seat(name: str, submission: BatchSubmission, devices: dict[str, int])
         allocation=name,
         cores=submission.cores if submission.ranks else 1,
         memory_mb=submission.memory_mb or UNKNOWN_MEMORY_MB,
-        devices=devices,
+        devices=devices if submission.has_gpus else without_gpus(devices),
         remaining_s=submission.walltime_s,
     )
 
@@ -428,9 +437,8 @@ def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[
         if a.fleet == fleet and a.state is AllocationState.ACTIVE and not a.leaves and not a.canceled_us:
             end_us = end_us_of(a)
             remaining_s = max(0.0, (end_us - now_us) / 1e6) if end_us else None
-            yield Seat(
-                allocation=a.name, cores=a.cores, memory_mb=0, devices=devices, remaining_s=remaining_s
-            )
+            found = without_gpus(devices) if a.without_gpus else devices
+            yield Seat(allocation=a.name, cores=a.cores, memory_mb=0, devices=found, remaining_s=remaining_s)
 
 
 def end_us_of(allocation: s.Allocation) -> int:

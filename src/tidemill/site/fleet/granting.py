@@ -106,8 +106,9 @@ class Granting:
         if not grants:
             return False
         entry = s.Granted(
-            fleet=fleet.record.name, grants=grants, cancels=fleet.record.cancels.copy(), ended=[], close=False
-        )
+            fleet=fleet.record.name, grants=grants, cancels=fleet.record.cancels.copy(), ended=[], close=False,
+            withdrawn=fleet.record.withdrawn[:GRANTS_PER_FILE],
+        )  # fmt: skip
         self._note(fleet, entry, programs, jobs)
         return True
 
@@ -139,7 +140,8 @@ class Granting:
     ) -> bool:
         """Note orders without grants for a fleet's lead, if there are any."""
         cancels = fleet.record.cancels.copy()
-        if not cancels and not ended and not ends and not leave and not (close and not fleet.record.closed):
+        withdrawn = fleet.record.withdrawn[:GRANTS_PER_FILE]
+        if not (cancels or withdrawn or ended or ends or leave or (close and not fleet.record.closed)):
             return False
         entry = s.Granted(
             fleet=fleet.record.name,
@@ -149,6 +151,7 @@ class Granting:
             ends=ends,
             leave=leave,
             close=close,
+            withdrawn=withdrawn,
         )
         self._note(fleet, entry, {}, {})
         return True
@@ -165,6 +168,7 @@ class Granting:
             entry = work.entry
             order = WorkOrder(
                 cancel_jobs=entry.cancels,
+                withdrawn=entry.withdrawn,
                 ended=entry.ended,
                 ends=entry.ends,
                 leave=entry.leave,

@@ -15,7 +15,19 @@ import msgspec
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.journal import allocation_of
 from tidemill.site.applications.memory import has_room
-from tidemill.wire.node import Done, Ended, Failed, Grant, JobDef, Program, Record, Returned, Started, job_of
+from tidemill.wire.node import (
+    Done,
+    Ended,
+    Failed,
+    Grant,
+    JobDef,
+    Program,
+    Record,
+    Returned,
+    Started,
+    Withdrawn,
+    job_of,
+)
 
 INTERVALS = 3.0
 """An allocation gets work for this many top-up intervals. The agent learns about one interval late what it runs (a
@@ -141,6 +153,11 @@ class Book:
         for job in doomed:
             self._forget_job(job)
 
+    def withdraw(self, parts: Iterable[Withdrawn]) -> None:
+        """These events are not open any more, and no allocation holds them."""
+        for part in parts:
+            self._settle(part.grant, part.first, part.first + part.count)
+
     def forget_idle(self) -> None:
         """Drop the definitions of jobs without open grants."""
         for job in [each for each in self.jobs if each not in self._grants_of]:
@@ -212,6 +229,21 @@ class Book:
     def holds(self, allocation: str) -> dict[int, IntervalSet]:
         """What an allocation holds, by grant."""
         return self._held.get(allocation, {})
+
+    def at_work(self, cores: Mapping[str, int]) -> set[int]:
+        """The jobs that run, as far as records show, on the allocations in `cores`, the number of which their pilots
+        found: of what an allocation holds, the oldest fills its cores. A job of which events have ended counts as
+        running while an allocation holds more of it. The same rule as the lead's."""
+        jobs = set()
+        for allocation in self._held.keys() & cores.keys():
+            left = cores[allocation]
+            for number, events in sorted(self._held[allocation].items()):
+                job = self.grants[number].job
+                if left > 0 or job in self._paces:
+                    jobs.add(job_of(job))
+                program = self._program(job)
+                left -= len(events) * max(1, program.cores if program else 1)
+        return jobs
 
     def rooms(self) -> dict[int, int]:
         """How many more events of each job with `at_once` may be held now."""

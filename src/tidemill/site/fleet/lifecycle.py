@@ -60,6 +60,10 @@ class Lifecycle:
         """Name of the fleet that takes new work; None before there was any."""
         return self._standing.record.name if self._standing else None
 
+    def at_work(self, fleet: str) -> set[int] | None:
+        """The jobs that pilots of a fleet run; None = that is not known."""
+        return self._fleets.at_work(fleet)
+
     def _stand(self) -> OpenFleet:
         """The fleet of this epoch for new work, made when it is first needed."""
         if self._standing is not None and self._standing.record.records > FLEET_RECORDS_MAX:

@@ -16,7 +16,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.node.fleet import Fleet, WorkOrder
 from tidemill.node.journal import allocation_of, replay
 from tidemill.site.fleet.handout import Book, Given, Seat, plan, shares_of
-from tidemill.wire.node import End, Ended, Grant, JobDef, Program, Record, Share, Started
+from tidemill.wire.node import End, Ended, Grant, JobDef, Program, Record, Share, Started, Withdrawn
 
 LOOKS_PER_TOP_UP = 10
 """Where no pilot wants anything, checks in a top-up interval."""
@@ -33,6 +33,7 @@ class Mailbox:
         self._top_up_s = fleet.manifest.settings.top_up_s
         self._next_s = 0.0
         self._cancels: list[int] = []
+        self._withdrawn: list[Withdrawn] = []
         self._ended: list[str] = []
         self._leave: list[str] = []
         self._ends: dict[str, int] = {}
@@ -52,6 +53,8 @@ class Mailbox:
         """Orders of the agent; they go out at the next step, those for a pilot once it listens."""
         self.book.cancel(order.cancel_jobs)
         self._cancels += order.cancel_jobs
+        self.book.withdraw(order.withdrawn)
+        self._withdrawn += order.withdrawn
         self._leave += [name for name in order.leave if name not in self._leave]
         self._ends.update((end.allocation, end.at_us) for end in order.ends)
         self._drain |= order.drain
@@ -106,6 +109,10 @@ class Mailbox:
         """Whether anything that could be handed out here has not been settled."""
         return self.book.has_open
 
+    def at_work(self) -> set[int]:
+        """The jobs that pilots run, as far as their records show."""
+        return self.book.at_work({name: found.cores for name, found in self._listening.items()})
+
     def _told(self, seat: Seat) -> Seat:
         """The seat as its pilot found it."""
         found = self._listening[seat.allocation]
@@ -114,7 +121,7 @@ class Mailbox:
     def _has_orders(self) -> bool:
         over = (self._drain or self._close) and not self._told_over
         told = any(name in self._listening for name in (*self._ends, *self._leave))
-        return bool(self._cancels or self._ended or over or told)
+        return bool(self._cancels or self._withdrawn or self._ended or over or told)
 
     def _write(self, given: list[Given]) -> int:
         grants, places = shares_of(given)
@@ -123,6 +130,7 @@ class Mailbox:
         leave = [name for name in self._leave if name in self._listening]
         order = WorkOrder(
             cancel_jobs=self._cancels,
+            withdrawn=self._withdrawn,
             shares=[Share(allocation=name, grants=mine) for name, mine in places.items()],
             ended=self._ended,
             ends=[End(allocation=name, at_us=at_us) for name, at_us in ends.items()],
@@ -134,7 +142,7 @@ class Mailbox:
         for each in given:
             for piece in each.grants:
                 self.book.give(each.allocation, piece)
-        self._cancels, self._ended = [], []
+        self._cancels, self._withdrawn, self._ended = [], [], []
         self._leave = [name for name in self._leave if name not in leave]
         self._ends = {name: at_us for name, at_us in self._ends.items() if name not in ends}
         self._told_over = self._drain or self._close

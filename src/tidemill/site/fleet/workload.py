@@ -7,8 +7,10 @@ from collections.abc import Hashable, Mapping
 import msgspec
 
 from tidemill.model.application import DEFAULT_EVENT_S
+from tidemill.model.devices import asks_gpus
 from tidemill.site.applications.catalogue import Applications
 from tidemill.site.state.log import SiteLog
+from tidemill.site.state.settlement import EventLoad
 
 RANGE_S = 10.0
 """Aimed length of a range (`range_s` of an application): what a kill throws away, where events are shorter."""
@@ -30,6 +32,40 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
     behind_core_s: float = 0.0
     is_guessed: bool = False  #: no event of some application has been measured here yet
+    on_gpus: Demand | None = None  #: the part of it that runs on nodes with GPUs only; None = there is none
+
+
+class _Sum:
+    """The events of some jobs while they are summed up."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.core_s = self.behind_core_s = 0.0
+        self.widest = 1
+        self.longest_s = 0.0
+        self.is_guessed = False
+
+    def add(self, count: int, behind: int, seconds: float, slot: int, *, is_guessed: bool) -> None:
+        """Add `count` events of `seconds` on `slot` cores, and `behind` that run after others of their job."""
+        self.events += count
+        self.core_s += count * seconds * slot
+        self.behind_core_s += behind * seconds * slot
+        self.widest = max(self.widest, slot)
+        self.longest_s = max(self.longest_s, seconds)
+        self.is_guessed |= is_guessed
+
+    def demand(self, *, cores: int, more: bool) -> Demand:
+        """The sum, for nodes with `cores` cores."""
+        return Demand(
+            events=self.events,
+            core_s=self.core_s,
+            slot_cores=self.widest,
+            cores=cores,
+            range_s=max(self.longest_s, min(RANGE_S, self.core_s)) if self.events else 1.0,
+            more=more,
+            behind_core_s=self.behind_core_s,
+            is_guessed=self.is_guessed,
+        )
 
 
 class WaitingLoad:
@@ -75,31 +111,24 @@ class Workload:
     def demand(self, *, cores: int, more: bool) -> Demand:
         """The open work, for nodes with `cores` cores. Pilots of old fleets still work on some of it, so this is an
         upper bound. `more`: the server has more for this site."""
-        events, core_s, widest, longest_s, behind_core_s = 0, 0.0, 1, 0.0, 0.0
-        is_guessed = False
+        whole, equipped = _Sum(), _Sum()
         behind = self._log.pool.settlement.behind
-        for (app, asked), opened in self._log.pool.settlement.load.items():
-            count = opened - sum(each.get((app, asked), 0) for each in self._waiting)
-            if count > 0:
-                slot = asked or self._cores(app)
-                measured = self._measured_s(app)
-                seconds = self._estimated_s(app) if measured is None else measured
-                is_guessed |= measured is None
-                events += count
-                core_s += count * seconds * slot
-                behind_core_s += behind.get((app, asked), 0) * seconds * slot
-                widest = max(widest, slot)
-                longest_s = max(longest_s, seconds)
-        return Demand(
-            events=events,
-            core_s=core_s,
-            slot_cores=widest,
-            cores=cores,
-            range_s=max(longest_s, min(RANGE_S, core_s)) if events else 1.0,
-            more=more,
-            behind_core_s=behind_core_s,
-            is_guessed=is_guessed,
-        )
+        for key, opened in self._log.pool.settlement.load.items():
+            count = opened - sum(each.get(key, 0) for each in self._waiting)
+            if count <= 0:
+                continue
+            slot = key.cores or self._cores(key.app)
+            measured = self._measured_s(key.app)
+            seconds = self._estimated_s(key.app) if measured is None else measured
+            sums = [whole, equipped] if self._needs_gpus(key) else [whole]
+            for each in sums:
+                each.add(count, behind.get(key, 0), seconds, slot, is_guessed=measured is None)
+        demand = whole.demand(cores=cores, more=more)
+        if not equipped.events:
+            return demand
+        only = equipped.events == whole.events
+        part = equipped.demand(cores=cores, more=more and only)
+        return msgspec.structs.replace(demand, on_gpus=part)
 
     def estimate_s(self, app: str) -> float | None:
         """Seconds of an event by what the application says."""
@@ -118,6 +147,12 @@ class Workload:
 
     def _estimated_s(self, app: str) -> float:
         return self.estimate_s(app) or DEFAULT_EVENT_S
+
+    def _needs_gpus(self, key: EventLoad) -> bool:
+        if key.gpus is not None:
+            return key.gpus
+        approved = self._applications.by_name.get(key.app)
+        return approved is not None and bool(asks_gpus(approved.app.resources.devices))
 
     def _cores(self, app: str) -> int:
         approved = self._applications.by_name.get(app)

@@ -11,7 +11,11 @@ from tidemill.site.link.sync import Sync
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.activity import ActivityReport
-from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, Report, SiteView, SyncRequest
+from tidemill.wire.api import REPORTS_MAX, AppOffer, ArrivedReport, Capacity, Report, SiteView, SyncRequest
+
+Kinds = frozenset[type]
+NEWER: Kinds = frozenset((ActivityReport, ArrivedReport))
+"""Reports that an older server would refuse, and with them the whole request. Nothing depends on them."""
 
 
 class Exchange:
@@ -22,8 +26,8 @@ class Exchange:
         self.sync = Sync(site.config)
         self.intake = OrderIntake(site.log, site.config, denials)
         self._has_asked = False  #: for work, with the last request
-        self._takes_activity: bool | None = (
-            None  #: whether the server knows ActivityReport; None = it has not answered
+        self._unknown: Kinds | None = (
+            None  #: reports that the server does not know; None = it has not answered
         )
 
     def take(self) -> bool:
@@ -31,14 +35,15 @@ class Exchange:
         reply = self.sync.take()
         if reply is None:
             return False
-        self._takes_activity = reply.activity
+        takes = {ActivityReport: reply.activity, ArrivedReport: reply.arrivals}
+        self._unknown = frozenset(kind for kind, is_known in takes.items() if not is_known)
         return self.intake.take(reply)
 
     def is_due(self, capacity: Capacity) -> bool:
         """Whether to send a request now: it is time, results wait, or the server has more and this site has room."""
         reports = self._site.state.reports
-        if self._takes_activity is False:
-            reports = understood(reports, takes_activity=False)
+        if self._unknown:
+            reports = understood(reports, self._unknown)
         is_pressing = bool(reports) or (_wants(capacity) and (self.sync.more or not self._has_asked))
         return self.sync.is_due(presses=is_pressing)
 
@@ -53,7 +58,7 @@ class Exchange:
                 epoch=site.epoch.number,
                 host=site.epoch.owner.host,
                 version=__version__,
-                reports=understood(state.reports, takes_activity=self._takes_activity),
+                reports=understood(state.reports, self._unknown),
                 have=state.have,
                 offers=offers,
                 capacity=capacity,
@@ -63,18 +68,14 @@ class Exchange:
         )
 
 
-def understood(reports: list[Report], *, takes_activity: bool | None) -> list[Report]:
-    """The next reports that the server knows: an older one gets no ActivityReport. Before its first answer those in
-    front of the first of them, so that nothing is left out of the order."""
-    if takes_activity:
+def understood(reports: list[Report], unknown: Kinds | None) -> list[Report]:
+    """The next reports that the server knows: an older one gets none of those kinds that came later. Before its first
+    answer (None) those in front of the first of them, so that nothing is left out of the order."""
+    if unknown is None:
+        return list(takewhile(lambda each: type(each) not in NEWER, reports[:REPORTS_MAX]))
+    if not unknown:
         return reports[:REPORTS_MAX]
-    if takes_activity is None:
-        return list(takewhile(_is_old, reports[:REPORTS_MAX]))
-    return list(islice(filter(_is_old, reports), REPORTS_MAX))
-
-
-def _is_old(report: Report) -> bool:
-    return not isinstance(report, ActivityReport)
+    return list(islice((each for each in reports if type(each) not in unknown), REPORTS_MAX))
 
 
 def _wants(capacity: Capacity) -> bool:

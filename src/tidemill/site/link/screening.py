@@ -148,6 +148,8 @@ class Screen:
                     self._specs[order.job] = order.spec
         elif isinstance(order, api.FetchLogOrder):
             room["fetches"] -= 1
+        elif isinstance(order, api.CancelEventsOrder):
+            room["characters"] -= _characters(order)
         elif isinstance(order, api.DeliverOrder):
             room["reports"] -= 1
             room["characters"] -= _characters(order)
@@ -164,7 +166,8 @@ class Screen:
             return f"{REPORTS_KEPT_MAX} reports wait for an answer"
         if isinstance(order, api.FetchLogOrder) and room["fetches"] <= 0:
             return f"{FETCHES_MAX} logs are asked for"
-        if isinstance(order, api.DeliverOrder) and _characters(order) > room["characters"]:
+        has_list = isinstance(order, api.DeliverOrder | api.CancelEventsOrder)
+        if has_list and _characters(order) > room["characters"]:
             return "lists of events"
         if not isinstance(order, api.LeaseOrder):
             return ""
@@ -216,6 +219,8 @@ def _fault(order: api.Order) -> str | None:
         return f"there is no job {legal.shown(order.job)}"
     if not all(0 <= number < NUMBER_MAX for number in _numbers(order)):
         return "a number in it is out of range"
+    if isinstance(order, api.CancelEventsOrder):
+        return _done_fault(order.events)
     if not isinstance(order, api.DeliverOrder):
         return None
     if not legal.is_place(order.output_dir):
@@ -233,8 +238,10 @@ def _numbers(order: api.Order) -> list[int]:
     return [order.first, order.count] if isinstance(order, api.DiscardOrder) else []
 
 
-def _characters(order: api.DeliverOrder) -> int:
-    return len(order.done) + len(order.fresh or "")
+def _characters(order: api.Order) -> int:
+    if isinstance(order, api.CancelEventsOrder):
+        return len(order.events)
+    return len(order.done) + len(order.fresh or "") if isinstance(order, api.DeliverOrder) else 0
 
 
 def _origin_fault(order: api.LeaseOrder, spec: JobSpec) -> legal.Fault | None:

@@ -6,7 +6,9 @@ in `batch_calls`, what to ask for in `planning`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -21,9 +23,12 @@ from tidemill.batch.contract import (
     Status,
     split_element,
 )
+from tidemill.batch.reasons import shown_reason
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
+from tidemill.model.figures.awaited import REASON_CHARACTERS_MAX, REASONS_MAX, QueuedReason
+from tidemill.model.machine import Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site.nodes.batch_calls import ActionsDone
 from tidemill.site.nodes.quarantine import NodeQuarantine
@@ -41,7 +46,18 @@ LOST_WATCHED_S = 3600.0
 STARTED_FAILED = frozenset({Ending.FAILED, Ending.LAUNCH})
 """Endings that are failures of a start, where no pilot has worked. Preemption and walltime never are."""
 
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""Empty, they name no GPU for the pilot: those that it leaves to others may be open to its processes all the same."""
+
 _log = Log("allocations")
+
+
+class GpuUse(StrEnum):
+    """What an allocation has of the GPUs of its nodes."""
+
+    ALL = "all"  #: what the site's settings say, else all that the batch system gives
+    NONE = "none"  #: its nodes have none
+    LEAVE = "leave"  #: its nodes have GPUs, and it leaves them to others
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +74,9 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     account: str = ""
     exclude: tuple[str, ...] = ()
+    gpus: GpuUse = GpuUse.ALL
+    avoid: tuple[str, ...] = ()  #: nodes of other pools
+    avoid_by: tuple[str, ...] = ()  #: features of the pool's nodes that none of `avoid` has
     wide: bool = False  #: for payloads that span its nodes: one pilot with one slot, which may wait long
 
 
@@ -77,8 +96,10 @@ class Allocations:
         self.last_failed_s = 0.0
         self.why_failed = ""
         self._held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last poll
+        self._waiting: dict[str, str] = {}  #: allocation -> the batch system's word for why, at the last poll
         self.suspended: list[str] = []  #: at the last poll
         self.hopeless: dict[str, str] = {}  #: allocation -> why it can never start, at the last poll
+        self.gpus_of_node: dict[str, int] = {}  #: by name, at the last poll that showed the nodes
         self.nodes = nodes
         self.leftovers = Leftovers(log.pool.state.allocations.values())
 
@@ -97,6 +118,22 @@ class Allocations:
             for name, word in self._held
             if name in known and known[name].state is AllocationState.QUEUED and not known[name].canceled_us
         ]
+
+    def queued_reasons(self) -> list[QueuedReason]:
+        """Why those wait that the last poll found in the queue, in the batch system's word; the commonest first."""
+        known = self._log.pool.state.allocations
+        counts = Counter(
+            word
+            for name, word in self._waiting.items()
+            if name in known and known[name].state is AllocationState.QUEUED and not known[name].canceled_us
+        )
+        found = []
+        for word, number in counts.most_common(REASONS_MAX):
+            shown, meaning = shown_reason(self._config.batch, word)
+            if shown:
+                reason = shown[:REASON_CHARACTERS_MAX]
+                found.append(QueuedReason(reason=reason, allocations=number, meaning=meaning))
+        return found
 
     def singles(self, names: Iterable[str], *, waiting: bool = False) -> int:
         """How many of these are jobs of their own in the batch system, which counts an array once; of those that still
@@ -133,6 +170,7 @@ class Allocations:
                 walltime_s=ask.walltime_s,
                 account=ask.account,
                 pool=ask.pool,
+                without_gpus=ask.gpus is not GpuUse.ALL,
             )
         )
         element = name if ask.count == 1 else ELEMENT
@@ -159,11 +197,16 @@ class Allocations:
             cores=ask.cores,
             memory_mb=ask.memory_mb,
             walltime_s=ask.walltime_s,
-            gpus=self._config.node.gpus or 0,
+            gpus=(self._config.node.gpus or 0) if ask.gpus is GpuUse.ALL else 0,
+            leaves_gpus=ask.gpus is GpuUse.LEAVE,
+            environment=dict.fromkeys(GPU_VARIABLES, "") if ask.gpus is GpuUse.LEAVE else {},
+            has_gpus=ask.gpus is GpuUse.ALL,
             count=ask.count,
             start_by_s=start_by_s,
             comment=f"site={self._config.name}" + (f" contact={contact}" if contact else ""),
             exclude=ask.exclude,
+            avoid=ask.avoid,
+            avoid_by=ask.avoid_by,
             features=ask.features,
             partition=ask.partition,
             account=ask.account,
@@ -239,6 +282,11 @@ class Allocations:
                 if status.answer is Answer.FOUND and status.held and status.state is AllocationState.QUEUED:
                     held.append((name, status.held))
         self._held = held
+        self._waiting = {
+            name: status.reason
+            for name, status in statuses.items()
+            if status.answer is Answer.FOUND and status.state is AllocationState.QUEUED
+        }
         self.suspended = [
             name for name, status in statuses.items() if status.suspended and name in allocations
         ]
@@ -297,6 +345,9 @@ class Allocations:
                 started_us=_us(status.started_s),
                 ends_us=_us(status.ends_s),
                 requeued=status.requeued,
+                ended_us=_us(status.ended_s),
+                cores=status.cores,
+                gpus=self._gpus_of(status),
             )
         )
         if before is AllocationState.LOST:
@@ -319,6 +370,12 @@ class Allocations:
             )
             self.nodes.started(allocation)
         return True
+
+    def _gpus_of(self, status: Status) -> int:
+        """GPUs that an allocation holds: as the batch system says, else those of its nodes."""
+        if status.gpus is not None:
+            return status.gpus
+        return sum(self.gpus_of_node.get(each, 0) for each in status.nodes)
 
     def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
         _log.info(
@@ -400,6 +457,12 @@ class Allocations:
         _log.warning("allocation.start_failed", allocation=name, times=self.starts_failed, reason=reason)
 
 
+def gpus_of_node(snapshot: Snapshot) -> dict[str, int]:
+    """GPUs by node, of nodes that have any."""
+    found = {node.name: dict(node.devices).get("gpu", 0) for node in snapshot.nodes if node.devices}
+    return {name: gpus for name, gpus in found.items() if gpus}
+
+
 def _is_news(allocation: s.Allocation, status: Status) -> bool:
     """Whether the status has more than the log."""
     return (
@@ -408,6 +471,7 @@ def _is_news(allocation: s.Allocation, status: Status) -> bool:
         or (bool(status.nodes) and list(status.nodes) != allocation.hosts)
         or _differs(status.started_s, allocation.started_us)
         or _differs(status.ends_s, allocation.ends_us)
+        or (status.state is AllocationState.ACTIVE and status.cores not in (0, allocation.held_cores))
     )
 
 

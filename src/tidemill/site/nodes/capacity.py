@@ -11,8 +11,10 @@ from tidemill.config.transfer import Endpoint
 from tidemill.model.state import AllocationState
 from tidemill.model.trouble import Trouble
 from tidemill.site.applications.memory import largest_slot_mb
+from tidemill.site.fleet.at_work import UnstartedJobs
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.nodes.holdings import CacheHoldings
+from tidemill.site.nodes.planning import is_at_work
 from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import NEAR_MAX, Capacity
 from tidemill.wire.far import NearData
@@ -103,6 +105,7 @@ class CapacityMeter:
         self._shape = harvesting.machine.shape
         self._throughput = Throughput()
         self._holdings = CacheHoldings(site.config.caches)
+        self._unstarted = UnstartedJobs(harvesting.fleets.at_work)
 
     def measure(self, *, sync_s: float, room: int, more: bool) -> Capacity:
         """The capacity now. `sync_s`: pause between two syncs; `room`: ranges that the agent accepts now; `more`: the
@@ -141,10 +144,17 @@ class CapacityMeter:
             limits=True,
             packs=True,
             grows=True,
+            parts=True,
             near=near(config.endpoints),
             holds=self._holdings.now(),
             awaits=awaits,
+            more=None if awaits is not None else self._harvesting.more_awaited(),
+            unstarted=self._unstarted_now(is_idle=awaits is not None),
         )
+
+    def _unstarted_now(self, *, is_idle: bool) -> str:
+        at_work = {a.fleet for a in self._harvesting.book.living if is_at_work(a)}
+        return "" if is_idle or not at_work else self._unstarted.text(self._site.state, at_work)
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:
         if not self._site.may_lease:

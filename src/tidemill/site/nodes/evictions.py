@@ -36,6 +36,7 @@ class Eviction(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str]
     why: str
     is_failure: bool = False
+    limit: str = ""  #: the batch system's word for the limit that they met, and that others will keep
 
 
 class Silence:
@@ -122,14 +123,31 @@ def suspended(living: Iterable[Allocation], names: Container[str], now_us: int) 
     return [Eviction(names=found, why=why)] if found else []
 
 
-def hopeless(living: Iterable[Allocation], reasons: Mapping[str, str], now_us: int) -> list[Eviction]:
+def hopeless(
+    living: Iterable[Allocation],
+    reasons: Mapping[str, str],
+    now_us: int,
+    *,
+    is_over_limit: Callable[[Allocation], bool] = lambda _: False,
+) -> list[Eviction]:
     """Those of which the batch system says that they can never start. Together they are one start that failed: the
-    next try is later."""
-    found = [a.name for a in living if a.name in reasons and _may_end(a, now_us)]
-    return [
-        Eviction(names=[name], why=f"it can never start: {reasons[name]}", is_failure=not index)
-        for index, name in enumerate(found)
-    ]
+    next try is later. Where what is asked for next will be within the limit that they met, nothing has failed."""
+    found: list[Eviction] = []
+    has_failed = False
+    over: dict[str, list[str]] = {}
+    for each in living:
+        if each.name not in reasons or not _may_end(each, now_us):
+            continue
+        if is_over_limit(each):
+            over.setdefault(reasons[each.name], []).append(each.name)
+            continue
+        why = f"it can never start: {reasons[each.name]}"
+        found.append(Eviction(names=[each.name], why=why, is_failure=not has_failed))
+        has_failed = True
+    for reason, names in over.items():
+        why = f"a limit has changed, and they can never start ({reason}): they are asked for again within the new limit"
+        found.append(Eviction(names=names, why=why, limit=reason))
+    return found
 
 
 def late(waiting: Iterable[Allocation], harvest: Harvest, now_us: int) -> list[Eviction]:

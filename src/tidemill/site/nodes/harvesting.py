@@ -22,13 +22,14 @@ from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
 from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
+from tidemill.model.figures.awaited import Hindrance
 from tidemill.model.quantities import counted_text
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes import planning
-from tidemill.site.nodes.allocations import AllocationRequest, Allocations
+from tidemill.site.nodes.allocations import AllocationRequest, Allocations, gpus_of_node
 from tidemill.site.nodes.batch_calls import (
     Actions,
     ActionsDone,
@@ -44,13 +45,13 @@ from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, 
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
-from tidemill.site.nodes.plan_log import PlanLog
+from tidemill.site.nodes.plan_log import PlanLog, show_poll
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
-from tidemill.site.staff.stopping import retreat
+from tidemill.site.staff.stopping import pause_after, retreat
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.monitoring import AwaitedNodes
@@ -129,6 +130,7 @@ class Harvesting:
         known = site.state.allocations.values()
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
+        self._hindrances: list[Hindrance] = []  #: the same in figures, as of the last decision
         self.causes: list[str] = []  #: the same in single words, for metrics
 
     def _restore(self) -> None:
@@ -179,12 +181,13 @@ class Harvesting:
         if was_busy:  # its answer is decided on before the next poll, also where polls outlast the pause
             return changed
         now_s = clock.monotonic_s()
-        is_paid = self._has_seen_change or (not is_due and self._is_awaited(now_s))
+        is_paid = self._has_seen_change or (not is_due and self._is_awaited(demand, now_s))
         if is_due or is_paid:
             self._last_poll_s, self._last_poll_us = now_s, clock.now_us()
             self.glances.polling(now_s, at_once=is_paid)
             self._has_seen_change = False
             self._hurries = self._has_new_work = False
+            self.machine.size = None  # it causes one poll, whatever is decided then
             names = [a.name for a in self.book.watched(clock.now_us())]
             checked = self.doubts.to_check(self.book.living)
             self.calls.poll(names, machine=self.machine.reads_snapshots, expected=checked)
@@ -232,18 +235,32 @@ class Harvesting:
             pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_poll_s + pause_s
 
-    def _is_awaited(self, now_s: float) -> bool:
-        """Whether to poll before it is time because work waits and no pilot is at work. True uses up the commands of a
-        poll of those that the bound allows."""
-        if not self._wanted or self._last_poll_s is None:
+    def _is_awaited(self, demand: Demand | None, now_s: float) -> bool:
+        """Whether to poll before it is time because work waits and no pilot is at work, or too few are. True uses up
+        the commands of a poll of those that the bound allows."""
+        if demand is None or not self._wanted or self._last_poll_s is None:
             return False
         living = self.book.living
         now_us = clock.now_us()
-        left = sum(planning.takes_no_work(a, now_us, death_s=self._death_s) for a in living)
-        pause_s = awaited_s(has_new_work=self._has_new_work, living=len(living), left=left)
+        takes = [a for a in living if not planning.takes_no_work(a, now_us, death_s=self._death_s)]
+        pause_s = awaited_s(
+            has_new_work=self._has_new_work,
+            has_grown=self._has_grown(demand, takes),
+            living=len(living),
+            left=len(living) - len(takes),
+        )
         if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
             return False
+        if (
+            takes
+        ):  # one poll, as after a glance that shows a change: none follows until the work has doubled again
+            return self.glances.pace.react(now_s)
         return self.glances.pace.hurry(now_s, last_minute=self._commands(now_s))
+
+    def _has_grown(self, demand: Demand, takes: Sequence[s.Allocation]) -> bool:
+        if self._policy is Policy.DEMAND:  # which decides without polls
+            return False
+        return self.machine.has_grown(demand, held=sum(a.nodes for a in takes))
 
     def _commands(self, now_s: float) -> int:
         """Commands of the last minute."""
@@ -252,16 +269,41 @@ class Harvesting:
 
     def awaited(self) -> AwaitedNodes | None:
         """What work waits for here while no pilot is at work; None = one is, or no work waits. As of the last tick."""
-        living = self.book.living
-        if not self._wanted or any(map(planning.is_at_work, living)):
-            return None
+        return self._awaits() if self._wanted and not self._is_at_work else None
+
+    def more_awaited(self) -> AwaitedNodes | None:
+        """What more work waits for here while a pilot is at work; None = none is, or no work is open."""
+        return self._awaits() if self._wanted and self._is_at_work else None
+
+    @property
+    def _is_at_work(self) -> bool:
+        return any(map(planning.is_at_work, self.book.living))
+
+    def _awaits(self) -> AwaitedNodes:
         stop = self._log.pool.state.stop
         if stop is not None:
             end = way_out(stop_file=self._config.stop_file)
             return AwaitedNodes(why=f"{stop.reason}; {end}", is_stopped=True)
-        asked = [a.intended_us for a in living if not (a.canceled_us or planning.has_left(a))]
-        why = self._unreachable or self.doubts.text or self._starts_nothing or self.waits_for or ""
-        return AwaitedNodes(asked_us=min(asked, default=0), next_us=self.next_poll_us, why=why)
+        asked = [
+            a
+            for a in self.book.living
+            if not (a.canceled_us or planning.has_left(a) or planning.is_at_work(a))
+        ]
+        not_asked = self._unreachable or self.doubts.text or self._starts_nothing
+        is_decided = (
+            self._policy is Policy.DEMAND or not self._has_new_work
+        )  # else the poll did not know of it
+        snapshot = self.machine.snapshot
+        is_known = snapshot is not None and not self._unreachable
+        return AwaitedNodes(
+            asked_us=min((a.intended_us for a in asked), default=0),
+            next_us=self.next_poll_us,
+            why=not_asked or (self.waits_for or "" if is_decided else ""),
+            polled_us=int(snapshot.at_s * 1e6) if snapshot is not None and is_known else 0,
+            starting=sum(a.state is AllocationState.ACTIVE for a in asked),
+            hindrances=[Hindrance(cause=not_asked)] if not_asked else self._hindrances if is_decided else [],
+            queued=self.book.queued_reasons(),
+        )
 
     @property
     def next_poll_us(self) -> int:
@@ -351,6 +393,8 @@ class Harvesting:
         self._unreachable = ""
         self._polled = True
         foreign = len(self._log.pool.state.foreign_us)
+        if answer.snapshot is not None:
+            self.book.gpus_of_node = gpus_of_node(answer.snapshot)
         changed = self.book.take(statuses)
         self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
@@ -415,7 +459,7 @@ class Harvesting:
                 return True
         if not (self._is_fresh or self._policy is Policy.DEMAND):
             return False
-        self._is_fresh = False
+        is_polled, self._is_fresh = self._is_fresh, False
         began_s = clock.monotonic_s()
         starts = self.doubts.starts(self._starts(contested))
         self.machine.look_s = self.glance_s or self._interval_s
@@ -426,12 +470,16 @@ class Harvesting:
         self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
         self._tell([self.doubts.text, *(plan.waits_for for plan in plans), wide.waits_for])
+        self._hindrances = planning.hindrances_of(plans, wide.waits_for, away=self.machine.away)
         self.causes = planning.causes_of(plans, starts, wide_waits=bool(wide.waits_for))
         if self.doubts.text:
             self.causes = [CAUSE]
         if contested:
             self.causes = [planning.CONTESTED]
-        return self._carry_out(plans, wide)
+        done = self._carry_out(plans, wide)
+        if is_polled:
+            show_poll(self.machine.site_dir, plans, self._awaits(), at_s=clock.now_us() / 1e6)
+        return done
 
     def _wide_plan(self, starts: Starts) -> WidePlan:
         if self._config.mode == "observe":
@@ -517,13 +565,23 @@ class Harvesting:
         if self.machine.is_local:
             return found
         found += suspended(living, self.book.suspended, now_us)
-        found += hopeless(living, self.book.hopeless, now_us)
+        found += self._hopeless(living, now_us)
         fleets = self._log.pool.state.fleets
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         found += late(waiting, self._config.harvest, now_us)
         exclude = bad.judge(now_us / 1e6, self._owners()).exclude
         if exclude and self._config.batch != "pbs":  # which cannot exclude nodes
             found += doomed(waiting, bad.sentenced_s, exclude, now_us)
+        return found
+
+    def _hopeless(self, living: Sequence[s.Allocation], now_us: int) -> list[Eviction]:
+        found = hopeless(living, self.book.hopeless, now_us, is_over_limit=self.machine.is_over_limit)
+        for each in found:
+            if not each.is_failure and each.limit:
+                self.machine.met_limit(each.limit)
+                _log.warning(
+                    "limit.changed", reason=each.limit, allocations=each.names[:8], number=len(each.names)
+                )
         return found
 
     def _carry_out(self, plans: Sequence[Named], wide: WidePlan) -> bool:
@@ -643,7 +701,8 @@ class Harvesting:
             return Starts(
                 pause_s=planning.EVER_S, why=f"the server takes another agent for this site's: {contested}"
             )
-        starts = self._failed_starts(verdict, now_us)
+        paused = planning.withdrawn_starts(pause_after(self._log.pool.state.withdrawn_us, now_us), now_us)
+        starts = paused or self._failed_starts(verdict, now_us)
         return planning.with_hour(starts, self._asked, self._config, nodes=self.machine.nodes)
 
     def _owners(self) -> set[str]:

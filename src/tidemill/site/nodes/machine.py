@@ -6,6 +6,7 @@ The embedded batch system is one pool without others, for which no snapshot is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
+from tidemill.harvest.machine.counting import count_nodes, held_nodes
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import layout_of
@@ -24,9 +26,11 @@ from tidemill.harvest.machine.windows import partitions
 from tidemill.harvest.plan.headroom import Headrooms
 from tidemill.harvest.plan.patience import Patience
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.situation import Limits
+from tidemill.harvest.plan.situation import Backlog, Limits
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Running, Snapshot
+from tidemill.model.devices import GPU
+from tidemill.model.machine import Node, NodeState, Running, Snapshot
+from tidemill.model.quantities import duration_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.applications.gpus import slot_devices
 from tidemill.site.applications.launching import Launching, find_launcher
@@ -69,8 +73,16 @@ class SiteMachine:
         self.headrooms = Headrooms()
         self.headroom = 0  #: nodes left idle by the last plans, at most
         self._yielded: frozenset[str] = frozenset()
+        self.size: planning.WorkSize | None = None  #: of the work, at the last decision on a snapshot
+        self._met_limit = (
+            -planning.HOUR_US,
+            "",
+        )  #: when allocations met a limit that was not known, and its name
+        self._usable: Sequence[Node] = ()
+        self.has_gpus = False  #: whether the batch system shows GPUs on some of them
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
+        self.away = 0  #: nodes that we could use, and that are down or drained
         if self.reads_snapshots:
             self.shape = self._read(batch.snapshot())
         else:
@@ -110,7 +122,10 @@ class SiteMachine:
                 hint="check `cluster.partition`, `cluster.features` and `cluster.exclude` in site.toml",
             )
         held = {name for job in snapshot.running if job.ours for name in job.nodes}
+        self._usable = usable
+        self.has_gpus = any(kind == GPU and number for node in usable for kind, number in node.devices)
         self.nodes = len(usable)
+        self.away = sum(node.state is NodeState.AWAY for node in usable)
         self.idle = sum(node.state is NodeState.IDLE or node.name in held for node in usable)
         largest = max(usable, key=lambda node: (node.cores, node.memory_mb))
         return NodeShape(
@@ -142,38 +157,60 @@ class SiteMachine:
         self.ledger = self._balance(state, living)
         limits = self._limits(starts, policy)
         observes = self._config.mode == "observe"
-        work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
+        work = planning.anything(limits) if observes else self._work(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
         snapshot, ending = planning.without_dying(as_regular(self.snapshot, apart), dying, self._ended)
-        pools = cut(snapshot, held, self._terms(policy, ending), backlog=work, limits=limits)
+        terms = self._terms(policy, ending)
+        pools = cut(snapshot, held, terms, backlog=work, limits=limits)
         plans = []
         ready: list[str] = []
+        gpu_nodes = max((pool.gpu_nodes for pool in pools), default=0)
         layouts = [layout_of(snapshot, pool) for pool in pools]
         pools = [foreseen(*both, snapshot.queued) for both in zip(pools, layouts, strict=True)]
         if policy is Policy.YIELD:
             pools = [self._with_headroom(pool) for pool in pools]
             self.headroom = sum(pool.situation.headroom for pool in pools)
         decided = decide_each(pools, lambda situation: decide(situation, policy))
+        self.size = planning.size_of(work, limits, [decision for _, decision in decided])
         if policy is Policy.YIELD:
             running = {job.id: job for job in snapshot.running if not job.ours}
             self.headrooms.keep([pool.name for pool in pools])
             for pool, decision in decided:
                 self.headrooms.learn(pool.name, pool.situation, decision, present=present(pool, running))
+        by_name, ours = {node.name: node for node in self.snapshot.nodes}, held_nodes(self.snapshot)
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
             ready += decision.ready
             groups = [
                 HoldingGroup(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings
             ]
-            shape = self._shape_of(pool, single=len(pools) == 1)
+            shape = self._shape_of(pool, gpu_nodes=gpu_nodes, single=len(pools) == 1)
             choice = PlacedDecision(decision=decision, layout=layout)
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
+            plan = self._with_limit(plan)
+            asked = sum(nodes * count for nodes, count, _ in plan.submit)
+            if pool.has_gpus:
+                plan = displaced(plan, pool, gpu_nodes - asked)
+                gpu_nodes = max(0, gpu_nodes - asked)
             decision = planning.for_others(plan.decision, self.snapshot)
-            plans.append(msgspec.structs.replace(plan, decision=decision))
+            mine = (by_name[name] for name in pool.nodes if name in by_name)
+            counts = count_nodes(mine, ours, idle_max=pool.situation.idle)
+            plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
         seen = self.snapshot
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
+
+    def has_grown(self, demand: Demand, *, held: int) -> bool:
+        """Whether idle nodes should be asked for before the next regular poll. `held`: nodes that are held."""
+        size = self.size
+        return size is not None and planning.has_grown(size, self._work(demand, size.limits), held=held)
+
+    def _work(self, demand: Demand, limits: Limits) -> Backlog:
+        """The backlog, by what it needs where the batch system shows which nodes have that."""
+        if not self.has_gpus:
+            return planning.backlog_of(demand, limits)
+        return planning.work_of(demand, limits)
 
     def _with_headroom(self, pool: Pool) -> Pool:
         kept = self.headrooms.nodes(pool.name, pool.situation, look_s=self.look_s)
@@ -191,7 +228,8 @@ class SiteMachine:
         """What a plan submits: see `planning.submissions_of`."""
         shape = plan.shape
         asks: list[AllocationRequest] = []
-        for nodes, count, walltime_s in plan.submit:
+        avoid, avoid_by = self._elsewhere(shape) if plan.submit else ((), ())
+        for nodes, count, walltime_s, gpus in planning.by_gpus(plan.submit, shape):
             ask = AllocationRequest(
                 fleet=fleet,
                 nodes=nodes,
@@ -204,16 +242,33 @@ class SiteMachine:
                 features=shape.features,
                 account=self.ledger.account or "",
                 exclude=tuple(sorted(self._excluded())),
+                gpus=gpus,
+                avoid=avoid,
+                avoid_by=avoid_by,
             )
             parts = planning.submissions_of(count, self._config, policy=self._policy, made=len(asks))
             asks += [msgspec.structs.replace(ask, count=part) for part in parts]
         return asks
 
+    def _elsewhere(self, shape: Shape) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The nodes outside of a pool where its allocations might be placed all the same, and features that all nodes
+        of the pool have and none of those."""
+        if not shape.nodes:
+            return (), ()
+        wanted, excluded = set(shape.features), self._excluded()
+        outside = [
+            node
+            for node in self._usable
+            if node.name not in shape.nodes and node.name not in excluded and wanted <= set(node.features)
+        ]
+        inside = [node for node in self._usable if node.name in shape.nodes]
+        return tuple(sorted(node.name for node in outside)), planning.features_apart(inside, outside)
+
     def wide_bounds(self, starts: Starts) -> WideBounds:
         """What allocations for payloads that span nodes may be."""
         return WideBounds(
             nodes_max=self.wide_nodes_max,
-            walltime_max_s=self._config.walltime_s,
+            walltime_max_s=min(self._config.walltime_s, self._own_limit_s),
             starts=planning.starts_left(starts, self._config, nodes=self.nodes, policy=Policy.DEMAND),
             node_s_left=self.ledger.node_s_left,
         )
@@ -302,7 +357,7 @@ class SiteMachine:
             allocations_max=planning.ALLOCATIONS_MAX,
             width_min=width,
             width_max=width,
-            walltime_max_s=config.walltime_s,
+            walltime_max_s=min(config.walltime_s, self._own_limit_s),
             startup_s=self.costs.startup_s,
             starts_per_node_hour=harvest.starts_per_node_hour,
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
@@ -311,6 +366,37 @@ class SiteMachine:
             death_s=planning.death_s_of(config, self.death_s),
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
+        )
+
+    @property
+    def _own_limit_s(self) -> float:
+        known = None if self.snapshot is None else self.snapshot.walltime_max_s
+        return math.inf if known is None else known
+
+    def met_limit(self, reason: str) -> None:
+        """Note that allocations met a limit that was not known: plans say so for an hour."""
+        self._met_limit = clock.now_us(), reason
+
+    def _with_limit(self, plan: Named) -> Named:
+        at_us, reason = self._met_limit
+        if clock.now_us() - at_us > planning.HOUR_US:
+            return plan
+        longest = duration_text(plan.situation.limits.walltime_max_s)
+        why = f"{plan.decision.why}; asked for at most {longest} each, since a limit has changed ({reason})"
+        return msgspec.structs.replace(plan, decision=msgspec.structs.replace(plan.decision, why=why))
+
+    def is_over_limit(self, allocation: Allocation) -> bool:
+        """Whether it asked for more time, or for another number of nodes, than the batch system allows by now: what is
+        asked for next keeps the limits."""
+        if self.snapshot is None:
+            return False
+        chosen = partitions(self.snapshot, self._config.cluster.partition)
+        longest_s = [each.walltime_max_s for each in chosen if each.walltime_max_s is not None]
+        widest = [each.width_max for each in chosen if each.width_max is not None]
+        return (
+            allocation.walltime_s > min([self._own_limit_s, *longest_s])
+            or allocation.nodes > min(widest, default=allocation.nodes)
+            or allocation.nodes < max((each.width_min for each in chosen), default=1)
         )
 
     def _held(self, living: Sequence[Allocation], demand: Demand) -> list[Held]:
@@ -325,6 +411,7 @@ class SiteMachine:
                 walltime_s=a.walltime_s,
                 loss_s=self.costs.loss_s(a, now_us, demand.range_s),
                 pool=a.pool,
+                without_gpus=a.without_gpus,
             )
             for a in living
         ]
@@ -343,7 +430,7 @@ class SiteMachine:
             ending=ending,
         )
 
-    def _shape_of(self, pool: Pool, *, single: bool) -> Shape:
+    def _shape_of(self, pool: Pool, *, gpu_nodes: int, single: bool) -> Shape:
         """How to ask for a pool's nodes: by its features where there are several pools."""
         cluster, node = self._config.cluster, self._config.node
         features = [*cluster.features] if single else list(dict.fromkeys([*cluster.features, *pool.features]))
@@ -352,7 +439,30 @@ class SiteMachine:
             cores=min(pool.cores, node.cores or pool.cores),
             memory_mb=node.memory_mb or 0,
             features=tuple(features),
+            nodes=frozenset() if single else pool.nodes,
+            has_gpus=pool.has_gpus if self.has_gpus else None,
+            gpu_nodes=gpu_nodes if pool.has_gpus else 0,
         )
+
+
+def displaced(plan: Named, pool: Pool, missing: int) -> Named:
+    """The plan in which allocations that leave the GPUs of their nodes make room for work that needs these: as many
+    nodes as are `missing` beside what is asked for."""
+    going = set(plan.cancel)
+    more: list[str] = []
+    for name, nodes in pool.bare.items():
+        if missing <= 0:
+            break
+        if name not in going:
+            more.append(name)
+        missing -= nodes
+    if not more:
+        return plan
+    ends_s = {name: end_s for name, end_s in plan.ends_s.items() if name not in more}
+    decision = msgspec.structs.replace(
+        plan.decision, why=f"{plan.decision.why}; {len(more)} released for work with GPUs"
+    )
+    return msgspec.structs.replace(plan, cancel=[*plan.cancel, *more], ends_s=ends_s, decision=decision)
 
 
 def present(pool: Pool, running: Mapping[str, Running]) -> dict[str, int]:

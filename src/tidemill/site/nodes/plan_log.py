@@ -1,4 +1,7 @@
-"""SITE/harvest/YYYY-MM-DD.jsonl: what the broker did and why, as `harvest/account/records.py` has it. Appends only.
+"""What the broker did and why, as `harvest/account/records.py` has it.
+
+SITE/harvest/YYYY-MM-DD.jsonl   what has changed; appends only
+SITE/last_poll.json             what the last poll showed and what was decided on it, for `site status`
 
 Evidence for people and for `site harm`; what must survive a crash is in the site's log. One write(2) a line.
 """
@@ -10,9 +13,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from tidemill import clock
-from tidemill.errors import ProtocolError, SiteError
-from tidemill.files import open_append, write_all
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.files import open_append, read_bounded, replaced, write_all
 from tidemill.harvest.account.records import (
     AnyRecord,
     PlanMade,
@@ -24,11 +29,40 @@ from tidemill.harvest.account.records import (
 )
 from tidemill.log import Log
 from tidemill.site.nodes.selection import Named
+from tidemill.wire.monitoring import AwaitedNodes
 
 DAYS_KEPT = 400
 RECENT_BYTES_MAX = 32 << 20
+LAST_POLL = "last_poll.json"
+LAST_POLL_BYTES_MAX = 4 << 20
+POOLS_MAX = 200
 _NAME = re.compile(r"\d{4}-\d\d-\d\d\.jsonl")
 _log = Log("harvest")
+
+
+def plan_record(plan: Named, name: str, *, at_s: float) -> PlanMade:
+    """What a plan saw and decided, as a record. Pure."""
+    decision, situation = plan.decision, plan.situation
+    held = [each for each in situation.holdings if not each.waiting]
+    return PlanMade(
+        at_s=at_s,
+        plan=name,
+        pool=plan.shape.pool,
+        snapshot_s=situation.now_s,
+        nodes=situation.nodes,
+        idle=situation.idle,
+        busy=sum(each.width for each in situation.busy),
+        held=sum(each.width * each.count for each in held),
+        waiting=sum(each.width * each.count for each in situation.holdings if each.waiting),
+        queue=len(situation.queue),
+        yields_to=decision.yields_to,
+        cancel=len(plan.cancel),
+        shorten=len(plan.ends_s),
+        submit=sum(count for _, count, _ in plan.submit),
+        waits_for=plan.waits_for,
+        why=decision.why,
+        counts=plan.nodes,
+    )
 
 
 class PlanLog:
@@ -56,7 +90,7 @@ class PlanLog:
 
     def made(self, plan: Named, *, epoch: int, observes: bool) -> PlanMade | None:
         """The record of a plan that acts, yields or differs from the last one of its pool; None for another."""
-        decision, situation = plan.decision, plan.situation
+        decision = plan.decision
         decided = (
             plan.waits_for,
             len(plan.cancel),
@@ -69,26 +103,7 @@ class PlanLog:
             return None
         self._last[plan.shape.pool] = decided
         self._plans += 1
-        name = plan_name(epoch, self._plans)
-        held = [each for each in situation.holdings if not each.waiting]
-        return PlanMade(
-            at_s=clock.now_us() / 1e6,
-            plan=name,
-            pool=plan.shape.pool,
-            snapshot_s=situation.now_s,
-            nodes=situation.nodes,
-            idle=situation.idle,
-            busy=sum(each.width for each in situation.busy),
-            held=sum(each.width * each.count for each in held),
-            waiting=sum(each.width * each.count for each in situation.holdings if each.waiting),
-            queue=len(situation.queue),
-            yields_to=decision.yields_to,
-            cancel=len(plan.cancel),
-            shorten=len(plan.ends_s),
-            submit=sum(count for _, count, _ in plan.submit),
-            waits_for=plan.waits_for,
-            why=decision.why,
-        )
+        return plan_record(plan, plan_name(epoch, self._plans), at_s=clock.now_us() / 1e6)
 
     def keep(self, pools: Collection[str]) -> None:
         """Forget all other pools, and record that they disappeared. Names of pools follow what users' jobs ask for."""
@@ -132,3 +147,31 @@ class PlanLog:
         if not self._directory.is_dir():
             return []
         return sorted(each.name for each in self._directory.iterdir() if _NAME.fullmatch(each.name))
+
+
+class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
+    """`at_s`: when it was decided, seconds since 1970; `pools`: the decision for each, at most POOLS_MAX; `awaits`: why
+    no more nodes are asked for, whether or not work waits."""
+
+    at_s: float
+    pools: list[PlanMade]
+    awaits: AwaitedNodes
+
+
+def show_poll(site_dir: Path, plans: Sequence[Named], awaits: AwaitedNodes, *, at_s: float) -> None:
+    """Write it. Nothing depends on the file: a failure is logged."""
+    pools = [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
+    try:
+        with replaced(site_dir / LAST_POLL, mode=0o644, durable=False) as file:
+            file.write(msgspec.json.encode(LastPoll(at_s=at_s, pools=pools, awaits=awaits)))
+    except (OSError, SiteError) as error:
+        _log.warning("last_poll.unwritten", reason=str(error))
+
+
+def read_last_poll(site_dir: Path) -> LastPoll | None:
+    """The last poll; None where there is none, or it cannot be read."""
+    try:
+        content = read_bounded(site_dir / LAST_POLL, LAST_POLL_BYTES_MAX)
+        return None if content is None else msgspec.json.decode(content, type=LastPoll)
+    except (SiteError, *UNDECODABLE):
+        return None

@@ -15,7 +15,9 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
+from tidemill.harvest.machine.counting import with_away
 from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.plan.sentences import merged_hindrances
 from tidemill.harvest.plan.situation import (
     Backlog,
     Decision,
@@ -24,11 +26,14 @@ from tidemill.harvest.plan.situation import (
     Situation,
     starts_per_hour,
 )
-from tidemill.harvest.plan.waves import Binding
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.harvest.plan.waves import Binding, nodes_for
+from tidemill.model.figures.awaited import HINDRANCES_MAX, Hindrance
+from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
-from tidemill.site.nodes.selection import HoldingGroup, Named
+from tidemill.site.nodes.allocations import GpuUse
+from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
+from tidemill.site.staff.drain import pause_text
 from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
@@ -58,7 +63,12 @@ NO_NODES: Mapping[str, tuple[str, ...]] = {}
 HOLDING_STATES = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING, NodeState.IDLE)
 """What a node can be shown as while an allocation is on it; from another state it does not come back by itself."""
 
-STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
+GROWTH = 2
+LACKS_WORK = frozenset((Binding.BACKLOG.value, Binding.SHORT.value, Binding.LEARNING.value))
+"""What holds back more nodes where some are idle and the work is not for them."""
+
+STOPPED, CONTESTED, WIDE = "stopped", "contested", "wide"
+FAILED_STARTS, WITHDRAWN = "failed_starts", "withdrawn"
 """Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
 
 ALLOCATIONS_MAX = 100_000
@@ -167,6 +177,84 @@ def backlog_of(demand: Demand, limits: Limits) -> Backlog:
     )
 
 
+def work_of(demand: Demand, limits: Limits) -> Backlog:
+    """The work in nodes, parted by what it needs. What the server has beyond what is leased counts as what is leased
+    does, and as plain work where there are both kinds."""
+    part = demand.on_gpus
+    if part is None:
+        return backlog_of(demand, limits)
+    rest = msgspec.structs.replace(
+        demand,
+        events=demand.events - part.events,
+        core_s=demand.core_s - part.core_s,
+        behind_core_s=demand.behind_core_s - part.behind_core_s,
+    )
+    return msgspec.structs.replace(backlog_of(rest, limits), on_gpus=backlog_of(part, limits))
+
+
+class WorkSize(NamedTuple):
+    """How many nodes the open work was for when it was decided on, by `limits`, and whether that left nodes idle."""
+
+    nodes: int
+    limits: Limits
+    left_idle: bool
+
+
+def size_of(work: Backlog, limits: Limits, decisions: Iterable[Decision]) -> WorkSize:
+    """The size of the work on which these decisions were made, one for each pool."""
+    return WorkSize(_nodes_of(work, limits), limits, any(each.waits_for in LACKS_WORK for each in decisions))
+
+
+def has_grown(before: WorkSize, work: Backlog, *, held: int) -> bool:
+    """Whether idle nodes should be asked for before the next regular poll: the work is for twice as many as it was for
+    before and as are `held`, so that a campaign of any size causes few such polls."""
+    return before.left_idle and _nodes_of(work, before.limits) >= GROWTH * max(before.nodes, held)
+
+
+def _nodes_of(work: Backlog, limits: Limits) -> int:
+    on_gpus = 0 if work.on_gpus is None else nodes_for(work.on_gpus, limits)
+    return min(limits.nodes_max, nodes_for(work, limits) + on_gpus)
+
+
+class GpuAsk(NamedTuple):
+    """Allocations alike that a plan asks for: (nodes, number, walltime_s), and what they have of GPUs."""
+
+    nodes: int
+    number: int
+    walltime_s: float
+    gpus: GpuUse
+
+
+def by_gpus(submit: Sequence[tuple[int, int, float]], shape: Shape) -> list[GpuAsk]:
+    """What a plan submits, parted into what work with GPUs is for and what leaves the GPUs of its nodes to others."""
+    if shape.has_gpus is None:
+        return [GpuAsk(*each, GpuUse.ALL) for each in submit]
+    if not shape.has_gpus:
+        return [GpuAsk(*each, GpuUse.NONE) for each in submit]
+    left, asks = shape.gpu_nodes, []
+    for nodes, count, walltime_s in submit:
+        first = min(count, -(-left // nodes)) if left > 0 else 0
+        left -= first * nodes
+        parts = (
+            GpuAsk(nodes, first, walltime_s, GpuUse.ALL),
+            GpuAsk(nodes, count - first, walltime_s, GpuUse.LEAVE),
+        )
+        asks += [part for part in parts if part.number]
+    return asks
+
+
+def features_apart(inside: Sequence[Node], outside: Sequence[Node]) -> tuple[str, ...]:
+    """Features that all of `inside` have, and none of `outside` has all of; empty = there are none."""
+    if not inside or not outside:
+        return ()
+    common = set(inside[0].features).intersection(*(node.features for node in inside[1:]))
+    kinds = {node.features for node in outside}
+    for each in sorted(common):
+        if not any(each in kind for kind in kinds):
+            return (each,)
+    return () if any(common <= set(kind) for kind in kinds) else tuple(sorted(common))
+
+
 def anything(limits: Limits) -> Backlog:
     """The backlog of a site that only observes: as if there were always work."""
     return Backlog(node_s=EVER_S, nodes_max=limits.nodes_max, event_s=1.0)
@@ -179,6 +267,14 @@ def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
         return 0.0
     longest_s = min(config.start_backoff_s * 2 ** min(failed - 1, 30), config.start_backoff_max_s)
     return float(max(0.0, longest_s - since_s))
+
+
+def withdrawn_starts(pause_s: float, now_us: int) -> Starts | None:
+    """What may be started in a pause after others canceled allocations that waited; None = there is none."""
+    if pause_s <= 0:
+        return None
+    until_us = now_us + int(pause_s * 1e6) + 999_999  # shown to the second: it changes with each cancel only
+    return Starts(pause_s=pause_s, why=pause_text(until_us), cause=WITHDRAWN)
 
 
 def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:
@@ -351,6 +447,18 @@ def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> li
         for plan in plans
     ]
     return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})
+
+
+def hindrances_of(plans: Sequence[Named], *others: str | None, away: int = 0) -> list[Hindrance]:
+    """Why no more nodes are asked for, in figures: one entry for each cause, those of the pools first. `others`: causes
+    as sentences; `away`: nodes that are down or drained, which belong to no pool."""
+    found = merged_hindrances(Hindrance(cause=plan.waits_for, nodes=plan.nodes) for plan in plans)
+    idle = Binding.IDLE.value
+    found = [
+        msgspec.structs.replace(each, nodes=with_away(each.nodes, away)) if each.cause == idle else each
+        for each in found
+    ]
+    return [*found, *(Hindrance(cause=each) for each in others if each)][:HINDRANCES_MAX]
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:

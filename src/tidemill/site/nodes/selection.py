@@ -10,6 +10,7 @@ import msgspec
 from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.situation import Decision, Holding, Situation
 from tidemill.harvest.plan.waves import SENTENCES, Binding
+from tidemill.model.figures.awaited import NodeCounts
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     partition: str = ""
     features: tuple[str, ...] = ()
+    nodes: frozenset[str] = frozenset()  #: of the pool; empty = it is the only one
+    has_gpus: bool | None = None  #: whether its nodes have GPUs; None = not known
+    gpu_nodes: int = 0  #: how many of the nodes that are asked for are for work with GPUs, which comes first
 
 
 class HoldingGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     ends_s: dict[str, float]
     submit: list[tuple[int, int, float]]
     waits_for: str
+    nodes: NodeCounts | None = None  #: of the pool, as the poll showed them; None = there was no snapshot
 
     @property
     def acts(self) -> bool:

@@ -91,6 +91,12 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         return tried is not None and tried.ok
 
 
+def without_limit(node: Abilities) -> Abilities:
+    """The abilities as a job of the whole node has them, by those that a probe with a part of its memory found."""
+    memory = msgspec.structs.replace(node.memory, limit=None)
+    return msgspec.structs.replace(node, memory=memory)
+
+
 def parse_abilities(text: str | bytes) -> Abilities:
     """What the binary printed. Raises SiteError where that is something else."""
     try:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.batch.contract import Facts, PartitionFacts
-from tidemill.model.quantities import bytes_text
+from tidemill.model.quantities import bytes_text, counted_text
 from tidemill.site.setup.advice import advise
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
@@ -290,6 +290,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
             )
         )
     findings.append(_account_finding(facts, wishes))
+    findings += _submit_findings(facts, partition, wishes)
     if facts.others_hidden:
         findings.append(
             Finding(
@@ -305,16 +306,49 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
                 "arrays", "warn", "switched off (MaxArraySize 0 or the like): one submit for each allocation"
             )
         )
-    limits = [
+    limits = _limits(facts, partition)
+    if limits:
+        findings.append(Finding("limits", "ok", "; ".join(limits)))
+    told = [note for note in facts.notes if not (facts.others_hidden and "hidden" in note)]
+    findings += [Finding("note", "ok", note) for note in told]
+    return findings
+
+
+def _submit_findings(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes) -> list[Finding]:
+    """Why a submission would be refused, or would wait for ever."""
+    if facts.refused:
+        return [
+            Finding(
+                "submit",
+                "fail",
+                f"a job of one node would be refused: {facts.refused}",
+                advise(facts.refused) or "ask the centre's staff, with these words",
+            )
+        ]
+    yours = facts.accounts if wishes.account is None else [wishes.account]
+    if partition is None or not partition.accounts or not yours or set(yours) & set(partition.accounts):
+        return []
+    return [
+        Finding(
+            "submit",
+            "warn",
+            f"partition {partition.name} runs jobs of these accounts only: {', '.join(partition.accounts)}",
+            f"yours: {', '.join(yours)}; name another partition, or ask the centre's staff",
+        )
+    ]
+
+
+def _limits(facts: Facts, partition: PartitionFacts | None) -> list[str]:
+    """Limits of jobs: numbers of them, the partition's nodes, those of accounts and QOS."""
+    numbers = [
         f"{name} {value}"
         for name, value in (("jobs", facts.jobs_max), ("submitted", facts.submits_max))
         if value
     ]
-    if limits:
-        findings.append(Finding("limits", "ok", f"of yours at once: {', '.join(limits)}"))
-    told = [note for note in facts.notes if not (facts.others_hidden and "hidden" in note)]
-    findings += [Finding("note", "ok", note) for note in told]
-    return findings
+    limits = [f"of yours at once: {', '.join(numbers)}"] if numbers else []
+    if partition is not None and partition.width_max is not None and partition.width_max < partition.nodes:
+        limits.append(f"partition {partition.name}: {counted_text(partition.width_max, 'node')} of a job")
+    return limits + facts.limits
 
 
 def _partition_finding(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes) -> Finding:

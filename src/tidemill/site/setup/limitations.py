@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemill.model.quantities import bytes_text
@@ -28,20 +29,32 @@ class ImageSize(NamedTuple):
     unpacked: int
 
 
-def of_abilities(node: Abilities, images: list[ImageSize] | None = None) -> list[Finding]:
-    """All findings, the ways first; `images` are those that payloads of the site use."""
+class Uses(NamedTuple):
+    """What a site uses of its nodes; it is warned of no other lack.
+
+    `containers`: it has runtimes configured, or applications with an image of theirs; `peers`: nodes read inputs and
+    images from each other.
+    """
+
+    images: Sequence[ImageSize] = ()
+    containers: bool = False
+    peers: bool = False
+
+
+def of_abilities(node: Abilities, uses: Uses) -> list[Finding]:
+    """All findings, the ways first."""
     return [
-        *_ways(node, images or []),
-        _containers(node),
+        *_ways(node, uses.images),
+        _containers(node, is_used=uses.containers),
         _cgroups(node),
         *_limits(node),
         *_memory(node),
-        _network(node),
+        _network(node, is_used=uses.peers),
         *_confinement(node),
     ]
 
 
-def _ways(node: Abilities, images: list[ImageSize]) -> list[Finding]:
+def _ways(node: Abilities, images: Sequence[ImageSize]) -> list[Finding]:
     ways = node.ways
     said = {
         "fuse": "packed in memory, shown by squashfuse",
@@ -56,8 +69,12 @@ def _ways(node: Abilities, images: list[ImageSize]) -> list[Finding]:
             (isolated if ways.isolation.way == "namespaces" else WITHOUT_NAMESPACES, ""),
             ways.isolation,
         ),
-        _way("images", (about, _image_cost(ways.images.way, images)), ways.images),
-        _way("tracing", ("exact, by ptrace" if ways.tracing.way == "ptrace" else "none", ""), ways.tracing),
+        _way("images", (about, _image_cost(ways.images.way, images)), ways.images)
+        if images
+        else Finding("images", "ok", f"none yet; they would be {about}"),
+        Finding("tracing", "ok", f"exact, by ptrace: {ways.tracing.why}")
+        if ways.tracing.way == "ptrace"
+        else Finding("tracing", "ok", f"`tidemill trace` does not work here: {ways.tracing.why}"),
         _way(
             "work dirs",
             (
@@ -82,7 +99,7 @@ def _way(check: str, words: tuple[str, str], way: Way) -> Finding:
     )
 
 
-def _image_cost(way: str, images: list[ImageSize]) -> str:
+def _image_cost(way: str, images: Sequence[ImageSize]) -> str:
     """How much more memory a node needs for the site's images."""
     if way == "fuse" or not images:
         return ""
@@ -91,7 +108,7 @@ def _image_cost(way: str, images: list[ImageSize]) -> str:
     return f"`{worst.name}` needs {more_mb} MB more per node"
 
 
-def _containers(node: Abilities) -> Finding:
+def _containers(node: Abilities, *, is_used: bool) -> Finding:
     names = ("apptainer", "singularity", "shifter", "podman-hpc", "podman", "ch-run")
     there = [f"{name} ({node.programs[name]})" for name in names if name in node.programs]
     way = node.ways.containers
@@ -101,7 +118,7 @@ def _containers(node: Abilities) -> Finding:
         )
     found = ", ".join(there)
     if way.cost:
-        return Finding("containers", "warn", f"{found}; {way.why}", way.cost)
+        return Finding("containers", "warn" if is_used else "ok", f"{found}; {way.why}", way.cost)
     return Finding("containers", "ok", f"{found}: rootless ones start inside slots")
 
 
@@ -207,7 +224,7 @@ def _shm(shm: NodeDirectory | None, room: int) -> Finding:
     return Finding("/dev/shm", "ok", about)
 
 
-def _network(node: Abilities) -> Finding:
+def _network(node: Abilities, *, is_used: bool) -> Finding:
     if node.can("tcp") and not node.address.startswith("127."):
         return Finding(
             "node to node", "ok",
@@ -217,7 +234,7 @@ def _network(node: Abilities) -> Finding:
     why = node.tried["tcp"].why if "tcp" in node.tried else "it was not tried"
     return Finding(
         "node to node",
-        "warn",
+        "warn" if is_used else "ok",
         f"this node cannot serve files to others: {why or 'its only address is loopback'}",
         "each node reads images and inputs from the shared file system: set `harvest.tcp` to `lead` or `closed`",
     )

@@ -22,11 +22,15 @@ from tidemill.batch.contract import Answer, BatchSubmission, BatchSystem, Ending
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.number import whole
-from tidemill.model.state import ALLOCATION_FINAL
+from tidemill.model.quantities import duration_text
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
 
 WALLTIME_S = 120.0
+MEMORY_MB = 512
+"""The probe's children take less; a job that names no memory gets all of a node on some clusters."""
+REMIND_S = 30.0  #: what a probe waits for is said again after this time
 POLL_S = 0.25  #: pause between two reads of the output file and the listeners
 STATUS_S = 1.0  #: first pause between two questions to the batch system; each is longer, up to
 STATUS_S_MAX = 8.0
@@ -214,8 +218,8 @@ def _remoteness(address: str) -> int:
 
 
 class Probe:
-    """One probe: `start`, then `look` until it gives facts; `cancel` at any time. It asks for a node as pilots of
-    the site do."""
+    """One probe: `start`, then `look` until it gives facts; `cancel` at any time. It asks for one core and no GPU, so
+    that it finds room on nodes that other jobs use."""
 
     def __init__(
         self, batch: BatchSystem, site_dir: Path, *, config: SiteConfig, binary: Path, comment: str
@@ -224,7 +228,6 @@ class Probe:
         self._site_dir = site_dir
         self._binary = binary
         self._comment = comment
-        self._gpus = config.node.gpus or 0
         nonce = secrets.token_hex(8)
         self.name = f"tm-{config.name}-e0-{clock.now_us() // 1_000_000}"
         self._listeners = Listeners(own_addresses(), nonce)
@@ -246,9 +249,9 @@ class Probe:
                 command=["/bin/sh", "-c", SCRIPT, "tidemill-probe", *words, *self._listeners.places],
                 nodes=1,
                 cores=1,
-                memory_mb=0,
+                whole=False,
+                memory_mb=MEMORY_MB,
                 walltime_s=WALLTIME_S,
-                gpus=self._gpus,
                 start_by_s=clock.now_us() / 1e6 + wait_s,
                 comment=self._comment,
             )
@@ -307,33 +310,59 @@ def run_probe(probe: Probe, *, wait_s: float, tell: Callable[[str], None]) -> No
 
     The probe never stays behind: it is canceled whatever happens. Raises SiteError.
     """
-    said = ""
-    deadline = clock.monotonic_s() + wait_s
+    said, said_s = "", 0.0
+    began_s = clock.monotonic_s()
     try:
         number = probe.start(wait_s)
-        tell(f"probe job submitted: {probe.name}" + (f", number {number}" if number != probe.name else ""))
-        while clock.monotonic_s() < deadline:
+        named = f"{probe.name}, number {number}" if number != probe.name else probe.name
+        tell(
+            f"probe job submitted: {named}; it asks for one core of a node, and waits {duration_text(wait_s)} at most"
+        )
+        while (now_s := clock.monotonic_s()) < began_s + wait_s:
             facts = probe.look()
             if facts is not None:
                 probe.forget()
                 return facts
-            news = _news(probe)
+            news = probe_news(probe.status, probe.trouble)
             if news != said:
                 tell(news)
-                said = news
+            elif now_s > said_s + REMIND_S:
+                tell(f"{news}, for {duration_text(now_s - began_s)}")
+            if news != said or now_s > said_s + REMIND_S:
+                said, said_s = news, now_s
             clock.sleep_s(POLL_S)
         return None
     finally:
         probe.close()
 
 
-def _news(probe: Probe) -> str:
-    if probe.trouble:
-        return f"the batch system cannot be asked: {probe.trouble}"
-    if probe.status is None or probe.status.answer is Answer.GONE:
-        return "waiting for a compute node"
-    state = probe.status.state.value.lower()
-    return f"probe {state}" + (f": {probe.status.reason}" if probe.status.reason else "")
+_WAITS = (
+    ("Resources", "a free core"),
+    ("Priority", "jobs of other users that come first"),
+    ("ReqNodeNotAvail", "nodes that are down or reserved"),
+    ("Reservation", "nodes that are down or reserved"),
+    ("Partition", "its partition: its limit or state does not let it start"),
+    ("QOS", "a limit of your account or QOS"),
+    ("Assoc", "a limit of your account or QOS"),
+    ("BeginTime", "the next try of the batch system"),
+)
+"""How reasons begin (squeue(1), JOB REASON CODES), and what they mean for a probe."""
+
+
+def probe_news(status: Status | None, trouble: str) -> str:
+    """What a probe does or waits for, in a line; the batch system's own words are quoted. Pure."""
+    if trouble:
+        return f"the batch system cannot be asked: {trouble}"
+    if status is None or status.answer is Answer.GONE:
+        return "the probe waits for a compute node"
+    if status.state is AllocationState.ACTIVE:
+        return f"the probe runs on {status.nodes[0]}" if status.nodes else "the probe runs"
+    if status.state is not AllocationState.QUEUED:
+        return "the probe has ended; its report is awaited"
+    known = next((what for word, what in _WAITS if status.reason.startswith(word)), "a compute node")
+    return f"the probe waits for {known}" + (
+        f" (the batch system says: {status.reason})" if status.reason else ""
+    )
 
 
 def _silent(status: Status | None, text: str) -> SiteError:

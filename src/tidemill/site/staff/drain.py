@@ -3,6 +3,7 @@
     SITE/STOP                 while it exists the site is drained; its text is the reason
     SITE/resume/TIME.json     Request: an operator lets the site work again; the agent takes it up and deletes it
     SITE/drained.json         `site_state.Stop`, as the agent's log has it: for people, without reading the log
+    SITE/paused.json          until when nothing is asked for, after others canceled what waited (us since 1970)
     SITE/resumed.log          one JSON line for each resume that was asked for
 
 The truth is in the site's log. `tidemill site drain` calls `request_drain`, `site resume` calls `request_resume` (with
@@ -89,6 +90,24 @@ def drained(site_dir: Path) -> str | None:
     return stop.reason
 
 
+def pause_text(until_us: int) -> str:
+    """Why nothing is asked for until then."""
+    return (
+        "allocations that waited were canceled, and not by Tidemill: nothing is asked for until "
+        f"{clock.utc_text(until_us)}; `tidemill site resume --reason TEXT` ends this pause"
+    )
+
+
+def paused(site_dir: Path) -> str | None:
+    """Why the agent pauses, after others canceled allocations that waited; None where it does not."""
+    content = read_bounded(site_dir / "paused.json", TEXT_BYTES_MAX)
+    try:
+        until_us = msgspec.json.decode(content or b"0", type=int)
+    except UNDECODABLE:
+        return None
+    return pause_text(until_us) if until_us > clock.now_us() else None
+
+
 # ---- the agent's side ----
 
 
@@ -137,6 +156,15 @@ def show_stop(site_dir: Path, stop: Stop | None) -> None:
         path.unlink(missing_ok=True)
     else:
         write_durable(path, msgspec.json.encode(stop))
+
+
+def show_pause(site_dir: Path, until_us: int) -> None:
+    """Let SITE/paused.json show until when nothing is asked for; 0 = there is no pause. Raises SiteError."""
+    path = site_dir / "paused.json"
+    if until_us:
+        write_durable(path, msgspec.json.encode(until_us))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _requests(site_dir: Path) -> list[ResumeRequest]:

@@ -7,8 +7,9 @@ and the mail to people follow from it. A few file names are checked once a secon
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 
 import msgspec
 
@@ -26,6 +27,13 @@ FOREIGN_CANCELS, FOREIGN_CANCELS_S = 3, 600.0
 """Cancellations that Tidemill did not order, and the time within which they drain the site: one or two may come from a
 script of the centre that clears a node."""
 
+PAUSE_S, PAUSE_MAX_S = 300.0, 3600.0
+"""Time in which nothing is asked for after others have canceled what waited: doubled by each occasion, and bounded."""
+
+OCCASION_S, OCCASIONS_S = 60.0, 86_400.0
+"""Cancels closer together than the first are one occasion; those of the last day count."""
+
+SECOND_US = 1_000_000
 _log = Log("guest")
 
 
@@ -71,6 +79,17 @@ def sign_of_stop(signs: Signs, *, now_us: int) -> s.Stop | None:
     return None
 
 
+def pause_after(withdrawn_us: Sequence[int], now_us: int) -> float:
+    """Seconds until allocations are asked for again after others have canceled some that waited (`withdrawn_us`, in
+    order): what staff do not want in the queue is not put there again at once."""
+    recent = [at_us for at_us in withdrawn_us if now_us - at_us < OCCASIONS_S * 1e6]
+    if not recent:
+        return 0.0
+    occasions = 1 + sum(later - earlier > OCCASION_S * 1e6 for earlier, later in pairwise(recent))
+    pause_s = min(PAUSE_S * 2.0 ** min(occasions - 1, 30), PAUSE_MAX_S)
+    return max(0.0, pause_s - (now_us - recent[-1]) / 1e6)
+
+
 def retreat(
     stop: s.Stop, allocations: Iterable[s.Allocation], limits: Yielding, *, now_us: int, again_s: float
 ) -> Retreat:
@@ -96,7 +115,9 @@ class StopControl:
         self._config = site.config
         self._next_s = 0.0
         self._mail: Future[None] | None = None
+        self._paused_until_us = 0
         drain.show_stop(site.directory, site.state.stop)
+        drain.show_pause(site.directory, 0)
 
     def step(self, held: list[tuple[str, str]], *, doubt: str = "") -> bool:
         """Check whether the site has to stop, or may work again; note it in the log. Whether that changed.
@@ -116,7 +137,7 @@ class StopControl:
         signs = Signs(stop_files=files, foreign_us=state.foreign_us, held=held, doubt=doubt)
         stop = sign_of_stop(signs, now_us=clock.now_us())
         if stop is None:
-            return False
+            return self._pause(state.withdrawn_us)
         self._log.apply(s.Stopped(cause=stop.cause, reason=stop.reason, at_us=stop.at_us))
         self._log.commit()
         _log.error("site.stopped", cause=stop.cause, reason=stop.reason)
@@ -133,12 +154,36 @@ class StopControl:
             _log.warning("site.not_resumed", reason=why)
             drain.forget_requests(self._site.directory)
             return False
+        self._work_again(request, was=stop.reason)
+        self._show(None)
+        return True
+
+    def _pause(self, withdrawn_us: list[int]) -> bool:
+        """Show a pause after cancels of others, and end it if an operator asks for that. Whether it ended so."""
+        now_us = clock.now_us()
+        pause_s = pause_after(withdrawn_us, now_us)
+        until_us = now_us + int(pause_s * 1e6) if pause_s > 0 else 0
+        requests = drain.take_requests(self._site.directory) if until_us else []
+        if requests and requests[-1].at_us > withdrawn_us[-1]:
+            self._work_again(requests[-1], was="a pause after waiting allocations were canceled")
+            until_us = 0
+        if abs(until_us - self._paused_until_us) > SECOND_US:
+            self._paused_until_us = until_us
+            try:
+                drain.show_pause(self._site.directory, until_us)
+            except SiteError as error:
+                _log.error("paused.unwritten", reason=error.message)
+            if until_us:
+                _log.warning(
+                    "site.paused", until=clock.utc_text(until_us), reason="others canceled what waited"
+                )
+        return bool(requests) and not until_us
+
+    def _work_again(self, request: drain.ResumeRequest, *, was: str) -> None:
         self._log.apply(s.Resumed(reason=request.reason, at_us=clock.now_us()))
         self._log.commit()
         drain.forget_requests(self._site.directory)
-        _log.info("site.resumed", reason=request.reason, was=stop.reason)
-        self._show(None)
-        return True
+        _log.info("site.resumed", reason=request.reason, was=was)
 
     def _announce(self, stop: s.Stop) -> None:
         self._show(stop)

@@ -16,6 +16,9 @@ from tidemill.wire.api import AllocationReport
 FOREIGN_KEPT = 100
 """Cancellations that we did not order are remembered up to this number."""
 
+CLOCKS_US_MAX = 60_000_000
+"""By which the batch system's clock may be ahead; an end that is later than that is not believed."""
+
 
 class Bookings:
     """Applies such entries to a state."""
@@ -40,6 +43,7 @@ class Bookings:
                 pool=entry.pool,
                 account=entry.account,
                 walltime_s=entry.walltime_s,
+                without_gpus=entry.without_gpus,
             )
 
     def ordered(self, entry: s.Ordered) -> None:
@@ -61,6 +65,7 @@ class Bookings:
         if allocation is None:
             return
         was_final = allocation.state in ALLOCATION_FINAL
+        was_waiting = not (was_final or allocation.started_us or allocation.pilots or entry.hosts)
         allocation.state = entry.state
         allocation.batch_id = entry.batch_id or allocation.batch_id
         allocation.reason = entry.reason
@@ -74,11 +79,16 @@ class Bookings:
         allocation.ends_us = entry.ends_us or allocation.ends_us
         if entry.state is AllocationState.QUEUED:
             allocation.started_us = allocation.ends_us = 0
+        allocation.held_cores = entry.cores or allocation.held_cores
+        allocation.held_gpus = entry.gpus or allocation.held_gpus
         if entry.state in ALLOCATION_FINAL:
-            allocation.ended_us = entry.at_us
+            is_told = allocation.started_us <= entry.ended_us <= entry.at_us + CLOCKS_US_MAX
+            allocation.ended_us = entry.ended_us if entry.ended_us and is_told else entry.at_us
             self._charge(allocation)
             if entry.ending == Ending.CANCELED and not allocation.canceled_us and not was_final:
                 self._state.foreign_us = [*self._state.foreign_us, entry.at_us][-FOREIGN_KEPT:]
+                if was_waiting:
+                    self._state.withdrawn_us = [*self._state.withdrawn_us, entry.at_us][-FOREIGN_KEPT:]
         elif was_final:  # it was lost and is back
             allocation.ended_us = 0
             allocation.told_lead = False
@@ -93,6 +103,7 @@ class Bookings:
         """An operator lets it work again."""
         self._state.stop = None
         self._state.foreign_us = []
+        self._state.withdrawn_us = []
 
     def instructed(self, entry: s.Granted) -> None:
         """A fleet is sent what has ended, what ends earlier and what is to leave."""
@@ -135,6 +146,8 @@ class Bookings:
                 hosts=allocation.hosts,
                 started_us=allocation.started_us,
                 ended_us=allocation.ended_us,
+                held_cores=allocation.held_cores or allocation.nodes * allocation.cores,
+                held_gpus=allocation.held_gpus,
             )
         )
 

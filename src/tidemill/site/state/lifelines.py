@@ -39,6 +39,8 @@ def _order(order: api.Order) -> Iterator[Line]:
             yield "delivery.asked", {"job": order.job}
         case api.CancelOrder():
             yield "job.canceled", {"job": order.job, "reason": order.reason}
+        case api.CancelEventsOrder():
+            yield "events.canceled", {"job": order.job, "events": order.events}
         case api.DiscardOrder():
             yield "range.discarded", _range(order)
         case api.ForgetOrder():

@@ -122,6 +122,16 @@ def _cancel(settlement: Settlement, order: api.CancelOrder) -> None:
         _drop(settlement, order.job)
 
 
+def _cancel_events(settlement: Settlement, order: api.CancelEventsOrder) -> None:
+    try:
+        events = IntervalSet.parse(order.events)
+    except ValueError as error:
+        raise ProtocolError(f"the server's order on events of job {order.job} is wrong: {error}") from error
+    job = settlement.state.jobs.get(order.job)
+    if job is not None:
+        settlement.withdraw(job, events)
+
+
 def _drop(settlement: Settlement, job_id: int) -> None:
     job = settlement.state.jobs.get(job_id)
     if job is not None:
@@ -142,6 +152,7 @@ def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:
             kept.append(part)
         else:
             job.done.remove(part.first, part.first + part.count)
+            job.arrived.remove(part.first, part.first + part.count)
     job.parts = kept
 
 
@@ -175,6 +186,7 @@ def _drain(settlement: Settlement, order: api.DrainOrder) -> None:
 _HANDLERS: dict[type, Callable[[Settlement, Any], None]] = {
     api.LeaseOrder: _lease,
     api.CancelOrder: _cancel,
+    api.CancelEventsOrder: _cancel_events,
     api.DiscardOrder: _discard,
     api.DeliverOrder: _deliver,
     api.ForgetOrder: _forget,

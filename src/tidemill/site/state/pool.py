@@ -17,7 +17,7 @@ from tidemill.site.state.bookings import Bookings
 from tidemill.site.state.orders import apply_replied
 from tidemill.site.state.results import BatchOfRecords
 from tidemill.site.state.settlement import Settlement
-from tidemill.wire.api import DeliveredReport, LogReport
+from tidemill.wire.api import ArrivedReport, DeliveredReport, LogReport
 from tidemill.wire.node import form_of, job_of
 
 ALLOCATIONS_KEPT = 1000
@@ -49,6 +49,7 @@ class WorkPool:
             s.GaveBack: self._gave_back,
             s.StepAdded: self._step_added,
             s.OutputsDelivered: self._delivered,
+            s.OutputsArrived: self._arrived,
             s.Damaged: self._damaged,
             s.LetGo: self._let_go,
             s.LogFetched: self._fetched,
@@ -80,6 +81,8 @@ class WorkPool:
         fleet.closed = fleet.closed or entry.close
         sent = set(entry.cancels)
         fleet.cancels = [job for job in fleet.cancels if job not in sent]
+        if entry.withdrawn:
+            del fleet.withdrawn[: len(entry.withdrawn)]
         self._bookings.instructed(entry)
         if len(self.state.allocations) > ALLOCATIONS_KEPT:
             for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
@@ -125,7 +128,7 @@ class WorkPool:
                     job, [s.UndonePiece(first, end - first, None, form) for first, end in undone]
                 )
         fleet.open = 0
-        fleet.cancels = []
+        fleet.cancels, fleet.withdrawn = [], []
 
     def _fleet_removed(self, entry: s.FleetRemoved) -> None:
         self.state.fleets.pop(entry.fleet, None)
@@ -205,6 +208,15 @@ class WorkPool:
         )  # fmt: skip
         if entry.evidence is None and not entry.held:
             self.settlement.drop_parts(entry.job, entry.done)
+
+    def _arrived(self, entry: s.OutputsArrived) -> None:
+        job = self.state.jobs.get(entry.job)
+        if job is None:
+            return
+        for span in IntervalSet.parse(entry.events):
+            job.arrived.add_all(IntervalSet(job.done.within(*span)))
+        if entry.outputs:
+            self.settlement.report(ArrivedReport(n=0, job=entry.job, outputs=entry.outputs))
 
     def _damaged(self, entry: s.Damaged) -> None:
         """Events whose outputs are lost are run again here, on our own account: the server has counted them."""

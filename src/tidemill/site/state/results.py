@@ -33,7 +33,8 @@ from tidemill.site.state.growing import again_larger, in_form, larger_form, told
 from tidemill.site.state.settlement import Settlement
 from tidemill.site.state.times import Times
 from tidemill.wire import node
-from tidemill.wire.api import FailureReport, PayloadUsage, RanRange, RanReport
+from tidemill.wire.activity import RanRange, RanReport
+from tidemill.wire.api import FailureReport, PayloadUsage
 
 RATE_EVENTS_MAX = 1000.0
 """A measured rate's sums are halved above this number of events, so that it forgets old events."""
@@ -348,22 +349,26 @@ class BatchOfRecords:
 
 
 class Ran:
-    """What ran in which allocation, of the records of one read: for the audit, it counts for nothing else."""
+    """What ran in which allocation and for how long, of the records of one read: for the audit and for core-hours."""
 
     def __init__(self) -> None:
         self._events: dict[str, dict[int, IntervalSet]] = defaultdict(lambda: defaultdict(IntervalSet))
+        self._wall_us: dict[tuple[str, int], int] = defaultdict(int)
 
     def add(self, record: node.Done | node.Failed) -> None:
         """Events that are done or failed: their payload ran there."""
         allocation = allocation_of(record.p)
         if allocation and record.count:
             self._events[allocation][record.job].add(record.first, record.first + record.count)
+            self._wall_us[allocation, record.job] += record.wall_us
 
     def reports(self) -> list[RanReport]:
         """One report for each allocation, several if there are many jobs."""
         found: list[RanReport] = []
         for allocation, jobs in self._events.items():
-            ranges = [_ran_range(job, str(events)) for job, events in jobs.items()]
+            ranges = [
+                _ran_range(job, str(events), self._wall_us[allocation, job]) for job, events in jobs.items()
+            ]
             for at in range(0, len(ranges), RANGES_MAX):
                 found.append(RanReport(n=0, allocation=allocation, ran=ranges[at : at + RANGES_MAX]))
         return found
@@ -432,8 +437,8 @@ def _add(usage: PayloadUsage, record: node.Done) -> None:
     usage.write_bytes += record.write_bytes or 0
 
 
-def _ran_range(job: int, events: str) -> RanRange:
+def _ran_range(job: int, events: str, wall_us: int) -> RanRange:
     if job < s.STEP_BASE:
-        return RanRange(job, events)
+        return RanRange(job, events, wall_us=wall_us)
     source, step = divmod(job - s.STEP_BASE, s.STEPS_MAX)
-    return RanRange(source, "", step)
+    return RanRange(source, "", step, wall_us)

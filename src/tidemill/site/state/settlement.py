@@ -7,12 +7,13 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from tidemill.model.devices import asks_gpus
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
 from tidemill.site.state import site_state as s
 from tidemill.wire.api import DoneReport, FailureReport, PayloadUsage, ReleaseReport, Report
-from tidemill.wire.node import FORMS_MAX, form_number
+from tidemill.wire.node import FORMS_MAX, Withdrawn, form_number
 
 K = TypeVar("K", bound=Hashable)
 STOPPED = "the job was stopped"
@@ -28,12 +29,22 @@ class WideLoad(NamedTuple):
     timeout_s: float
 
 
-def load_key(spec: JobSpec) -> tuple[str, int] | WideLoad:
-    """What makes open events alike: application and cores, more for payloads that span nodes."""
+class EventLoad(NamedTuple):
+    """What makes open events of a slot each alike."""
+
+    app: str
+    cores: int  #: of a slot; 0 = the application's
+    gpus: bool | None = (
+        None  #: whether the job wants GPUs; None = it says nothing, and the application decides
+    )
+
+
+def load_key(spec: JobSpec) -> EventLoad | WideLoad:
+    """What makes open events alike: application, cores and GPUs; more for payloads that span nodes."""
     asked = spec.resources
     width = asked.width
     if width is None:
-        return (spec.app or "", asked.cores or 0)
+        return EventLoad(spec.app or "", asked.cores or 0, asks_gpus(asked.devices))
     return WideLoad(width, spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
 
 
@@ -54,8 +65,8 @@ def _add(counts: dict[K, int], key: K, change: int) -> None:
 
 class Settlement:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
-    `load`, the number of open events by application and cores of a slot (0 = the application's). What has to wait for
-    other events of its job (`at_once`) is not in `load` and `wide_load` but in `behind`, by the same keys.
+    `load`, the number of open events by what their slots need, without those of jobs that are being stopped. What has
+    to wait for other events of its job (`at_once`) is not in `load` and `wide_load` but in `behind`, by the same keys.
 
     Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
     events alike."""
@@ -68,7 +79,7 @@ class Settlement:
             if job.ready:
                 self._backlog(job)[job.id] = None
         self.spec_bytes = sum(job.spec_bytes for job in state.jobs.values())
-        self.load: dict[tuple[str, int], int] = {}
+        self.load: dict[EventLoad, int] = {}
         self.wide_load: dict[WideLoad, int] = {}
         self.behind: dict[Hashable, int] = {}
         for job in state.jobs.values():
@@ -83,7 +94,10 @@ class Settlement:
         self._weigh(job, -job.open.remove(first, end))
 
     def _weigh(self, job: s.SiteJob, change: int, after: int | None = None) -> None:
-        """Its number of open events has changed. `after`: the number now, if that is not what is in `open`."""
+        """Its number of open events has changed. `after`: the number now, if that is not what is in `open`. Events of a
+        job that is being stopped weigh nothing: they need no nodes."""
+        if job.stopping:
+            return
         key = load_key(job.spec)
         events = change
         if job.spec.running_max is not None:
@@ -110,6 +124,7 @@ class Settlement:
     def redefine(self, job: s.SiteJob) -> None:
         """Grant the job as another form from now on, because leads keep the program of a job that they know. Earlier
         grants run on unchanged."""
+        job.arrived = IntervalSet()  # its outputs may go elsewhere now
         job.base_form = min(job.next_form, FORMS_MAX - 1)
         job.next_form = job.base_form + 1
         job.forms = {}
@@ -215,6 +230,33 @@ class Settlement:
             if number not in fleet.cancels[-1:]:
                 fleet.cancels.append(number)
 
+    def withdraw(self, job: s.SiteJob, events: IntervalSet) -> None:
+        """Run these events no more, and report nothing of them: their owner has canceled them. Leads stop the payloads
+        that run them. What is done stays."""
+        for first, end in [piece for span in job.open for piece in events.within(*span)]:
+            self.settle(job, first, end)
+        ready = [
+            s.UndonePiece(at, until - at, piece.chunk_max, piece.form)
+            for piece in job.ready
+            for at, until in events.missing(piece.first, piece.first + piece.count)
+        ]
+        if ready != job.ready:
+            job.ready = ready
+            if not ready:
+                self.unready(job)
+        for number, held in list(job.grants.items()):
+            fleet = self.state.fleets[held.fleet]
+            for first, end in [piece for span in held.open for piece in events.within(*span)]:
+                held.open.remove(first, end)
+                fleet.withdrawn.append(
+                    Withdrawn(
+                        grant=number, job=form_number(job.id, held.form), first=first, count=end - first
+                    )
+                )
+            if not held.open:
+                fleet.open -= 1
+                del job.grants[number]
+
     def stop(self, job: s.SiteJob) -> None:
         """Run nothing more of a job. What is done stays; its grants wait for what pilots have finished of them."""
         self.state.deliveries.pop(job.id, None)
@@ -222,6 +264,7 @@ class Settlement:
         pieces, job.ready = job.ready, []
         self.unready(job)
         if not job.stopping:
+            self._weigh(job, -len(job.open), 0)
             job.stopping = True
             self.state.stopping.append(job.id)
         self.make_ready(job, pieces)
@@ -237,6 +280,7 @@ class Settlement:
     def _go_on(self, job: s.SiteJob) -> None:
         if job.stopping:
             job.stopping = False
+            self._weigh(job, len(job.open))
             self.state.stopping.remove(job.id)
 
     def drop(self, job_id: int) -> None:
@@ -258,6 +302,7 @@ class Settlement:
         self.drop_steps(job_id)
         job = self.state.jobs.get(job_id)
         if job is not None:
+            job.arrived = IntervalSet()
             delivered = IntervalSet.parse(done)
             job.parts = [
                 part
@@ -277,6 +322,7 @@ class Settlement:
         job.parts = kept
         for first, end in gone:
             job.done.remove(first, end)
+            job.arrived.remove(first, end)
         return gone
 
     def drop_steps(self, job_id: int) -> None:

@@ -15,7 +15,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.state import RELEASED, AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
-from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record
+from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record, Withdrawn
 
 STEP_BASE = STEPS_FROM
 """Job numbers from here on are the site's own steps: merges of outputs, `STEP_BASE + job * STEPS_MAX + output`."""
@@ -94,6 +94,8 @@ class SiteJob(msgspec.Struct, kw_only=True):
     returned_by: str = ""  #: the last of them
     reported: int = 0  #: failures reported as evidence
     parts: list[KeptPart] = []
+    #: events with parts whose files stand already in their place, though the job goes on
+    arrived: IntervalSet = msgspec.field(default_factory=IntervalSet)
     repairs: int = 0  #: times that kept outputs turned out to be lost
     spec_bytes: int = 0  #: of `spec` as JSON, as the server sent it
     from_jobs: dict[
@@ -123,6 +125,7 @@ class SiteFleet(msgspec.Struct, kw_only=True):
     seen: dict[str, IntervalSet] = {}
     ended: dict[str, int] = {}
     cancels: list[int] = []
+    withdrawn: list[Withdrawn] = []  #: parts of grants that its lead must still stop
     pilot_nodes: dict[str, str] = {}  #: name of the node of each pilot
     closed: bool = False  #: its lead knows that nothing follows
     finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
@@ -154,6 +157,8 @@ class Allocation(msgspec.Struct, kw_only=True):
     hosts: list[str] = []  #: the nodes that it has or had
     started_us: int = 0  #: as the batch system says; 0 while it waits
     ends_us: int = 0  #: by its limit, 0 = not known
+    held_cores: int = 0  #: that the batch system counts for it, of all its nodes; 0 = it does not say
+    held_gpus: int = 0
     requeued: int = 0
     canceled_us: int = 0  #: when the agent last ordered its end; 0 = never
     shortened_us: int = 0  #: the end that the agent ordered last, 0 = none
@@ -162,6 +167,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     told_leave: bool = False
     charged_s: float = 0.0  #: node-seconds that the ledger has for it, once it has ended
     notes: list[str] = []  #: how its nodes do things, the newest last: images, work directories
+    without_gpus: bool = False  #: it was asked for without the GPUs that its nodes may have
 
     @property
     def ordered_end_us(self) -> int:
@@ -219,6 +225,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     foreign_us: list[
         int
     ] = []  #: when allocations were canceled that we had not canceled, since the last resume
+    withdrawn_us: list[int] = []  #: ... those of them that waited
     used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
 
 
@@ -266,6 +273,7 @@ class Granted(msgspec.Struct, tag_field="e", tag="granted", kw_only=True):
     drain: bool = False
     ends: list[End] = []
     leave: list[str] = []
+    withdrawn: list[Withdrawn] = []
 
 
 class Read(msgspec.Struct, tag_field="e", tag="read", kw_only=True):
@@ -296,6 +304,7 @@ class Intended(msgspec.Struct, tag_field="e", tag="intended", kw_only=True):
     walltime_s: float = 0.0
     account: str = ""
     pool: str = ""
+    without_gpus: bool = False
 
 
 class Ordered(msgspec.Struct, tag_field="e", tag="ordered", kw_only=True):
@@ -322,6 +331,9 @@ class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
     started_us: int = 0
     ends_us: int = 0
     requeued: int = 0
+    ended_us: int = 0  #: as the batch system says; 0 = it does not
+    cores: int = 0
+    gpus: int = 0
 
 
 class Stopped(msgspec.Struct, tag_field="e", tag="stopped", kw_only=True):
@@ -385,6 +397,14 @@ class OutputsDelivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=T
     lost: str = ""  #: with `evidence`: events whose outputs are gone or damaged
 
 
+class OutputsArrived(msgspec.Struct, tag_field="e", tag="arrived", kw_only=True):
+    """The files of these events stand in their place, before the job ends. `outputs`: all that stands of it so far."""
+
+    job: int
+    events: str
+    outputs: list[OutputRow]
+
+
 class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
     """Kept outputs of these events cannot be read: they are run again before the job is delivered."""
 
@@ -433,6 +453,7 @@ Entry = (
     | FleetRemoved
     | StepAdded
     | OutputsDelivered
+    | OutputsArrived
     | Damaged
     | LetGo
     | LogFetched

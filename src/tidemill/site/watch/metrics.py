@@ -109,6 +109,8 @@ class MetricsFile:
             now_s = clock.now_us() / 1e6
             totals = harvesting.harm.day(now_s)
             samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
+            samples.append(Sample("tidemill_harm_today_low_seconds", totals.share_low_s))
+            samples.append(Sample("tidemill_harm_today_high_seconds", totals.share_high_s))
             samples.append(Sample("tidemill_harm_today_jobs", totals.delayed))
             samples += of_waits(harvesting.harm.day_classes(now_s))
         return samples

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.plan.waves import Binding, in_words
+from tidemill.harvest.plan.sentences import in_words
+from tidemill.harvest.plan.waves import Binding
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.figures.activity import REPORTED_S, Activity, Changes, Span, activity, add
 from tidemill.server.read.web_pages import alike

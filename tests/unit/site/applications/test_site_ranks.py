@@ -60,6 +60,7 @@ def test_the_launcher_starts_the_program_in_the_one_slot_of_the_first_node(tmp_p
     program, job = prepare(preparer(tmp_path), spec)
     words = ["srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--kill-on-bad-exit=1"]
     assert program.executable == "/usr/bin/env"
+    words += ["/bin/sh", "-c", 'export TIDEMILL_NODE="$SLURMD_NODENAME"; exec "$@"', "sh"]
     assert job.argv == [*words, str(tmp_path / "prog"), "-n{events}", "{seed}", "-t2", "{{x}}"]
     assert (program.cores, program.memory_mb, program.batch_commands) == (1, 0, True)
     assert (program.env["TIDEMILL_NODES"], program.env["TIDEMILL_RANKS"]) == ("2", "8")

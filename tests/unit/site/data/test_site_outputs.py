@@ -23,13 +23,12 @@ from tidemill.site.data.outputs import (
     DamagedError,
     Deliverer,
     FileMask,
-    JobManifest,
     OutputDelivery,
-    _Claim,
     later_places,
     numbered,
 )
 from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.placed.manifests import ClaimedFile, JobManifest
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
@@ -675,7 +674,7 @@ def test_what_is_written_is_known_without_reading_it_and_a_file_that_changes_is_
     archive.close()
     whole = (tmp_path / "bundle.tar").read_bytes()
     assert archive.written == (len(whole), hashlib.sha256(whole).hexdigest())
-    claim = _Claim({archive.written})
+    claim = ClaimedFile({archive.written})
     claim.check(tmp_path / "not there")
     claim.check(tmp_path / "bundle.tar")
     claim.check(tmp_path / "bundle.tar")

@@ -17,6 +17,7 @@ from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.payload_logs import LogFetches
+from tidemill.site.data.placed.arrivals import Arrivals
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.served_site import HelperPools, ServedSite, open_pools
@@ -34,6 +35,12 @@ class _Site(NamedTuple):
     fleets_dir: Path
     pools: HelperPools
     config: SiteConfig = SiteConfig(name="s", server="unix:/x")
+
+
+def deliveries_of(site: ServedSite, directory: Path, deliverer: Deliverer) -> Deliveries:
+    """The deliveries of a site whose applications are below a directory."""
+    prepared = preparer(directory / "apps")
+    return Deliveries(site, prepared, deliverer, Arrivals(site, prepared, deliverer))
 
 
 def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) -> None:
@@ -54,7 +61,7 @@ def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) 
         OwnedPlaces(Roots([tmp_path]), tmp_path / "out"),
         bytes_max=1,
     )
-    deliveries, logs = Deliveries(site, preparer(tmp_path / "apps"), deliverer), LogFetches(site)
+    deliveries, logs = deliveries_of(site, tmp_path, deliverer), LogFetches(site)
     try:
         for pool in (pools.stage_in, pools.copies):
             for _ in range(SLOW):

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-from tests.unit.site.applications.test_site_applications import preparer
-from tests.unit.site.data.test_site_pools import _Site
+from tests.unit.site.data.test_site_pools import _Site, deliveries_of
 from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site.data.deliveries import STOP_S_MAX, Deliveries
+from tidemill.site.data.deliveries import STOP_S_MAX
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.state import site_state as s
@@ -28,7 +27,7 @@ def test_a_delivery_under_way_begins_again_where_its_job_was_given_another_direc
     state = log.pool.state
     site = cast("ServedSite", _Site(state, log, tmp_path / "fleets", pools))
     deliverer = Deliverer(tmp_path / "fleets", OwnedPlaces(Roots([tmp_path]), tmp_path / "out"), bytes_max=1)
-    deliveries = Deliveries(site, preparer(tmp_path / "apps"), deliverer)
+    deliveries = deliveries_of(site, tmp_path, deliverer)
     spec = JobSpec(command=["true"], output_dir=f"{tmp_path}/full")
     job = s.SiteJob(id=1, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet())
     state.jobs[1], state.deliveries[1] = job, ""
@@ -66,7 +65,7 @@ def test_a_job_that_is_stopped_twice_has_its_whole_time_both_times(tmp_path: Pat
         OwnedPlaces(Roots([tmp_path]), tmp_path / "out"),
         bytes_max=1,
     )
-    deliveries = Deliveries(site, preparer(tmp_path / "apps"), deliverer)
+    deliveries = deliveries_of(site, tmp_path, deliverer)
     log.apply(s.FleetOpened(fleet="f1", at_us=1))
     for number in (1, 2):
         state.jobs[number] = s.SiteJob(

@@ -251,3 +251,28 @@ def test_what_is_done_is_forgotten_and_a_job_that_comes_again_is_defined_again()
     made.cancel([1, 2])
     left = (made.jobs, made.programs, made.grants, made._paces, made._grants_of, made._jobs_of)
     assert [len(each) for each in left] == [0] * 6
+
+
+def test_what_is_held_behind_events_that_fill_the_cores_is_not_at_work() -> None:
+    """As the lead says it of its pilots: `crates/lead/src/ledger/tests.rs`."""
+    made = Book()
+    made.define([program()], [job(1), job(2)])
+    first, behind = grant(1, 2), grant(2, 2, of=2)
+    for each in (first, behind):
+        made.add(each)
+        made.give("a", each)
+    assert made.at_work({}) == set(), "no pilot has been heard"
+    assert made.at_work({"a": 2}) == {1}, "two events of the first job fill two cores"
+    assert made.at_work({"a": 3}) == {1, 2}
+    made.take(done("a.r0.i1", 1, msgspec.structs.replace(first, count=1)))
+    assert made.at_work({"a": 2}) == {1, 2}, "a core is free for the second job"
+    made.take(done("a.r0.i1", 2, msgspec.structs.replace(first, first=1, count=1)))
+    assert made.at_work({"a": 2}) == {2}, "the first job is over"
+
+
+def test_forms_of_a_job_are_at_work_as_the_job() -> None:
+    made = Book()
+    made.define([program()], [job(form_number(7, 2))])
+    made.add(grant(1, 2, of=form_number(7, 2)))
+    made.give("a", grant(1, 2, of=form_number(7, 2)))
+    assert made.at_work({"a": 2}) == {7}

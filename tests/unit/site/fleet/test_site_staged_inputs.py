@@ -282,7 +282,7 @@ def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
         site.lease(job, shared(tmp_path, f"in{job}", 6 * MB), 4)
     demand = workload.demand(cores=1, more=False)
     assert (demand.events, demand.is_guessed) == (3 + 5 * 4, True)
-    (app,) = {app for app, _ in site.log.pool.settlement.load}
+    (app,) = {key.app for key in site.log.pool.settlement.load}
     site.log.pool.state.rates[app] = s.Rate(wall_s=8, events=4)
     demand = workload.demand(cores=1, more=False)
     assert (demand.core_s, demand.is_guessed) == (2.0 * demand.events, False)

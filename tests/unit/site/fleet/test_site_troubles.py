@@ -153,7 +153,7 @@ def test_jobs_of_a_site_whose_proxy_expired_wait_and_the_breaker_tells_the_serve
         each.__dict__["tidemill_fields"]["url"] for each in caplog.records if each.message == "move.failed"
     }
     assert tried == {f"{HOST}/{number}" for number in range(6)}, "what comes is not tried"
-    assert agent.granting.troubles.load == {("sim", 0): 11}, "they need no nodes"
+    assert agent.granting.troubles.load == {("sim", 0, None): 11}, "they need no nodes"
     agent.close()
     kept = read_troubles(home)
     assert [each.name for each in kept.troubles] == [HOST]

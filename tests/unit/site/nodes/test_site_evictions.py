@@ -67,6 +67,18 @@ def test_what_can_never_start_goes_and_is_one_start_that_failed() -> None:
     assert hopeless(mine, {"a": word}, 101 * SECOND) == [], "it runs all the same"
 
 
+def test_what_met_a_limit_that_the_next_one_keeps_goes_and_is_no_failure() -> None:
+    mine = [allocation(name, AllocationState.QUEUED) for name in ("a", "b", "c")]
+    for each, walltime_s in zip(mine, (3600, 3600, 600), strict=True):
+        each.walltime_s = walltime_s
+    reasons = dict.fromkeys("abc", "PartitionTimeLimit")
+    found = hopeless(mine, reasons, 100 * SECOND, is_over_limit=lambda each: each.walltime_s > 1200)
+    assert [(each.names, each.is_failure, each.limit) for each in found] == [
+        (["c"], True, ""),  # it keeps every limit that is known, and asking once more would be the same
+        (["a", "b"], False, "PartitionTimeLimit"),
+    ]
+
+
 def test_what_is_suspended_goes_once_and_again_after_a_minute() -> None:
     mine = [allocation("a"), allocation("b")]
     (found,) = suspended(mine, ["b"], 100 * SECOND)

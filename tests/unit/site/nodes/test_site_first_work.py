@@ -42,6 +42,8 @@ STEP_S = 0.5
 CALLS_PER_MIN_MAX = 30
 NOTHING = Demand(events=0, core_s=0.0, slot_cores=1)
 WORK = Demand(events=8, core_s=80.0, slot_cores=1)
+GUESSED = Demand(events=100, core_s=100.0, slot_cores=1, cores=4, is_guessed=True)
+LEARNT = Demand(events=100, core_s=1000.0, slot_cores=1, cores=4)
 
 
 class TwoNodes:
@@ -184,6 +186,17 @@ def test_while_a_pilot_is_at_work_more_work_waits_for_the_next_poll(it: Watched)
     it.until_poll(NOTHING, 2 * POLL_S)
     assert it.until_poll(WORK, POLL_S / 2) == POLL_S / 2
     assert it.harvesting.awaited() is None
+
+
+def test_work_that_is_for_more_idle_nodes_than_before_is_polled_for_once_while_a_pilot_is_at_work(
+    it: Watched,
+) -> None:
+    it.pilot(ends=False)
+    it.batch.node_state = NodeState.IDLE
+    it.until_poll(GUESSED, 2 * POLL_S)
+    assert it.until_poll(GUESSED, POLL_S / 2) == POLL_S / 2
+    assert it.until_poll(LEARNT, POLL_S) <= STEP_S, "the first events have ended"
+    assert it.until_poll(LEARNT, POLL_S / 2) == POLL_S / 2, "what is idle has been asked for"
 
 
 def test_an_allocation_that_does_not_end_costs_no_more_commands_a_minute_than_the_site_allows(

@@ -6,8 +6,8 @@ import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.situation import Decision, Limits, Situation
-from tidemill.harvest.plan.waves import Binding
+from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation
+from tidemill.harvest.plan.waves import SENTENCES, Binding
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
@@ -22,10 +22,12 @@ from tidemill.site.nodes.planning import (
     death_s_of,
     for_others,
     group_by_start,
+    has_grown,
     local_situation,
     pause_s_of,
     policy_of,
     poll_s_of,
+    size_of,
     starts_left,
     submissions_of,
     with_hour,
@@ -154,7 +156,7 @@ def test_it_says_why_work_that_waits_gets_no_more_nodes() -> None:
     assert backlog_of(demand(60, 60), limits).bound_by == Binding.SHORT
     assert backlog_of(demand(4, 1e6), limits).bound_by == Binding.BACKLOG, "each event has a slot"
     assert local(guessed, []).waits_for == Binding.LEARNING
-    assert local(guessed, []).decision.why == "one node or a few first, to learn how long an event takes"
+    assert local(guessed, []).decision.why == SENTENCES[Binding.LEARNING]
 
 
 def test_each_batch_system_has_its_policy_and_its_pause() -> None:
@@ -182,6 +184,25 @@ def test_a_little_work_is_worth_one_node_and_more_at_the_server_fills_all() -> N
     assert more.nodes_max == 16
     assert more.node_s > 1e9
     assert anything(limits).nodes_max == 16
+
+
+def test_work_has_grown_where_idle_nodes_were_left_and_it_is_for_twice_the_nodes() -> None:
+    limits = Limits(nodes_max=16, allocations_max=100, startup_s=1, payback=3)
+
+    def work(nodes: int) -> Backlog:
+        return backlog_of(demand(100, nodes * 120), limits)
+
+    def grown(before: int, now: int, *, held: int = 1, waits_for: str = "learning") -> bool:
+        decisions = [Decision(waits_for="idle"), Decision(waits_for=waits_for)]
+        return has_grown(size_of(work(before), limits, decisions), work(now), held=held)
+
+    assert grown(1, 2)
+    assert grown(3, 6)
+    assert not grown(3, 5), "it causes few polls, whatever its size"
+    assert not grown(1, 4, waits_for="idle"), "no node was left"
+    assert not grown(0, 4, held=3), "what is held has room for nearly all of it"
+    assert grown(8, 100), "no more than the site may hold"
+    assert not grown(9, 100)
 
 
 def test_room_that_pilots_make_for_our_own_wide_jobs_is_no_wait_of_others() -> None:

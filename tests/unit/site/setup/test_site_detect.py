@@ -10,7 +10,7 @@ import pytest
 
 from tidemill import config
 from tidemill.batch.contract import Facts, PartitionFacts
-from tidemill.cli.site.init import draw
+from tidemill.cli.site.init import draw, next_steps
 from tidemill.config.site import SiteConfig
 from tidemill.site.setup.advice import advise, is_unconfigured
 from tidemill.site.setup.detection import Login, SiteWishes, Suggestion, elf_machine, of_node, suggest
@@ -206,3 +206,74 @@ def test_a_doctor_that_cannot_be_understood_on_the_node_is_told_with_what_to_do(
         assert finding.state == "warn"
         assert "is it of the same version" in finding.hint
     assert not [each for each in of_node(parse(ran, heard=[]), LOGIN) if each.check == "abilities"]
+
+
+def test_the_file_of_a_new_site_fits_on_a_screen_and_names_where_the_rest_is() -> None:
+    wishes = msgspec.structs.replace(
+        WISHES, contact="me@x.org", stop_file="/proj/STOP", account="sci", enable=True, personal=True
+    )
+    facts = msgspec.structs.replace(FACTS, others_hidden=True, qos=["normal", "high"])
+    suggestion = suggest(wishes, LOGIN, facts, msgspec.structs.replace(NODE, reached=[]))
+    lines = draw(suggestion).splitlines()
+    assert len(lines) <= 60
+    assert "`tidemill site check --effective`" in "\n".join(lines[:3])
+    assert max(map(len, lines)) <= 120
+    for key in ("walltime_s", "qos", "directives", "gpus"):
+        assert any(line.startswith(f"# {key} =") for line in lines), key
+    here = draw(suggest(SiteWishes(server="unix:/s", batch="local"), LOGIN)).splitlines()
+    assert len(here) < 30
+    assert not [line for line in here if "cluster" in line or "partition" in line]
+
+
+def steps_of(*, server: str, batch: str = "slurm", default: bool = True, **changes: object) -> str:
+    wishes = msgspec.structs.replace(WISHES, server=server, batch=batch, enable=True)
+    read = values(suggest(wishes, LOGIN, FACTS if batch == "slurm" else None))
+    read = msgspec.structs.replace(read, **changes)
+    steps = next_steps(read, Path("/s/site.toml"), is_default=default, failed=False)
+    return "\n".join(f"{head}: {text}" for head, text in steps)
+
+
+@pytest.mark.parametrize("batch", ["slurm", "local"])
+def test_the_next_command_of_a_site_is_the_one_that_starts_it(batch: str) -> None:
+    own = steps_of(server="unix:/h/server/api.sock", batch=batch)
+    assert "next: `tidemill run -- hostname`" in own
+    assert "missing" not in own
+    far = steps_of(server="https://tide.example.org:7000", batch=batch)
+    assert (
+        "`tidemill site run`" in far.splitlines()[-1]
+        if batch == "local"
+        else "next: `tidemill site run`" in far
+    )
+    assert "`tidemill up" not in far
+    assert "`tidemill run" not in far
+    assert "missing: `certificate`, `token_file` or `secret_file`" in far
+    apart = steps_of(server="unix:/h/server/api.sock", batch=batch, default=False)
+    assert "`tidemill site run /s`" in apart
+
+
+def test_a_site_with_a_credential_lacks_none() -> None:
+    assert "missing" not in steps_of(server="https://tide.example.org:7000", token_file=Path("/t"))
+
+
+def test_what_a_submission_would_meet_is_said_before_the_first() -> None:
+    refused = found(
+        with_facts(refused="Invalid account or account/partition combination specified"), "submit"
+    )
+    assert (refused.state, "Invalid account" in refused.found) == ("fail", True)
+    assert "--account NAME" in refused.hint
+    closed = msgspec.structs.replace(BATCH, accounts=["cms"])
+    warned = found(with_facts(partitions=[closed]), "submit")
+    assert (warned.state, "these accounts only: cms" in warned.found, "sci" in warned.hint) == (
+        "warn",
+        True,
+        True,
+    )
+    open_to = msgspec.structs.replace(BATCH, accounts=["cms", "sci"])
+    assert not [each for each in with_facts(partitions=[open_to]).findings if each.check == "submit"]
+
+
+def test_limits_of_partition_account_and_qos_are_listed() -> None:
+    narrow = msgspec.structs.replace(BATCH, width_max=2)
+    limits = ["account sci: GrpTRES=cpu=64", "QOS normal: MaxWall=02:00:00"]
+    text = found(with_facts(partitions=[narrow], jobs_max=8, limits=limits), "limits").found
+    assert text == f"of yours at once: jobs 8; partition batch: 2 nodes of a job; {'; '.join(limits)}"

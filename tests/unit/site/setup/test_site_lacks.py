@@ -14,7 +14,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
-from tidemill.site.setup.limitations import ImageSize, of_abilities
+from tidemill.site.setup.limitations import ImageSize, Uses, of_abilities
 
 
 def way(name: str, *, why: str = "", cost: str = "") -> dict[str, str]:
@@ -59,11 +59,27 @@ def node(**changes: Any) -> Abilities:
 
 
 def found(abilities: Abilities, check: str, images: list[ImageSize] | None = None) -> Finding:
-    return next(each for each in of_abilities(abilities, images) if each.check == check)
+    uses = Uses(images=images or [], containers=True, peers=True)
+    return next(each for each in of_abilities(abilities, uses) if each.check == check)
 
 
 def test_a_node_that_can_everything_has_no_warning() -> None:
-    assert {each.state for each in of_abilities(node())} == {"ok"}
+    assert {each.state for each in of_abilities(node(), Uses(containers=True, peers=True))} == {"ok"}
+
+
+def test_a_lack_of_what_the_site_does_not_use_is_no_warning() -> None:
+    ways = {
+        **NODE["ways"],
+        "images": way("unpack", why="no /dev/fuse", cost="images are unpacked into memory"),
+        "tracing": way("none", why="no ptrace", cost="no profile is made here"),
+        "containers": way("none", why="no user namespace inside a slot's", cost="no container starts"),
+    }
+    groups = {**NODE["cgroups"], "delegated": False}
+    poor = node(ways=ways, cgroups=groups, address="127.0.0.1")
+    assert {each.state for each in of_abilities(poor, Uses())} == {"ok"}
+    image = ImageSize("release", 1, 2)
+    warned = {each.check for each in of_abilities(poor, Uses([image], True, True)) if each.state == "warn"}
+    assert warned == {"images", "containers", "node to node"}
 
 
 def test_unpacked_images_cost_memory_in_megabytes_of_the_worst_image() -> None:

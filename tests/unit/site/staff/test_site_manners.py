@@ -13,7 +13,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
 from tidemill.site.staff import drain
-from tidemill.site.staff.stopping import Signs, retreat, sign_of_stop
+from tidemill.site.staff.stopping import PAUSE_MAX_S, PAUSE_S, Signs, pause_after, retreat, sign_of_stop
 from tidemill.site.state import site_state as s
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
@@ -38,6 +38,18 @@ def test_three_foreign_cancels_within_ten_minutes_stop_and_two_do_not() -> None:
     assert stop is not None
     assert stop.cause == "cancels"
     assert stop_of(Signs(foreign_us=[0, MINUTE_US, 11 * MINUTE_US]), now_us=11 * MINUTE_US) is None
+
+
+def test_what_others_canceled_while_it_waited_is_not_asked_for_again_for_a_while_that_grows() -> None:
+    assert pause_after([], MINUTE_US) == 0
+    assert pause_after([0, 0], 0) == PAUSE_S, "two elements of one array are one occasion"
+    assert pause_after([0], 4 * MINUTE_US) == 60
+    assert pause_after([0], 5 * MINUTE_US) == 0
+    again = [0, 6 * MINUTE_US]
+    assert pause_after(again, 6 * MINUTE_US) == 2 * PAUSE_S
+    often = [k * 10 * MINUTE_US for k in range(50)]
+    assert pause_after(often, often[-1]) == PAUSE_MAX_S
+    assert pause_after(again, 25 * 60 * MINUTE_US) == 0
 
 
 def test_doubt_that_lasts_stops_with_its_reason() -> None:
@@ -114,6 +126,20 @@ def test_only_cancellations_that_we_did_not_order_are_foreign() -> None:
     assert pool.state.foreign_us == []
     pool.apply(observed(NAMES[2], AllocationState.CANCELED, Ending.CANCELED))
     assert pool.state.foreign_us == [5]
+
+
+def test_cancels_of_others_count_apart_where_the_allocation_waited_and_own_ones_never() -> None:
+    names = tuple(f"tm-s-e1-1.{k}" for k in range(4))
+    waited, ran, mine, late = names
+    pool = pool_with(*names)
+    pool.apply(observed(ran, AllocationState.ACTIVE, Ending.NONE))
+    pool.apply(s.Ordered(at_us=5, cancel=[mine]))
+    for name in (waited, ran, mine):
+        pool.apply(observed(name, AllocationState.CANCELED, Ending.CANCELED, 7))
+    pool.apply(observed(late, AllocationState.CANCELED, Ending.DEADLINE, 7))
+    assert (pool.state.foreign_us, pool.state.withdrawn_us) == ([7, 7], [7])
+    pool.apply(s.Resumed(reason="r", at_us=9))
+    assert (pool.state.foreign_us, pool.state.withdrawn_us) == ([], [])
 
 
 def test_a_resume_forgets_the_cancellations_that_led_to_the_stop() -> None:

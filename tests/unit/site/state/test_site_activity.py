@@ -14,6 +14,7 @@ from tidemill.wire.activity import ActivityReport
 from tidemill.wire.api import REPORTS_MAX, DoneReport, LeaseOrder, PayloadUsage, Report
 from tidemill.wire.node import Done, Failed, Grant, Record
 
+OLDER = frozenset((ActivityReport,))  #: what a server of an earlier version does not know
 NOW_US = 1_700_000_000_000_000
 
 
@@ -96,12 +97,12 @@ def test_an_older_server_gets_no_report_that_it_would_refuse() -> None:
     it.read(done(1, 0))
     it.read(done(2, 1))
     reports: list[Report] = it.pool.state.reports
-    kinds = [type(each) for each in understood(reports, takes_activity=False)]
+    kinds = [type(each) for each in understood(reports, OLDER)]
     assert ActivityReport not in kinds
     assert kinds.count(DoneReport) == 2
-    assert understood(reports, takes_activity=True) == reports
+    assert understood(reports, frozenset()) == reports
     first = next(k for k, each in enumerate(reports) if isinstance(each, ActivityReport))
-    assert understood(reports, takes_activity=None) == reports[:first]
+    assert understood(reports, None) == reports[:first]
 
 
 def test_results_behind_many_reports_that_an_older_server_does_not_know_reach_it() -> None:
@@ -111,5 +112,5 @@ def test_results_behind_many_reports_that_an_older_server_does_not_know_reach_it
     result = DoneReport(
         n=REPORTS_MAX + 2, job=1, lease=1, first=0, count=1, outputs=False, usage=PayloadUsage()
     )
-    assert understood([*unknown, result], takes_activity=False) == [result]
-    assert len(understood(unknown, takes_activity=True)) == REPORTS_MAX
+    assert understood([*unknown, result], OLDER) == [result]
+    assert len(understood(unknown, frozenset())) == REPORTS_MAX

@@ -11,9 +11,9 @@ from tidemill.model.job import JobSpec, Resources
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.planning import backlog_of
 from tidemill.site.state import site_state as s
-from tidemill.site.state.settlement import Settlement
+from tidemill.site.state.settlement import EventLoad, Settlement
 
-KEY = ("sim", 0)
+KEY = EventLoad("sim", 0)
 
 
 def site_job(number: int, at_once: int, events: int) -> s.SiteJob:

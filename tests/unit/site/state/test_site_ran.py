@@ -2,7 +2,7 @@
 
 from tidemill.site.state import site_state as s
 from tidemill.site.state.results import RANGES_MAX, Ran
-from tidemill.wire.api import RanRange
+from tidemill.wire.activity import RanRange
 from tidemill.wire.node import Done
 
 
@@ -18,15 +18,15 @@ def test_events_are_joined_by_allocation_and_job() -> None:
     for record in (done("a1.0.i1", 7, 3, 2), done("a1.0.i1", 7, 0, 3), done("a2.0.i1", 7, 5, 1)):
         ran.add(record)
     assert [(each.allocation, each.ran) for each in ran.reports()] == [
-        ("a1", [RanRange(7, "0-4")]),
-        ("a2", [RanRange(7, "5")]),
+        ("a1", [RanRange(7, "0-4", wall_us=2)]),
+        ("a2", [RanRange(7, "5", wall_us=1)]),
     ]
 
 
 def test_a_merge_step_is_told_as_a_step_of_its_job() -> None:
     ran = Ran()
     ran.add(done("a1.0.i1", s.STEP_BASE + 7 * s.STEPS_MAX + 2, 0, 1))
-    assert ran.reports()[0].ran == [RanRange(7, "", 2)]
+    assert ran.reports()[0].ran == [RanRange(7, "", 2, 1)]
 
 
 def test_many_jobs_make_several_reports() -> None:

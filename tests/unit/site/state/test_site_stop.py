@@ -9,6 +9,7 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
 from tidemill.site.state import site_state as s
 from tidemill.site.state.pool import WorkPool
+from tidemill.site.state.settlement import Settlement
 from tidemill.wire.api import (
     CancelOrder,
     DeliveredReport,
@@ -99,6 +100,19 @@ def it() -> Pool:
     pool.lease()
     pool.done(pool.grant(0, 6), 0, 2)
     return pool
+
+
+def test_events_of_a_job_that_is_being_stopped_ask_for_no_nodes(it: Pool) -> None:
+    load = it.pool.settlement.load
+    assert sum(load.values()) == 8
+    it.order(stop())
+    assert not load, "pilots that had its other events have left or will: no node is needed for them"
+    assert Settlement(it.pool.state).load == load
+    it.lease(first=0, count=10, lease=2)
+    assert sum(load.values()) == len(it.job.open) == 8, "its owner retries it before it is stopped"
+    it.order(stop())
+    it.apply(s.LetGo(jobs=[7]))
+    assert not load
 
 
 def test_what_no_pilot_has_goes_back_at_once_and_what_is_kept_stays(it: Pool) -> None:

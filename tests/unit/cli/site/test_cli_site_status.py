@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tidemill import clock
 from tidemill.batch.pbs.survey import NO_SCHEDULER
+from tidemill.batch.reasons import slurm_meaning
 from tidemill.cli.site.status import (
     NONE_RUNS,
+    LastKnown,
     Samples,
     _server_view,
     away_text,
@@ -25,9 +28,11 @@ from tidemill.cli.site.status import (
 from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.harvest.account.records import PlanMade, PoolGone, Submitted, encode
 from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
+from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.trouble import Trouble
 from tidemill.site.nodes.outage import clear_outage, read_outage, show_outage
 from tidemill.site.state.epoch import claim
+from tidemill.wire.monitoring import AwaitedNodes
 
 METRICS = """# HELP tidemill_nodes Nodes
 # TYPE tidemill_nodes gauge
@@ -77,16 +82,16 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     assert lines["node-hours"].startswith("95.2")
     assert (
         lines["why no more"]
-        == "no node is idle; starts have failed, and the next is tried after a pause; new"
+        == "no node is wholly idle; starts have failed, and the next is tried after a pause; new"
     )
     told = plan(100, waits_for="3 did not start; the next try at 20:41")
-    at_length = dict(metrics_lines(read_metrics(path), [plan(99), told]))
-    assert at_length["why no more"] == "no node is idle; 3 did not start; the next try at 20:41; new"
-    stopped = dict(metrics_lines(read_metrics(path), [told], is_stopped=True))
+    at_length = dict(metrics_lines(read_metrics(path), LastKnown([plan(99), told])))
+    assert at_length["why no more"] == "no node is wholly idle; 3 did not start; the next try at 20:41; new"
+    stopped = dict(metrics_lines(read_metrics(path), LastKnown([told], is_stopped=True)))
     assert stopped["why no more"] == "the site is stopped", "the metrics are older"
     assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
-    assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
+    assert lines["today"].startswith("2 regular jobs waited 42 s because of Tidemill")
     assert read_metrics(tmp_path / "none") == {}
     assert metrics_lines({}) == []
 
@@ -112,21 +117,20 @@ def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_p
 def test_a_plan_is_told_in_words() -> None:
     text = plan_text(plan(100, cancel=2, yields_to=["77"], why="job 77 could start"), now_s=110)
     assert text == (
-        "batch/8c: 16 nodes, 12 busy, 3 idle, 1 Tidemill's; 0 of Tidemill's and 5 regular jobs wait. "
-        "Job 77 could start; "
-        "2 released for 77 (10 s ago)"
+        "batch/8c: 16 nodes: 3 idle, 12 in use by others, 1 in use by Tidemill; 5 regular jobs wait for them; "
+        "2 allocations released for 77; as of 10 s ago"
+    )
+    counts = NodeCounts(nodes=6, shared=4, free_min=3, free_max=3, cores=8, ours=1, away=1)
+    text = plan_text(plan(100, queue=1, waiting=2, counts=counts), now_s=104)
+    assert text == (
+        "batch/8c: 6 nodes: 4 nodes have 3 of 8 cores free; 1 is in use by Tidemill; 1 is down or drained; "
+        "1 regular job waits for them; allocations of Tidemill wait for 2 nodes; as of 4.0 s ago"
     )
 
 
 def test_the_local_batch_system_has_emulated_nodes() -> None:
     said = "run on local, policy demand, 1 emulated node"
     assert mode_text(SiteConfig(name="here", server="unix:/s", batch="local", mode="run")) == said
-
-
-def test_a_plan_without_waiting_jobs_is_told_in_sentences() -> None:
-    text = plan_text(plan(100, queue=0, why="there is no work for more nodes"), now_s=110)
-    assert "1 Tidemill's; no job waits. There is no work for more nodes (10 s ago)" in text
-    assert "; 0 of Tidemill's and 1 regular job waits (" in plan_text(plan(100, queue=1), now_s=110)
 
 
 @pytest.mark.parametrize(
@@ -147,23 +151,24 @@ def test_what_the_data_cache_holds_is_told_by_whether_jobs_need_it(
     assert data_lines(samples) == [("data cache", said)]
 
 
-def test_an_unchanged_plan_is_not_told_as_if_the_machine_was_polled_no_more() -> None:
-    assert plan_text(plan(100), now_s=1180, polled_s=1168).endswith(
-        " (18 m 00 s ago, unchanged at the last poll 12 s ago)"
+def test_why_no_more_nodes_are_asked_for_is_said_with_the_figures_of_the_last_poll() -> None:
+    now_us = clock.now_us()
+    counts = NodeCounts(nodes=7, shared=6, free_min=3, free_max=3, cores=8, away=1)
+    awaits = AwaitedNodes(polled_us=now_us, hindrances=[Hindrance(cause="idle", nodes=counts)])
+    causes: Samples = {"tidemill_waits_for": [({"cause": "idle"}, 1.0)]}
+    said = dict(metrics_lines(causes, LastKnown(awaits=awaits)))["why no more"]
+    assert said == (
+        "waiting for a wholly idle node: 6 nodes have 3 of 8 cores free, and this version uses whole nodes; "
+        "1 is down or drained"
     )
-    assert plan_text(plan(100), now_s=110, polled_s=100).endswith(" wait (10 s ago)")
-
-
-def test_a_reason_is_told_once() -> None:
-    used_up = "all 60 starts of an hour are used up; the next at 2026-11-26T20:41:00Z"
-    text = plan_text(plan(100, why=f"4 idle; {used_up}", waits_for=used_up), now_s=110)
-    assert text.count(used_up) == 1
-
-
-def test_a_plan_that_waits_after_failed_starts_tells_them() -> None:
-    told = "3 allocations in a row did not start work; the next try at 2026-11-26T20:41:00Z: no such file"
-    assert f"; waits: {told} (10 s ago)" in plan_text(plan(100, why="w", waits_for=told), now_s=110)
-    assert "waits:" not in plan_text(plan(100, why="no node is idle", waits_for="idle"), now_s=100)
+    word = "PartitionTimeLimit"
+    queued = [QueuedReason(reason=word, allocations=4, meaning=slurm_meaning(word))]
+    waits = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, queued=queued, hindrances=[])
+    said = dict(metrics_lines({}, LastKnown(awaits=waits)))["why no more"]
+    assert said == (
+        "4 allocations of Tidemill, asked for 1 m 17 s ago, wait in the queue; the batch system says "
+        "`PartitionTimeLimit`: its time limit is above the limit of the partition: it cannot start as it is"
+    )
 
 
 def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back(tmp_path: Path) -> None:
@@ -249,8 +254,7 @@ def test_troubles_say_what_waits_and_what_would_end_it() -> None:
         (
             "breaker",
             "credential at https://dav.example.org, 1,200 jobs waiting: our certificate expired; to end it: renew "
-            "`/etc/proxy.pem`; blocked for all owners: nothing more of it is taken, tried again at "
-            "1970-01-01T00:00:02Z",
+            "`/etc/proxy.pem`; blocked for all owners: nothing more of it is taken; the next try is due now",
         ),
         ("waits", "stage_in, 1 job waiting: no space left at the site"),
     ]

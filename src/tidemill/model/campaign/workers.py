@@ -1,0 +1,9 @@
+"""Jobs that are workers of an Executor (`client.executor`): listings fold them, for a person submitted calls, not jobs.
+Pure."""
+
+from __future__ import annotations
+
+WORKER_NAME = "executor-worker"
+"""The name of such a job."""
+WORKERS_FOLDED_MIN = 2
+"""A single one stands for itself."""

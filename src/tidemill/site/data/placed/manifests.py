@@ -1,0 +1,199 @@
+"""`manifest-JOB.json` beside a job's files: what belongs to the job. What it does not list is never overwritten.
+
+It is written before the files appear. While the job goes on it lists, with delivery `ARRIVED`, the files that have come
+so far and those that come now; the job's delivery writes it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tidemill.errors import UNDECODABLE, JobError
+from tidemill.files import read_bounded
+from tidemill.model.intervals import IntervalSet
+from tidemill.site.data.owners import MANIFEST_BYTES_MAX
+
+Events = tuple[int, int]  #: first event of a part, and their number
+ARRIVED = 0  #: `delivery` of a file that came while its job went on
+
+
+class OutputMember(msgspec.Struct, frozen=True, kw_only=True):
+    """Events `first..first+count-1` in a delivered file; `seed` is the first one's."""
+
+    first: int
+    count: int
+    seed: int
+    name: str
+    sha256: str
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivered file; `members` in its order."""
+
+    output: str
+    kind: str
+    file: str
+    size_bytes: int
+    sha256: str
+    members: list[OutputMember]
+    delivery: int = 1
+
+
+class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`manifest-JOB.json`. `done`, `failed`: events, as of the last delivery; empty = the job goes on, and had none."""
+
+    job: int
+    campaign: str
+    name: str
+    app: str
+    app_digest: str
+    events: int
+    done: str
+    failed: str
+    files: list[File]
+    owner: str = ""
+
+    def is_of(self, campaign: str, events: int) -> bool:
+        """Whether it is of this campaign's job, and not of one that had the same number at another server."""
+        return (self.campaign, self.events) == (campaign, events)
+
+
+def read_manifest(path: Path) -> JobManifest | None:
+    """The manifest at a path; None where there is none that Tidemill has written: what it claims is foreign then."""
+    content = read_bounded(path, MANIFEST_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=JobManifest)
+    except UNDECODABLE:
+        return None
+
+
+class Listing:
+    """What a job's manifest in one directory says so far, for the files that come there now."""
+
+    def __init__(self, manifest: JobManifest | None, campaign: str, events: int) -> None:
+        listed = [] if manifest is None else [each for each in manifest.files if _is_plain(each.file)]
+        self._ours = manifest if manifest is not None and manifest.is_of(campaign, events) else None
+        self._known = {(each.output, each.file): each for each in listed}
+        self.files = listed if self._ours is not None else []  #: of the job, in this directory
+
+    @property
+    def done(self) -> str:
+        """The events that earlier deliveries named as done."""
+        return "" if self._ours is None else self._ours.done
+
+    @property
+    def failed(self) -> str:
+        """... and as failed."""
+        return "" if self._ours is None else self._ours.failed
+
+    def claim(self, file: File) -> ClaimedFile:
+        """What may stand where a file goes."""
+        earlier = self._known.get((file.output, file.file), file)
+        return ClaimedFile({(each.size_bytes, each.sha256) for each in (file, earlier)})
+
+    def parts(self, output: str) -> dict[Events, File]:
+        """The files of one part each of an output, by the part's events."""
+        return {
+            (each.members[0].first, each.members[0].count): each
+            for each in self.files
+            if each.output == output and len(each.members) == 1
+        }
+
+    def reserved(self, delivery: int) -> set[str]:
+        """Names of files that arrived, or that this delivery of the job has listed before."""
+        return {each.file for each in self.files if each.delivery in (ARRIVED, delivery)}
+
+    def beside(self, done: IntervalSet, files: list[File]) -> list[File]:
+        """The files of earlier deliveries that stay beside these; adds their events to `done`."""
+        if self._ours is None:
+            return []
+        done.add_all(IntervalSet.parse(self._ours.done))
+        names = {each.file for each in files}
+        return [each for each in self.files if each.file not in names and each.delivery != ARRIVED]
+
+    def withdrawn(self, files: list[File]) -> list[File]:
+        """The files that arrived and are not among these any more: their results do not count."""
+        names = {each.file for each in files}
+        return [each for each in self.files if each.delivery == ARRIVED and each.file not in names]
+
+
+class ClaimedFile:
+    """The sizes and checksums that an existing file may have: those of the new content, and of Tidemill's earlier
+    delivery. Reads the file only if its size is one of these, and again only after it has changed."""
+
+    def __init__(self, known: set[tuple[int, str]]) -> None:
+        self._known = known
+        self._read: tuple[int, ...] = ()  #: what stat(2) said when the file was read
+
+    def check(self, path: Path) -> None:
+        """Raise JobError if the file is not this job's."""
+        try:
+            if self.holds(path):
+                return
+        except FileNotFoundError:
+            return
+        raise JobError(
+            f"`{path}` exists already and is not this job's",
+            hint="move it away, or give the job another output directory or name, then `tidemill job retry`",
+        )
+
+    def holds(self, path: Path) -> bool:
+        """Whether the file is one of those known. Raises OSError."""
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            if state == self._read:
+                return True
+            if any(found.st_size == size for size, _ in self._known):
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if (found.st_size, digest) in self._known:
+                    self._read = state
+                    return True
+        return False
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is that of a file in the directory: others may be able to change the manifest."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def stands(path: Path, size_bytes: int, sha256: str) -> bool:
+    """Whether a regular file of this content is at a path, and no link to one."""
+    try:
+        found = path.lstat()
+        is_like = stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
+        return is_like and ClaimedFile({(size_bytes, sha256)}).holds(path)
+    except OSError:
+        return False
+
+
+def is_changed(path: Path, *known: tuple[int, str]) -> bool:
+    """Whether something else stands at a path than files of these sizes and checksums."""
+    try:
+        return not ClaimedFile(set(known)).holds(path)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+
+
+def publish(temporary: Path, target: Path, claim: ClaimedFile) -> None:
+    """Give a file its name, never over a foreign one that has appeared meanwhile. Raises JobError, OSError."""
+    try:
+        os.link(temporary, target)
+    except OSError:  # the target exists, or the file system has no hard links
+        claim.check(target)
+        temporary.rename(target)
+
+
+def withdraw(folder: Path, files: Iterable[File]) -> None:
+    """Remove files that arrived from results that do not count, unless they were changed since. Raises OSError."""
+    for each in files:
+        if stands(folder / each.file, each.size_bytes, each.sha256):
+            (folder / each.file).unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""`top` shows the rate of a campaign that runs, at its first look; workers of an Executor are one line of `jobs`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.worlds.home.homes import Home, started_home, wait_for
+
+from tidemill.cli.jobs.listing import folded
+from tidemill.client import Client, Executor
+from tidemill.model.campaign.workers import WORKER_NAME
+from tidemill.model.job import JobSpec
+from tidemill.wire.api import JobRow
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with started_home() as it:
+        yield it
+
+
+def test_top_shows_the_rate_of_a_campaign_that_runs(home: Home) -> None:
+    """Before, `-` wherever it was asked once."""
+    client = Client(home=home.path)
+    client.submit(JobSpec(command=["sleep", "0.5"], events=100_000), campaign="long")
+    wait_for(lambda: client.campaign("long").events_done > 0, home.logs)
+    lines = home.run("top", "--once").stdout.splitlines()
+    end = lines[0].index("EVENTS/S") + len("EVENTS/S")
+    (line,) = [each for each in lines if each.startswith("long")]
+    assert float(line[:end].split()[-1]) > 0
+    assert home.run("job", "cancel", str(home.jobs("long")[0].id)).returncode == 0
+
+
+def test_workers_of_an_executor_are_one_line_unless_all_are_asked_for(home: Home) -> None:
+    client = Client(home=home.path)
+    with Executor(client, workers=2, campaign="calls") as pool:
+        calls = [pool.submit(time.sleep, 3) for _ in range(2)]
+        wait_for(lambda: len(home.jobs("calls")) == 2, home.logs)
+        for call in calls:
+            call.result(120)
+    numbers = [each.id for each in home.jobs("calls")]
+    lines = [each for each in home.run("jobs", "--campaign", "calls").stdout.splitlines() if "calls" in each]
+    assert [each.split()[0] for each in lines] == [f"{min(numbers)}..{max(numbers)}"]
+    assert "2 workers" in lines[0]
+    lines = home.run("jobs", "--campaign", "calls", "--all").stdout.splitlines()
+    assert len([each for each in lines if "executor-worker" in each]) == 2
+    assert len(home.data("jobs", "--campaign", "calls")) == 2
+
+
+def row(number: int, name: str, campaign: str = "calls", owner: str = "ann") -> JobRow:
+    return JobRow(
+        id=number, campaign=campaign, name=name, app="", state="RUNNING", site=None, events=1, events_done=0,
+        events_failed=0, events_leased=1, priority=0, created_us=0, started_us=None, ended_us=None, reason="",
+        owner=owner,
+    )  # fmt: skip
+
+
+def test_workers_of_a_campaign_are_one_group_and_all_other_jobs_stand_alone() -> None:
+    rows = [
+        row(9, WORKER_NAME),
+        row(8, "fit"),
+        row(7, WORKER_NAME),
+        row(6, WORKER_NAME, "other"),
+        row(5, WORKER_NAME, owner="bob"),
+        row(4, "fit"),
+    ]
+    assert [[each.id for each in group] for group in folded(rows)] == [[9, 7], [8], [6], [5], [4]]
