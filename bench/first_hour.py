@@ -41,6 +41,8 @@ sys.path.insert(0, str(ROOT))
 from tests.worlds.batch.newcomer import settings  # noqa: E402
 from tests.worlds.batch.ordinary_cluster import ADA, CPU_NODES, GPU_NODES, LICENSE, LICENSES, OrdinaryCluster  # noqa: E402
 
+from tidemill.batch.slurm.times import parse_span  # noqa: E402
+
 WAIT_S = 300.0
 SAMPLE_S = 0.5
 EVENTS = 200
@@ -190,8 +192,8 @@ def lowered_limit(ada: Ada) -> dict[str, Any]:
 
     def within() -> bool:
         polls.add(polled_us(ada))
-        rows = ada.cluster.allocations("PD")
-        return any(each["id"] not in before and each["limit"] == f"{LOWERED_MIN}:00" for each in rows)
+        asked = [each["limit"] for each in ada.cluster.allocations("PD") if each["id"] not in before]
+        return any((parse_span(limit) or float("inf")) <= LOWERED_MIN * 60 for limit in asked)
 
     seconds = until(within, "one is asked for within the new limit")
     process.kill()
