@@ -121,7 +121,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = 200_000_000
     calls_per_min_max: Annotated[
-        int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
+        int, msgspec.Meta(ge=2), doc("Commands that Tidemill runs in a minute at most; more wait")
     ] = 30
     unknown_s: Annotated[
         Duration,
@@ -412,7 +412,9 @@ class SiteConfig(
         ),
     ] = 30.0
     nodes_max: Annotated[
-        int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that Tidemill holds or asks for at most")
+        int,
+        msgspec.Meta(ge=1, le=100_000),
+        doc("Nodes that Tidemill holds or asks for at most; `site init` writes 4 for a cluster"),
     ] = 100
     walltime_s: Annotated[Duration, msgspec.Meta(ge=10), doc("Time that an allocation asks for")] = 3600.0
     data_roots: Annotated[
