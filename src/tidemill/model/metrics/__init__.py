@@ -68,7 +68,9 @@ AGENT: dict[str, Metric] = {
     "tidemill_info": Metric("gauge", "Always 1; the agent's version", {"version": Label(most=1)}),
     "tidemill_epoch": Metric("gauge", "Number of the agent's term"),
     "tidemill_batch_calls_total": Metric(
-        "counter", "Commands of the batch system that Tidemill ran", {"kind": Label(("query", "glance", "action"))}
+        "counter",
+        "Commands of the batch system that Tidemill ran",
+        {"kind": Label(("query", "glance", "action"))},
     ),
     "tidemill_batch_failures_total": Metric("counter", "Commands that failed"),
     "tidemill_batch_slow_total": Metric("counter", "Replies that took over 2 s, or a rate limit"),
