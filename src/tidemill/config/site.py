@@ -412,9 +412,7 @@ class SiteConfig(
         ),
     ] = 30.0
     nodes_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=100_000),
-        doc("Nodes that Tidemill holds or asks for at most; `site init` writes 4 for a cluster"),
+        int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that Tidemill holds or asks for at most")
     ] = 100
     walltime_s: Annotated[Duration, msgspec.Meta(ge=10), doc("Time that an allocation asks for")] = 3600.0
     data_roots: Annotated[
