@@ -126,7 +126,8 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "caches-contents": {"tidemill cache": CACHE},
     "cheat-sheet": {
         "sh tidemill": OFFLINE, "export PATH": OFFLINE, "tidemill site init --enable": CLUSTER,
-        "tidemill job": "a job of more events: tests of canceled events", **dict.fromkeys(("rm -r", "readlink"), INSTALLED),
+        "tidemill job": "a job of more events: tests of canceled events",
+        **dict.fromkeys(("rm -r", "readlink"), INSTALLED),
     },
     "core-hours": {"sacct": SLURM},
     "from-hyperqueue": {"hq submit": "HyperQueue: the page translates this command"},
